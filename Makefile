@@ -1,0 +1,39 @@
+# make demo: the main job on a fresh machine. make test: the fast tests. Each sets up all it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUNTIME := $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-slow lint clean
+.DEFAULT_GOAL := demo
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[$(RUNTIME),rtx,torch,examples]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run-$(RUNTIME)
+	$(PIP) -e '.[$(RUNTIME),rtx,torch,examples,dev]'
+	touch $@
+
+demo: $(VENV)/.run-$(RUNTIME)
+	$(BIN)/optkit build --target l4 --precision int8
+	@echo "report: artifacts/digits-vit-l4-int8/report.html"
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist loadfile
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow $(SLOW)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) artifacts build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

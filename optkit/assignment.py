@@ -1,0 +1,27 @@
+"""Assignment: which node gets which precision, and why. The decision, apart from applying it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Node name → precision name, for every node that was *considered* (Conv, MatMul, Gemm with a
+    constant weight). A node left in float maps to the carrier ("fp16" or "fp32") and has a reason.
+    """
+
+    nodes: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def quantized(self) -> dict[str, str]:
+        """The nodes assigned a quantized precision: what landing is counted against."""
+        return {n: p for n, p in self.nodes.items() if p not in ("fp32", "fp16")}
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls(**data)

@@ -1,0 +1,182 @@
+"""Every error optkit raises on purpose.
+
+    OptkitError                 1  a bug, unless a subclass says otherwise
+    ├── UsageError              2  the request itself is wrong
+    │   ├── RecipeError            ... in a recipe: names file, line and nearest key
+    │   └── UnknownName            ... a target, recipe or precision nobody knows
+    ├── GateFailed              3  the artifact is written and marked
+    ├── ToolchainMissing        4  a wheel, device or driver is absent: names the extra
+    ├── InputRefused            5  the model, the data or the pair target × precision cannot be used
+    │   ├── UnsafeFile             ... a foreign file that stage.py turned away
+    │   ├── ExportFailed           ... the model could not become an ONNX graph
+    │   └── Impossible             ... the target's own matrix rules the precision out
+    ├── WorkerFailed            6  native code crashed, hung or ran out of memory
+    ├── IntegrityError          7  bytes are not what their digest says
+    └── StorageError            8  disk full, no permission, any other IO
+
+An error says *what* is wrong, *where* (file, line, node, tensor, sample) and *what to do* (hint).
+It crosses the worker's border as JSON: `to_json` / `from_json`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class OptkitError(Exception):
+    """Base of all deliberate errors; `exit_code` is what the process returns."""
+
+    exit_code = 1
+    code = "internal"
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (from_json, (self.to_json(),))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"code": self.code, "message": self.message, "where": self.where, "hint": self.hint}
+
+
+class UsageError(OptkitError):
+    """The request is malformed: an option, a value, a combination."""
+
+    exit_code = 2
+    code = "usage"
+
+
+class RecipeError(UsageError):
+    """A recipe has an unknown key, a wrong type, or names something it may not."""
+
+    code = "recipe"
+
+
+class UnknownName(UsageError):
+    """A name that no table holds. Build it with `unknown_name` so that the nearest names are told."""
+
+    code = "unknown_name"
+
+
+class GateFailed(OptkitError):
+    """A gate did not hold; the artifact exists and is marked."""
+
+    exit_code = 3
+    code = "gate_failed"
+
+
+class ToolchainMissing(OptkitError):
+    """A library, driver or device is absent; the hint names the extra to install."""
+
+    exit_code = 4
+    code = "toolchain_missing"
+
+
+class InputRefused(OptkitError):
+    """The model or the data cannot be used as given."""
+
+    exit_code = 5
+    code = "input_refused"
+
+
+class UnsafeFile(InputRefused):
+    """A foreign file was refused before any library opened it."""
+
+    code = "unsafe_file"
+
+
+class ExportFailed(InputRefused):
+    """torch could not export the model, or the exported graph disagrees with it."""
+
+    code = "export_failed"
+
+
+class Impossible(InputRefused):
+    """The target's own precision matrix rules the request out."""
+
+    code = "impossible"
+
+
+class WorkerFailed(OptkitError):
+    """A worker died. `verdict` is crashed, timeout, oom or output; `log` holds its last lines."""
+
+    exit_code = 6
+    code = "worker_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        verdict: str = "crashed",
+        log: str = "",
+        where: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.verdict = verdict
+        self.log = log
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "verdict": self.verdict, "log": self.log}
+
+
+class IntegrityError(OptkitError):
+    """Bytes do not match their recorded digest."""
+
+    exit_code = 7
+    code = "integrity"
+
+
+class StorageError(OptkitError):
+    """The disk is full, a folder is not writable, or IO failed."""
+
+    exit_code = 8
+    code = "storage"
+
+
+_BY_CODE: dict[str, type[OptkitError]] = {
+    cls.code: cls
+    for cls in (
+        OptkitError,
+        UsageError,
+        RecipeError,
+        UnknownName,
+        GateFailed,
+        ToolchainMissing,
+        InputRefused,
+        UnsafeFile,
+        ExportFailed,
+        Impossible,
+        WorkerFailed,
+        IntegrityError,
+        StorageError,
+    )
+}
+
+
+def from_json(data: dict[str, Any]) -> OptkitError:
+    """Rebuild an error that `to_json` wrote (in a worker, or in a result file)."""
+    cls = _BY_CODE.get(data.get("code", ""), OptkitError)
+    extra = {"verdict": data["verdict"], "log": data.get("log", "")} if "verdict" in data else {}
+    return cls(data["message"], where=data.get("where"), hint=data.get("hint"), **extra)
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known names closest to `name`, best first, at most three."""
+    return difflib.get_close_matches(name.lower(), sorted(known), n=3, cutoff=0.4)
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str | None = None) -> UnknownName:
+    """An `UnknownName` that lists the nearest names, or all of them when none is near."""
+    known = sorted(known)
+    close = nearest(name, known)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    return UnknownName(f"unknown {kind} {name!r}", where=where, hint=hint)

@@ -1,0 +1,269 @@
+"""Run one task in a child process with limits, and turn whatever happens to it into a verdict.
+
+    parent ──task.json──▶ python -m optkit.worker ──result.json──▶ parent (verified)
+             ◀─────────── progress pipe, log pipe ───────────┘
+
+The child leads its own session; the parent watches the memory of the whole process tree, the clock
+and the amount of output, and at the end kills every process that came from it. A crash, a hang or
+an out-of-memory is a WorkerFailed, never the end of the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optkit import errors
+from optkit.errors import WorkerFailed
+
+RESULT_SCHEMA = "optkit.worker/v1"
+_TICK_SECONDS = 0.05
+_LOG_TAIL = 64 * 1024
+# What a child may inherit: enough to find libraries, locale and devices; no tokens.
+_ENVIRONMENT = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+    "VIRTUAL_ENV", "OPTKIT_CACHE", "SYSTEMROOT",
+)  # fmt: skip
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one task: resident memory of its process tree, wall clock, bytes of log."""
+
+    memory_bytes: int
+    seconds: float = 3600.0
+    output_bytes: int = 64 * 2**20
+
+
+@dataclass
+class _Watch:
+    """What the parent learns while the child runs."""
+
+    log: bytearray
+    written: int = 0
+    verdict: str | None = None
+    peak_bytes: int = 0
+
+
+def run(
+    task: dict[str, Any],
+    limits: Limits,
+    progress: Progress = lambda what, fraction: None,
+    command: Sequence[str] = (sys.executable, "-m", "optkit.worker"),
+    scratch_root: Path | None = None,
+) -> dict[str, Any]:
+    """Run `task` ({"step", "inputs", "params", "out"}) in a child. Returns the step's meta.
+
+    `scratch_root`: where the child's private working folder is made (and removed).
+
+    Raises WorkerFailed with the verdict crashed, timeout, oom or output, or whatever OptkitError
+    the step itself raised. No process of the task outlives the call.
+    """
+    if scratch_root is not None:
+        scratch_root.mkdir(parents=True, exist_ok=True)
+    # the name starts with our process id, so that a later `cache gc` knows when it is abandoned
+    scratch = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch_root))
+    try:
+        return _run(task, limits, progress, command, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run(
+    task: dict[str, Any],
+    limits: Limits,
+    progress: Progress,
+    command: Sequence[str],
+    scratch: Path,
+) -> dict[str, Any]:
+    result = scratch / "result.json"
+    spec = scratch / "task.json"
+    work = scratch / "work"
+    work.mkdir()
+    spec.write_text(json.dumps({**task, "result": str(result)}))
+    read_log, write_log = os.pipe()
+    read_progress, write_progress = os.pipe()
+    environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
+    environment |= {
+        "PYTHONHASHSEED": "0",  # set order must not reach a graph
+        "TMPDIR": str(work),
+        "OPTKIT_PROGRESS_FD": str(write_progress),
+        "OPTKIT_PARENT": str(os.getpid()),
+        "OPTKIT_TASK": scratch.name,  # the mark by which every descendant is found again
+    }
+    child = None
+    watch = _Watch(bytearray())
+    try:
+        child = subprocess.Popen(
+            [*command, str(spec)],
+            stdin=subprocess.DEVNULL,
+            stdout=write_log,
+            stderr=write_log,
+            cwd=work,
+            env=environment,
+            pass_fds=(write_progress,),
+            start_new_session=True,
+        )
+        os.close(write_log)
+        os.close(write_progress)
+        write_log = write_progress = -1
+        _supervise(child, limits, progress, (read_log, read_progress), watch)
+    finally:
+        if child is not None:
+            _end(child, scratch.name)
+        for fd in (read_log, read_progress, write_log, write_progress):
+            if fd >= 0:
+                os.close(fd)
+    return _verdict(task["step"], child, limits, watch, result)
+
+
+def _supervise(
+    child: subprocess.Popen[bytes],
+    limits: Limits,
+    progress: Progress,
+    pipes: tuple[int, int],
+    watch: _Watch,
+) -> None:
+    deadline = time.monotonic() + limits.seconds
+    pending = bytearray()
+    with selectors.DefaultSelector() as selector:
+        for fd in pipes:
+            os.set_blocking(fd, False)
+            selector.register(fd, selectors.EVENT_READ)
+        while True:
+            ended = child.poll() is not None
+            for key, _ in selector.select(0 if ended else _TICK_SECONDS):
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fd)
+                elif key.fd == pipes[0]:
+                    watch.written += len(data)
+                    watch.log = (watch.log + data)[-_LOG_TAIL:]
+                else:
+                    pending = _report(pending + data, progress)
+            if ended:
+                return
+            memory = _memory(child.pid)
+            watch.peak_bytes = max(watch.peak_bytes, memory)
+            if memory > limits.memory_bytes:
+                watch.verdict = "oom"
+            elif time.monotonic() > deadline:
+                watch.verdict = "timeout"
+            elif watch.written > limits.output_bytes:
+                watch.verdict = "output"
+            if watch.verdict:
+                return
+
+
+def _report(lines: bytearray, progress: Progress) -> bytearray:
+    *whole, rest = lines.split(b"\n")
+    for line in whole:
+        with contextlib.suppress(ValueError, TypeError):
+            what, fraction = json.loads(line)
+            progress(str(what), min(1.0, max(0.0, float(fraction))))
+    return bytearray(rest[-4096:])
+
+
+def _memory(pid: int) -> int:
+    """Resident bytes of the process tree."""
+    import psutil
+
+    total = 0
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_info().rss
+    return total
+
+
+def _end(child: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill the child's session, and every process that inherited its mark, also one that left the
+    session or lost its parent."""
+    import psutil
+
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("OPTKIT_TASK") == mark:
+                process.kill()
+
+
+def _verdict(
+    step: str,
+    child: subprocess.Popen[bytes],
+    limits: Limits,
+    watch: _Watch,
+    result: Path,
+) -> dict[str, Any]:
+    log = watch.log.decode("utf-8", "replace")
+    if watch.verdict == "oom":
+        raise WorkerFailed(
+            f"step {step!r} needed more than {limits.memory_bytes / 2**20:.0f} MiB of memory",
+            verdict="oom",
+            log=log,
+            hint="raise --memory, or use smaller batches",
+        )
+    if watch.verdict == "timeout":
+        raise WorkerFailed(
+            f"step {step!r} ran longer than {limits.seconds:.0f} s and was stopped",
+            verdict="timeout",
+            log=log,
+            hint="raise --timeout if the work is really that long",
+        )
+    if watch.verdict == "output":
+        raise WorkerFailed(
+            f"step {step!r} wrote more than {limits.output_bytes / 2**20:.0f} MiB of log",
+            verdict="output",
+            log=log,
+            hint="see the log's end; the model or a library prints without end",
+        )
+    answer = _answer(result)
+    if answer.get("status") == "error" and isinstance(answer.get("error"), dict):
+        raise errors.from_json(answer["error"])
+    if child.returncode == 0 and answer.get("status") == "ok" and isinstance(answer.get("meta"), dict):
+        meta: dict[str, Any] = answer["meta"]
+        return meta
+    raise WorkerFailed(
+        f"step {step!r} {_how(child.returncode)}",
+        verdict="crashed",
+        log=log or str(answer.get("traceback", "")),
+        hint="the last lines of its log follow; run again with --verbose for all of it",
+    )
+
+
+def _answer(result: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(result.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("schema") == RESULT_SCHEMA else {}
+
+
+def _how(returncode: int) -> str:
+    if returncode == 0:
+        return "ended without a valid result"
+    if returncode < 0:
+        try:
+            name = signal.Signals(-returncode).name
+        except ValueError:
+            name = f"signal {-returncode}"
+        note = " (perhaps by the kernel's out-of-memory killer)" if returncode == -9 else ""
+        return f"was killed by {name}{note}"
+    return f"exited with status {returncode}"

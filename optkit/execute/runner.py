@@ -1,0 +1,189 @@
+"""Run a step unless the store already holds its result: the one place where keys are made.
+
+key = digest(step, its version, digests of its inputs, parameters, versions of its tools). What is
+only *where* (absolute paths, memory, threads that do not change the result) travels beside the
+parameters as `here` and never enters a key.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from optkit import store as stores
+from optkit.execute import local
+from optkit.execute.local import Limits
+from optkit.store import Entry, Store
+
+
+class Input(Protocol):
+    """Anything a step can read: an Entry, or a staged foreign file."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def digest(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """Name, version (raise it when the step's meaning changes) and the distributions it computes with."""
+
+    name: str
+    version: int
+    tools: tuple[str, ...] = ()
+
+
+class Listener(Protocol):
+    """Who is told what happens; the CLI draws it, the API ignores it."""
+
+    def start(self, step: str, label: str) -> None: ...
+
+    def progress(self, what: str, fraction: float) -> None: ...
+
+    def done(self, step: str, label: str, hit: bool, seconds: float) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Record:
+    """One step of this run, for the report's provenance."""
+
+    step: str
+    label: str
+    key: str
+    hit: bool
+    seconds: float
+
+
+@dataclass
+class Runner:
+    """Runs steps through the store, each in a worker. `records` tells what was done."""
+
+    store: Store
+    limits: Limits
+    listener: Listener
+    carry: Callable[..., dict[str, Any]] = local.run
+    records: list[Record] = field(default_factory=list)
+
+    def step(
+        self,
+        kind: StepKind,
+        label: str,
+        inputs: Mapping[str, Input],
+        params: dict[str, Any],
+        here: Mapping[str, Any] | None = None,
+    ) -> Entry:
+        """The step's entry, from the store or freshly made in a worker."""
+        key = key_of(kind, inputs, params)
+        return self._make(kind, label, lambda produce: self.store.make(
+            key, kind.name, produce, self._waiting(label)
+        ), inputs, params, here)  # fmt: skip
+
+    def step_reading_code(
+        self,
+        kind: StepKind,
+        label: str,
+        inputs: Mapping[str, Input],
+        params: dict[str, Any],
+        here: Mapping[str, Any] | None = None,
+    ) -> Entry:
+        """A step that runs the user's Python: its key also holds all that the code read.
+
+        The step's meta has `reads`: {"files": {path: sha256}, "packages": {name: version}}. The next
+        run rehashes that list; only when something in it changed does the code run again.
+        """
+        base = key_of(kind, inputs, params)
+
+        def find() -> Entry | None:
+            reads = self.store.recall(base)
+            return self.store.get(_late_key(base, reads)) if reads and is_current(reads) else None
+
+        def late(meta: dict[str, Any]) -> str:
+            self.store.remember(base, meta["reads"])
+            return _late_key(base, meta["reads"])
+
+        return self._make(kind, label, lambda produce: self.store.make_late(
+            base, kind.name, find, produce, late, self._waiting(label)
+        ), inputs, params, here)  # fmt: skip
+
+    def _make(
+        self,
+        kind: StepKind,
+        label: str,
+        make: Callable[[Callable[[Path], dict[str, Any]]], tuple[Entry, bool]],
+        inputs: Mapping[str, Input],
+        params: dict[str, Any],
+        here: Mapping[str, Any] | None,
+    ) -> Entry:
+        def produce(folder: Path) -> dict[str, Any]:
+            self.listener.start(kind.name, label)
+            task = {
+                "step": kind.name,
+                "inputs": {name: str(value.path) for name, value in inputs.items()},
+                "params": {**params, **(here or {})},
+                "out": str(folder),
+            }
+            return self.carry(
+                task, self.limits, self.listener.progress, scratch_root=self.store.root / "tmp"
+            )
+
+        started = time.monotonic()
+        entry, hit = make(produce)
+        seconds = round(time.monotonic() - started, 3)
+        self.records.append(Record(kind.name, label, entry.key, hit, seconds))
+        self.listener.done(kind.name, label, hit, seconds)
+        while self.store.warnings:
+            self.listener.note(self.store.warnings.pop(0))
+        return entry
+
+    def _waiting(self, label: str) -> Callable[[], None]:
+        return lambda: self.listener.note(f"{label}: another process is making it; waiting")
+
+
+def key_of(kind: StepKind, inputs: Mapping[str, Input], params: dict[str, Any]) -> str:
+    """The step's identity in the store."""
+    return stores.digest_json(
+        {
+            "step": kind.name,
+            "version": kind.version,
+            "inputs": {name: value.digest for name, value in inputs.items()},
+            "params": params,
+            "tools": versions(kind.tools),
+        }
+    )
+
+
+def versions(distributions: tuple[str, ...]) -> dict[str, str | None]:
+    """Installed version by distribution name; None when absent. Imports none of them."""
+    return {name: installed(name) for name in distributions}
+
+
+def installed(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def is_current(reads: Mapping[str, Any]) -> bool:
+    """Whether every file and package of a `reads` record is still what it was."""
+    try:
+        return all(installed(n) == v for n, v in reads["packages"].items()) and all(
+            stores.digest_file(Path(path)) == sha for path, sha in reads["files"].items()
+        )
+    except (OSError, KeyError, AttributeError):
+        return False
+
+
+def _late_key(base: str, reads: Mapping[str, Any]) -> str:
+    """Where the files lie does not matter, only their names and what they hold."""
+    return stores.digest_json(
+        {"base": base, "files": sorted([Path(p).name, sha] for p, sha in reads["files"].items()), "packages": reads["packages"]}
+    )

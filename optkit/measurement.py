@@ -1,0 +1,117 @@
+"""Measurement: latency, fidelity and task score, each with evidence, sample size and interval.
+
+Plain frozen records shared by benchmarking, prediction, gates and reports; the maths is in
+`benchmarking/` and `prediction/`. JSON field names are those of the result contract.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from optkit.runtime import Evidence
+
+
+class Interval(NamedTuple):
+    """A closed interval, low ≤ high."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latency of one model at one batch size, milliseconds per call.
+
+    measured: `p50_ms`… are sample quantiles, `ci95_ms` the 95 % interval of the median, `samples_ms`
+    the runs. predicted: `p50_ms` is the roofline bound, `band` what it may lie in.
+    """
+
+    evidence: Evidence
+    p50_ms: float
+    batch: int
+    throughput: float  # samples per second
+    p90_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None  # only from 1,000 runs on
+    min_ms: float | None = None
+    ci95_ms: Interval | None = None
+    band: Interval | None = None
+    runs: int | None = None
+    samples_ms: tuple[float, ...] = ()
+    note: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A task metric over N samples. Higher is better. `per_sample` is kept for paired comparison."""
+
+    evidence: Evidence
+    metric: str
+    value: float
+    ci95: Interval
+    samples: int
+    proportion: bool  # every per-sample score is 0 or 1
+    per_sample: tuple[float, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """Agreement of the outputs with a reference graph on the same inputs. SQNR in dB (10·log10 of
+    signal power over error power, all outputs and samples pooled), cosine over flattened outputs."""
+
+    evidence: Evidence
+    reference: str
+    sqnr_db: float | None  # None: bit-equal (infinite)
+    cosine: float
+    max_abs_error: float
+    samples: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A paired difference or ratio (drop, speedup) with its 95 % interval."""
+
+    value: float
+    ci95: Interval | None
+    evidence: Evidence
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Outcome = Literal["pass", "fail", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """One gate: its limit, what was seen, and the outcome with the reason in words."""
+
+    gate: str  # e.g. "max_drop"
+    limit: float
+    value: float | None
+    ci95: Interval | None
+    evidence: Evidence | None
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All gates together: fail if one fails, else inconclusive if one is, else pass."""
+
+    verdict: Outcome
+    rows: tuple[GateRow, ...] = ()
+    reasons: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,289 @@
+"""The words every backend shares: what is asked (BuildSpec), what comes back (Engine), how it runs (Session).
+
+Pure data and Protocols: importing this module loads no native library. A backend is one module and
+one line in BACKENDS; measuring and reporting never ask which backend they hold.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from optkit.errors import unknown_name
+from optkit.precision import NumberFormat
+
+Feed = dict[str, np.ndarray]
+"""Input (or output) arrays by name; axis 0 is the batch where the model has one."""
+
+Progress = Callable[[str, float], None]
+"""`progress(what, fraction)` with fraction in [0, 1]."""
+
+
+class Evidence(StrEnum):
+    """How a figure is known. Two of them are never blurred."""
+
+    MEASURED = "measured"  # ran on the target
+    COMPILED = "compiled"  # an engine for the target exists, not run
+    SIMULATED = "simulated"  # the same Q/DQ graph, run by ONNX Runtime on a CPU
+    PREDICTED = "predicted"  # a model's value, with its interval
+    PENDING = "pending"  # needs a host that has the target
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, dtype (numpy name, e.g. "float32") and shape; a str dimension is a named dynamic axis."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+# bits per element by the dtype names that layer lists use
+DTYPE_BITS: Mapping[str, int] = MappingProxyType(
+    {
+        "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8e4m3fn": 8,
+        "int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8, "bool": 8, "int4": 4,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LayerTensor:
+    """One tensor at a fused layer's border. A dimension of -1 is dynamic (size unknown)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # numpy-style name, a key of DTYPE_BITS
+
+    @property
+    def bytes(self) -> int | None:
+        """Size in bytes; None while a dimension is dynamic."""
+        if any(d < 0 for d in self.shape):
+            return None
+        return (prod(self.shape) * DTYPE_BITS[self.dtype] + 7) // 8
+
+
+@dataclass(frozen=True)
+class FusedLayer:
+    """One layer of a compiled engine, as its own layer list states it."""
+
+    name: str
+    kind: str  # gemm, correlation, kgen, runtime_fusion, ... or an ONNX op type for ONNX Runtime
+    inputs: tuple[LayerTensor, ...]
+    constants: tuple[LayerTensor, ...]
+    outputs: tuple[LayerTensor, ...]
+    nodes: tuple[str, ...]  # names of the ONNX nodes it came from
+
+    @property
+    def bytes_moved(self) -> int | None:
+        """Activation bytes read and written by the layer (weights apart); None while dynamic."""
+        sizes = [t.bytes for t in (*self.inputs, *self.outputs)]
+        return None if any(s is None for s in sizes) else sum(s for s in sizes if s is not None)
+
+    @property
+    def constant_bytes(self) -> int:
+        return sum(t.bytes or 0 for t in self.constants)
+
+
+@dataclass(frozen=True)
+class LandingRow:
+    """One planned node and what became of it."""
+
+    node: str
+    op: str
+    planned: str  # precision name, e.g. "int8"
+    landed: bool
+    dtype: str | None  # dtype of the first input of the fused layer (None: no layer names the node)
+    layer: str | None
+
+
+@dataclass(frozen=True)
+class Landing:
+    """Planned against real, counted in ONNX nodes (Conv, MatMul, Gemm with a constant weight)."""
+
+    planned: int
+    landed: int
+    by_dtype: dict[str, int]
+    rows: tuple[LandingRow, ...] = ()
+    activations: tuple[LandingRow, ...] = ()  # MatMuls of two activations, listed apart
+
+
+@dataclass(frozen=True)
+class AxisRange:
+    """min/opt/max of one dynamic axis (or a fixed size, all three equal)."""
+
+    min: int
+    opt: int
+    max: int
+
+
+@dataclass(frozen=True)
+class BuildSpec:
+    """What a backend will be asked: pure data, shown before work, hashed into the build's identity.
+
+    `profile`: input name → (min, opt, max) shapes. `reasons`: option → why it has this value.
+    """
+
+    backend: str
+    target: str
+    compute_capability: str | None
+    precision: str
+    profile: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    workspace_bytes: int | None
+    options: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        profile = {
+            name: tuple(tuple(int(d) for d in shape) for shape in shapes)
+            for name, shapes in data["profile"].items()
+        }
+        return cls(**{**data, "profile": profile})
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A compiled engine: its file (relative to the step's folder), fused layers and landing.
+
+    `layers` come from the very engine that is shipped. `bytes_moved` is counted at `batch` (a
+    dynamic engine's own list has no sizes, so the same graph is compiled once more with static
+    shapes for the count, `static_layers`); None where the backend gives no tensor sizes.
+    """
+
+    backend: str
+    target: str
+    file: str
+    bytes: int
+    layers: tuple[FusedLayer, ...]
+    landing: Landing
+    batch: int | None = None
+    bytes_moved: int | None = None
+    static_layers: tuple[FusedLayer, ...] = ()
+    memory: dict[str, int] = field(default_factory=dict)  # bytes by kind, as the builder reported
+    versions: dict[str, str] = field(default_factory=dict)
+    note: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls(
+            **{
+                **data,
+                "layers": _layers(data["layers"]),
+                "static_layers": _layers(data["static_layers"]),
+                "landing": landing_from_json(data["landing"]),
+            }
+        )
+
+
+def _layers(rows: list[dict[str, Any]]) -> tuple[FusedLayer, ...]:
+    def tensors(items: list[dict[str, Any]]) -> tuple[LayerTensor, ...]:
+        return tuple(LayerTensor(t["name"], tuple(t["shape"]), t["dtype"]) for t in items)
+
+    return tuple(
+        FusedLayer(
+            r["name"], r["kind"], tensors(r["inputs"]), tensors(r["constants"]), tensors(r["outputs"]),
+            tuple(r["nodes"]),
+        )
+        for r in rows
+    )  # fmt: skip
+
+
+def landing_from_json(data: dict[str, Any]) -> Landing:
+    rows = tuple(LandingRow(**row) for row in data["rows"])
+    activations = tuple(LandingRow(**row) for row in data["activations"])
+    return Landing(data["planned"], data["landed"], data["by_dtype"], rows, activations)
+
+
+@dataclass(frozen=True)
+class PlacementRules:
+    """What a backend wants of a quantized graph on one target: pure data, no native code behind it.
+
+    The quantizer obeys them; the landing report checks them against the compiled engine.
+    """
+
+    activation: NumberFormat
+    weight: NumberFormat
+    ops: frozenset[str]  # op types with a constant weight that may be quantized
+    residual_adds: bool  # quantize the other input of an Add that follows a quantized node
+    quantize_outputs: bool  # put Q/DQ also on outputs, so that chains stay integer
+    float_output: bool  # leave the graph's last layer with a float output
+    excluded: Mapping[str, str] = field(default_factory=dict)  # op type -> why never on this target
+
+
+class Session(Protocol):
+    """A loaded model that runs. Context manager; `run` takes and returns arrays by name."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    def run(self, feed: Feed) -> Feed: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Backend(Protocol):
+    """One compiler/runtime. Constructing it loads nothing native; `check` does and may raise."""
+
+    name: str
+
+    def check(self) -> None:
+        """Raise ToolchainMissing (naming the extra) unless the library is here and usable."""
+
+    def versions(self) -> dict[str, str]:
+        """Distribution name → version of what compiles, read without importing it."""
+
+    def rules(self, target: Any, precision: str) -> PlacementRules:
+        """Placement rules for a target (`target.Target`). Pure."""
+
+    def spec(
+        self, inputs: tuple[TensorInfo, ...], target: Any, precision: str, axes: Mapping[str, AxisRange]
+    ) -> BuildSpec:
+        """Plan a build. Pure. Raises UsageError for ranges with min > opt or opt > max."""
+
+    def compile(
+        self, model: Path, spec: BuildSpec, planned: Mapping[str, str], out: Path, progress: Progress
+    ) -> Engine:
+        """Compile `model` (ONNX file) into folder `out`; `planned`: node name → precision.
+
+        Runs in a worker. Raises ToolchainMissing, InputRefused (naming the node) or WorkerFailed.
+        """
+
+    def session(self, model: Path, **options: Any) -> Session:
+        """Load an engine (or ONNX file) for running on this machine."""
+
+
+BACKENDS: Mapping[str, str] = MappingProxyType(
+    {
+        "onnxruntime": "optkit.backends.onnxruntime:OnnxRuntime",
+        "tensorrt": "optkit.backends.tensorrt:TensorRT",
+        "tensorrt-rtx": "optkit.backends.tensorrt:TensorRTRTX",
+    }
+)
+
+
+def backend(name: str) -> Backend:
+    """The backend of that name, its module loaded now. Raises UnknownName."""
+    if name not in BACKENDS:
+        raise unknown_name("backend", name, BACKENDS)
+    module, _, attribute = BACKENDS[name].partition(":")
+    found: Backend = getattr(importlib.import_module(module), attribute)()
+    return found

@@ -1,0 +1,350 @@
+"""The store memoises steps by content, so that resume is the same command again.
+
+    root/objects/ab/<sha256>        foreign files, copied in by stage.py
+    root/steps/ab/<key>/            one published step: its files and entry.json
+    root/reads/<key>.json           what a step that runs user code read last time
+    root/tmp/<pid>-<random>/        work in progress, private
+    root/locks/<key>.lock           flock, one builder per key
+    root/quarantine/                entries whose bytes did not match
+
+Publish = write into tmp, fsync, rename, fsync the folder: a kill at any instant leaves either no
+entry or a whole one. A hit is verified against the recorded digests before it is used; a corrupt
+entry moves to quarantine and the step runs again.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optkit.errors import IntegrityError, StorageError
+
+_ENTRY = "entry.json"
+_ABANDONED_SECONDS = 3600.0
+_IN_USE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published step. `meta` is what the step returned; `digest` covers its files only."""
+
+    key: str
+    step: str
+    path: Path
+    files: Mapping[str, str]  # relative name → sha256
+    meta: dict[str, Any]
+    seconds: float
+
+    @property
+    def digest(self) -> str:
+        return digest_json(dict(self.files))
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+
+def digest_json(value: Any) -> str:
+    """sha256 over RFC 8785 canonical JSON: the same value gives the same digest on any machine."""
+    import rfc8785
+
+    return hashlib.sha256(rfc8785.dumps(value)).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def storage_errors(where: Path) -> Iterator[None]:
+    """Turn an OSError (disk full, no permission, IO) into a StorageError that names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            hint = "free some space (`optkit cache gc`), then run the same command again"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            hint = "choose a folder you may write to (--out, --cache or OPTKIT_CACHE)"
+        else:
+            hint = "check the disk, then run the same command again"
+        place = str(error.filename or where)
+        raise StorageError(error.strerror or str(error), where=place, hint=hint) from error
+
+
+def fsync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` atomically: readers see the old bytes or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_dir(path.parent)
+
+
+class Store:
+    """A content-addressed folder. Safe for several processes at once (flock per key)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.warnings: list[str] = []
+
+    @property
+    def objects(self) -> Path:
+        return self.root / "objects"
+
+    def get(self, key: str) -> Entry | None:
+        """The verified entry of that key, or None. A corrupt one is quarantined with a warning."""
+        path = self._place(key)
+        if not path.exists():
+            return None
+        try:
+            entry = _read(path, key)
+            _verify(entry)
+        except (IntegrityError, OSError, ValueError, KeyError, TypeError) as error:
+            self._quarantine(path, error)
+            return None
+        os.utime(path / _ENTRY)  # least recently used goes first
+        return entry
+
+    def make(
+        self,
+        key: str,
+        step: str,
+        produce: Callable[[Path], dict[str, Any]],
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> tuple[Entry, bool]:
+        """The entry of `key`, built by `produce(folder) -> meta` unless it is there: (entry, hit).
+
+        Two processes with one key: one builds, the other waits and gets a hit.
+        Raises StorageError when the disk is full; whatever `produce` raises leaves nothing behind.
+        """
+        return self.make_late(key, step, lambda: self.get(key), produce, lambda meta: key, on_wait)
+
+    def make_late(
+        self,
+        lock: str,
+        step: str,
+        find: Callable[[], Entry | None],
+        produce: Callable[[Path], dict[str, Any]],
+        key_of: Callable[[dict[str, Any]], str],
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> tuple[Entry, bool]:
+        """`make` for a step whose key is known only afterwards, from the meta it returned."""
+        found = find()
+        if found is not None:
+            return found, True
+        with storage_errors(self.root), self._lock(lock, on_wait):
+            found = find()
+            if found is not None:
+                return found, True
+            with self._scratch() as folder:
+                started = time.monotonic()
+                meta = produce(folder)
+                key = key_of(meta)
+                if self.get(key) is None:
+                    self._publish(folder, key, step, meta, time.monotonic() - started)
+        made = self.get(key)
+        if made is None:
+            raise IntegrityError(
+                f"the result of step {step!r} changed while it was being stored",
+                where=str(self.root),
+            )
+        return made, False
+
+    def recall(self, key: str) -> dict[str, Any] | None:
+        """What a step that runs user code read last time under this key."""
+        path = self.root / "reads" / f"{key}.json"
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def remember(self, key: str, reads: dict[str, Any]) -> None:
+        path = self.root / "reads" / f"{key}.json"
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(path, json.dumps(reads, sort_keys=True).encode())
+
+    def entries(self) -> Iterator[tuple[str, str, int, float]]:
+        """(key, step, bytes, last use as Unix time) of everything published, unverified."""
+        for path in sorted(self.root.glob("steps/*/*")):
+            try:
+                step = str(json.loads((path / _ENTRY).read_bytes())["step"])
+                used = (path / _ENTRY).stat().st_mtime
+            except (OSError, ValueError, KeyError, TypeError):
+                step, used = "(corrupt)", 0.0
+            yield path.name, step, _size(path), used
+
+    def verify(self) -> tuple[int, list[str]]:
+        """Rehash every entry; corrupt ones go to quarantine. Returns (sound, corrupt keys)."""
+        sound, corrupt = 0, []
+        for key, *_ in list(self.entries()):
+            if self.get(key) is None:
+                corrupt.append(key)
+            else:
+                sound += 1
+        return sound, corrupt
+
+    def gc(self, max_bytes: int) -> tuple[int, int]:
+        """Drop abandoned work, quarantine, and the least recently used beyond `max_bytes`.
+
+        Nothing used within the last hour is touched. Returns (removed things, freed bytes).
+        """
+        now = time.time()
+        doomed = [p for p in self.root.glob("tmp/*") if _abandoned(p, now)]
+        doomed += list(self.root.glob("quarantine/*"))
+        kept = [
+            (p.stat().st_mtime if p.is_file() else (p / _ENTRY).stat().st_mtime, p)
+            for p in (*self.root.glob("steps/*/*"), *self.root.glob("objects/*/*"))
+            if p.is_file() or (p / _ENTRY).exists()
+        ]
+        total = sum(_size(p) for _, p in kept)
+        for used, path in sorted(kept):
+            if total <= max_bytes:
+                break
+            if now - used > _IN_USE_SECONDS:
+                doomed.append(path)
+                total -= _size(path)
+        freed = sum(_size(p) for p in doomed)
+        for path in doomed:
+            _remove(path)
+        return len(doomed), freed
+
+    def clear(self) -> int:
+        """Remove everything. Returns the bytes freed."""
+        freed = _size(self.root)
+        for name in ("steps", "objects", "reads", "tmp", "quarantine", "locks"):
+            _remove(self.root / name)
+        return freed
+
+    def _place(self, key: str) -> Path:
+        return self.root / "steps" / key[:2] / key
+
+    def _publish(
+        self, folder: Path, key: str, step: str, meta: dict[str, Any], seconds: float
+    ) -> None:
+        files = {}
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            files[path.relative_to(folder).as_posix()] = digest_file(path)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        body = {"key": key, "step": step, "files": files, "meta": meta, "seconds": round(seconds, 3)}
+        body["check"] = _check(body)
+        write_durably(folder / _ENTRY, json.dumps(body).encode())
+        for inner in (p for p in folder.rglob("*") if p.is_dir()):
+            fsync_dir(inner)
+        place = self._place(key)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        folder.rename(place)
+        fsync_dir(place.parent)
+        fsync_dir(place.parent.parent)
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        folder = self.root / "tmp" / f"{os.getpid()}-{secrets.token_hex(8)}"
+        folder.mkdir(parents=True, mode=0o700)
+        try:
+            yield folder
+        finally:
+            _remove(folder)
+
+    @contextmanager
+    def _lock(self, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
+        from filelock import FileLock, Timeout
+
+        folder = self.root / "locks"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = FileLock(folder / f"{key}.lock")
+        try:
+            lock.acquire(timeout=1)
+        except Timeout:
+            on_wait()
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _quarantine(self, path: Path, error: Exception) -> None:
+        self.warnings.append(f"cache entry {path.name[:12]} was corrupt ({error}); rebuilding it")
+        folder = self.root / "quarantine"
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                path.rename(folder / f"{path.name}-{secrets.token_hex(4)}")
+            except FileNotFoundError:
+                pass  # another process was faster
+
+
+def _check(body: dict[str, Any]) -> str:
+    text = json.dumps({k: v for k, v in body.items() if k != "check"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path, key: str) -> Entry:
+    body = json.loads((path / _ENTRY).read_bytes())
+    if not isinstance(body, dict) or body.get("check") != _check(body) or body.get("key") != key:
+        raise IntegrityError("its entry.json is damaged")
+    return Entry(key, body["step"], path, body["files"], body["meta"], body["seconds"])
+
+
+def _verify(entry: Entry) -> None:
+    present = {
+        p.relative_to(entry.path).as_posix()
+        for p in entry.path.rglob("*")
+        if not p.is_dir() or p.is_symlink()
+    }
+    if present != {*entry.files, _ENTRY}:
+        raise IntegrityError("files are missing or were added")
+    for name, sha in entry.files.items():
+        path = entry.path / name
+        if path.is_symlink() or digest_file(path) != sha:
+            raise IntegrityError(f"{name} does not match its digest")
+
+
+def _abandoned(path: Path, now: float) -> bool:
+    """Work in progress whose process is gone (its name starts with the process id)."""
+    owner = path.name.partition("-")[0]
+    if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc").exists():
+        return True
+    try:
+        return now - path.stat().st_mtime > 24 * _ABANDONED_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(p.lstat().st_size for p in path.rglob("*") if p.is_file())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

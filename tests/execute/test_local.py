@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from optkit.errors import OptkitError, WorkerFailed
+from optkit.execute import local
+from optkit.execute.local import Limits
+
+FAULTY = Path(__file__).with_name("faulty_worker.py")
+VERDICTS = {
+    "segv": "crashed", "abort": "crashed", "kill": "crashed", "exit137": "crashed",
+    "hang": "timeout", "flood": "output", "grandchild": "crashed", "hog": "oom",
+    "garbage": "crashed",
+}  # fmt: skip
+
+
+def processes_of_mine() -> set[int]:
+    found = set()
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("OPTKIT_PARENT") == str(os.getpid()):
+                found.add(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("fault", sorted(VERDICTS))
+def test_each_failure_has_its_verdict_and_leaves_no_process(fault: str, tmp_path: Path) -> None:
+    task = {"step": "anything", "inputs": {}, "params": {}, "out": str(tmp_path)}
+    limits = Limits(memory_bytes=400 * 2**20, seconds=3, output_bytes=8 * 2**20)
+    with pytest.raises(WorkerFailed) as caught:
+        local.run(
+            task,
+            limits,
+            command=(sys.executable, str(FAULTY), fault, "*"),
+            scratch_root=tmp_path / "scratch",
+        )
+    assert caught.value.verdict == VERDICTS[fault]
+    assert caught.value.exit_code == 6
+    assert "anything" in str(caught.value)
+    assert processes_of_mine() == set()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_an_unknown_step_is_a_bug_with_its_name(tmp_path: Path) -> None:
+    task = {"step": "nosuch", "inputs": {}, "params": {}, "out": str(tmp_path)}
+    with pytest.raises(OptkitError) as caught:
+        local.run(task, Limits(2**30))
+    assert caught.value.exit_code == 1 and "nosuch" in str(caught.value)
+
+
+PARENT = """
+import sys
+from optkit.execute.local import Limits, run
+run({"step": "s", "inputs": {}, "params": {}, "out": "."}, Limits(2**30),
+    command=(sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"))
+"""
+
+# the worker asks to die with its parent; a command that does not is covered by the session kill
+DYING = """
+import sys
+from optkit.execute.local import Limits, run
+code = "from optkit.worker import _die_with_parent as d; d(); import time; time.sleep(600)"
+run({"step": "s", "inputs": {}, "params": {}, "out": "."}, Limits(2**30),
+    command=(sys.executable, "-c", code))
+"""
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "sent"), [(PARENT, signal.SIGINT), (DYING, signal.SIGKILL), (DYING, signal.SIGINT)]
+)
+def test_the_child_does_not_outlive_its_parent(code: str, sent: int, tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 20
+    while not (children := descendants(parent.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert children
+    time.sleep(0.7)
+    parent.send_signal(sent)
+    parent.wait(10)
+    gone, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive

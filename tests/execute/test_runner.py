@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optkit.execute.local import Limits
+from optkit.execute.runner import Runner, StepKind, is_current, key_of
+from optkit.store import Store, digest_file
+
+
+@dataclass
+class Ears:
+    notes: list[str] = field(default_factory=list)
+    finished: list[tuple[str, bool]] = field(default_factory=list)
+
+    def start(self, step: str, label: str) -> None: ...
+
+    def progress(self, what: str, fraction: float) -> None: ...
+
+    def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
+        self.finished.append((step, hit))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def runner(tmp_path: Path, carry: Any) -> Runner:
+    return Runner(Store(tmp_path / "store"), Limits(2**30), Ears(), carry)
+
+
+KIND = StepKind("double", 1, ("numpy",))
+
+
+def test_a_step_runs_once_and_where_is_not_what(tmp_path: Path) -> None:
+    calls = []
+
+    def carry(task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        calls.append(task)
+        (Path(task["out"]) / "n").write_text(str(task["params"]["n"] * 2))
+        return {"ok": True}
+
+    run = runner(tmp_path, carry)
+    first = run.step(KIND, "double it", {}, {"n": 2}, {"folder": "/here"})
+    second = run.step(KIND, "double it", {}, {"n": 2}, {"folder": "/elsewhere"})
+    assert first == second and len(calls) == 1
+    assert calls[0]["params"] == {"n": 2, "folder": "/here"}
+    assert [record.hit for record in run.records] == [False, True]
+    third = run.step(KIND, "again", {"of": first}, {"n": 2})
+    assert third.key != first.key and len(calls) == 2
+
+
+def test_the_version_and_the_tools_are_in_the_key() -> None:
+    keys = {
+        key_of(kind, {}, {"n": 1})
+        for kind in (KIND, StepKind("double", 2, ("numpy",)), StepKind("double", 1, ("onnx",)))
+    }
+    assert len(keys) == 3
+
+
+def test_code_that_was_read_is_in_the_key(tmp_path: Path) -> None:
+    code = tmp_path / "model.py"
+    code.write_text("one")
+    calls = []
+
+    def carry(task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        calls.append(code.read_text())
+        (Path(task["out"]) / "out").write_text(code.read_text())
+        return {"reads": {"files": {str(code): digest_file(code)}, "packages": {}}}
+
+    run = runner(tmp_path, carry)
+
+    def go() -> str:
+        return run.step_reading_code(KIND, "export", {}, {}).file("out").read_text()
+
+    assert [go(), go()] == ["one", "one"] and calls == ["one"]
+    code.write_text("two")
+    assert [go(), go()] == ["two", "two"] and calls == ["one", "two"]
+    code.write_text("one")
+    assert go() == "one"
+
+
+def test_reads_of_a_missing_file_or_another_version_are_stale(tmp_path: Path) -> None:
+    assert is_current({"files": {}, "packages": {}})
+    assert not is_current({"files": {str(tmp_path / "gone"): "0"}, "packages": {}})
+    assert not is_current({"files": {}, "packages": {"numpy": "0.0.1"}})
+    assert not is_current({"files": {}})
+
+
+def test_a_failed_step_is_not_recorded_as_done(tmp_path: Path) -> None:
+    def carry(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        raise KeyError("boom")
+
+    run = runner(tmp_path, carry)
+    with pytest.raises(KeyError):
+        run.step(KIND, "double it", {}, {"n": 2})
+    assert run.records == []

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optkit import store as stores
+from optkit.errors import InputRefused, OptkitError, StorageError
+from optkit.store import Store, digest_json
+
+
+def write(text: str):
+    def produce(folder: Path) -> dict[str, object]:
+        (folder / "a.txt").write_text(text)
+        (folder / "deep").mkdir()
+        (folder / "deep" / "b.txt").write_text(text * 2)
+        return {"said": text}
+
+    return produce
+
+
+def test_second_make_is_a_hit(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, hit = store.make("k" * 8, "say", write("x"))
+    assert not hit and first.meta == {"said": "x"}
+    second, hit = store.make("k" * 8, "say", lambda folder: pytest.fail("ran again"))
+    assert hit and second == first
+    assert second.file("deep/b.txt").read_text() == "xx"
+
+
+def test_a_failing_step_leaves_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def fail(folder: Path) -> dict[str, object]:
+        (folder / "half").write_text("half")
+        raise InputRefused("no")
+
+    with pytest.raises(InputRefused):
+        store.make("kk", "say", fail)
+    assert store.get("kk") is None
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def corruptions(entry: Path) -> dict[str, object]:
+    data = entry / "a.txt"
+    record = entry / "entry.json"
+
+    def flip(path: Path) -> None:
+        raw = bytearray(path.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(bytes(raw))
+
+    return {
+        "bit flip": lambda: flip(data),
+        "truncated": lambda: data.write_bytes(b""),
+        "deleted": data.unlink,
+        "extra file": lambda: (entry / "extra").write_text("?"),
+        "swapped": lambda: (data.rename(entry / "t"), (entry / "deep/b.txt").rename(data)),
+        "symlink planted": lambda: (data.unlink(), data.symlink_to("/etc/hostname")),
+        "record flip": lambda: flip(record),
+        "record empty": lambda: record.write_bytes(b""),
+        "record is a list": lambda: record.write_text("[]"),
+        "record gone": record.unlink,
+    }
+
+
+@pytest.mark.parametrize("how", sorted(corruptions(Path())))
+def test_a_corrupt_entry_is_rebuilt(tmp_path: Path, how: str) -> None:
+    store = Store(tmp_path)
+    good, _ = store.make("ab12", "say", write("hello"))
+    corruptions(good.path)[how]()
+    again, hit = store.make("ab12", "say", write("hello"))
+    assert not hit
+    assert again.digest == good.digest
+    assert store.warnings and "corrupt" in store.warnings[0]
+    assert len(list((tmp_path / "quarantine").iterdir())) == 1
+
+
+def test_verify_counts_and_quarantines(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.make("aa", "say", write("1"))
+    bad, _ = store.make("bb", "say", write("2"))
+    bad.file("a.txt").write_text("!")
+    assert store.verify() == (1, ["bb"])
+
+
+def _race(root: str, log: str) -> None:
+    def produce(folder: Path) -> dict[str, object]:
+        with Path(log).open("a") as file:
+            file.write("built\n")
+        time.sleep(0.2)
+        (folder / "x").write_text("x")
+        return {}
+
+    Store(Path(root)).make("cc", "say", produce)
+
+
+def test_two_processes_build_one_key_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    context = multiprocessing.get_context("spawn")
+    racers = [
+        context.Process(target=_race, args=(str(tmp_path / "s"), str(log))) for _ in range(4)
+    ]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert [racer.exitcode for racer in racers] == [0] * 4
+    assert log.read_text() == "built\n"
+
+
+def test_disk_full_is_a_storage_error_and_a_rerun_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    real = os.fsync
+    calls = 0
+
+    def full(fd: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError) as caught:
+        store.make("dd", "say", write("x"))
+    assert caught.value.exit_code == 8 and "gc" in (caught.value.hint or "")
+    monkeypatch.setattr(os, "fsync", real)
+    assert store.get("dd") is None
+    _, hit = store.make("dd", "say", write("x"))
+    assert not hit
+
+
+@pytest.mark.parametrize("name", ["fsync", "rename", "mkdir", "open"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_every_kth_fault_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
+) -> None:
+    """Fail the k-th call for k = 1, 2, … until a run passes: never a torn entry."""
+    owner = os if name == "fsync" else Path
+    real = getattr(owner, name)
+    for k in range(1, 60):
+        store = Store(tmp_path / f"{k}")
+        left = k
+
+        def faulty(*args: object, **kwargs: object) -> object:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise OSError(code, os.strerror(code), str(args[0]))
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, faulty)
+        try:
+            store.make("ee", "say", write("x"))
+        except (OptkitError, OSError):
+            failed = True
+        else:
+            failed = False
+        monkeypatch.setattr(owner, name, real)
+        if left > 0:
+            assert k > 1
+            return
+        entry, hit = store.make("ee", "say", write("x"))
+        assert entry.file("a.txt").read_text() == "x"
+        assert failed or hit or not store.warnings
+    pytest.fail("the faults never ran out")
+
+
+KILLED = """
+import sys, pathlib
+from optkit.store import Store
+def produce(folder):
+    for i in range(20):
+        (folder / f"{i}.bin").write_bytes(bytes([i]) * 4096)
+    return {"n": 20}
+store = Store(pathlib.Path(sys.argv[1]))
+for n in range(1000):
+    store.make(f"{n:04d}", "say", produce)
+"""
+
+
+def test_kill_at_random_instants_leaves_whole_entries(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    rng = random.Random(5)
+    for _ in range(8):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(root)])
+        time.sleep(0.25 + rng.random() * 0.3)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    store = Store(root)
+    sound, corrupt = store.verify()
+    assert sound > 0 and corrupt == []
+    store.gc(max_bytes=1 << 40)
+    assert not list((root / "tmp").iterdir())
+
+
+def test_gc_drops_the_least_recently_used(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for n, age in (("aa", 9000), ("bb", 8000), ("cc", 0)):
+        entry, _ = store.make(n, "say", write("x" * 1000))
+        then = time.time() - age
+        os.utime(entry.path / "entry.json", (then, then))
+    store.gc(max_bytes=0)
+    assert [key for key, *_ in store.entries()] == ["cc"]  # used within the hour
+    assert store.clear() > 0 and list(store.entries()) == []
+
+
+def test_reads_are_remembered(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.recall("zz") is None
+    store.remember("zz", {"files": {"a": "1"}, "packages": {}})
+    assert store.recall("zz") == {"files": {"a": "1"}, "packages": {}}
+    (tmp_path / "reads" / "zz.json").write_text("{")
+    assert store.recall("zz") is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+@settings(max_examples=60, deadline=None)
+def test_digest_ignores_key_order_and_survives_json(value: object) -> None:
+    def turned(item: object) -> object:
+        if isinstance(item, dict):
+            return {k: turned(item[k]) for k in reversed(list(item))}
+        return [turned(i) for i in item] if isinstance(item, list) else item
+
+    assert digest_json(value) == digest_json(turned(json.loads(json.dumps(value))))
+
+
+def test_write_durably_keeps_the_old_file_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    stores.write_durably(path, b"old")
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "io")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError):
+        stores.write_durably(path, b"new")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
