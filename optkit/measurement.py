@@ -6,8 +6,9 @@ Plain frozen records shared by benchmarking, prediction, gates and reports; the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from optkit.runtime import Evidence
 
@@ -38,11 +39,16 @@ class Latency:
     ci95_ms: Interval | None = None
     band: Interval | None = None
     runs: int | None = None
+    rounds: int | None = None  # bursts the runs came in, equally long, in order
     samples_ms: tuple[float, ...] = ()
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**_typed(data))
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,10 @@ class Score:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**_typed(data))
+
 
 @dataclass(frozen=True)
 class Fidelity:
@@ -76,6 +86,10 @@ class Fidelity:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**_typed(data))
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -87,6 +101,22 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**_typed(data))
+
+
+def _typed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's fields from JSON: evidence, intervals and samples get their types back."""
+    fields = {**data, "evidence": Evidence(data["evidence"])}
+    for name in ("ci95", "ci95_ms", "band"):
+        if fields.get(name) is not None:
+            fields[name] = Interval(*fields[name])
+    for name in ("samples_ms", "per_sample"):
+        if name in fields:
+            fields[name] = tuple(fields[name])
+    return fields
 
 
 Outcome = Literal["pass", "fail", "inconclusive"]

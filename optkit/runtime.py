@@ -81,6 +81,8 @@ class FusedLayer:
     constants: tuple[LayerTensor, ...]
     outputs: tuple[LayerTensor, ...]
     nodes: tuple[str, ...]  # names of the ONNX nodes it came from
+    products: tuple[str, ...] = ()  # those Conv, MatMul, Gemm among them that it multiplies
+    dtype: str | None = None  # what it multiplies in; None: no product
 
     @property
     def bytes_moved(self) -> int | None:
@@ -183,21 +185,21 @@ class Engine:
         return cls(
             **{
                 **data,
-                "layers": _layers(data["layers"]),
-                "static_layers": _layers(data["static_layers"]),
+                "layers": layers_from_json(data["layers"]),
+                "static_layers": layers_from_json(data["static_layers"]),
                 "landing": landing_from_json(data["landing"]),
             }
         )
 
 
-def _layers(rows: list[dict[str, Any]]) -> tuple[FusedLayer, ...]:
+def layers_from_json(rows: list[dict[str, Any]]) -> tuple[FusedLayer, ...]:
     def tensors(items: list[dict[str, Any]]) -> tuple[LayerTensor, ...]:
         return tuple(LayerTensor(t["name"], tuple(t["shape"]), t["dtype"]) for t in items)
 
     return tuple(
         FusedLayer(
             r["name"], r["kind"], tensors(r["inputs"]), tensors(r["constants"]), tensors(r["outputs"]),
-            tuple(r["nodes"]),
+            tuple(r["nodes"]), tuple(r["products"]), r["dtype"],
         )
         for r in rows
     )  # fmt: skip
@@ -219,10 +221,31 @@ class PlacementRules:
     activation: NumberFormat
     weight: NumberFormat
     ops: frozenset[str]  # op types with a constant weight that may be quantized
-    residual_adds: bool  # quantize the other input of an Add that follows a quantized node
-    quantize_outputs: bool  # put Q/DQ also on outputs, so that chains stay integer
+    residual_adds: bool  # quantize the other input of an Add that follows a quantized Conv (never
+    # of one that follows a MatMul: that would put a transformer's residual stream into 8 bits)
+    quantize_outputs: frozenset[str]  # op types that only compute in integers when their output
+    # (behind a Relu or Add that follows) is quantized too
     float_output: bool  # leave the graph's last layer with a float output
     excluded: Mapping[str, str] = field(default_factory=dict)  # op type -> why never on this target
+    min_conv_channels: int = 1  # a Conv with fewer input channels (all groups) stays in float
+    integer_bias: frozenset[str] = frozenset()  # op types whose bias must be int32 behind a
+    # DequantizeLinear of scale activation × weight, or they stay float
+    split_scale: frozenset[str] = frozenset()  # op types whose per-channel weight scale is split:
+    # a scalar in the weight's DequantizeLinear, the rest a Mul (and the bias an Add) behind the node
+    gemm_for_matrices: bool = False  # write a MatMul of two matrices (rank 2) as Gemm
+
+    def to_json(self) -> dict[str, Any]:
+        sets = {key: sorted(getattr(self, key)) for key in _RULE_SETS}
+        return {**asdict(self), **sets, "excluded": dict(self.excluded)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        formats = {key: NumberFormat(**data[key]) for key in ("activation", "weight")}
+        sets = {key: frozenset(data[key]) for key in _RULE_SETS}
+        return cls(**{**data, **formats, **sets})
+
+
+_RULE_SETS = ("ops", "quantize_outputs", "integer_bias", "split_scale")
 
 
 class Session(Protocol):
@@ -247,6 +270,10 @@ class Backend(Protocol):
 
     def check(self) -> None:
         """Raise ToolchainMissing (naming the extra) unless the library is here and usable."""
+
+    def offline(self, target: Any) -> str | None:
+        """None when this machine can compile for the target, else the reason in words. Pure: no
+        library is loaded, so it answers also where none is installed."""
 
     def versions(self) -> dict[str, str]:
         """Distribution name → version of what compiles, read without importing it."""

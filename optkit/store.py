@@ -118,15 +118,22 @@ class Store:
     def get(self, key: str) -> Entry | None:
         """The verified entry of that key, or None. A corrupt one is quarantined with a warning."""
         path = self._place(key)
-        if not path.exists():
-            return None
         try:
-            entry = _read(path, key)
-            _verify(entry)
+            entry = self.peek(key)
         except (IntegrityError, OSError, ValueError, KeyError, TypeError) as error:
             self._quarantine(path, error)
             return None
-        os.utime(path / _ENTRY)  # least recently used goes first
+        if entry is not None:
+            os.utime(path / _ENTRY)  # least recently used goes first
+        return entry
+
+    def peek(self, key: str) -> Entry | None:
+        """`get` that touches nothing. Raises IntegrityError (and what reading raises) if corrupt."""
+        path = self._place(key)
+        if not path.exists():
+            return None
+        entry = _read(path, key)
+        _verify(entry)
         return entry
 
     def make(
@@ -199,6 +206,17 @@ class Store:
                 step, used = "(corrupt)", 0.0
             yield path.name, step, _size(path), used
 
+    def history(self) -> dict[str, list[tuple[float, int]]]:
+        """Step name → (seconds, bytes) of every entry: what a step like it took here before."""
+        found: dict[str, list[tuple[float, int]]] = {}
+        for path in self.root.glob("steps/*/*"):
+            try:
+                body = json.loads((path / _ENTRY).read_bytes())
+                found.setdefault(body["step"], []).append((body["seconds"], _size(path)))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found
+
     def verify(self) -> tuple[int, list[str]]:
         """Rehash every entry; corrupt ones go to quarantine. Returns (sound, corrupt keys)."""
         sound, corrupt = 0, []
@@ -252,7 +270,13 @@ class Store:
             files[path.relative_to(folder).as_posix()] = digest_file(path)
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        body = {"key": key, "step": step, "files": files, "meta": meta, "seconds": round(seconds, 3)}
+        body = {
+            "key": key,
+            "step": step,
+            "files": files,
+            "meta": meta,
+            "seconds": round(seconds, 3),
+        }
         body["check"] = _check(body)
         write_durably(folder / _ENTRY, json.dumps(body).encode())
         for inner in (p for p in folder.rglob("*") if p.is_dir()):

@@ -19,6 +19,7 @@ from typing import Any
 
 from optkit.errors import OptkitError, WorkerFailed
 from optkit.execute.local import RESULT_SCHEMA
+from optkit.execute.proxy import HEADER, SERVE, write_message
 
 _PR_SET_PDEATHSIG = 1
 
@@ -42,7 +43,9 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         traceback.print_exc()
         bug = OptkitError(
-            f"{type(error).__name__}: {error}", where=f"step {task['step']!r}", hint="a bug; see the log"
+            f"{type(error).__name__}: {error}",
+            where=f"step {task['step']!r}",
+            hint="a bug; see the log",
         )
         answer = {"status": "error", "error": bug.to_json()}
     _write(Path(task["result"]), {"schema": RESULT_SCHEMA, **answer})
@@ -53,11 +56,44 @@ def _perform(task: dict[str, Any]) -> dict[str, Any]:
     from optkit.steps import STEPS
 
     inputs = {name: Path(path) for name, path in task["inputs"].items()}
-    return STEPS[task["step"]].run(inputs, task["params"], Path(task["out"]), _progress())
+    if task["step"] == SERVE:
+        return _serve(inputs["model"], task["params"], *task["pipes"])
+    return STEPS[task["step"]].run(inputs, task["params"], Path(task["out"]), _progress(task))
 
 
-def _progress() -> Any:
-    fd = int(os.environ.get("OPTKIT_PROGRESS_FD", "-1"))
+def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[str, Any]:
+    """The worker's side: answer feeds until the caller closes the pipe."""
+    import numpy as np
+    from safetensors.numpy import load, save
+
+    from optkit.runtime import backend
+
+    try:
+        session = backend("onnxruntime").session(model, **options)
+    except OptkitError as error:
+        write_message(write, json.dumps(error.to_json()).encode(), False)
+        return {}
+    names = {
+        "inputs": [i.name for i in session.inputs],
+        "outputs": [o.name for o in session.outputs],
+    }
+    write_message(write, json.dumps(names).encode(), True)
+    with session, os.fdopen(read, "rb") as requests:
+        while header := requests.read(HEADER.size):
+            size, _ = HEADER.unpack(header)
+            try:
+                answer = session.run(load(requests.read(size)))
+            except OptkitError as error:
+                write_message(write, json.dumps(error.to_json()).encode(), False)
+            else:
+                write_message(
+                    write, save({k: np.ascontiguousarray(v) for k, v in answer.items()}), True
+                )
+    return {}
+
+
+def _progress(task: dict[str, Any]) -> Any:
+    fd = int(task.get("progress", -1))
 
     def report(what: str, fraction: float) -> None:
         if fd >= 0:

@@ -38,6 +38,7 @@ _ENVIRONMENT = (
 )  # fmt: skip
 
 Progress = Callable[[str, float], None]
+WORKER = (sys.executable, "-m", "optkit.worker")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def run(
     task: dict[str, Any],
     limits: Limits,
     progress: Progress = lambda what, fraction: None,
-    command: Sequence[str] = (sys.executable, "-m", "optkit.worker"),
+    command: Sequence[str] = WORKER,
     scratch_root: Path | None = None,
 ) -> dict[str, Any]:
     """Run `task` ({"step", "inputs", "params", "out"}) in a child. Returns the step's meta.
@@ -91,32 +92,17 @@ def _run(
     scratch: Path,
 ) -> dict[str, Any]:
     result = scratch / "result.json"
-    spec = scratch / "task.json"
-    work = scratch / "work"
-    work.mkdir()
-    spec.write_text(json.dumps({**task, "result": str(result)}))
     read_log, write_log = os.pipe()
     read_progress, write_progress = os.pipe()
-    environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
-    environment |= {
-        "PYTHONHASHSEED": "0",  # set order must not reach a graph
-        "TMPDIR": str(work),
-        "OPTKIT_PROGRESS_FD": str(write_progress),
-        "OPTKIT_PARENT": str(os.getpid()),
-        "OPTKIT_TASK": scratch.name,  # the mark by which every descendant is found again
-    }
     child = None
     watch = _Watch(bytearray())
     try:
-        child = subprocess.Popen(
-            [*command, str(spec)],
-            stdin=subprocess.DEVNULL,
-            stdout=write_log,
-            stderr=write_log,
-            cwd=work,
-            env=environment,
-            pass_fds=(write_progress,),
-            start_new_session=True,
+        child = spawn(
+            {**task, "result": str(result), "progress": write_progress},
+            command,
+            scratch,
+            log=write_log,
+            fds=(write_progress,),
         )
         os.close(write_log)
         os.close(write_progress)
@@ -124,11 +110,37 @@ def _run(
         _supervise(child, limits, progress, (read_log, read_progress), watch)
     finally:
         if child is not None:
-            _end(child, scratch.name)
+            end(child, scratch.name)
         for fd in (read_log, read_progress, write_log, write_progress):
             if fd >= 0:
                 os.close(fd)
     return _verdict(task["step"], child, limits, watch, result)
+
+
+def spawn(
+    task: dict[str, Any], command: Sequence[str], scratch: Path, *, log: int, fds: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
+    """Start a worker on `task` in an empty folder of its own, with a minimal environment."""
+    spec, work = scratch / "task.json", scratch / "work"
+    work.mkdir()
+    spec.write_text(json.dumps(task))
+    environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
+    environment |= {
+        "PYTHONHASHSEED": "0",  # set order must not reach a graph
+        "TMPDIR": str(work),
+        "OPTKIT_PARENT": str(os.getpid()),
+        "OPTKIT_TASK": scratch.name,  # the mark by which every descendant is found again
+    }
+    return subprocess.Popen(
+        [*command, str(spec)],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd=work,
+        env=environment,
+        pass_fds=fds,
+        start_new_session=True,
+    )
 
 
 def _supervise(
@@ -157,7 +169,7 @@ def _supervise(
                     pending = _report(pending + data, progress)
             if ended:
                 return
-            memory = _memory(child.pid)
+            memory = resident(child.pid)
             watch.peak_bytes = max(watch.peak_bytes, memory)
             if memory > limits.memory_bytes:
                 watch.verdict = "oom"
@@ -178,7 +190,7 @@ def _report(lines: bytearray, progress: Progress) -> bytearray:
     return bytearray(rest[-4096:])
 
 
-def _memory(pid: int) -> int:
+def resident(pid: int) -> int:
     """Resident bytes of the process tree."""
     import psutil
 
@@ -191,7 +203,7 @@ def _memory(pid: int) -> int:
     return total
 
 
-def _end(child: subprocess.Popen[bytes], mark: str) -> None:
+def end(child: subprocess.Popen[bytes], mark: str) -> None:
     """Kill the child's session, and every process that inherited its mark, also one that left the
     session or lost its parent."""
     import psutil
@@ -237,7 +249,11 @@ def _verdict(
     answer = _answer(result)
     if answer.get("status") == "error" and isinstance(answer.get("error"), dict):
         raise errors.from_json(answer["error"])
-    if child.returncode == 0 and answer.get("status") == "ok" and isinstance(answer.get("meta"), dict):
+    if (
+        child.returncode == 0
+        and answer.get("status") == "ok"
+        and isinstance(answer.get("meta"), dict)
+    ):
         meta: dict[str, Any] = answer["meta"]
         return meta
     raise WorkerFailed(

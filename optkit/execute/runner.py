@@ -103,11 +103,11 @@ class Runner:
 
         def find() -> Entry | None:
             reads = self.store.recall(base)
-            return self.store.get(_late_key(base, reads)) if reads and is_current(reads) else None
+            return self.store.get(late_key(base, reads)) if reads and is_current(reads) else None
 
         def late(meta: dict[str, Any]) -> str:
             self.store.remember(base, meta["reads"])
-            return _late_key(base, meta["reads"])
+            return late_key(base, meta["reads"])
 
         return self._make(kind, label, lambda produce: self.store.make_late(
             base, kind.name, find, produce, late, self._waiting(label)
@@ -182,8 +182,12 @@ def is_current(reads: Mapping[str, Any]) -> bool:
         return False
 
 
-def _late_key(base: str, reads: Mapping[str, Any]) -> str:
+def late_key(base: str, reads: Mapping[str, Any]) -> str:
     """Where the files lie does not matter, only their names and what they hold."""
     return stores.digest_json(
-        {"base": base, "files": sorted([Path(p).name, sha] for p, sha in reads["files"].items()), "packages": reads["packages"]}
+        {
+            "base": base,
+            "files": sorted([Path(p).name, sha] for p, sha in reads["files"].items()),
+            "packages": reads["packages"],
+        }
     )

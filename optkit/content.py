@@ -1,0 +1,348 @@
+"""Content: recipes, calibration sources, evaluation tasks and example code, found by name or path.
+
+In a checkout it stands at the top (`recipes/`, `calibration/`, `eval/`, `examples/`); the wheel
+carries it under `optkit/content/`. A recipe may name Python files inside its own folder or inside
+content, nothing else; what the user names on the command line may stand anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import tomllib
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from optkit.errors import InputRefused, OptkitError, UsageError, unknown_name
+
+PROJECT_RECIPE = "optkit.yaml"
+_FOLDERS = ("recipes", "calibration", "eval", "examples")
+_PYTHON = re.compile(r"(?P<file>.+\.py)(?::(?P<attribute>[A-Za-z_]\w*))?")
+_CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file that was named, and in it perhaps an attribute ("model.py:create").
+
+    `relative` (POSIX) is beneath `root`: optkit's content, the recipe's folder, or, for a file
+    given on the command line, just its name.
+    """
+
+    path: Path
+    root: Literal["content", "recipe", "given"]
+    relative: str
+    attribute: str | None = None
+
+    def __str__(self) -> str:
+        """Machine-independent, for digests: "content:examples/00_digits_vit/model.py:create"."""
+        attribute = f":{self.attribute}" if self.attribute else ""
+        return f"{self.root}:{self.relative}{attribute}"
+
+
+def root() -> Path:
+    """The folder that holds recipes/, calibration/, eval/ and examples/."""
+    shipped = Path(__file__).resolve().with_suffix("")  # optkit/content/ in a wheel
+    return shipped if shipped.is_dir() else _CHECKOUT
+
+
+def recipe_names() -> list[str]:
+    """Names that `--recipe` takes without a path."""
+    return _stems(root() / "recipes", "*.yaml")
+
+
+def find_recipe(name: str, cwd: Path | None = None) -> Path:
+    """The recipe of that name in content, or at that path (a file, or a folder with optkit.yaml).
+
+    Raises UnknownName with the nearest names, or UsageError for a path without a recipe.
+    """
+    path = (cwd or Path.cwd()) / name
+    path = path / PROJECT_RECIPE if path.is_dir() else path
+    if _is_path(name, (".yaml", ".yml")) or (path.name == PROJECT_RECIPE and path.is_file()):
+        if not path.is_file():
+            raise UsageError("no such recipe", where=name, hint="`optkit init` writes one")
+        return path
+    known = recipe_names()
+    if name not in known:
+        raise unknown_name("recipe", name, known)
+    return root() / "recipes" / f"{name}.yaml"
+
+
+def default_recipe(cwd: Path) -> Path | None:
+    """The project's recipe: `[tool.optkit] recipe` in pyproject.toml, or optkit.yaml.
+
+    Looked for in `cwd` and its parents, up to the first folder that has a pyproject.toml or a .git.
+    Raises UsageError when pyproject.toml is broken or names a recipe that does not exist.
+    """
+    for folder in (cwd.resolve(), *cwd.resolve().parents):
+        named = _project_setting(folder / "pyproject.toml")
+        if named is not None:
+            return find_recipe(named, folder)
+        if (folder / PROJECT_RECIPE).is_file():
+            return folder / PROJECT_RECIPE
+        if (folder / "pyproject.toml").exists() or (folder / ".git").exists():
+            return None
+    return None
+
+
+def find_source(name: str, base: Path, *, anywhere: bool = False) -> Place:
+    """A calibration source: "digits", "file.py" or "file.py:function" (default `samples`).
+
+    Relative paths are beneath `base`. Raises UnknownName, or UsageError (missing, or outside).
+    """
+    return _find_python("calibration source", "calibration", name, base, anywhere, "samples")
+
+
+def find_task(name: str, base: Path, *, anywhere: bool = False) -> Place:
+    """An evaluation task: "digits_top1" or "file.py", with `samples`, `score` and `METRIC`."""
+    place = _find_python("evaluation task", "eval", name, base, anywhere, None)
+    if place.attribute:
+        raise UsageError(
+            f"an evaluation task is a whole file, not {name!r}",
+            hint=f"write {name.partition(':')[0]}; it defines samples, score and METRIC",
+        )
+    return place
+
+
+def locate(name: str, base: Path, *, anywhere: bool = False) -> Place:
+    """The existing file that `name` ("dir/file.ext" or "dir/file.py:attribute") means under `base`.
+
+    Symbolic links are resolved before the check. Raises UsageError when there is no such file, or
+    when it is outside `base` and outside content (unless `anywhere`).
+    """
+    python = _PYTHON.fullmatch(name)
+    file, attribute = (python["file"], python["attribute"]) if python else (name, None)
+    path = _resolve(base / file, name)
+    content = _content_relative(path)
+    if content is not None:
+        return Place(path, "content", content, attribute)
+    if anywhere:
+        return Place(path, "given", path.name, attribute)
+    home = base.resolve()
+    if not path.is_relative_to(home):
+        raise UsageError(
+            f"{name!r} is outside the recipe's folder",
+            hint="a recipe may name files in its own folder or in optkit's content; "
+            "give others on the command line",
+        )
+    return Place(path, "recipe", path.relative_to(home).as_posix(), attribute)
+
+
+def model_name(model: str) -> str:
+    """A recipe's name from its model: the file's or the module's own, without what names forbid."""
+    stem = Path(model.partition(":")[0]).name
+    for suffix in (".py", ".onnx", ".pt2"):
+        stem = stem.removesuffix(suffix)
+    if ":" in model and not is_python_file(model):
+        stem = stem.rpartition(".")[2]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "model"
+
+
+def is_python_file(name: str) -> bool:
+    """Whether it reads "file.py" or "file.py:attribute"."""
+    return _PYTHON.fullmatch(name) is not None
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a Python file as a module of its own; files beside it can be imported by it.
+
+    Raises InputRefused with file and line when it fails.
+    """
+    unique = f"optkit_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(unique, path)
+    if spec is None or spec.loader is None:
+        raise InputRefused("not a Python file", where=str(path), hint="name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[unique] = module  # dataclasses and torch.export look modules up by name
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # last: a neighbour must not hide an installed package
+    try:
+        spec.loader.exec_module(module)
+    except OptkitError:
+        raise
+    except Exception as error:
+        del sys.modules[unique]
+        raise _failed(error, path) from error
+    return module
+
+
+def load_factory(name: str) -> Callable[..., Any]:
+    """The function that "/path/file.py:function" or "package.module:function" names.
+
+    Raises InputRefused when it cannot be imported or is not there.
+    """
+    module, _, attribute = name.rpartition(":")
+    if is_python_file(module):
+        path = Path(module)
+        return member(load_module(path), attribute, path)
+    try:
+        return member(importlib.import_module(module), attribute, Path(module))
+    except OptkitError:
+        raise
+    except Exception as error:
+        problem = f"cannot import {module}: {type(error).__name__}: {error}"
+        hint = "is it installed, or importable from the current folder?"
+        raise InputRefused(problem, where=name, hint=hint) from error
+
+
+def member(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
+    """`module.name`, which must be callable. Raises InputRefused with the nearest names."""
+    found = getattr(module, name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    known = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+    told = unknown_name("function", name, known)
+    raise InputRefused(told.message, where=str(path), hint=told.hint)
+
+
+def metric(module: ModuleType, path: Path) -> str:
+    """The metric's name that a task declares. Raises InputRefused when it declares none."""
+    found = getattr(module, "METRIC", None)
+    if not isinstance(found, str) or not found:
+        raise InputRefused("no METRIC", where=str(path), hint='add e.g. METRIC = "top1"')
+    return found
+
+
+def guarded(function: Callable[..., Any], args: Mapping[str, Any], path: Path) -> Iterator[Any]:
+    """What `function(**args)` yields; what it raises becomes InputRefused with file and line."""
+    try:
+        yield from function(**args)
+    except OptkitError:
+        raise
+    except Exception as error:
+        raise _failed(error, path) from error
+
+
+def template(model: str) -> str:
+    """A commented new optkit.yaml for `model` ("file.py:factory", "x.onnx" or "x.pt2")."""
+    python = is_python_file(model)
+    name = model_name(model)
+    if python:
+        lines = f"  factory: {_quoted(model)}\n  # weights: weights.safetensors\n  # args: {{}}"
+    else:
+        lines = f"  path: {_quoted(model)}"
+    commented = "" if python else "# "
+    return _TEMPLATE.format(name=name, model=lines, c=commented)
+
+
+_TEMPLATE = """\
+# What to build and how to judge it. Then: optkit build --target l4 --precision int8
+
+name: {name}
+
+model:
+{model}
+
+# The model's inputs. A word in a shape is a dynamic axis; `range` bounds integer inputs.
+{c}inputs:
+{c}  input: {{dtype: float32, shape: [batch, 3, 224, 224]}}
+
+# Sizes the engine must take, and the one it is tuned for.
+axes:
+  batch: {{min: 1, opt: 8, max: 32}}
+
+# Needed for int8. A file with `samples(...)` that yields {{input name: array}} in batches.
+# calibration:
+#   source: calibration.py
+#   samples: 256
+#   method: minmax        # or percentile
+#   batch: 8
+
+# Needed to judge accuracy. A file with `samples()`, which yields (feed, labels) in batches,
+# `score(outputs, labels)`, which returns one score per sample, and METRIC, the metric's name.
+# eval:
+#   task: evaluation.py
+
+# What must hold. Others: min_sqnr, max_latency_ms, min_speedup, min_throughput, max_bytes.
+gates:
+  max_drop: 1%
+
+bench:
+  batches: [1, 8]
+  seconds: 3
+"""
+
+
+def _find_python(
+    kind: str, folder: str, name: str, base: Path, anywhere: bool, default: str | None
+) -> Place:
+    if not _is_path(name.partition(":")[0], (".py",)):
+        stem, _, attribute = name.partition(":")
+        known = _stems(root() / folder, "*.py")
+        if stem not in known:
+            raise unknown_name(kind, stem, known)
+        name = str(root() / folder / f"{stem}.py") + (f":{attribute}" if attribute else "")
+    elif not _PYTHON.fullmatch(name):
+        raise UsageError(f"{name!r} is no Python file", hint=f"a {kind} is file.py or a name")
+    place = locate(name, base, anywhere=anywhere)
+    return Place(place.path, place.root, place.relative, place.attribute or default)
+
+
+def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
+    return "/" in name or name in (".", "..") or name.endswith(suffixes)
+
+
+def _stems(folder: Path, pattern: str) -> list[str]:
+    return sorted(path.stem for path in folder.glob(pattern))
+
+
+def _resolve(path: Path, name: str) -> Path:
+    hint = "paths are relative to the recipe (on the command line: to the current folder)"
+    try:
+        found = path.resolve(strict=True)
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {name!r}", hint=hint) from None
+    except (OSError, ValueError, RuntimeError) as error:  # NUL, a loop of links, no permission
+        raise UsageError(f"{name!r} cannot be used: {error}", hint=hint) from None
+    if not found.is_file():
+        raise UsageError(f"{name!r} is not a file", hint=hint)
+    return found
+
+
+def _content_relative(path: Path) -> str | None:
+    """POSIX path beneath content, or None. In a checkout only the content folders count."""
+    for folder in _FOLDERS:
+        base = root() / folder
+        if path.is_relative_to(base):
+            return path.relative_to(root()).as_posix()
+    return None
+
+
+def _project_setting(path: Path) -> str | None:
+    """`[tool.optkit] recipe` of a pyproject.toml; None when there is none."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"unreadable: {error}", where=str(path), hint="fix the file") from None
+    setting = data.get("tool", {}).get("optkit", {}).get("recipe")
+    if setting is not None and not isinstance(setting, str):
+        raise UsageError(
+            "[tool.optkit] recipe is not a string", where=str(path), hint='recipe = "optkit.yaml"'
+        )
+    return setting
+
+
+def _failed(error: Exception, path: Path) -> InputRefused:
+    """The error of a user's file, placed at the deepest line of that file."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    line = frames[-1].lineno if frames else None
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        line = error.lineno
+    where = f"{path}:{line}" if line else str(path)
+    return InputRefused(f"{type(error).__name__}: {error}", where=where, hint="fix the file")
+
+
+def _quoted(text: str) -> str:
+    """A YAML string: plain where that is safe."""
+    if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*(:[A-Za-z_]\w*)?", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

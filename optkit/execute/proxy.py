@@ -1,0 +1,123 @@
+"""A Session whose model runs in a worker: user code here, native code there.
+
+    caller ──length, safetensors──▶ worker (`optkit.worker` with step "serve")
+           ◀─length, status, safetensors or error JSON──
+
+A crash, a hang or an out-of-memory while it runs is a WorkerFailed, never the end of the caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import struct
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from optkit import errors
+from optkit.errors import WorkerFailed
+from optkit.execute import local
+from optkit.execute.local import Limits
+
+SERVE = "serve"
+HEADER = struct.Struct("<Q?")  # bytes that follow, whether they are a result
+_TICK_SECONDS = 0.1
+
+Feed = dict[str, np.ndarray]
+
+
+class Proxy:
+    """Runs `model` (an ONNX file) in a worker of its own. Context manager.
+
+    `run(feed)` takes and returns arrays by name. Raises what the model's session raises, or
+    WorkerFailed (crashed, timeout, oom) when the worker does not answer.
+    """
+
+    def __init__(
+        self, model: Path, options: dict[str, Any], limits: Limits, scratch_root: Path
+    ) -> None:
+        self._limits = limits
+        scratch_root.mkdir(parents=True, exist_ok=True)
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch_root))
+        child_in, self._to = os.pipe()
+        self._from, child_out = os.pipe()
+        self._log = (self._scratch / "log").open("wb")
+        task = {"step": SERVE, "inputs": {"model": str(model)}, "params": options,
+                "pipes": [child_in, child_out], "result": str(self._scratch / "result.json"),
+                "out": str(self._scratch)}  # fmt: skip
+        try:
+            self._child = local.spawn(
+                task, local.WORKER, self._scratch, log=self._log.fileno(), fds=(child_in, child_out)
+            )
+        finally:
+            os.close(child_in)
+            os.close(child_out)
+        self.inputs: tuple[str, ...]
+        self.outputs: tuple[str, ...]
+        signature = json.loads(self._receive())
+        self.inputs, self.outputs = tuple(signature["inputs"]), tuple(signature["outputs"])
+
+    def run(self, feed: Feed) -> Feed:
+        from safetensors.numpy import load, save
+
+        arrays = {name: np.ascontiguousarray(array) for name, array in feed.items()}
+        try:
+            write_message(self._to, save(arrays), True)
+        except BrokenPipeError as error:
+            raise self._failed("crashed", "ended") from error
+        return load(self._receive())
+
+    def close(self) -> None:
+        for fd in (self._to, self._from):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        local.end(self._child, self._scratch.name)
+        self._log.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _receive(self) -> bytes:
+        size, sound = HEADER.unpack(self._read(HEADER.size))
+        body = self._read(size)
+        if not sound:
+            raise errors.from_json(json.loads(body))
+        return body
+
+    def _read(self, size: int) -> bytes:
+        deadline = time.monotonic() + self._limits.seconds
+        parts: list[bytes] = []
+        while size:
+            if select.select([self._from], [], [], _TICK_SECONDS)[0]:
+                part = os.read(self._from, min(size, 1 << 20))
+                if not part:
+                    raise self._failed("crashed", "ended while it ran the model")
+                parts.append(part)
+                size -= len(part)
+            elif time.monotonic() > deadline:
+                raise self._failed("timeout", f"gave no answer in {self._limits.seconds:.0f} s")
+            if local.resident(self._child.pid) > self._limits.memory_bytes:
+                raise self._failed("oom", "needed more memory than it may")
+        return b"".join(parts)
+
+    def _failed(self, verdict: str, how: str) -> WorkerFailed:
+        log = (self._scratch / "log").read_bytes()[-4096:].decode("utf-8", "replace")
+        return WorkerFailed(f"the session's worker {how}", verdict=verdict, log=log)
+
+
+def write_message(fd: int, body: bytes, sound: bool) -> None:
+    """One message: a result (`sound`) or an error as JSON."""
+    view = memoryview(HEADER.pack(len(body), sound) + body)
+    while view:
+        view = view[os.write(fd, view) :]

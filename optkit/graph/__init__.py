@@ -1,0 +1,66 @@
+"""The graph that every stage reads and rewrites: `Graph` is `onnx_ir.Model`.
+
+door    files, protobuf and the onnx library's own functions (checker, shape inference, opset
+        conversion, one-node evaluation); nothing else in optkit imports `onnx`
+shapes  inputs, outputs, static binding of named axes, taps
+nodes   identity of nodes, constant weights, finite numbers
+costs   parameters, bytes and multiply-accumulates; the summary that `inspect` prints
+"""
+
+from __future__ import annotations
+
+from onnx_ir import Model as Graph
+
+from optkit.graph.costs import NodeCost, costs, parameters, summary
+from optkit.graph.door import (
+    check,
+    digest,
+    evaluate,
+    infer_shapes,
+    load,
+    save,
+    takes_half,
+    upgrade,
+)
+from optkit.graph.nodes import (
+    WEIGHTED,
+    add_constant,
+    array,
+    check_finite,
+    constant_weight,
+    ensure_names,
+    is_constant,
+    unique_name,
+    value_names,
+)
+from optkit.graph.shapes import TensorSpec, bind, expose, inputs, outputs
+
+__all__ = [
+    "WEIGHTED",
+    "Graph",
+    "NodeCost",
+    "TensorSpec",
+    "add_constant",
+    "array",
+    "bind",
+    "check",
+    "check_finite",
+    "constant_weight",
+    "costs",
+    "digest",
+    "ensure_names",
+    "evaluate",
+    "expose",
+    "infer_shapes",
+    "inputs",
+    "is_constant",
+    "load",
+    "outputs",
+    "parameters",
+    "save",
+    "summary",
+    "takes_half",
+    "unique_name",
+    "upgrade",
+    "value_names",
+]

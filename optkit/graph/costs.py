@@ -1,0 +1,150 @@
+"""What a graph weighs: parameters, bytes and multiply-accumulates (MACs)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import onnx_ir as ir
+
+from optkit.graph.nodes import WEIGHTED, is_constant
+from optkit.graph.shapes import bind, inputs, outputs
+
+_QDQ = ("QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """One node at given axis sizes. `macs` is 0 for operators that do not multiply by a matrix;
+    `macs`, `in_bytes`, `out_bytes` are None where a shape does not follow from the axes."""
+
+    op: str
+    macs: int | None
+    weight_bytes: int
+    in_bytes: int | None
+    out_bytes: int | None
+
+
+def costs(model: ir.Model, axes: Mapping[str, int]) -> dict[str, NodeCost]:
+    """Cost of every node by name, in graph order, with the named axes at these sizes."""
+    static = bind(model, axes)
+    return {str(node.name): _cost(node) for node in static.graph}
+
+
+def parameters(model: ir.Model) -> int:
+    """Number of learned numbers: floating constants, and the integers that stand for them in a
+    quantized graph; scales and zero points are not counted."""
+    return sum(value.const_value.size for value in _weights(model) if value.const_value is not None)
+
+
+def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Plain data about a model, for `optkit inspect`. Axes that are not given count as 1."""
+    specs = {"inputs": inputs(model), "outputs": outputs(model)}
+    sizes = {d: 1 for spec in specs["inputs"] for d in spec.shape if isinstance(d, str)}
+    sizes |= dict(axes or {})
+    ops = Counter(node.op_type for node in model.graph.all_nodes())
+    dtypes = Counter(v.const_value.dtype.name.lower() for v in _constants(model) if v.const_value)
+    known = [cost.macs for cost in costs(model, sizes).values()]
+    return {
+        **{
+            key: [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in found]
+            for key, found in specs.items()
+        },
+        "opset": dict(sorted(model.opset_imports.items())),
+        "nodes": sum(ops.values()),
+        "operators": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        "parameters": parameters(model),
+        "weight_bytes": sum(v.const_value.nbytes for v in _constants(model) if v.const_value),
+        "axes": sizes,
+        "macs": sum(macs for macs in known if macs is not None),
+        "macs_unknown": sum(macs is None for macs in known),
+        "precision": {
+            "initializers": dict(sorted(dtypes.items())),
+            "weighted_nodes": sum(ops[op] for op in WEIGHTED),
+            "quantized_nodes": sum(_is_quantized(node) for node in model.graph.all_nodes()),
+        },
+    }
+
+
+def _cost(node: ir.Node) -> NodeCost:
+    fed = [value for value in node.inputs if value is not None]
+    return NodeCost(
+        op=node.op_type,
+        macs=_macs(node),
+        weight_bytes=sum(v.const_value.nbytes for v in fed if is_constant(v) and v.const_value),
+        in_bytes=_total(v for v in fed if not is_constant(v)),
+        out_bytes=_total(node.outputs),
+    )
+
+
+def _macs(node: ir.Node) -> int | None:
+    """Conv: outputs × kernel × channels per group; ConvTranspose: the same from its inputs;
+    MatMul and Gemm: outputs × inner dimension."""
+    if node.op_type not in WEIGHTED:
+        return 0
+    a, b, y = (_dims(v) for v in (node.inputs[0], node.inputs[1], node.outputs[0]))
+    if a is None or b is None or y is None:
+        return None
+    if node.op_type == "Conv":
+        return prod(y) * prod(b[1:])  # b: [out, in / group, *kernel]
+    if node.op_type == "ConvTranspose":
+        return prod(a) * prod(b[1:])  # b: [in, out / group, *kernel]
+    inner = a[0] if node.op_type == "Gemm" and _flag(node, "transA") else a[-1]
+    return prod(y) * inner
+
+
+def _flag(node: ir.Node, name: str) -> bool:
+    attribute = node.attributes.get(name)
+    return attribute is not None and attribute.as_int() != 0
+
+
+def _dims(value: ir.Value | None) -> tuple[int, ...] | None:
+    shape = value.shape if value is not None else None
+    if shape is None or not shape.is_static():
+        return None
+    return shape.numpy()
+
+
+def _total(values: Any) -> int | None:
+    total = 0
+    for value in values:
+        dims = _dims(value)
+        if dims is None or value.dtype is None:
+            return None
+        total += (prod(dims) * value.dtype.bitwidth + 7) // 8
+    return total
+
+
+def _constants(model: ir.Model) -> list[ir.Value]:
+    return [v for graph in model.graphs() for v in graph.initializers.values()]
+
+
+def _weights(model: ir.Model) -> list[ir.Value]:
+    return [value for value in _constants(model) if _is_weight(value)]
+
+
+def _is_weight(value: ir.Value) -> bool:
+    uses = [(use.node.op_type, use.idx) for use in value.uses()]
+    if any(op in _QDQ and index == 0 for op, index in uses):
+        return True
+    if uses and all(op in _QDQ for op, _ in uses):
+        return False  # a scale or a zero point
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def _is_quantized(node: ir.Node) -> bool:
+    """Both operands come from DequantizeLinear (weights: or are folded integers)."""
+    if node.op_type not in WEIGHTED:
+        return False
+    return all(_dequantized(value) for value in node.inputs[:2])
+
+
+def _dequantized(value: ir.Value | None) -> bool:
+    producer = value.producer() if value is not None else None
+    while producer is not None and producer.op_type == "Transpose":
+        source = producer.inputs[0]
+        producer = source.producer() if source is not None else None
+    return producer is not None and producer.op_type == "DequantizeLinear"

@@ -1,0 +1,322 @@
+"""The only place where protobuf and the `onnx` library appear.
+
+Weights never pass through the library: shape inference and opset conversion run on a copy whose
+large initializers are declared as inputs, so a model's size does not matter to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.defs
+import onnx.reference
+import onnx.shape_inference
+import onnx.version_converter
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+
+from optkit.errors import InputRefused, UnsafeFile
+from optkit.graph.nodes import ensure_names
+
+_MINIMUM_IR_VERSION = 10  # the first that may hold opset 21
+_SMALL_BYTES = 1024  # initializers up to this size stay visible to shape inference (shapes, axes)
+
+
+def load(path: Path) -> ir.Model:
+    """Read an ONNX file. Weights stay on disk until they are asked for.
+
+    Raises InputRefused for a missing or damaged file, UnsafeFile for external data that is not a
+    plain file below the model's own folder, or is shorter than the model says.
+    """
+    proto = _parse(path)
+    for tensor in _external_tensors(proto):
+        _check_external(tensor, path)
+    try:
+        model = ir.from_proto(proto)
+    except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
+        raise InputRefused(
+            f"not a valid ONNX model: {_last_line(error)}", where=str(path)
+        ) from error
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def save(model: ir.Model, path: Path, *, inline_limit: int = 1 << 30) -> None:
+    """Write an ONNX file: the same graph gives the same bytes.
+
+    What exporters add about themselves (producer, doc strings, metadata) is left out. Weights are
+    inline below `inline_limit` bytes in total, otherwise in `<name>.data` beside the file.
+    """
+    copy = model.clone()
+    _strip(copy)
+    weights = [v for graph in copy.graphs() for v in graph.initializers.values()]
+    if sum(_nbytes(value) for value in weights) < inline_limit:
+        for value in weights:
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=value.name)
+    else:
+        ir.external_data.unload_from_model(
+            copy, path.parent, path.name + ".data", size_threshold_bytes=_SMALL_BYTES
+        )
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_bytes(ir.to_proto(copy).SerializeToString(deterministic=True))
+    temporary.replace(path)
+
+
+def digest(path: Path) -> str:
+    """sha256 over the model file and, in name order, the external data files it refers to."""
+    locations = sorted({_external_info(t)["location"] for t in _external_tensors(_parse(path))})
+    total = hashlib.sha256()
+    for file in (path, *(path.parent / location for location in locations)):
+        with file.open("rb") as stream:
+            total.update(hashlib.file_digest(stream, "sha256").digest())
+    return total.hexdigest()
+
+
+def check(path: Path) -> None:
+    """Raise InputRefused unless the file is valid ONNX by the library's checker with strict shape
+    inference, and every node of it has a name of its own."""
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise InputRefused(
+            f"not a valid ONNX model: {_last_line(error)}", where=str(path)
+        ) from error
+    seen: set[str] = set()
+    for node in load(path).graph.all_nodes():
+        if not node.name or node.name in seen:
+            raise InputRefused(
+                f"{node.op_type} node has {'a name used twice' if node.name else 'no name'}",
+                where=f"{path}: {node.name or node.outputs[0].name}",
+            )
+        seen.add(node.name)
+
+
+def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
+    """Fill in dtype and shape of every value that they follow for. In place; returns the model.
+
+    Raises InputRefused, naming the node, where an operator's inputs do not fit it (`strict`).
+    """
+
+    _forget_guesses(model)
+
+    def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
+        return onnx.shape_inference.infer_shapes(
+            proto, check_type=strict, strict_mode=strict, data_prop=True
+        )
+
+    inferred = _with_light_weights(model, infer, "shapes do not fit")
+    for mine, theirs in zip(model.graphs(), inferred.graphs(), strict=True):
+        known = ir.convenience.create_value_mapping(theirs)
+        for name, value in ir.convenience.create_value_mapping(mine).items():
+            found = known.get(name)
+            if found is None or value.is_initializer():
+                continue
+            value.type = found.type if found.type is not None else value.type
+            value.shape = found.shape if found.shape is not None else value.shape
+    return model
+
+
+def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
+    """The form all stages start from: plain ONNX at opset ≥ `minimum`, no model-local functions,
+    constants as initializers, every node named. The given model may be consumed.
+
+    Raises InputRefused where the graph cannot be converted.
+    """
+    InlinePass()(model)
+    version = model.opset_imports.get("", 0)
+    if version < minimum:
+        model = _convert(model, minimum)
+    model.ir_version = max(model.ir_version, _MINIMUM_IR_VERSION)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    ensure_names(model)
+    return infer_shapes(model)
+
+
+def evaluate(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> list[np.ndarray]:
+    """Run one node on arrays with ONNX's reference implementation (`None`: an absent input).
+
+    Raises InputRefused where the reference has no implementation for these inputs.
+    """
+    names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names)
+    proto.output.extend(f"o{index}" for index in range(len(node.outputs)))
+    proto.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
+    feed = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    try:
+        session = onnx.reference.ReferenceEvaluator(proto, opsets={"": opset})
+        return [np.asarray(array) for array in session.run(None, feed)]
+    except Exception as error:  # each operator raises its own kinds
+        raise InputRefused(_last_line(error), where=node.name) from error
+
+
+def takes_half(node: ir.Node) -> tuple[list[bool], list[bool]] | None:
+    """Per input and per output: may it be float16 by the operator's definition?
+
+    None for an operator that ONNX does not define.
+    """
+    opset = node.graph.opset_imports.get(node.domain, 0) if node.graph is not None else 0
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+
+    def side(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> list[bool]:
+        last = len(parameters) - 1  # a variadic parameter stands for all that follow
+        return ["tensor(float16)" in parameters[min(index, last)].types for index in range(count)]
+
+    return side(schema.inputs, len(node.inputs)), side(schema.outputs, len(node.outputs))
+
+
+def _convert(model: ir.Model, target: int) -> ir.Model:
+    def convert(proto: onnx.ModelProto) -> onnx.ModelProto:
+        return onnx.version_converter.convert_version(proto, target)
+
+    source = model.opset_imports.get("", 0)
+    what = f"opset {source} cannot be converted to {target}"
+    try:
+        converted = _with_light_weights(model, convert, what)
+    except InputRefused as error:
+        raise InputRefused(
+            error.message, hint=f"export the model again at opset {target} or later"
+        ) from error
+    known = ir.convenience.create_value_mapping(model.graph)
+    for name, value in ir.convenience.create_value_mapping(converted.graph).items():
+        if name in known:  # the converter forgets the axis names that exporters knew
+            value.type, value.shape = known[name].type, known[name].shape
+    return converted
+
+
+def _with_light_weights(
+    model: ir.Model, apply: Callable[[onnx.ModelProto], onnx.ModelProto], what: str
+) -> ir.Model:
+    """`apply` to a copy in which large initializers are mere inputs, then put them back."""
+    light = model.clone()
+    heavy: dict[str, ir.Value] = {}
+    for name, value in list(light.graph.initializers.items()):
+        if _nbytes(value) > _SMALL_BYTES:
+            heavy[name] = model.graph.initializers[name]
+            del light.graph.initializers[name]
+            _declare(value, heavy[name])
+            light.graph.inputs.append(value)
+    try:
+        result = ir.from_proto(apply(ir.to_proto(light)))
+    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
+        raise InputRefused(f"{what}: {_last_line(error)}") from error
+    for value in list(result.graph.inputs):
+        if value.name in heavy:
+            result.graph.inputs.remove(value)
+            value.const_value = heavy[value.name].const_value
+            result.graph.register_initializer(value)
+    return result
+
+
+def _forget_guesses(model: ir.Model) -> None:
+    """Axis names that an earlier inference made up would hide what is known by now."""
+    for graph in model.graphs():
+        for value in ir.convenience.create_value_mapping(graph, include_subgraphs=False).values():
+            dims = list(value.shape or ())
+            if any(_is_guess(dim) for dim in dims):
+                value.shape = ir.Shape(None if _is_guess(dim) else dim for dim in dims)
+
+
+def _is_guess(dim: int | ir.SymbolicDim) -> bool:
+    return isinstance(dim, ir.SymbolicDim) and (dim.value or "").startswith("unk__")
+
+
+def _declare(value: ir.Value, source: ir.Value) -> None:
+    tensor = source.const_value
+    assert tensor is not None
+    value.type = ir.TensorType(tensor.dtype)
+    value.shape = ir.Shape(tensor.shape.numpy())
+    value.const_value = None
+
+
+def _nbytes(value: ir.Value) -> int:
+    return 0 if value.const_value is None else value.const_value.nbytes
+
+
+def _strip(model: ir.Model) -> None:
+    model.producer_name = model.producer_version = model.domain = model.doc_string = None
+    model.model_version = None
+    model.metadata_props.clear()
+    for graph in model.graphs():
+        graph.doc_string = None
+        graph.metadata_props.clear()
+        values = [*graph.inputs, *graph.initializers.values()]
+        for node in graph:
+            node.doc_string = None
+            node.metadata_props.clear()
+            values.extend(node.outputs)
+        for value in values:
+            value.doc_string = None
+            value.metadata_props.clear()
+    model.graph.name = "graph"
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    if not path.is_file():
+        raise InputRefused("no such file", where=str(path))
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise InputRefused("not an ONNX file (protobuf does not parse)", where=str(path)) from error
+    if not proto.HasField("graph"):
+        raise InputRefused("not an ONNX model: it holds no graph", where=str(path))
+    return proto
+
+
+def _external_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+    found: list[onnx.TensorProto] = []
+
+    def attribute(item: onnx.AttributeProto) -> None:
+        found.extend(t for t in (item.t, *item.tensors) if _is_external(t))
+        for inner in (item.g, *item.graphs):
+            graph(inner)
+
+    def graph(item: onnx.GraphProto) -> None:
+        found.extend(t for t in item.initializer if _is_external(t))
+        for node in item.node:
+            for each in node.attribute:
+                attribute(each)
+
+    graph(proto.graph)
+    for function in proto.functions:
+        for node in function.node:
+            for each in node.attribute:
+                attribute(each)
+    return found
+
+
+def _is_external(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def _external_info(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {"location": "", **{entry.key: entry.value for entry in tensor.external_data}}
+
+
+def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
+    info = _external_info(tensor)
+    where = f"{path}: tensor {tensor.name!r}"
+    location = PurePosixPath(info["location"])
+    if location.is_absolute() or ".." in location.parts or "\\" in info["location"]:
+        raise UnsafeFile(f"external data {info['location']!r} leaves the folder", where=where)
+    data = path.parent / location
+    if not info["location"] or data.is_symlink() or not data.is_file():
+        raise UnsafeFile(f"external data {info['location']!r} is not a file here", where=where)
+    end = int(info.get("offset", 0)) + int(info.get("length", 0))
+    if end > data.stat().st_size:
+        raise UnsafeFile(f"external data {info['location']!r} is too short", where=where)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

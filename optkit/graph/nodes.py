@@ -1,0 +1,122 @@
+"""Nodes and constants: names, the weight a node multiplies by, whether numbers are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit.errors import InputRefused
+
+WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+"""Operators that multiply by a weight; the ones that may be quantized and whose MACs count."""
+
+_WEIGHT_INPUTS = {"Conv": (1,), "ConvTranspose": (1,), "MatMul": (1, 0), "Gemm": (1, 0)}
+_TRANSPARENT = ("Transpose", "DequantizeLinear", "QuantizeLinear", "Cast", "Identity")
+_PARAMETRIC = (*WEIGHTED, "BatchNormalization", "LayerNormalization", "GroupNormalization")
+
+
+def array(value: ir.Value | None) -> np.ndarray | None:
+    """The value's numbers if it is constant, else None."""
+    if value is None:
+        return None
+    tensor = _constant_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    return value is not None and _constant_tensor(value) is not None
+
+
+def constant_weight(node: ir.Node) -> tuple[int, ir.Value] | None:
+    """(input index, constant) of the weight a Conv, ConvTranspose, MatMul or Gemm multiplies by.
+
+    Looks through Transpose, Q/DQ, Cast and Identity to the stored tensor. None for other operators
+    and for a product of two activations.
+    """
+    for index in _WEIGHT_INPUTS.get(node.op_type, ()):
+        value = node.inputs[index] if index < len(node.inputs) else None
+        while value is not None:
+            if is_constant(value):
+                return index, value
+            producer = value.producer()
+            through = producer is not None and producer.op_type in _TRANSPARENT
+            value = producer.inputs[0] if through and producer is not None else None
+    return None
+
+
+def ensure_names(model: ir.Model) -> None:
+    """Give every node a unique name; names that are already unique stay."""
+    taken: set[str] = set()
+    for node in model.graph.all_nodes():
+        node.name = unique_name(node.name or f"{node.op_type}_{len(taken)}", taken)
+        taken.add(node.name)
+
+
+def unique_name(name: str, taken: Collection[str]) -> str:
+    """`name`, or the first of `name_1`, `name_2`, … that is not taken."""
+    candidate, count = name, 0
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    return candidate
+
+
+def value_names(model: ir.Model) -> set[str]:
+    """Every value name in use, subgraphs included: what a new value must not be called."""
+    values = (ir.convenience.create_value_mapping(graph) for graph in model.graphs())
+    return {name for known in values for name in known}
+
+
+def add_constant(graph: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
+    """A new initializer. The caller has made sure that no value has that name."""
+    tensor = ir.Tensor(np.asarray(numbers, order="C"), name=name)
+    value = ir.Value(
+        name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def check_finite(model: ir.Model) -> None:
+    """Raise InputRefused, naming the tensor, if a constant holds NaN or an infinity.
+
+    Infinity is meant in masks and limits (a constant of only 0 and ±inf that is not the parameter
+    of a layer); those pass.
+    """
+    for graph in model.graphs():
+        constants = list(graph.initializers.values())
+        constants += [n.outputs[0] for n in graph if n.op_type == "Constant"]
+        for value in constants:
+            _check_constant(value)
+
+
+def _check_constant(value: ir.Value) -> None:
+    tensor = _constant_tensor(value)
+    if tensor is None or not tensor.dtype.is_floating_point():
+        return
+    numbers = tensor.numpy()
+    if numbers.dtype.itemsize == 1:  # 8-bit floats saturate; numpy cannot ask them
+        return
+    bad = int(numbers.size - np.count_nonzero(np.isfinite(numbers)))
+    if bad and not _is_mask(value, numbers):
+        users = ", ".join(sorted({str(n.name) for n in value.consumers()})[:3]) or "nothing"
+        raise InputRefused(
+            f"{bad} of {numbers.size} numbers are NaN or infinite (used by {users})",
+            where=f"tensor {value.name!r}",
+            hint="the checkpoint is damaged or training diverged; export a sound one",
+        )
+
+
+def _is_mask(value: ir.Value, numbers: np.ndarray) -> bool:
+    masked = np.isinf(numbers) | (numbers == 0)
+    return bool(masked.all()) and all(n.op_type not in _PARAMETRIC for n in value.consumers())
+
+
+def _constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    if value.is_graph_input():
+        return None  # an initializer that is also an input is only a default
+    if value.is_initializer():
+        return value.const_value
+    return ir.convenience.get_const_tensor(value)

@@ -1,0 +1,77 @@
+"""Inputs and outputs, named axes made static, and taps on inner values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from optkit.errors import InputRefused, OptkitError
+from optkit.graph.door import infer_shapes
+
+
+class TensorSpec(NamedTuple):
+    """A model's input or output. A dynamic axis is a str; one without a name is `tensor.axis`."""
+
+    name: str
+    dtype: str  # numpy's name, e.g. "float32"
+    shape: tuple[int | str, ...]
+
+
+def inputs(model: ir.Model) -> tuple[TensorSpec, ...]:
+    """What a caller must feed (an input with a default initializer is not asked for)."""
+    return tuple(_spec(v) for v in model.graph.inputs if not v.is_initializer())
+
+
+def outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
+    return tuple(_spec(v) for v in model.graph.outputs)
+
+
+def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
+    """A copy in which the named axes have these sizes and all shapes that follow are known.
+
+    Raises InputRefused where a size does not fit the graph.
+    """
+    copy = model.clone()
+    for value in copy.graph.inputs:
+        if value.shape is not None:
+            sizes = [dim if isinstance(dim, int) else axes.get(dim, dim) for dim in _dims(value)]
+            value.shape = ir.Shape(sizes)
+    for node in copy.graph.all_nodes():
+        for value in node.outputs:
+            value.shape = None  # stale: it follows from the inputs
+    return infer_shapes(copy)
+
+
+def expose(model: ir.Model, names: Iterable[str]) -> ir.Model:
+    """A copy with these values as further outputs, so that a session returns them.
+
+    Graph inputs and present outputs among the names are skipped: the caller has them already.
+    Raises OptkitError for a name the graph does not have.
+    """
+    copy = model.clone()
+    values = ir.convenience.create_value_mapping(copy.graph, include_subgraphs=False)
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise OptkitError(f"the graph has no value {missing[0]!r}", where="tap")
+    wanted = [values[name] for name in dict.fromkeys(names)]
+    if any(value.type is None for value in wanted):
+        infer_shapes(copy)
+    for value in wanted:
+        if not value.is_graph_input() and not value.is_graph_output():
+            copy.graph.outputs.append(value)
+    return copy
+
+
+def _spec(value: ir.Value) -> TensorSpec:
+    if value.dtype is None or value.shape is None or not isinstance(value.type, ir.TensorType):
+        raise InputRefused("an input or output has no tensor type or rank", where=value.name)
+    return TensorSpec(value.name or "", value.dtype.numpy().name, _dims(value))
+
+
+def _dims(value: ir.Value) -> tuple[int | str, ...]:
+    return tuple(
+        dim if isinstance(dim, int) else str(dim.value or f"{value.name}.{axis}")
+        for axis, dim in enumerate(value.shape or ())
+    )

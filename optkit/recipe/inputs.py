@@ -1,0 +1,41 @@
+"""Inputs as the steps get them: plain JSON that a worker turns back into words of `runtime`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from optkit.runtime import AxisRange, TensorInfo
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input of the model; `range` bounds random values (both ends included)."""
+
+    info: TensorInfo
+    range: tuple[float, float] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self.info), "shape": list(self.info.shape), "range": self.range}
+
+
+def inputs_from_json(rows: Iterable[Mapping[str, Any]]) -> tuple[InputSpec, ...]:
+    """What `Recipe.describe` wrote."""
+    return tuple(
+        InputSpec(
+            TensorInfo(row["name"], row["dtype"], tuple(row["shape"])),
+            None if row["range"] is None else (row["range"][0], row["range"][1]),
+        )
+        for row in rows
+    )
+
+
+def infos_from_json(rows: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
+    """Names, dtypes and shapes alone."""
+    return tuple(spec.info for spec in inputs_from_json(rows))
+
+
+def axes_from_json(rows: Mapping[str, Mapping[str, int]]) -> dict[str, AxisRange]:
+    """What `Recipe.to_json()["axes"]` holds."""
+    return {name: AxisRange(**row) for name, row in rows.items()}

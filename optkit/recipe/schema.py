@@ -1,0 +1,155 @@
+"""The keys of a recipe: pydantic models, closed (an unknown key is an error) and frozen.
+
+Types are strict: `"8"` is no integer and `true` no number. Validators say what is wrong in words;
+where it stands is added by `recipe.py`, which knows the file.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    model_validator,
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PERCENT = re.compile(r"([-+]?[0-9]+(\.[0-9]*)?|[-+]?\.[0-9]+) ?%")
+
+Args = dict[str, JsonValue]
+
+
+def fraction(value: Any) -> Any:
+    """ "1%" → 0.01; a bare number is the fraction itself, so 1 and above are refused as unclear."""
+    if isinstance(value, str):
+        found = _PERCENT.fullmatch(value.strip())
+        if not found:
+            raise ValueError(f"{value!r} is neither a fraction (0.01) nor a percentage (1%)")
+        return float(Decimal(found[1]) / 100)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= 1:
+        raise ValueError(f"{value} would be {value * 100:g} %; write {value}% or {value / 100:g}")
+    return value
+
+
+def file_name(value: str) -> str:
+    """A name becomes part of folder names. Raises ValueError."""
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is no name: letters, digits, '.', '_' and '-'")
+    return value
+
+
+def fixed(value: Any) -> Any:
+    """`batch: 8` is an axis of one size."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"min": value, "opt": value, "max": value}
+    return value
+
+
+class Part(BaseModel):
+    """What all parts share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Name = Annotated[str, AfterValidator(file_name)]
+
+
+class Model(Part):
+    """Where the model is: a Python factory with weights, or a file. Exactly one of the two."""
+
+    factory: str | None = None  # file.py:function
+    path: str | None = None  # model.onnx or model.pt2
+    weights: str | None = None  # .safetensors, loaded into what the factory returns
+    args: Args = {}  # keyword arguments of the factory
+
+    @model_validator(mode="after")
+    def one_of(self) -> Self:
+        if (self.factory is None) == (self.path is None):
+            raise ValueError("give exactly one of factory and path")
+        if self.path is not None and (self.weights is not None or self.args):
+            raise ValueError("weights and args belong to a factory, not to a path")
+        return self
+
+
+class Input(Part):
+    """One input: numpy dtype, shape with axis names, and for random integers their range."""
+
+    dtype: Literal[
+        "float32", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
+    ]
+    shape: Annotated[tuple[Annotated[int, Field(ge=1)] | str, ...], Field(strict=False)]
+    range: Annotated[tuple[float, float], Field(strict=False)] | None = None
+
+    @model_validator(mode="after")
+    def ordered(self) -> Self:
+        if self.range is not None and self.range[0] > self.range[1]:
+            raise ValueError(f"range {self.range[0]:g} to {self.range[1]:g} is empty")
+        for size in self.shape:
+            if isinstance(size, str) and not _AXIS.fullmatch(size):
+                raise ValueError(f"{size!r} is no axis name: letters, digits and _")
+        return self
+
+
+class Axis(Part):
+    """Sizes a dynamic axis may have, and the one to tune for."""
+
+    min: int = Field(ge=1)
+    opt: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def ordered(self) -> Self:
+        if self.min > self.opt:
+            raise ValueError(f"min {self.min} is larger than opt {self.opt}")
+        if self.opt > self.max:
+            raise ValueError(f"opt {self.opt} is larger than max {self.max}")
+        return self
+
+
+class Calibration(Part):
+    """Samples that activation ranges are learned from, and how."""
+
+    source: str  # a name, file.py or file.py:function
+    samples: int = Field(default=256, ge=1)
+    method: Literal["minmax", "percentile"] = "minmax"
+    percentile: float = Field(default=99.99, gt=50, le=100)
+    batch: int = Field(default=8, ge=1)
+    args: Args = {}
+
+
+class Eval(Part):
+    """The task that judges accuracy."""
+
+    task: str  # a name or file.py
+    args: Args = {}
+
+
+class Gates(Part):
+    """Limits that decide pass or fail; null = no such gate."""
+
+    max_drop: Annotated[float | None, BeforeValidator(fraction)] = 0.01
+    min_sqnr: float | None = None  # dB
+    max_latency_ms: float | None = Field(default=None, gt=0)
+    min_speedup: float | None = Field(default=None, gt=0)
+    min_throughput: float | None = Field(default=None, gt=0)  # samples per second
+    max_bytes: int | None = Field(default=None, ge=1)
+    accept: Annotated[
+        tuple[Literal["measured", "simulated", "predicted"], ...], Field(strict=False)
+    ] = ()
+
+
+class Bench(Part):
+    """How latency is measured."""
+
+    batches: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = (1, 8)
+    seconds: float = Field(default=3.0, gt=0, le=3600)
+    warmup_seconds: float = Field(default=0.5, ge=0, le=600)
+    threads: int | None = Field(default=None, ge=1)

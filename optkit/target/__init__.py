@@ -1,0 +1,41 @@
+"""Targets: one device each, by name. `cpu` is this machine, detected; all others are data.
+
+target("l4").peak("int8")            # dense operations per second
+target("t4").why_not("fp8")          # None, or the reason in words
+gpus().devices, cpu()                # what this machine has
+"""
+
+from __future__ import annotations
+
+from optkit.errors import unknown_name
+from optkit.target.gpus import Gpu, Gpus, gpus
+from optkit.target.machine import CpuInfo, available_memory, cpu, cpu_target
+from optkit.target.table import Fact, Option, Support, Target, aliases, data_names, read, sources
+
+__all__ = [
+    "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Support", "Target",
+    "all_targets", "available_memory", "cpu", "gpus", "names", "sources", "target",
+]  # fmt: skip
+
+
+def target(name: str) -> Target:
+    """The target of that name or alias. Raises UnknownName with the nearest names."""
+    wanted = name.strip().lower()
+    if wanted == "cpu":
+        return cpu_target()
+    if wanted not in data_names():
+        known = aliases()
+        if wanted not in known:
+            raise unknown_name("target", name, [*names(), *known])
+        wanted = known[wanted]
+    return read(wanted)
+
+
+def names() -> tuple[str, ...]:
+    """Every target's own name, `cpu` first."""
+    return ("cpu", *data_names())
+
+
+def all_targets() -> tuple[Target, ...]:
+    """Every target, `cpu` first."""
+    return tuple(target(name) for name in names())
