@@ -1,0 +1,56 @@
+"""optkit: from a trained PyTorch model to a verified deploy artifact for a named GPU.
+
+    import optkit
+    artifact = optkit.build(model, example_inputs, calibration=loader, evaluate=fn, target="l4")
+    outputs = optkit.load("artifacts/model-l4-int8").run({"image": images})
+
+Importing this package loads nothing heavy; each name loads what it needs on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optkit import errors as errors
+    from optkit.api import bench as bench
+    from optkit.api import build as build
+    from optkit.api import compile as compile
+    from optkit.api import evaluate as evaluate
+    from optkit.api import export as export
+    from optkit.api import fuse as fuse
+    from optkit.api import load as load
+    from optkit.api import quantize as quantize
+    from optkit.artifact import Artifact as Artifact
+    from optkit.recipe import Recipe as Recipe
+    from optkit.target import Target as Target
+
+_HOMES = {
+    "build": "optkit.api",
+    "load": "optkit.api",
+    "export": "optkit.api",
+    "fuse": "optkit.api",
+    "quantize": "optkit.api",
+    "compile": "optkit.api",
+    "bench": "optkit.api",
+    "evaluate": "optkit.api",
+    "Artifact": "optkit.artifact",
+    "Recipe": "optkit.recipe",
+    "Target": "optkit.target",
+}
+
+__all__ = ["errors", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "errors":
+        return importlib.import_module("optkit.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'optkit' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -33,8 +33,8 @@ _TICK_SECONDS = 0.05
 _LOG_TAIL = 64 * 1024
 # What a child may inherit: enough to find libraries, locale and devices; no tokens.
 _ENVIRONMENT = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-    "VIRTUAL_ENV", "OPTKIT_CACHE", "SYSTEMROOT",
+    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV",
+    "OPTKIT_CACHE",
 )  # fmt: skip
 
 Progress = Callable[[str, float], None]
@@ -126,6 +126,7 @@ def spawn(
     spec.write_text(json.dumps(task))
     environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
     environment |= {
+        "PYTHONPATH": os.pathsep.join(_import_path()),
         "PYTHONHASHSEED": "0",  # set order must not reach a graph
         "TMPDIR": str(work),
         "OPTKIT_PARENT": str(os.getpid()),
@@ -141,6 +142,13 @@ def spawn(
         pass_fds=fds,
         start_new_session=True,
     )
+
+
+def _import_path() -> list[str]:
+    """Where the child finds this very optkit, and what PYTHONPATH names, from another folder too."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    here = str(Path(__file__).resolve().parents[2])
+    return list(dict.fromkeys([here, *(os.path.abspath(part) for part in given if part)]))
 
 
 def _supervise(

@@ -39,7 +39,7 @@ def load(path: Path) -> ir.Model:
         _check_external(tensor, path)
     try:
         model = ir.from_proto(proto)
-    except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
+    except ir.serde.SerdeError as error:
         raise InputRefused(
             f"not a valid ONNX model: {_last_line(error)}", where=str(path)
         ) from error

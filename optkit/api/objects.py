@@ -1,0 +1,186 @@
+"""What lives only in memory becomes part of a job: modules, loaders, evaluation functions.
+
+A module is exported in the caller's process (it cannot cross into a worker), a loader is spooled,
+an evaluation function is called here with sessions whose native code runs in workers. Everything
+after that is keyed on what was written.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optkit.data import spool
+from optkit.errors import InputRefused, UsageError
+from optkit.execute.proxy import Proxy
+from optkit.execute.runner import Runner
+from optkit.measurement import Score
+from optkit.pipeline import Build, Job
+from optkit.recipe import Recipe
+from optkit.runtime import Evidence, TensorInfo
+from optkit.steps import GRAPH
+from optkit.store import Entry, digest_json
+from optkit.target import Target
+
+Evaluate = Callable[[Proxy], Any]
+
+
+def job(
+    model: Any,
+    example_inputs: Any,
+    recipe: str | Path | Mapping[str, Any] | None,
+    name: str | None,
+    pair: tuple[Target, str],
+    runner: Runner,
+) -> Job:
+    """A job for an nn.Module: exported now, in this process.
+
+    Axis 0 of every example input is the axis `batch`, unless the recipe declares the inputs.
+    Raises UsageError without example inputs, ExportFailed when torch cannot export the module.
+    """
+    from optkit import content
+    from optkit.sources import torch_module
+
+    if example_inputs is None:
+        raise UsageError(
+            "an nn.Module needs example_inputs",
+            where="build(model, example_inputs)",
+            hint="a tensor, a tuple or a dict by argument name, axis 0 the batch",
+        )
+    feed = torch_module.named(model, example_inputs)
+    if recipe is None or isinstance(recipe, Mapping):
+        given = dict(recipe or {})
+        given.setdefault("name", name or type(model).__name__)
+        given.setdefault("inputs", {key: _declared(value) for key, value in feed.items()})
+        settings = Recipe.from_dict(given)
+    else:
+        settings = Recipe.load(content.find_recipe(str(recipe)))
+    return Job(settings, *pair, graph=_exported(model, settings, runner))
+
+
+def spooled(batches: Iterable[Any], job: Job, runner: Runner) -> Entry:
+    """Calibration batches from a loader (dict by input name, tuple or one array), in the store."""
+    infos = _inputs(job, runner)
+    names = [info.name for info in infos]
+    with tempfile.TemporaryDirectory(dir=_scratch(runner)) as folder:
+        info = spool.write(
+            (_feed(batch, names) for batch in batches),
+            Path(folder),
+            infos,
+            limit_samples=None,
+            memory_bytes=runner.limits.memory_bytes // 4,
+            progress=runner.listener.progress,
+        )
+
+        def move(out: Path) -> dict[str, Any]:
+            for file in Path(folder).iterdir():
+                (out / file.name).write_bytes(file.read_bytes())
+            return {"info": info.to_json(), "metric": None}
+
+        key = digest_json({"step": "spool", "version": 1, "digest": info.digest})
+        return runner.store.make(key, "collect", move)[0]
+
+
+def scores(evaluate: Evaluate, made: Build, runner: Runner) -> dict[str, Score]:
+    """Call the caller's function for candidate and baseline; role → Score.
+
+    It returns one score per sample, shape [samples], in the same order each time: the drop is
+    judged on pairs. Raises InputRefused for a single number, and for scores that are not finite.
+    """
+    roles = {
+        "candidate": (made.entries["graph"], made.simulation),
+        "baseline": (made.entries["baseline"], GRAPH),
+    }
+    level = "all" if made.measured else "basic"
+    found = {}
+    for role, (entry, file) in roles.items():
+        runner.listener.start("evaluate", f"evaluate {role}")
+        with Proxy(entry.file(file), {"level": level}, runner.limits, _scratch(runner)) as session:
+            found[role] = _score(evaluate(session), made.evidence)
+        runner.listener.done("evaluate", f"evaluate {role}", False, 0.0)
+    return found
+
+
+def _score(returned: Any, evidence: Evidence) -> Score:
+    from optkit.benchmarking import accuracy
+
+    values = np.asarray(returned, dtype=np.float64)
+    if values.ndim != 1 or not values.size:
+        raise InputRefused(
+            f"evaluate() returned an array of shape {list(values.shape)}",
+            where="evaluate(session)",
+            hint="return one score per sample, shape [samples]: a mean alone has no interval",
+        )
+    if not np.isfinite(values).all():
+        raise InputRefused(
+            f"evaluate() returned {values[~np.isfinite(values)][0]}",
+            where=f"sample {int(np.flatnonzero(~np.isfinite(values))[0])}",
+            hint="every score must be a finite number",
+        )
+    return accuracy.from_samples(values, metric="score", evidence=evidence)
+
+
+def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
+    from optkit.recipe import inputs_from_json
+    from optkit.runtime import backend
+    from optkit.sources import torch_module
+    from optkit.store import digest_file
+
+    with tempfile.TemporaryDirectory(dir=_scratch(runner)) as folder:
+        file = Path(folder) / GRAPH
+        runner.listener.start("export", f"export {recipe.name}")
+        log = torch_module.export(
+            model,
+            inputs_from_json(recipe.describe()),
+            recipe.axis_ranges(),
+            file,
+            session=lambda path: backend("onnxruntime").session(path),
+            progress=runner.listener.progress,
+        )
+        names = sorted(path.name for path in Path(folder).iterdir())
+
+        def move(out: Path) -> dict[str, Any]:
+            for name in names:
+                (out / name).write_bytes((Path(folder) / name).read_bytes())
+            return {"log": log.to_json()}
+
+        key = digest_json({"step": "memory", "files": [digest_file(Path(folder) / n) for n in names]})
+        entry, hit = runner.store.make(key, "export", move)
+        runner.listener.done("export", f"export {recipe.name}", hit, entry.seconds)
+        return entry
+
+
+def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
+    """The graph's inputs: known from the recipe, else from the exported graph."""
+    from optkit import pipeline
+
+    return pipeline.run(job, runner, pipeline.EXPORT).inputs
+
+
+def _feed(batch: Any, names: list[str]) -> dict[str, Any]:
+    if isinstance(batch, Mapping):
+        return {key: _array(value) for key, value in batch.items()}
+    parts = list(batch) if isinstance(batch, list | tuple) else [batch]
+    return {key: _array(value) for key, value in zip(names, parts, strict=False)}
+
+
+def _array(value: Any) -> np.ndarray:
+    """numpy of an array or a torch tensor (also one that needs gradients or lies on a device)."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+
+
+def _declared(value: np.ndarray) -> dict[str, Any]:
+    shape: list[int | str] = list(value.shape)
+    if shape:
+        shape[0] = "batch"
+    return {"dtype": str(value.dtype), "shape": shape}
+
+
+def _scratch(runner: Runner) -> Path:
+    folder = runner.store.root / "tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

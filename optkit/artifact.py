@@ -1,0 +1,455 @@
+"""The artifact: a folder with `manifest.json`, written last, that stands alone.
+
+    manifest.json     schema optkit.artifact/v1: files with sha256 and size, recipe, inputs, tool
+                      versions, the result with its evidence, and a checksum of all that
+    model.onnx, engine, baseline/, report.*, recipe.yaml, …   whatever the build put in
+
+Written in a private folder beside its place and exchanged with the old one in one system call, so
+that a reader sees the old artifact or the new one. (Where the file system cannot exchange, two
+renames: a reader between them sees none, never a half.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UsageError
+from optkit.runtime import Evidence, Feed, Session, TensorInfo, backend
+from optkit.stage.door import copy_in, show
+from optkit.store import digest_file, digest_json, fsync_dir, storage_errors, write_durably
+
+SCHEMA = "optkit.artifact/v1"
+MANIFEST = "manifest.json"
+MODEL = "model.onnx"
+SIMULATION = "simulation.onnx"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MANIFEST_BYTES = 64 << 20
+_RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # linux/fs.h, fcntl.h
+_FIGURES = ("engine", "latency", "accuracy", "fidelity", "speedup", "drop", "size")
+
+
+@dataclass(frozen=True)
+class File:
+    """What the manifest knows of one file."""
+
+    sha256: str
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is built here and what is known of it.
+
+    `digest` identifies the build (no engine bytes, timings or paths go into it). `engine`: the
+    compiled engine's backend and its file in the artifact; None while there is no engine. `files`:
+    every other file by its relative name; `write` fills them in.
+    """
+
+    name: str
+    target: str
+    precision: str
+    digest: str
+    recipe: dict[str, Any]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    versions: dict[str, str]
+    result: dict[str, Any]  # optkit.result/v1
+    engine: dict[str, str] | None = None  # {"backend", "file"}
+    files: dict[str, File] = field(default_factory=dict)
+
+    @property
+    def evidence(self) -> dict[str, str]:
+        """How each group of figures in the result is known."""
+        found = {name: self.result.get(name) for name in _FIGURES}
+        return {name: figure["evidence"] for name, figure in found.items() if figure}
+
+    def to_json(self) -> dict[str, Any]:
+        body = {"schema": SCHEMA, **asdict(self), "evidence": self.evidence}
+        body = json.loads(json.dumps(body, allow_nan=False))  # tuples become lists, as when read
+        return {**body, "check": digest_json(body)}
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> Self:
+        """Raises IntegrityError (damaged), InputRefused (a schema of another version)."""
+        _check_schema(data, where)
+        body = {key: value for key, value in data.items() if key != "check"}
+        try:
+            sound = data.get("check") == digest_json(body)
+        except (ValueError, RecursionError):  # canonical JSON has no form for such numbers
+            sound = False
+        if not sound:
+            raise IntegrityError("damaged: it does not match its own checksum", where=where)
+        for key in ("schema", "evidence"):
+            body.pop(key, None)
+        try:
+            body["files"] = {name: File(**facts) for name, facts in body["files"].items()}
+            for key in ("inputs", "outputs"):
+                body[key] = tuple(
+                    TensorInfo(i["name"], i["dtype"], tuple(i["shape"])) for i in body[key]
+                )
+            manifest = cls(**body)
+            manifest._check_types()
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise IntegrityError("damaged: fields are missing or wrong", where=where) from error
+        return manifest
+
+    def _check_types(self) -> None:
+        """Raises ValueError. The checksum finds accidents; this, a manifest made by other means."""
+        texts = (self.name, self.target, self.precision, self.digest, *self.versions.values())
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("text")
+        if not (isinstance(self.recipe, dict) and isinstance(self.result, dict)):
+            raise ValueError("recipe, result")
+        if not (_NAME.fullmatch(self.name) and _NAME.fullmatch(self.target)):
+            raise ValueError("name")
+        for name, file in self.files.items():
+            if not _safe(name) or not _SHA256.fullmatch(file.sha256) or type(file.size) is not int:
+                raise ValueError(name)
+        if self.engine is not None and (
+            set(self.engine) != {"backend", "file"} or self.engine["file"] not in self.files
+        ):
+            raise ValueError("engine")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A loaded artifact as a Session that also says what runs, and what its figures are worth."""
+
+    session: Session
+    backend: str
+    evidence: Evidence  # measured: the target's own engine; simulated: its graph elsewhere
+    note: str | None
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    def run(self, feed: Feed) -> Feed:
+        return self.session.run(feed)
+
+    def close(self) -> None:
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Artifact:
+    """An artifact on disk. `load` trusts nothing; `verify` compares every byte."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._running: Running | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the manifest of the artifact in folder `path`.
+
+        Raises InputRefused (no artifact, or one of another version), IntegrityError (damaged).
+        """
+        return cls(path, _read_manifest(path))
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def digest(self) -> str:
+        """Identity of the build: the same inputs give the same digest, on any machine."""
+        return self.manifest.digest
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The optkit.result/v1 object that the build printed."""
+        return self.manifest.result
+
+    @property
+    def measurement(self) -> dict[str, Any]:
+        """latency, accuracy and fidelity, each with its evidence (or None)."""
+        return {figure: self.result.get(figure) for figure in ("latency", "accuracy", "fidelity")}
+
+    @property
+    def model_path(self) -> Path:
+        return self.path / MODEL
+
+    def verify(self) -> None:
+        """Raise IntegrityError naming the files that are missing, changed, added or no files."""
+        present, listed = dict(_walk(self.path)), self.manifest.files
+        problems = [f"{show(name)} was added" for name in sorted(present.keys() - listed.keys())]
+        for name, facts in listed.items():
+            info = present.get(name)
+            if info is None:
+                problems.append(f"{name} is missing")
+            elif not stat.S_ISREG(info.st_mode):
+                problems.append(f"{name} is a link or no regular file")
+            elif info.st_size != facts.size or digest_file(self.path / name) != facts.sha256:
+                problems.append(f"{name} was changed")
+        if problems:
+            more = f", and {len(problems) - 5} more" if len(problems) > 5 else ""
+            raise IntegrityError(
+                ", ".join(problems[:5]) + more,
+                where=str(self.path),
+                hint="build the artifact again, or copy it again from where it is sound",
+            )
+
+    def session(self, **options: Any) -> Running:
+        """Verify, then load: the engine where its backend can run, else the graph in ONNX Runtime.
+
+        `options` go to the backend's session. Raises IntegrityError, ToolchainMissing.
+        """
+        self.verify()
+        engine, note = self.manifest.engine, "no engine was compiled"
+        if engine is not None:
+            try:
+                session = backend(engine["backend"]).session(self.path / engine["file"], **options)
+            except ToolchainMissing as error:
+                note = error.message
+            else:
+                return _running(session, engine["backend"], Evidence.MEASURED, None)
+        graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
+        # basic: a simulation keeps Q/DQ as written
+        session = backend("onnxruntime").session(self.path / graph, **{"level": "basic", **options})
+        return _running(session, "onnxruntime", Evidence.SIMULATED, f"{note}; {graph} runs")
+
+    def run(self, feed: Feed) -> Feed:
+        """Outputs for one feed. The session of the first call stays open until `close`."""
+        if self._running is None:
+            self._running = self.session()
+        return self._running.run(feed)
+
+    def close(self) -> None:
+        """Close what `run` opened. May be called twice."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _running(session: Session, name: str, evidence: Evidence, note: str | None) -> Running:
+    return Running(session, name, evidence, note, session.inputs, session.outputs)
+
+
+def prepare(out: Path, name: str) -> None:
+    """Make sure, before any work, that an artifact `name` can be written into folder `out`.
+
+    A new or empty folder gets a .gitignore; one with other content is left as it is.
+    Raises StorageError (not writable), UsageError (the name, or something of that name that is no
+    artifact and would be lost).
+    """
+    check_name("artifact", name)
+    place = out / name
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if not any(out.iterdir()):
+            (out / ".gitignore").write_text("*\n")
+        with tempfile.TemporaryFile(dir=out):
+            pass
+        taken = place.is_symlink() or place.exists()
+        if taken and (place.is_symlink() or not (place / MANIFEST).is_file()):
+            raise UsageError(
+                "exists and is no artifact of optkit",
+                where=str(place),
+                hint="move it away, or choose another --out",
+            )
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise UsageError unless `name` is safe as a file name anywhere."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{show(name)} cannot name {'an' if kind[0] in 'aeiou' else 'a'} {kind}",
+            hint="use letters, digits, '.', '_' and '-', at most 128, a letter or digit first",
+        )
+
+
+def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> Artifact:
+    """Write the artifact `out/<name>`, replacing an older one of that name at once.
+
+    `files`: name in the artifact (may have folders) → the file to copy, or its bytes. On any error
+    nothing is visible and the older artifact stays. Raises StorageError, UsageError.
+    """
+    check_name("target", manifest.target)
+    prepare(out, manifest.name)
+    place = out / manifest.name
+    with storage_errors(out), _private(out, manifest.name) as folder:
+        facts = {name: _put(folder, name, files[name]) for name in sorted(files)}
+        manifest = replace(manifest, files=facts)
+        text = json.dumps(manifest.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
+        for inner in (p for p in folder.rglob("*") if p.is_dir()):
+            fsync_dir(inner)
+        write_durably(folder / MANIFEST, f"{text}\n".encode())
+        folder.chmod(0o755)
+        _publish(folder, place)
+        fsync_dir(out)
+    _sweep(out, manifest.name)
+    return Artifact.load(place)
+
+
+def _put(folder: Path, name: str, content: Path | bytes) -> File:
+    """Write one file durably."""
+    if not _safe(name) or name == MANIFEST:
+        raise UsageError(f"{show(name)} cannot name a file of an artifact")
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        write_durably(target, content)
+        return File(digest_file(target), len(content))
+    with content.open("rb") as source:
+        limit = os.fstat(source.fileno()).st_size
+        sha256, size = copy_in(source.fileno(), target, limit_bytes=limit, where=str(content))
+    target.chmod(0o644)
+    return File(sha256, size)
+
+
+def _safe(name: str) -> bool:
+    """Whether a manifest's file name stays inside the artifact's folder."""
+    return (
+        0 < len(name) <= 255
+        and name.isprintable()
+        and not set(name) & set("\\:")
+        and all(part not in ("", ".", "..") for part in name.split("/"))
+    )
+
+
+@contextlib.contextmanager
+def _private(out: Path, name: str) -> Iterator[Path]:
+    """A folder beside the artifact that other builds leave alone while this process lives."""
+    lock = None
+    while lock is None:
+        folder = out / f".{name}.{secrets.token_hex(8)}.part"
+        folder.mkdir(mode=0o700)
+        try:
+            lock = _lock(folder, fcntl.LOCK_EX)
+        except FileNotFoundError:
+            continue  # swept by another build before it was locked
+        except BaseException:
+            folder.rmdir()
+            raise
+        if not folder.is_dir():
+            os.close(lock)
+            lock = None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # after an exchange: the older artifact
+        os.close(lock)
+
+
+def _lock(folder: Path, how: int) -> int:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _sweep(out: Path, name: str) -> None:
+    """Remove what killed builds of this artifact left behind."""
+    for folder in out.glob(f".{name}.*.part"):
+        with contextlib.suppress(OSError):  # locked: its build is alive
+            lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _publish(folder: Path, place: Path) -> None:
+    """Put the finished folder at its place; what stood there is `folder` afterwards, or swept."""
+    while True:
+        try:
+            folder.rename(place)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return
+        try:
+            _exchange(folder, place)
+        except FileNotFoundError:
+            continue  # another build has just taken it away: the plain rename will do
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+                raise
+            with contextlib.suppress(FileNotFoundError):
+                place.rename(folder.with_suffix(".old.part"))
+            continue
+        return
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swap two names in one system call (renameat2, Linux)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    if not hasattr(libc, "renameat2"):
+        raise OSError(errno.ENOSYS, "no renameat2")
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(one))
+
+
+def _read_manifest(path: Path) -> Manifest:
+    where = path / MANIFEST
+    try:
+        descriptor = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputRefused(
+            "no artifact: there is no manifest.json", where=str(path), hint="name its folder"
+        ) from error
+    except OSError as error:
+        raise IntegrityError(f"cannot be read: {error.strerror}", where=str(where)) from error
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise IntegrityError("not a regular file", where=str(where))
+        text = file.read(_MANIFEST_BYTES)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError("damaged: not JSON", where=str(where)) from error
+    return Manifest.from_json(data, str(where))
+
+
+def _check_schema(data: Any, where: str) -> None:
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(schema, str) or not re.fullmatch(r"optkit\.artifact/v[0-9]+", schema):
+        raise IntegrityError("damaged: not a manifest of optkit", where=where)
+    if schema != SCHEMA:
+        raise InputRefused(
+            f"schema {schema}, this optkit reads {SCHEMA}",
+            where=where,
+            hint="upgrade optkit, or build the artifact again with this one",
+        )
+
+
+def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """(relative name, lstat) of everything but folders and the manifest; follows no link."""
+    for folder, folders, files in os.walk(path):
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in (*files, *links):
+            found = Path(folder) / name
+            relative = found.relative_to(path).as_posix()
+            if relative != MANIFEST:
+                yield relative, found.lstat()

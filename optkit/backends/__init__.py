@@ -1,0 +1,7 @@
+"""Compilers and runtimes, one module each, behind the Protocols of `runtime`.
+
+onnxruntime   CPU: runs graphs, and says which nodes became integer kernels
+tensorrt      TensorRT and TensorRT-RTX: compiles engines, without a GPU where the library allows it
+layer_list    reads the fused layers and the memory rows that TensorRT's builder logs
+landing       planned against real, for both
+"""

@@ -1,0 +1,428 @@
+"""ONNX Runtime on this machine's CPU.
+
+It compiles while loading, so the engine is the ONNX graph itself. What became of the graph is read
+from one run of the optimized session: its own profile names every kernel with the dtypes and sizes
+it really got, its optimized graph says which ONNX node each kernel came from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.backends.landing import landing, products
+from optkit.backends.profile import batch, profile
+from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
+from optkit.precision import NumberFormat
+from optkit.runtime import (
+    DTYPE_BITS,
+    AxisRange,
+    BuildSpec,
+    Engine,
+    Feed,
+    FusedLayer,
+    LayerTensor,
+    PlacementRules,
+    Progress,
+    TensorInfo,
+)
+from optkit.target import Target, cpu
+
+Level = Literal["all", "extended", "basic", "none"]
+
+_PROVIDERS = ["CPUExecutionProvider"]
+_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
+
+# MatMul + Add → Gemm runs before Q/DQ are absorbed; such a Gemm has a float bias and stays float.
+_DISABLED = ["MatMulAddFusion"]
+
+_LEVELS: dict[Level, str] = {
+    "all": "ORT_ENABLE_ALL",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "basic": "ORT_ENABLE_BASIC",
+    "none": "ORT_DISABLE_ALL",
+}
+
+
+class OnnxRuntime:
+    """The CPU backend: the reference for simulation, and a deploy target of its own."""
+
+    name = "onnxruntime"
+
+    def check(self) -> None:
+        """Raise ToolchainMissing unless exactly one onnxruntime wheel is here and loads."""
+        if len(installed := self.versions()) > 1:
+            raise ToolchainMissing(
+                f"{' and '.join(installed)} share one folder, and the last one installed wins",
+                hint="pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'optkit[cpu]'",
+            )
+        _library()
+
+    def offline(self, target: Target) -> str | None:
+        """None for `cpu`: ONNX Runtime compiles for the machine it runs on."""
+        return None if target.name == "cpu" else "ONNX Runtime compiles for this machine's CPU only"
+
+    def versions(self) -> dict[str, str]:
+        """Versions of the installed wheels, read without importing them."""
+        found = {}
+        for name in _DISTRIBUTIONS:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return found
+
+    def rules(self, target: Target, precision: str) -> PlacementRules:
+        """u8 activations: s8 × s8 has no fast kernel on x86. A convolution computes in integers
+        only up to a quantized output; a MatMul or Gemm gives floats at no cost. Biases are written
+        as integers here: ONNX Runtime, doing it itself, clips them."""
+        return PlacementRules(
+            activation=NumberFormat("uint8", "tensor", symmetric=False),
+            weight=NumberFormat("int8", "channel", symmetric=True),
+            ops=frozenset({"Conv", "MatMul", "Gemm"}),
+            residual_adds=True,
+            quantize_outputs=frozenset({"Conv"}),
+            float_output=True,
+            min_conv_channels=4,
+            integer_bias=frozenset({"Conv", "Gemm"}),
+            gemm_for_matrices=True,
+        )
+
+    def spec(
+        self,
+        inputs: tuple[TensorInfo, ...],
+        target: Target,
+        precision: str,
+        axes: Mapping[str, AxisRange],
+    ) -> BuildSpec:
+        """Plan a build. Raises UsageError for a missing range, or one that is none."""
+        return BuildSpec(
+            backend=self.name,
+            target=target.name,
+            compute_capability=None,
+            precision=precision,
+            profile=profile(inputs, axes),
+            workspace_bytes=None,
+            options={"level": "all", "disabled_optimizers": list(_DISABLED)},
+            reasons={
+                "profile": "ONNX Runtime takes any size; kernels are listed at the optimum",
+                "level": "what users run",
+                "disabled_optimizers": "a MatMul fused with its bias is not computed in integers",
+            },
+        )
+
+    def compile(
+        self,
+        model: Path,
+        spec: BuildSpec,
+        planned: Mapping[str, str],
+        out: Path,
+        progress: Progress,
+    ) -> Engine:
+        """Copy the graph into folder `out` and list the kernels it becomes on this machine.
+
+        Raises ToolchainMissing or InputRefused (names the node).
+        """
+        loaded = graph.load(model)
+        file = out / f"{self.name}.onnx"
+        data = {model.parent / name for name in _external_files(loaded)}
+        shutil.copyfile(model, file)
+        for path in data:
+            shutil.copyfile(path, out / path.name)
+        progress("listing kernels", 0.5)
+        shapes = {name: opt for name, (_, opt, _) in spec.profile.items()}
+        nodes = products(loaded)
+        layers = _kernels(model, shapes, nodes)
+        moved = [layer.bytes_moved for layer in layers]
+        return Engine(
+            backend=self.name,
+            target=spec.target,
+            file=file.name,
+            bytes=sum(path.stat().st_size for path in (model, *data)),
+            layers=layers,
+            landing=landing(layers, nodes, planned),
+            batch=batch(spec.profile),
+            bytes_moved=None if None in moved else sum(size or 0 for size in moved),
+            static_layers=layers,
+            versions=self.versions(),
+        )
+
+    def session(
+        self,
+        model: Path,
+        *,
+        threads: int | None = None,
+        spinning: bool = True,
+        level: Level = "all",
+    ) -> OrtSession:
+        """Load an ONNX file. `threads`: default all physical cores this process may use;
+        `spinning` False: idle threads sleep, for benchmarks."""
+        return OrtSession(model, _options(threads, spinning, level))
+
+
+class OrtSession:
+    """A loaded graph. Every feed is checked before native code sees it."""
+
+    def __init__(self, model: Path, options: Any) -> None:
+        ort = _library()
+        try:
+            self._session = ort.InferenceSession(
+                str(model),
+                options,
+                providers=_PROVIDERS,
+                disabled_optimizers=_DISABLED,
+                enable_fallback=0,
+            )
+        except Exception as error:  # ORT's own types derive from Exception directly
+            raise _refusal(error, str(model)) from error
+        if self._session.get_providers() != _PROVIDERS:
+            raise ToolchainMissing(
+                f"asked for {_PROVIDERS}, got {self._session.get_providers()}", where=str(model)
+            )
+        self.inputs = tuple(_info(node) for node in self._session.get_inputs())
+        self.outputs = tuple(_info(node) for node in self._session.get_outputs())
+        self._where = str(model)
+
+    def run(self, feed: Feed) -> Feed:
+        """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit."""
+        check_feed(feed, self.inputs)
+        names = [tensor.name for tensor in self.outputs]
+        try:
+            found = self._session.run(names, feed)
+        except Exception as error:
+            raise _refusal(error, self._where) from error
+        return dict(zip(names, found, strict=True))
+
+    def profile(self) -> list[dict[str, Any]]:
+        """End profiling (asked for in the options) and return its events."""
+        path = Path(self._session.end_profiling())
+        events: list[dict[str, Any]] = json.loads(path.read_text())
+        return events
+
+    def close(self) -> None:
+        self._session = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> None:
+    """Raise InputRefused unless names, dtypes, ranks and sizes are those of the inputs, and a named
+    axis has one size throughout."""
+    known = {tensor.name: tensor for tensor in inputs}
+    if missing := sorted(known.keys() - feed.keys()):
+        raise InputRefused("the feed lacks this input", where=f"input {missing[0]!r}")
+    if extra := sorted(feed.keys() - known.keys()):
+        raise InputRefused(
+            f"the model has no such input; it has {', '.join(known)}", where=f"input {extra[0]!r}"
+        )
+    sizes: dict[str, int] = {}
+    for name, tensor in known.items():
+        array, where = feed[name], f"input {name!r}"
+        if array.dtype.name != tensor.dtype:
+            raise InputRefused(f"dtype {array.dtype.name}, not {tensor.dtype}", where=where)
+        fits = len(array.shape) == len(tensor.shape) and all(
+            size == (dim if isinstance(dim, int) else sizes.setdefault(dim, size))
+            for size, dim in zip(array.shape, tensor.shape, strict=True)
+        )
+        if not fits:
+            known_sizes = "".join(f", {axis} = {size}" for axis, size in sizes.items())
+            wanted = f"({', '.join(map(str, tensor.shape))})"
+            raise InputRefused(
+                f"shape {array.shape} does not fit {wanted}{known_sizes}", where=where
+            )
+
+
+def _kernels(
+    model: Path, shapes: Mapping[str, tuple[int, ...]], nodes: Mapping[str, ir.Node]
+) -> tuple[FusedLayer, ...]:
+    """Load, run once on zeros of these shapes, and read what ran. `nodes`: those that multiply."""
+    with tempfile.TemporaryDirectory() as folder:
+        optimized = Path(folder) / "optimized.onnx"
+        options = _options(None, False, "all")
+        options.optimized_model_filepath = str(optimized)
+        for key, value in (("file_name", "optimized.data"), ("min_size_in_bytes", "1024")):
+            options.add_session_config_entry(
+                f"session.optimized_model_external_initializers_{key}", value
+            )
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        with OrtSession(model, options) as session:
+            feed = {t.name: np.zeros(shapes[t.name], np.dtype(t.dtype)) for t in session.inputs}
+            session.run(feed)
+            events = session.profile()
+        runs = {
+            event["name"].removesuffix("_kernel_time"): event["args"]
+            for event in events
+            if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+        }
+        return _layers(graph.load(optimized), runs, feed, nodes)
+
+
+def _layers(
+    optimized: ir.Model,
+    runs: Mapping[str, Mapping[str, Any]],
+    feed: Feed,
+    nodes: Mapping[str, ir.Node],
+) -> tuple[FusedLayer, ...]:
+    origins = _Origins.of(nodes)
+    known = {name: LayerTensor(name, a.shape, a.dtype.name) for name, a in feed.items()}
+    layers = []
+    for node in optimized.graph:
+        outputs = _outputs(node, runs.get(node.name or "", {}))
+        known |= {tensor.name: tensor for tensor in outputs}
+        names = dict.fromkeys(str(v.name) for v in node.inputs if v is not None)
+        inputs = tuple(known[name] for name in names if name in known)
+        origin = origins.find(node)
+        layers.append(
+            FusedLayer(
+                name=str(node.name),
+                kind=node.op_type,
+                inputs=inputs,
+                constants=_constants(node),
+                outputs=outputs,
+                nodes=(origin,) if origin else (),
+                products=(origin,) if origin and origin in nodes else (),
+                dtype=inputs[0].dtype if origin in nodes and inputs else None,
+            )
+        )
+    return tuple(layers)
+
+
+def _outputs(node: ir.Node, run: Mapping[str, Any]) -> tuple[LayerTensor, ...]:
+    """Dtypes and sizes as the run had them; (-1,), unknown, for a value the profile leaves out."""
+    names = [str(value.name) for value in node.outputs if value.name]
+    found = [next(iter(row.items())) for row in run.get("output_type_shape", [])]
+    if len(found) != len(names):
+        return tuple(LayerTensor(name, (-1,), "float32") for name in names)
+    return tuple(
+        LayerTensor(name, tuple(shape), _NUMPY.get(dtype, dtype))
+        for name, (dtype, shape) in zip(names, found, strict=True)
+    )
+
+
+def _constants(node: ir.Node) -> tuple[LayerTensor, ...]:
+    stored = {v.name: v.const_value for v in node.inputs if v is not None and v.const_value}
+    return tuple(
+        LayerTensor(str(name), tuple(tensor.shape.numpy()), tensor.dtype.numpy().name)
+        for name, tensor in stored.items()
+    )
+
+
+_PRODUCT = re.compile("Conv|MatMul|Gemm|Attention")
+_SUFFIX = re.compile(r"(/\w+Fusion/?|_token_\d+|_nchwc)+$")
+
+
+@dataclass(frozen=True)
+class _Origins:
+    """Finds the ONNX node an optimized node came from. Its weight tells, while that has kept its
+    name; else the node's own name, less what the optimizer appended; else the value it puts out,
+    which may be that of a Relu it absorbed."""
+
+    names: frozenset[str]
+    weights: dict[str, str]
+    outputs: dict[str, str]
+
+    @classmethod
+    def of(cls, nodes: Mapping[str, ir.Node]) -> Self:
+        model_nodes = next(iter(nodes.values())).graph if nodes else ()
+        weights: dict[str, list[str]] = {}
+        for name, node in nodes.items():
+            if (weight := graph.constant_weight(node)) is not None:
+                weights.setdefault(str(weight[1].name), []).append(name)
+        return cls(
+            frozenset(str(node.name) for node in model_nodes or ()),
+            {weight: names[0] for weight, names in weights.items() if len(names) == 1},
+            {str(v.name): name for name, node in nodes.items() for v in _results(node)},
+        )
+
+    def find(self, node: ir.Node) -> str | None:
+        name = str(node.name)
+        stem = name if name in self.names else _SUFFIX.sub("", name)
+        candidates = [stem if stem in self.names else None]
+        if _PRODUCT.search(node.op_type):
+            fed = (self.weights.get(str(v.name)) for v in node.inputs if v is not None)
+            results = (stem, str(node.outputs[0].name))
+            candidates = [*fed, *candidates, *(self.outputs.get(result) for result in results)]
+        return next((found for found in candidates if found is not None), None)
+
+
+def _results(node: ir.Node) -> tuple[ir.Value, ...]:
+    """The node's output, and that of the Relu behind it where nothing else reads it."""
+    uses = node.outputs[0].uses()
+    absorbed = [use.node for use in uses if use.node.op_type == "Relu" and len(uses) == 1]
+    return (node.outputs[0], *(relu.outputs[0] for relu in absorbed))
+
+
+def _external_files(model: ir.Model) -> set[str]:
+    tensors = (v.const_value for g in model.graphs() for v in g.initializers.values())
+    return {str(t.location) for t in tensors if isinstance(t, ir.ExternalTensor)}
+
+
+def _options(threads: int | None, spinning: bool, level: Level) -> Any:
+    ort = _library()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or cpu().threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    options.log_severity_level = 4  # what matters comes back as an exception
+    return options
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise ToolchainMissing(
+            f"ONNX Runtime does not load: {error}", hint="pip install 'optkit[cpu]'"
+        ) from error
+
+
+# ONNX Runtime's names of element types: in signatures as "tensor(float)", in profiles as "float"
+_NUMPY = {"float": "float32", "double": "float64"} | {
+    name: name for name in DTYPE_BITS if name not in ("float32", "float64")
+}
+
+
+def _info(node: Any) -> TensorInfo:
+    dtype = _NUMPY.get(node.type.removeprefix("tensor(").removesuffix(")"))
+    if dtype is None:
+        raise InputRefused(f"type {node.type} is not supported", where=f"value {node.name!r}")
+    dims = (dim or f"{node.name}.{axis}" for axis, dim in enumerate(node.shape))
+    return TensorInfo(node.name, dtype, tuple(dims))
+
+
+_NODE = re.compile(
+    r"Name:'(.*?)' |node with name '(.*?)'|[Nn]ode:? ?\((\S+?)\)|Node, \(\"(.*?)\", "
+)
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+_PLACE = re.compile(r"/onnxruntime_src/\S+ .*?\) ")  # a file, a line and a C++ signature
+
+
+def _refusal(error: Exception, where: str) -> OptkitError:
+    """The typed error for one of ONNX Runtime's, with the node it names."""
+    text = _PLACE.sub("", _PREFIX.sub("", str(error).strip()))
+    lowered = text.lower()
+    if "max supported ir version" in lowered or "under development" in lowered:
+        return ToolchainMissing(text, where=where, hint="a newer onnxruntime is needed")
+    if "failed to allocate memory" in lowered or "bad_alloc" in lowered:
+        return WorkerFailed(text, verdict="oom", where=where)
+    match = _NODE.search(text)
+    node = next((name for name in match.groups() if name), None) if match else None
+    return InputRefused(text, where=f"{where}: node {node!r}" if node else where)

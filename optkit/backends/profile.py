@@ -1,0 +1,55 @@
+"""Input shapes at the minimum, optimum and maximum of every dynamic axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from optkit.errors import UsageError
+from optkit.runtime import AxisRange, TensorInfo
+
+Shape = tuple[int, ...]
+Profile = dict[str, tuple[Shape, Shape, Shape]]
+
+
+def profile(inputs: Sequence[TensorInfo], axes: Mapping[str, AxisRange]) -> Profile:
+    """Input name → (min, opt, max) shapes; a fixed dimension has the same size in all three.
+
+    Raises UsageError for an axis without a range, or whose range is not 1 ≤ min ≤ opt ≤ max.
+    """
+    for name, span in axes.items():
+        if not 1 <= span.min <= span.opt <= span.max:
+            raise UsageError(
+                f"min {span.min}, opt {span.opt}, max {span.max} must be 1 ≤ min ≤ opt ≤ max",
+                where=f"axis {name!r}",
+            )
+    return {
+        tensor.name: (
+            _shape(tensor, axes, "min"),
+            _shape(tensor, axes, "opt"),
+            _shape(tensor, axes, "max"),
+        )
+        for tensor in inputs
+    }
+
+
+def batch(found: Mapping[str, tuple[Shape, Shape, Shape]]) -> int | None:
+    """Size of axis 0 of the first input at the optimum; None for a scalar input."""
+    opt = next(iter(found.values()))[1] if found else ()
+    return opt[0] if opt else None
+
+
+def _shape(tensor: TensorInfo, axes: Mapping[str, AxisRange], end: str) -> Shape:
+    return tuple(
+        dim if isinstance(dim, int) else int(getattr(_span(tensor, axes, dim), end))
+        for dim in tensor.shape
+    )
+
+
+def _span(tensor: TensorInfo, axes: Mapping[str, AxisRange], dim: str) -> AxisRange:
+    if dim not in axes:
+        raise UsageError(
+            f"dynamic axis {dim!r} has no range",
+            where=f"input {tensor.name!r}",
+            hint=f"give one in the recipe: axes: {{{dim}: {{min: 1, opt: 8, max: 32}}}}",
+        )
+    return axes[dim]

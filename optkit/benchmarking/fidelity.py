@@ -1,0 +1,84 @@
+"""Fidelity: how closely a session's outputs follow a reference's on the same inputs.
+
+    SQNR = 10·log10( Σ r² / Σ (r - c)² )  dB        cosine = Σ r·c / √(Σ r² · Σ c²)
+
+pooled over all outputs and samples, summed in float64, one batch in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import log10, sqrt
+
+import numpy as np
+
+from optkit.errors import InputRefused
+from optkit.measurement import Fidelity
+from optkit.runtime import Evidence, Feed, Session
+
+
+def fidelity(
+    reference: Session,
+    candidate: Session,
+    feeds: Iterable[Feed],
+    *,
+    name: str,
+    evidence: Evidence,
+) -> Fidelity:
+    """Compare two sessions over `feeds`; `name` says what the reference is, e.g. "fp32".
+
+    Infinities that both hold at the same place (attention masks) are left out. Raises InputRefused
+    for any other value that is not finite, for outputs that do not match, and when there is
+    nothing to compare.
+    """
+    sums = np.zeros(4)  # Σr², Σc², Σrc, Σ(r-c)²
+    largest = 0.0
+    samples = 0
+    for feed in feeds:
+        expected, actual = reference.run(feed), candidate.run(feed)
+        for output, values in expected.items():
+            r, c = _pair(output, values, actual, first=samples)
+            error = r - c
+            sums += (r @ r, c @ c, r @ c, error @ error)
+            largest = max(largest, float(np.abs(error).max(initial=0.0)))
+        samples += len(next(iter(feed.values())))
+    if not samples or (sums[0] == 0 and sums[3] > 0):
+        what = "all its outputs are zero" if samples else "there are no samples"
+        raise InputRefused(f"fidelity to {name} has no meaning: {what}", where=name)
+    signal, power, dot, noise = (float(s) for s in sums)
+    return Fidelity(
+        evidence=evidence,
+        reference=name,
+        sqnr_db=10 * log10(signal / noise) if noise > 0 else None,
+        cosine=_cosine(signal, power, dot) if noise > 0 else 1.0,
+        max_abs_error=largest,
+        samples=samples,
+    )
+
+
+def _cosine(signal: float, power: float, dot: float) -> float:
+    return max(-1.0, min(1.0, dot / sqrt(signal * power))) if power > 0 else 0.0
+
+
+def _pair(
+    output: str, values: np.ndarray, actual: Feed, *, first: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The two sides of one output as flat float64 vectors, without infinities both agree on."""
+    if output not in actual or actual[output].shape != values.shape:
+        got = list(actual[output].shape) if output in actual else "nothing"
+        raise InputRefused(
+            f"expected shape {list(values.shape)}, the compared graph gives {got}",
+            where=f"output {output!r}",
+        )
+    r = np.asarray(values, dtype=np.float64).ravel()
+    c = np.asarray(actual[output], dtype=np.float64).ravel()
+    keep = ~(np.isinf(r) & (r == c))
+    r, c = r[keep], c[keep]
+    for side, array in (("reference", r), ("compared graph", c)):
+        if not np.isfinite(array).all():
+            raise InputRefused(
+                f"the {side} gives a value that is not finite",
+                where=f"output {output!r}, samples from {first}",
+                hint="look for an overflow: FP16 ends at 65504",
+            )
+    return r, c

@@ -1,0 +1,95 @@
+"""The command line: a command parses, calls the API, prints. Results on stdout, the rest on stderr."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from optkit.cli import build, cache, content, hardware, inspect, stages
+from optkit.errors import OptkitError, UsageError
+
+_GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_GROUP)
+@click.version_option(package_name="optkit", message="%(prog)s %(version)s")
+def optkit() -> None:
+    """From a trained PyTorch model to a verified deploy artifact for a named GPU.
+
+    \b
+    optkit build --target l4 --precision int8      the main job
+    optkit targets                                 the devices it knows
+    optkit inspect artifacts/digits-vit-l4-int8    what an artifact holds
+
+    Exit codes: 0 ok, 1 bug, 2 usage, 3 gate failed, 4 target or toolchain missing, 5 input refused,
+    6 native crash, timeout or out of memory, 7 integrity, 8 disk or IO, 130/143 signals.
+    """
+
+
+for command in (
+    build.build,
+    stages.export,
+    stages.fuse,
+    stages.quantize,
+    stages.compile_,
+    stages.bench,
+    stages.eval_,
+    inspect.inspect,
+    hardware.targets,
+    hardware.devices,
+    hardware.doctor,
+    cache.cache,
+    content.init,
+):
+    optkit.add_command(command)
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Entry point of the `optkit` command. Always exits, with the documented codes."""
+    signal.signal(signal.SIGTERM, _terminated)
+    argv = sys.argv[1:] if argv is None else argv
+    sys.exit(_run(argv))
+
+
+def _run(argv: list[str]) -> int:
+    from optkit.cli.terminal import put_json, show_error
+
+    try:
+        code = optkit.main(args=argv, prog_name="optkit", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
+    except click.UsageError as error:
+        told: OptkitError = UsageError(error.format_message(), hint=_usage_hint(error))
+    except OptkitError as error:
+        told = error
+    except (KeyboardInterrupt, click.Abort):
+        sys.stderr.write("interrupted; finished steps are kept, run the same command to go on\n")
+        return 130
+    except Exception as error:
+        if "--verbose" in argv or "-v" in argv:
+            raise
+        told = OptkitError(f"{type(error).__name__}: {error}", hint="a bug; --verbose shows where")
+    if "--json" in argv and told.where != "stdout":
+        put_json(_told_as_json(argv, told))
+    show_error(told, verbose="--verbose" in argv or "-v" in argv)
+    return told.exit_code
+
+
+def _told_as_json(argv: list[str], told: OptkitError) -> dict[str, Any]:
+    """`build` promises its result object also on failure; other commands tell the error alone."""
+    if argv[:1] == ["build"]:
+        return build.result_of(told, "", "")
+    return {"schema": "optkit.error/v1", "status": "error", "error": told.to_json()}
+
+
+def _usage_hint(error: click.UsageError) -> str:
+    return f"see `{error.ctx.command_path} --help`" if error.ctx else "see `optkit --help`"
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

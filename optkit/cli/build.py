@@ -1,0 +1,208 @@
+"""`optkit build`: the main job, for one or several targets and precisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from optkit import errors
+from optkit.cli import options
+from optkit.errors import OptkitError, UsageError
+
+# Several results: the worst decides, in this order (design: the contract that scripts rely on).
+_WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
+
+
+@click.command()
+@options.job
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="A device, see `optkit targets`; repeat for several.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    default=("int8",),
+    metavar="NAME",
+    show_default=True,
+    help="fp32, fp16 or int8; repeat for several.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("artifacts"),
+    show_default=True,
+    metavar="DIR",
+    help="The folder that gets the artifact.",
+)
+@click.option("--strict", is_flag=True, help="An inconclusive gate fails too (exit 3).")
+@click.option(
+    "--dry-run", is_flag=True, help="Show steps, cache hits and estimates; write nothing."
+)
+@click.option(
+    "--embed-eval",
+    default="64M",
+    callback=lambda c, p, v: options.parse_size(v),
+    show_default=True,
+    metavar="SIZE",
+    help="Evaluation samples the artifact may carry.",
+)
+@options.work
+@options.output
+def build(
+    targets: tuple[str, ...],
+    precisions: tuple[str, ...],
+    out: Path,
+    strict: bool,
+    dry_run: bool,
+    embed_eval: int,
+    **shared: Any,
+) -> int:
+    """Build a verified artifact of MODEL for each target and precision.
+
+    MODEL: model.onnx, model.pt2, file.py:factory or package.module:factory. Without it: --recipe,
+    else the project's default recipe (optkit.yaml, or [tool.optkit] recipe in pyproject.toml).
+    """  # fmt: skip
+    request = options.gather(shared)
+    pairs = [(t, p) for t in dict.fromkeys(targets) for p in dict.fromkeys(precisions)]
+    if dry_run:
+        return _rehearse(request, pairs)
+    refused = [(pair, error) for pair in pairs if (error := _misnamed(*pair)) is not None]
+    if refused:
+        results = [result_of(error, *pair) for pair, error in refused]
+    else:
+        results = [_one(request, *pair, out, embed_eval) for pair in pairs]
+    _show(request, results)
+    codes = {exit_code(result, strict) for result in results}
+    return next((code for code in _WORST_FIRST if code in codes), 0)
+
+
+def _misnamed(target: str, precision: str) -> UsageError | None:
+    """A name nobody knows stops everything before work; an impossible pair stops only itself."""
+    from optkit import api
+
+    try:
+        api.pair(target, precision)
+    except UsageError as error:
+        return error
+    except OptkitError:
+        pass
+    return None
+
+
+def result_of(error: OptkitError, target: str, precision: str) -> dict[str, Any]:
+    """The result object of a build that never came to be."""
+    from optkit.report import result
+
+    return result.failed(error, model=None, target=target, precision=precision)
+
+
+def _one(
+    request: options.Request, target: str, precision: str, out: Path, embed_eval: int
+) -> dict[str, Any]:
+    from optkit import api
+
+    terminal = request.terminal()
+    try:
+        made = api.build_one(
+            recipe=options.recipe(request),
+            target=target,
+            precision=precision,
+            out=out,
+            embed_eval=embed_eval,
+            runner=options.runner(request, terminal),
+        )
+    except OptkitError as error:
+        return result_of(error, target, precision)
+    finally:
+        terminal.close()
+    return made.result
+
+
+def exit_code(result: dict[str, Any], strict: bool) -> int:
+    """The exit code of one result object."""
+    if result["error"] is not None:
+        return errors.from_json(result["error"]).exit_code
+    if result["gate"] is None:
+        return 0
+    verdict = result["gate"]["verdict"]
+    return 3 if verdict == "fail" or (strict and verdict == "inconclusive") else 0
+
+
+def _show(request: options.Request, results: list[dict[str, Any]]) -> None:
+    from optkit.cli import summary, terminal
+    from optkit.report import result
+
+    if request.json:
+        terminal.put_json(results[0] if len(results) == 1 else result.several(results))
+    for one in results:
+        if one["error"] is not None:
+            terminal.show_error(errors.from_json(one["error"]), verbose=request.verbose)
+    built = [one for one in results if one["error"] is None]
+    if built and not request.json:
+        terminal.put(summary.table(built))
+    for one in built:
+        for reason in (one["gate"] or {}).get("reasons", []):
+            if not request.quiet:
+                terminal.Terminal().note(f"{one['target']} {one['precision']}: {reason}")
+
+
+def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
+    from dataclasses import asdict
+
+    from optkit import api
+    from optkit.cli import terminal
+
+    plans = [
+        {
+            "target": target,
+            "precision": precision,
+            "steps": [
+                asdict(line)
+                for line in api.rehearse(
+                    recipe=options.recipe(request),
+                    target=target,
+                    precision=precision,
+                    cache=request.cache,
+                )
+            ],
+        }
+        for target, precision in pairs
+    ]
+    if request.json:
+        terminal.put_json({"schema": "optkit.plan/v1", "evidence": "predicted", "plans": plans})
+        return 0
+    for plan in plans:
+        rows = [
+            [
+                line["step"],
+                "hit" if line["hit"] else "run",
+                "" if line["hit"] else _known(line["seconds"], "s"),
+                ""
+                if line["hit"]
+                else _known(line["bytes"] and round(line["bytes"] / 2**20, 1), "MiB"),
+                line["label"],
+            ]
+            for line in plan["steps"]
+        ]
+        terminal.put(f"{plan['target']} {plan['precision']}")
+        terminal.put(terminal.table(["step", "store", "about", "disk", "what"], rows))
+        todo = [line for line in plan["steps"] if not line["hit"]]
+        if any(line["seconds"] is None for line in todo):
+            terminal.put("estimates: unknown where this store has not seen such a step yet")
+        terminal.put(
+            f"predicted from this store's history: {sum(x['seconds'] or 0 for x in todo):.0f} s, "
+            f"{sum(x['bytes'] or 0 for x in todo) / 2**20:.1f} MiB; nothing was written"
+        )
+    return 0
+
+
+def _known(value: float | None, unit: str) -> str:
+    return "?" if value is None else f"{value:g} {unit}"

@@ -1,0 +1,96 @@
+"""`optkit cache`: what the store holds, whether it is sound, and making room."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from optkit.cli import options
+
+
+@click.group()
+def cache() -> None:
+    """The store of finished steps: list, verify, trim, clear."""
+
+
+def _folder(function: Any) -> Any:
+    return click.option("--cache", "folder", type=click.Path(path_type=Path), metavar="DIR",
+                        help="The store; default $OPTKIT_CACHE or the user's cache folder.")(function)  # fmt: skip
+
+
+@cache.command("ls")
+@_folder
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def ls(folder: Path | None, as_json: bool) -> None:
+    """List the entries: step, size, last use."""
+    from optkit import api
+    from optkit.cli import terminal
+
+    store = api.open_store(folder)
+    rows = [
+        {"key": key, "step": step, "bytes": size, "used": used}
+        for key, step, size, used in store.entries()
+    ]
+    if as_json:
+        terminal.put_json({"schema": "optkit.cache/v1", "root": str(store.root), "entries": rows})
+        return
+    lines = [
+        [row["key"][:12], row["step"], f"{row['bytes'] / 2**20:.2f} MiB", _ago(row["used"])]
+        for row in rows
+    ]
+    terminal.put(terminal.table(["key", "step", "size", "last used"], lines))
+    terminal.put(
+        f"{len(rows)} entries, {sum(r['bytes'] for r in rows) / 2**20:.1f} MiB, {store.root}"
+    )
+
+
+@cache.command("verify")
+@_folder
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def verify(folder: Path | None, as_json: bool) -> int:
+    """Rehash every entry; a corrupt one goes to quarantine (exit 7) and is rebuilt when needed."""
+    from optkit import api
+    from optkit.cli import terminal
+
+    sound, corrupt = api.open_store(folder).verify()
+    if as_json:
+        terminal.put_json({"schema": "optkit.cache/v1", "sound": sound, "corrupt": corrupt})
+    else:
+        terminal.put(f"{sound} sound, {len(corrupt)} corrupt")
+        for key in corrupt:
+            terminal.put(f"  {key[:12]} was moved to quarantine")
+    return 7 if corrupt else 0
+
+
+@cache.command("gc")
+@_folder
+@click.option("--max-size", default="10G", show_default=True, metavar="SIZE",
+              callback=lambda c, p, v: options.parse_size(v), help="What the store may keep.")  # fmt: skip
+def gc(folder: Path | None, max_size: int) -> None:
+    """Remove abandoned work, quarantine, and the least recently used entries beyond --max-size."""
+    from optkit import api
+    from optkit.cli import terminal
+
+    removed, freed = api.open_store(folder).gc(max_size)
+    terminal.put(f"removed {removed}, freed {freed / 2**20:.1f} MiB")
+
+
+@cache.command("clear")
+@_folder
+def clear(folder: Path | None) -> None:
+    """Remove everything in the store."""
+    from optkit import api
+    from optkit.cli import terminal
+
+    store = api.open_store(folder)
+    terminal.put(f"freed {store.clear() / 2**20:.1f} MiB, {store.root}")
+
+
+def _ago(used: float) -> str:
+    minutes = (time.time() - used) / 60
+    if minutes < 60:
+        return f"{minutes:.0f} min ago"
+    return f"{minutes / 60:.0f} h ago" if minutes < 48 * 60 else f"{minutes / 1440:.0f} d ago"

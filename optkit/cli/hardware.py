@@ -1,0 +1,144 @@
+"""`optkit targets`, `optkit devices`, `optkit doctor`: what can be built for, what is here, what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def targets(name: str | None, as_json: bool) -> None:
+    """The devices optkit knows; with NAME, one of them with every figure and its source."""
+    from optkit import target
+    from optkit.cli import terminal
+
+    if name is not None:
+        _one_target(target.target(name), as_json)
+        return
+    found = target.all_targets()
+    if as_json:
+        rows = [{"name": t.name, **_row_json(t)} for t in found]
+        terminal.put_json({"schema": "optkit.targets/v1", "targets": rows})
+        return
+    rows = [
+        [
+            t.name,
+            t.compute_capability or "-",
+            "-" if t.memory_bytes is None else f"{t.memory_bytes / 1e9:.0f}",
+            "-" if t.bandwidth is None else f"{t.bandwidth / 1e9:.0f}",
+            ",".join(p for p in ("fp16", "bf16", "int8", "fp8", "int4", "fp4") if t.supports(p))
+            or "-",
+            ",".join(option.name for option in t.default_backends) or "-",
+        ]
+        for t in found
+    ]
+    terminal.put(terminal.table(["target", "cc", "GB", "GB/s", "precisions", "backends"], rows))
+
+
+def _row_json(target: Any) -> dict[str, Any]:
+    return {
+        "title": target.title,
+        "aliases": list(target.aliases),
+        "compute_capability": target.compute_capability,
+        "memory_bytes": target.memory_bytes,
+        "bandwidth": target.bandwidth,
+        "precisions": [p for p in target.precisions if target.supports(p)],
+        "backends": [option.name for option in target.backends],
+    }
+
+
+def _one_target(target: Any, as_json: bool) -> None:
+    from optkit.cli import terminal
+
+    data = target.to_json()
+    if as_json:
+        terminal.put_json({"schema": "optkit.target/v1", **data})
+        return
+    terminal.put(f"{target.name}: {target.title} ({target.vendor}, {target.arch})")
+    facts = [
+        [
+            key,
+            str(fact["value"]),
+            "read" if fact["verified"] else "unverified",
+            data["sources"].get(fact["source"], fact["source"])[:60],
+        ]
+        for key, fact in {**data["facts"], **_prefixed(data["peaks"])}.items()
+    ]
+    terminal.put(terminal.table(["figure", "value", "how known", "source"], facts))
+    for column, support in data["precisions"].items():
+        note = f": {support['reason']}" if support["reason"] else ""
+        terminal.put(f"  {column:9} {support['answer']}{note}")
+    for option in data["backends"]:
+        note = f": {option['note']}" if option["note"] else ""
+        terminal.put(f"  backend {option['name']}{note}")
+
+
+def _prefixed(peaks: dict[str, Any]) -> dict[str, Any]:
+    return {f"peak {dtype} TFLOP/s": fact for dtype, fact in peaks.items()}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def devices(as_json: bool) -> None:
+    """The GPUs and the CPU of this machine, and the targets they match."""
+    from dataclasses import asdict
+
+    from optkit import target
+    from optkit.cli import terminal
+
+    found, cpu = target.gpus(), target.cpu()
+    if as_json:
+        terminal.put_json(
+            {
+                "schema": "optkit.devices/v1",
+                "gpus": [
+                    {**asdict(gpu), "bf16": gpu.bf16, "fp8": gpu.fp8, "target": gpu.target}
+                    for gpu in found.devices
+                ],
+                "via": found.via,
+                "reason": found.reason,
+                "cpu": asdict(cpu),
+            }
+        )
+        return
+    if found.devices:
+        rows = [
+            [
+                gpu.name, _gib(gpu.memory_bytes), gpu.compute_capability,
+                "yes" if gpu.bf16 else "no", "yes" if gpu.fp8 else "no", gpu.target or "-",
+            ]
+            for gpu in found.devices
+        ]  # fmt: skip
+        terminal.put(terminal.table(["gpu", "memory", "cc", "bf16", "fp8", "target"], rows))
+    else:
+        terminal.put(found.reason or "no GPU")
+    terminal.put(
+        f"cpu: {cpu.name}, {cpu.threads} of {cpu.physical_cores} cores, "
+        f"{cpu.memory_bytes / 2**30:.1f} GiB, {' '.join(cpu.features)} (target cpu, kind {cpu.kind})"
+    )
+
+
+def _gib(size: int | None) -> str:
+    return "shared" if size is None else f"{size / 2**30:.1f} GiB"
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def doctor(as_json: bool) -> int:
+    """Check what is installed and usable here; exit 4 when nothing can be built."""
+    from optkit import api
+    from optkit.cli import terminal
+
+    rows = api.diagnose()
+    if as_json:
+        terminal.put_json({"schema": "optkit.doctor/v1", "checks": rows})
+    else:
+        marks = {"ok": "ok", "missing": "--", "broken": "!!"}
+        lines = [[marks[r["state"]], r["what"], r["version"] or "", r["note"]] for r in rows]
+        terminal.put(terminal.table(["", "what", "version", "note"], lines))
+    broken = any(row["state"] == "broken" for row in rows)
+    needed = any(row["state"] != "ok" and row["needed"] for row in rows)
+    return 4 if broken or needed else 0

@@ -1,0 +1,32 @@
+"""`optkit inspect`: what an artifact or an ONNX file holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from optkit.cli import options
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@options.work
+@options.output
+def inspect(path: Path, **shared: Any) -> None:
+    """PATH: an artifact (folder) or model.onnx. Inputs, operators, parameters, bytes, MACs, precision;
+    for an artifact also its verdict, evidence and landing, after every file was verified."""
+    from optkit import api
+    from optkit.cli import summary, terminal
+
+    request = options.gather(shared)
+    ears = request.terminal()
+    try:
+        found = api.inspect(path, runner=options.runner(request, ears))
+    finally:
+        ears.close()
+    if request.json:
+        terminal.put_json(found)
+    else:
+        terminal.put(summary.inspection(found))

@@ -1,0 +1,140 @@
+"""Option groups that several commands share, and what they mean together (a Request)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from optkit.cli.terminal import Terminal
+from optkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from optkit.execute.runner import Runner
+    from optkit.recipe import Recipe
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+@dataclass
+class Request:
+    """The shared options of one invocation, as given."""
+
+    model: str | None = None
+    recipe: str | None = None
+    overrides: tuple[str, ...] = ()
+    shapes: dict[str, str | None] = field(default_factory=dict)
+    cache: Path | None = None
+    memory: int | None = None
+    timeout: float | None = None
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    def terminal(self) -> Terminal:
+        return Terminal(quiet=self.quiet, verbose=self.verbose)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from "512M", "2GiB", "1073741824". Raises UsageError."""
+    digits = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = digits[-1:] if digits[-1:] in _UNITS and digits else ""
+    try:
+        value = float(digits.removesuffix(unit)) * _UNITS[unit]
+    except ValueError:
+        value = -1
+    if value <= 0:
+        raise UsageError(f"{text!r} is not a size", hint="write it like 512M or 2GiB")
+    return int(value)
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    return None if value is None else parse_size(value)
+
+
+def job(function: F) -> F:
+    """MODEL, recipe, overrides and shapes: what is to be worked on."""
+    for option in reversed(
+        (
+            click.argument("model", required=False),
+            click.option("--recipe", metavar="NAME|PATH", help="A recipe; default: the project's."),
+            click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
+                         help="Override a recipe value, e.g. gates.max_drop=1%."),
+            click.option("--shapes", metavar="NAME:AxBxC,...", help="Fixed input shapes."),
+            click.option("--min-shapes", metavar="NAME:AxBxC,...", help="Smallest input shapes."),
+            click.option("--opt-shapes", metavar="NAME:AxBxC,...", help="Shapes to tune for."),
+            click.option("--max-shapes", metavar="NAME:AxBxC,...", help="Largest input shapes."),
+        )
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def work(function: F) -> F:
+    """Cache and limits: where and within which bounds."""
+    for option in reversed(
+        (
+            click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
+                         help="The store; default $OPTKIT_CACHE or the user's cache folder."),
+            click.option("--memory", callback=_size, metavar="SIZE",
+                         help="Memory a step may use, e.g. 4G; default half of what is free."),
+            click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS",
+                         help="Wall clock a step may use; default 3600."),
+        )
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def output(function: F) -> F:
+    """--json, --quiet, --verbose."""
+    for option in reversed(
+        (
+            click.option("--json", is_flag=True, help="One JSON object on stdout."),
+            click.option("-q", "--quiet", is_flag=True, help="No progress."),
+            click.option("-v", "--verbose", is_flag=True, help="Cache hits, logs and tracebacks."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def gather(options: dict[str, Any]) -> Request:
+    """Take the shared options out of a command's keyword arguments."""
+    shapes = {name: options.pop(f"{name}_shapes", None) for name in ("min", "opt", "max")}
+    shapes["all"] = options.pop("shapes", None)
+    names = (
+        "model",
+        "recipe",
+        "overrides",
+        "cache",
+        "memory",
+        "timeout",
+        "json",
+        "quiet",
+        "verbose",
+    )
+    return Request(shapes=shapes, **{name: options.pop(name) for name in names if name in options})
+
+
+def recipe(request: Request) -> Recipe:
+    """The recipe that the shared options mean together."""
+    from optkit import api
+
+    return api.resolve(
+        request.model, recipe=request.recipe, overrides=request.overrides, shapes=request.shapes
+    )
+
+
+def runner(request: Request, terminal: Terminal) -> Runner:
+    """A runner within the given limits, reporting to the terminal."""
+    from optkit import api
+
+    return api.open_runner(
+        cache=request.cache, memory=request.memory, timeout=request.timeout, listener=terminal
+    )

@@ -1,0 +1,138 @@
+"""The stages one at a time: `export`, `fuse`, `quantize`, `compile`, `bench`, `eval`.
+
+Each runs the chain of `build` as far as it is asked, through the same store, and shows that result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from optkit.cli import options
+
+
+def _pair(function: Callable[..., Any]) -> Callable[..., Any]:
+    function = click.option("--precision", default="int8", show_default=True, metavar="NAME")(
+        function
+    )
+    return click.option("--target", required=True, metavar="NAME", help="A device.")(function)
+
+
+def _out(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR",
+                        help="Folder for the files; must not exist yet.")(function)  # fmt: skip
+
+
+@click.command()
+@options.job
+@_out
+@options.work
+@options.output
+def export(out: Path, **shared: Any) -> None:
+    """MODEL to ONNX (opset 21 or newer), compared with the model it came from."""
+    _files("export", out, shared)
+
+
+@click.command()
+@options.job
+@_out
+@options.work
+@options.output
+def fuse(out: Path, **shared: Any) -> None:
+    """MODEL to its fused `standard` form, with a log of what was done and what was declined."""
+    _files("fuse", out, shared)
+
+
+@click.command()
+@options.job
+@_pair
+@_out
+@options.work
+@options.output
+def quantize(out: Path, target: str, precision: str, **shared: Any) -> None:
+    """MODEL to a quantized Q/DQ graph, placed by the rules of the target's backend."""
+    _files("quantize", out, shared, target, precision)
+
+
+@click.command("compile")
+@options.job
+@_pair
+@_out
+@options.work
+@options.output
+def compile_(out: Path, target: str, precision: str, **shared: Any) -> None:
+    """MODEL to an engine for the target, with its fused layers and landing."""
+    _files("compile", out, shared, target, precision)
+
+
+@click.command()
+@options.job
+@_pair
+@options.work
+@options.output
+def bench(target: str, precision: str, **shared: Any) -> None:
+    """Latency beside the baseline: measured where the target is this machine, else predicted."""
+    _figures("bench", shared, target, precision)
+
+
+@click.command("eval")
+@options.job
+@_pair
+@options.work
+@options.output
+def eval_(target: str, precision: str, **shared: Any) -> None:
+    """Task score, drop against the baseline, and fidelity to FP32."""
+    _figures("eval", shared, target, precision)
+
+
+def _files(
+    stage: str, out: Path, shared: dict[str, Any], target: str = "cpu", precision: str = "fp32"
+) -> None:
+    from optkit import api
+    from optkit.cli import terminal
+
+    request = options.gather(shared)
+    ears = request.terminal()
+    try:
+        made = api.files(
+            stage,
+            recipe=options.recipe(request),
+            target=target,
+            precision=precision,
+            out=out,
+            runner=options.runner(request, ears),
+        )
+    finally:
+        ears.close()
+    if request.json:
+        terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **made})
+        return
+    for name in made["files"]:
+        terminal.put(str(Path(made["out"]) / name))
+    for line in made["notes"]:
+        terminal.put(f"  {line}")
+
+
+def _figures(stage: str, shared: dict[str, Any], target: str, precision: str) -> None:
+    from optkit import api
+    from optkit.cli import summary, terminal
+
+    request = options.gather(shared)
+    ears = request.terminal()
+    try:
+        made = api.figures(
+            stage,
+            recipe=options.recipe(request),
+            target=target,
+            precision=precision,
+            runner=options.runner(request, ears),
+        )
+    finally:
+        ears.close()
+    if request.json:
+        terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **made})
+    else:
+        terminal.put(summary.figures(made))

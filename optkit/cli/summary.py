@@ -1,0 +1,156 @@
+"""Results as a terminal reads them: short tables in which every figure names its evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optkit.cli import terminal
+
+Json = dict[str, Any]
+
+
+def table(results: list[Json]) -> str:
+    """One row per build, then where each artifact lies and what is pending."""
+    rows = [
+        [
+            one["target"],
+            one["precision"],
+            verdict(one),
+            _latency(one["latency"]),
+            _ratio(one["speedup"]),
+            _score(one["accuracy"]),
+            _points(one["drop"]),
+            _size(one["size"]),
+            _landing(one["engine"]),
+        ]
+        for one in results
+    ]
+    columns = [
+        "target",
+        "precision",
+        "gate",
+        "latency",
+        "speedup",
+        "accuracy",
+        "drop",
+        "size",
+        "landed",
+    ]
+    lines = [terminal.table(columns, rows)]
+    for one in results:
+        lines.append(f"{one['artifact']}: {_evidence(one)}")
+        lines += [
+            f"  pending: {row['backend']}, finish with `{row['finish']}`" for row in one["pending"]
+        ]
+    return "\n".join(lines)
+
+
+def verdict(result: Json) -> str:
+    if result["status"] in ("impossible", "error"):
+        return str(result["status"])
+    gate = result["gate"]
+    return str(gate["verdict"]) if gate else str(result["status"])
+
+
+def figures(made: Json) -> str:
+    """What `bench` or `eval` found, one figure per line."""
+    rows = []
+    for role in ("latency", "baseline_latency"):
+        for one in made.get(role) or []:
+            rows.append(
+                [role.replace("_", " "), f"batch {one['batch']}", _latency(one), one["evidence"]]
+            )
+    for one in made.get("speedup") or []:
+        rows.append(["speedup", f"batch {one['batch']}", _ratio(one), one["evidence"]])
+    for role in ("accuracy", "baseline_accuracy"):
+        if made.get(role):
+            rows.append(
+                [
+                    role.replace("_", " "),
+                    made[role]["metric"],
+                    _score(made[role]),
+                    made[role]["evidence"],
+                ]
+            )
+    if made.get("drop"):
+        rows.append(["drop", "", _points(made["drop"]), made["drop"]["evidence"]])
+    if made.get("fidelity"):
+        one = made["fidelity"]
+        shown = "bit-equal" if one["sqnr_db"] is None else f"{one['sqnr_db']:.1f} dB"
+        rows.append(["fidelity", f"to {one['reference']}", shown, one["evidence"]])
+    return terminal.table(["figure", "of", "value", "how known"], rows)
+
+
+def inspection(found: Json) -> str:
+    """A graph's summary, after an artifact's verdict where there is one."""
+    lines = []
+    if found.get("artifact"):
+        result = found["artifact"]["result"]
+        lines += [
+            f"{found['artifact']['name']}: {verdict(result)}, digest {found['artifact']['digest'][:16]}",
+            f"{found['artifact']['files']} files verified",
+            table([result]),
+        ]
+    graph = found["graph"]
+    lines.append(
+        f"opset {graph['opset']}, {graph['parameters']:,} parameters, "
+        f"{graph['weight_bytes'] / 2**20:.2f} MiB of weights"
+    )
+    macs = graph.get("macs")
+    if macs is not None:
+        lines.append(f"{macs:,} multiply-accumulates at {found['axes'] or 'its static shapes'}")
+    rows = [["input", *_tensor(one)] for one in graph["inputs"]]
+    rows += [["output", *_tensor(one)] for one in graph["outputs"]]
+    lines.append(terminal.table(["", "name", "dtype", "shape"], rows))
+    ops = sorted(graph["operators"].items(), key=lambda item: (-item[1], item[0]))
+    lines.append("operators: " + ", ".join(f"{count} {name}" for name, count in ops))
+    lines.append("precision: " + ", ".join(f"{v} {k}" for k, v in graph["precision"].items()))
+    return "\n".join(lines)
+
+
+def _tensor(one: Json) -> list[str]:
+    return [one["name"], one["dtype"], "x".join(str(size) for size in one["shape"])]
+
+
+def _latency(one: Json | None) -> str:
+    return "-" if not one else f"{one['p50_ms']:.3g} ms b{one['batch']}"
+
+
+def _ratio(one: Json | None) -> str:
+    if not one:
+        return "-"
+    span = f" [{one['ci95'][0]:.2f}, {one['ci95'][1]:.2f}]" if one["ci95"] else ""
+    return f"{one['value']:.2f}x{span}"
+
+
+def _score(one: Json | None) -> str:
+    return "-" if not one else f"{one['metric']} {one['value']:.4f}"
+
+
+def _points(one: Json | None) -> str:
+    if not one:
+        return "-"
+    span = f" [{one['ci95'][0]:.2%}, {one['ci95'][1]:.2%}]" if one["ci95"] else ""
+    return f"{one['value']:.2%}{span}"
+
+
+def _size(one: Json | None) -> str:
+    if not one or one["bytes"] is None:
+        return "-"
+    share = f" ({one['bytes'] / one['baseline_bytes']:.0%})" if one["baseline_bytes"] else ""
+    return f"{one['bytes'] / 2**20:.2f} MiB{share}"
+
+
+def _landing(engine: Json | None) -> str:
+    landing = engine and engine["landing"]
+    return "-" if not landing else f"{landing['landed']}/{landing['planned']}"
+
+
+def _evidence(one: Json) -> str:
+    """How each group of figures is known, e.g. "engine compiled, latency predicted"."""
+    parts = [
+        f"{name} {one[name]['evidence']}"
+        for name in ("engine", "latency", "accuracy", "fidelity")
+        if one[name]
+    ]
+    return ", ".join(parts)

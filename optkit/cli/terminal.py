@@ -1,0 +1,139 @@
+"""What the user sees: progress on stderr, results on stdout, errors in three lines.
+
+rich is loaded only when something is drawn; it honours NO_COLOR and TERM=dumb by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from optkit.errors import OptkitError, StorageError, WorkerFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+
+def stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Terminal:
+    """A runner's listener: a live line per step on a terminal, plain lines elsewhere."""
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self.quiet = quiet
+        self.verbose = verbose
+        self._console: Console | None = None
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._said = 0.0
+        self._label = ""
+
+    @property
+    def console(self) -> Console:
+        if self._console is None:
+            self._console = stderr()
+        return self._console
+
+    def start(self, step: str, label: str) -> None:
+        if self.quiet:
+            return
+        self._label = label
+        self._said = time.monotonic()
+        if self.console.is_terminal:
+            from rich.progress import (
+                BarColumn,
+                Progress,
+                SpinnerColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
+
+            self._bar = Progress(
+                SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24),
+                TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True,
+            )  # fmt: skip
+            self._task = self._bar.add_task(label, total=None)
+            self._bar.start()
+        else:
+            self._line(f"  ... {label}")
+
+    def progress(self, what: str, fraction: float) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(
+                self._task, total=1.0, completed=fraction, description=f"{self._label}: {what}"
+            )
+        elif not self.quiet and time.monotonic() - self._said > 10:
+            self._said = time.monotonic()
+            self._line(f"  ... {self._label}: {what} {fraction:.0%}")
+
+    def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
+        self.close()
+        if self.quiet or (hit and not self.verbose):
+            return
+        self._line(f"  {'hit' if hit else f'{seconds:.1f} s':>8}  {label}")
+
+    def note(self, text: str) -> None:
+        self._line(f"  note: {text}")
+
+    def close(self) -> None:
+        """Stop the live line, if there is one."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+    def _line(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+
+def show_error(error: OptkitError, *, verbose: bool = False) -> None:
+    """What is wrong, where, and what to do, on stderr."""
+    console = stderr()
+    where = f"{error.where}: " if error.where else ""
+    console.print("error:", style="bold red", end=" ")
+    console.print(f"{where}{error.message}", markup=False)
+    if error.hint:
+        console.print("hint:", style="bold", end=" ")
+        console.print(error.hint, markup=False)
+    if isinstance(error, WorkerFailed) and error.log.strip():
+        lines = error.log.strip().splitlines()
+        console.print("log:", style="bold")
+        console.print("\n".join(f"  {line}" for line in lines[-(len(lines) if verbose else 12) :]),
+                      markup=False)  # fmt: skip
+
+
+def put_json(value: Any) -> None:
+    """One JSON object on stdout."""
+    put(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def put(text: str) -> None:
+    """A result on stdout. Raises StorageError when nobody can read it there."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError) as error:  # closed pipe, full disk, no fd 1 at all
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StorageError(
+            f"the result could not be written: {error}",
+            where="stdout",
+            hint="finished work is kept; run the same command with an open stdout",
+        ) from error
+
+
+def table(columns: list[str], rows: list[list[str]]) -> str:
+    """Left-aligned columns as plain text, two spaces apart."""
+    cells = [columns, *rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join(line.rstrip() for line in lines)

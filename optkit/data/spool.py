@@ -1,0 +1,533 @@
+"""A spool: samples checked against the model's inputs and kept on disk, read batch by batch.
+
+    folder/00000.safetensors …   batches as they came, tensors "<batch>/<input>", "<batch>|labels"
+    folder/index.json            written last: inputs, batch sizes, one sha256 per sample
+
+Calibration and evaluation read only spools, so a source that yields nonsense is told of before any
+work, and two sources that share samples are found by digest. Memory holds one shard while writing
+and one batch while reading.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optkit.errors import InputRefused, IntegrityError, nearest
+from optkit.runtime import Feed, Progress, TensorInfo
+from optkit.store import storage_errors, write_durably
+
+if TYPE_CHECKING:
+    from optkit.recipe.inputs import InputSpec
+
+SCHEMA = "optkit.spool/v1"
+_INDEX = "index.json"
+_EMBEDDED = "optkit.spool"  # the index in a single file's metadata; one key, so one byte order
+_SHARD_BYTES = 64 << 20
+_DTYPES = frozenset(  # what safetensors gives back as numpy arrays
+    {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
+     "uint16", "uint8", "bool"}
+)  # fmt: skip
+
+Item = Mapping[str, Any] | tuple[Mapping[str, Any], Any]
+"""A feed, or a pair of feed and labels; values are anything `np.asarray` takes."""
+
+Batch = tuple[Feed, np.ndarray | None]
+"""What a spool yields: a feed and its labels, [batch, …], or None."""
+
+
+@dataclass(frozen=True)
+class SpoolInfo:
+    """What was written. `digest` covers samples and labels, whatever batches they came in."""
+
+    samples: int
+    batches: int
+    bytes: int
+    labelled: bool
+    digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def write(
+    batches: Iterable[Item],
+    path: Path,
+    inputs: Sequence[TensorInfo],
+    *,
+    limit_samples: int | None,
+    memory_bytes: int,
+    progress: Progress,
+) -> SpoolInfo:
+    """Check and spool what `batches` yields, at most `limit_samples` samples, into folder `path`.
+
+    Axis 0 of an input is the batch where the model has one: where its size is that of the first
+    input's axis 0. Of a model whose batch size is fixed, whole batches are taken.
+    Raises InputRefused naming sample and input: a missing or unknown name, another dtype or shape,
+    a value that is not finite, labels that do not fit, no samples at all. StorageError: disk full.
+    """
+    writer = _Writer(path, inputs, memory_bytes)
+    for item in batches:
+        feed, labels = _pair(item, writer.samples)
+        left = None if limit_samples is None else limit_samples - writer.samples
+        writer.add(feed, labels, left)
+        if limit_samples is None:
+            progress(f"{writer.samples} samples", 0.0)
+            continue
+        progress(f"{writer.samples} of {limit_samples} samples", writer.samples / limit_samples)
+        if writer.samples >= limit_samples:
+            break
+    return writer.finish()
+
+
+class Spool:
+    """Reads a spool. `len` counts samples; iterating yields (feed, labels) as they were written."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            index = _index(path)
+            if index["schema"] != SCHEMA:
+                raise ValueError(index["schema"])
+            self.inputs = tuple(
+                TensorInfo(i["name"], i["dtype"], tuple(i["shape"])) for i in index["inputs"]
+            )
+            self.digest: str = index["digest"]
+            self.metadata: dict[str, Any] = index["metadata"]
+            self._digests: list[str] = index["digests"]
+            self._rows: list[str] = index["rows"]  # the file each batch is in
+            self.labelled: bool = index["labelled"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise IntegrityError("not a spool of samples, or damaged", where=str(path)) from error
+        self._folder = path if path.is_dir() else path.parent
+        self._batched = _batched(self.inputs)
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches(None)
+
+    def digests(self) -> list[str]:
+        """One sha256 per sample, over its inputs' names, dtypes, shapes and bytes."""
+        return list(self._digests)
+
+    def batches(self, size: int | None) -> Iterator[Batch]:
+        """(feed, labels or None) in order, `size` samples each; None: as they were written.
+
+        Samples of different shapes never meet in one batch, and the last batch may be smaller.
+        Raises InputRefused when the model's batch axis is fixed at another size.
+        """
+        written = self._written()
+        return written if size is None else self._rebatched(written, self._accepted(size))
+
+    def feed(self, size: int) -> Feed:
+        """One feed of exactly `size` samples, the first ones again where there are fewer."""
+        feed, _ = next(self._rebatched(self._written(), self._accepted(size)))
+        turns = np.arange(size) % self._count(feed)
+        return {n: a[turns] if n in self._batched else a for n, a in feed.items()}
+
+    def to_file(self, path: Path, metadata: Mapping[str, str]) -> None:
+        """All batches in one safetensors file, under the names they have in the shards."""
+        from safetensors.numpy import save_file
+
+        tensors: dict[str, np.ndarray] = {}
+        for row, (feed, labels) in enumerate(self):
+            tensors |= {f"{row}/{name}": array for name, array in feed.items()}
+            if labels is not None:
+                tensors[f"{row}|labels"] = labels
+        save_file(tensors, path, dict(metadata))
+
+    def to_file(self, path: Path, metadata: Mapping[str, Any]) -> None:
+        """Write everything, and some JSON to go with it, into one file that `Spool` reads too.
+
+        Holds all samples in memory. Raises StorageError.
+        """
+        arrays: dict[str, np.ndarray] = {}
+        for row, (feed, labels) in enumerate(self):
+            arrays |= _arrays(row, feed, labels)
+        rows = [path.name] * len(self._rows)
+        index = _index_json(self.inputs, self.labelled, self.digest, rows, self._digests, metadata)
+        _save(arrays, path, {_EMBEDDED: index})
+
+    def _written(self) -> Iterator[Batch]:
+        shard = ""
+        file: Any = None
+        for row, name in enumerate(self._rows):
+            if name != shard:
+                shard, file = name, None
+                file = _opened(self._folder / shard)
+            feed = {i.name: file.get_tensor(f"{row}/{i.name}") for i in self.inputs}
+            yield feed, file.get_tensor(f"{row}|labels") if self.labelled else None
+
+    def _accepted(self, size: int) -> int:
+        fixed = _fixed_batch(self.inputs)
+        if size < 1:
+            raise InputRefused(f"no batch has {size} samples")
+        if fixed is not None and size != fixed:
+            raise InputRefused(
+                f"the model's batch size is fixed at {fixed}, {size} was asked for",
+                hint=f"ask for {fixed}, or export the model with a named batch axis",
+            )
+        return size
+
+    def _rebatched(self, written: Iterator[Batch], size: int) -> Iterator[Batch]:
+        waiting: list[Batch] = []  # together fewer than `size`
+        held = 0
+        for feed, labels in written:
+            if waiting and not self._fit(waiting[-1][0], feed):
+                yield self._joined(waiting)
+                waiting, held = [], 0
+            start, count = 0, self._count(feed)
+            while held + count - start >= size:
+                stop = start + size - held
+                yield self._joined([*waiting, self._cut(feed, labels, start, stop)])
+                waiting, held, start = [], 0, stop
+            if start < count:
+                waiting.append(self._cut(feed, labels, start, count))
+                held += count - start
+        if waiting:
+            yield self._joined(waiting)
+
+    def _count(self, feed: Feed) -> int:
+        return _count(feed, self._batched)
+
+    def _cut(self, feed: Feed, labels: np.ndarray | None, start: int, stop: int) -> Batch:
+        part = {n: a[start:stop] if n in self._batched else a for n, a in feed.items()}
+        return part, None if labels is None else labels[start:stop]
+
+    def _fit(self, one: Feed, other: Feed) -> bool:
+        """Whether samples of the two may stand in one batch."""
+        return all(
+            one[n].shape[1:] == other[n].shape[1:]
+            if n in self._batched
+            else np.array_equal(one[n], other[n])
+            for n in one
+        )
+
+    def _joined(self, parts: Sequence[Batch]) -> Batch:
+        feed, labels = parts[0]
+        if len(parts) == 1:
+            return feed, labels
+        joined = {
+            n: np.concatenate([part[n] for part, _ in parts]) if n in self._batched else a
+            for n, a in feed.items()
+        }
+        tags = [labels for _, labels in parts if labels is not None]
+        return joined, np.concatenate(tags) if tags else None
+
+
+def overlap(a: Spool, b: Spool) -> list[tuple[int, int]]:
+    """(index in a, first index in b) of every sample of `a` that is also in `b`."""
+    where: dict[str, int] = {}
+    for index, digest in enumerate(b.digests()):
+        where.setdefault(digest, index)
+    return [(i, where[digest]) for i, digest in enumerate(a.digests()) if digest in where]
+
+
+def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int) -> Feed:
+    """Seeded random values for each input at those axis sizes, the same on every machine.
+
+    Floats are standard normal, or uniform in the input's range; integers uniform in the range, both
+    ends included, else 0 or 1.
+    """
+    random = np.random.default_rng(seed)
+    feed = {}
+    for spec in specs:
+        shape = tuple(sizes[d] if isinstance(d, str) else d for d in spec.info.shape)
+        dtype = np.dtype(spec.info.dtype)
+        values: np.ndarray
+        if dtype.kind != "f":
+            low, high = spec.range or (0, 1)
+            values = random.integers(int(low), int(high), shape, endpoint=True)
+        elif spec.range is None:
+            values = np.asarray(random.standard_normal(shape))
+        else:
+            values = np.asarray(random.uniform(*spec.range, shape))
+        feed[spec.info.name] = np.asarray(values, dtype)
+    return feed
+
+
+class _Writer:
+    """Holds the current shard; `finish` writes the index, without which there is no spool."""
+
+    def __init__(self, path: Path, inputs: Sequence[TensorInfo], memory_bytes: int) -> None:
+        for info in inputs:
+            if info.dtype not in _DTYPES:
+                raise InputRefused(
+                    f"samples of dtype {info.dtype} cannot be kept", where=f"input {info.name!r}"
+                )
+        self.samples = 0
+        self._path = path
+        self._inputs = {info.name: info for info in inputs}
+        self._batched = _batched(inputs)
+        self._fixed = _fixed_batch(inputs)
+        self._memory = memory_bytes
+        self._shard: dict[str, np.ndarray] = {}
+        self._held = 0  # bytes in it
+        self._shards = 0
+        self._bytes = 0
+        self._rows: list[str] = []
+        self._digests: list[str] = []
+        self._labelled: bool | None = None
+        self._label_kind: tuple[str, tuple[int, ...]] | None = None
+        self._labels = hashlib.sha256()
+
+    def add(self, given: Mapping[str, Any], labels: Any, left: int | None) -> None:
+        feed = self._checked(given)
+        count = _count(feed, self._batched)
+        tags = self._checked_labels(labels, count)
+        if left is not None and left < count and self._fixed is None:
+            feed = {n: a[:left] if n in self._batched else a for n, a in feed.items()}
+            tags, count = None if tags is None else tags[:left], left
+        row = len(self._rows)
+        self._digests += _digests(feed, self._batched, count)
+        arrays = _arrays(row, feed, tags)
+        if tags is not None:
+            self._labels.update(tags.tobytes())
+        size = sum(a.nbytes for a in arrays.values())
+        if size > self._memory:
+            raise InputRefused(
+                f"a batch of {size} bytes is over the memory budget of {self._memory}",
+                where=f"sample {self.samples}",
+                hint="yield smaller batches, or raise --memory",
+            )
+        # half: the library holds what it writes once more
+        if self._shard and self._held + size > min(self._memory // 2, _SHARD_BYTES):
+            self._flush()
+        self._held += size
+        self._shard |= arrays
+        self._rows.append(f"{self._shards:05d}.safetensors")
+        self._bytes += size
+        self.samples += count
+
+    def finish(self) -> SpoolInfo:
+        if not self.samples:
+            raise InputRefused(
+                "the source yielded no samples", hint="check its arguments and its data"
+            )
+        self._flush()
+        content = [self._digests, self._label_kind, self._labels.hexdigest()]
+        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        inputs, labelled = tuple(self._inputs.values()), bool(self._labelled)
+        index = _index_json(inputs, labelled, digest, self._rows, self._digests, {})
+        with storage_errors(self._path):
+            write_durably(self._path / _INDEX, index.encode())
+        return SpoolInfo(self.samples, len(self._rows), self._bytes, labelled, digest)
+
+    def _flush(self) -> None:
+        with storage_errors(self._path):
+            self._path.mkdir(parents=True, exist_ok=True)
+        _save(self._shard, self._path / f"{self._shards:05d}.safetensors")
+        self._shard, self._held, self._shards = {}, 0, self._shards + 1
+
+    def _checked(self, given: Mapping[str, Any]) -> Feed:
+        sample = self.samples
+        for name in given:
+            if name not in self._inputs:
+                close, known = nearest(str(name), self._inputs), ", ".join(self._inputs)
+                raise InputRefused(
+                    f"the model has no input {name!r}",
+                    where=f"sample {sample}",
+                    hint=f"did you mean {close[0]!r}?" if close else f"its inputs: {known}",
+                )
+        feed: Feed = {}
+        for name, info in self._inputs.items():
+            if name not in given:
+                raise InputRefused(
+                    f"the feed lacks input {name!r}",
+                    where=f"sample {sample}",
+                    hint=f"it has {', '.join(map(str, given)) or 'nothing'}",
+                )
+            feed[name] = _array(given[name], info, sample)
+        self._check_axes(feed)
+        for name, array in feed.items():
+            self._check_finite(name, array)
+        return feed
+
+    def _check_axes(self, feed: Feed) -> None:
+        """One named axis has one size in all inputs, and nothing is empty."""
+        where = f"sample {self.samples}"
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, info in self._inputs.items():
+            for axis, size in zip(info.shape, feed[name].shape, strict=True):
+                if not size:
+                    raise InputRefused(f"input {name!r} is empty", where=where)
+                if isinstance(axis, str) and sizes.setdefault(axis, (size, name))[0] != size:
+                    other, first = sizes[axis]
+                    raise InputRefused(
+                        f"axis {axis!r} is {other} in input {first!r} and {size} in {name!r}",
+                        where=where,
+                    )
+
+    def _check_finite(self, name: str, array: np.ndarray) -> None:
+        if array.dtype.kind != "f" or np.isfinite(array).all():
+            return
+        wrong = ~np.isfinite(array)
+        index = int(np.argwhere(wrong)[0][0]) if name in self._batched else 0
+        raise InputRefused(
+            f"{int(wrong.sum())} values are not finite (NaN or infinite)",
+            where=f"sample {self.samples + index}, input {name!r}",
+            hint="repair the sample source: such a value would spoil every range",
+        )
+
+    def _checked_labels(self, given: Any, count: int) -> np.ndarray | None:
+        where = f"sample {self.samples}"
+        if self._labelled is None:
+            self._labelled = given is not None
+        if self._labelled != (given is not None):
+            raise InputRefused("some samples have labels and some have none", where=where)
+        if given is None:
+            return None
+        labels = np.atleast_1d(_asarray(given, where))
+        if labels.dtype.name not in _DTYPES:
+            raise InputRefused(
+                f"labels of dtype {labels.dtype} cannot be kept",
+                where=where,
+                hint="labels are numbers, one row per sample",
+            )
+        if len(labels) != count:
+            raise InputRefused(f"{len(labels)} labels for a batch of {count}", where=where)
+        kind = (labels.dtype.name, labels.shape[1:])
+        if self._label_kind not in (None, kind):
+            raise InputRefused(f"labels change from {self._label_kind} to {kind}", where=where)
+        self._label_kind = kind
+        return labels.astype(kind[0], copy=False)  # in this machine's byte order
+
+
+def _pair(item: Any, sample: int) -> tuple[Mapping[str, Any], Any]:
+    feed, labels = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+    if not isinstance(feed, Mapping):
+        raise InputRefused(
+            f"a sample source yields {type(feed).__name__}, not a feed",
+            where=f"sample {sample}",
+            hint="yield {input name: array}, for a task ({input name: array}, labels)",
+        )
+    return feed, labels
+
+
+def _array(value: Any, info: TensorInfo, sample: int) -> np.ndarray:
+    """The value as an array that fits the input. Raises InputRefused otherwise."""
+    where = f"sample {sample}, input {info.name!r}"
+    array = _asarray(value, where)
+    if array.dtype.name != info.dtype:
+        raise InputRefused(
+            f"dtype {array.dtype.name}, the model takes {info.dtype}",
+            where=where,
+            hint=f"convert it in the sample source: array.astype('{info.dtype}')",
+        )
+    fits = array.ndim == len(info.shape) and all(
+        isinstance(want, str) or want == size
+        for want, size in zip(info.shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise InputRefused(
+            f"shape {list(array.shape)}, the model takes [{', '.join(map(str, info.shape))}]",
+            where=where,
+            hint="axis 0 is the batch, also for a single sample",
+        )
+    return array.astype(info.dtype, copy=False)  # in this machine's byte order
+
+
+def _asarray(value: Any, where: str) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except Exception as error:  # whatever __array__ of a foreign class raises
+        told = f"{type(value).__name__} is no array: {error}"
+        raise InputRefused(told, where=where, hint="yield numpy arrays") from error
+
+
+def _arrays(row: int, feed: Feed, labels: np.ndarray | None) -> dict[str, np.ndarray]:
+    """One batch as it is kept. Copies: a source may fill the same buffer again, and slices are not
+    contiguous."""
+    named = {f"{row}/{name}": array for name, array in feed.items()}
+    if labels is not None:
+        named[f"{row}|labels"] = labels
+    return {name: np.array(array, order="C") for name, array in named.items()}
+
+
+def _index_json(
+    inputs: Sequence[TensorInfo],
+    labelled: bool,
+    digest: str,
+    rows: Sequence[str],
+    digests: Sequence[str],
+    metadata: Mapping[str, Any],
+) -> str:
+    return json.dumps(
+        {
+            "schema": SCHEMA, "inputs": [asdict(info) for info in inputs], "labelled": labelled,
+            "digest": digest, "rows": rows, "digests": digests, "metadata": dict(metadata),
+        }
+    )  # fmt: skip
+
+
+def _index(path: Path) -> dict[str, Any]:
+    """The index of a folder, or the one inside a single file."""
+    if not path.is_file():
+        found = json.loads((path / _INDEX).read_bytes())
+    else:
+        found = json.loads(_opened(path).metadata()[_EMBEDDED])
+    if not isinstance(found, dict):
+        raise ValueError(type(found))
+    return found
+
+
+def _opened(path: Path) -> Any:
+    from safetensors import safe_open
+
+    try:
+        return safe_open(path, framework="numpy")
+    except Exception as error:  # the library's own class, or an OSError
+        raise IntegrityError("a file of samples is damaged", where=str(path)) from error
+
+
+def _save(
+    arrays: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """`save_file` with StorageErrors: the library hides an OSError in a class of its own."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    with storage_errors(path):
+        try:
+            save_file(arrays, path, metadata)
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))
+            number = int(code[1]) if code else errno.EIO
+            raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def _batched(inputs: Sequence[TensorInfo]) -> frozenset[str]:
+    """The inputs whose axis 0 is the batch: of the same name or size as the first input's."""
+    batch = next((info.shape[0] for info in inputs if info.shape), None)
+    return frozenset(info.name for info in inputs if info.shape and info.shape[0] == batch)
+
+
+def _fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
+    batch = next((info.shape[0] for info in inputs if info.shape), None)
+    return batch if isinstance(batch, int) else None
+
+
+def _count(feed: Feed, batched: frozenset[str]) -> int:
+    return next((len(feed[name]) for name in feed if name in batched), 1)
+
+
+def _digests(feed: Feed, batched: frozenset[str], count: int) -> list[str]:
+    found = []
+    for index in range(count):
+        hasher = hashlib.sha256()
+        for name in sorted(feed):
+            array = feed[name][index] if name in batched else feed[name]
+            hasher.update(json.dumps([name, array.dtype.name, array.shape]).encode())
+            hasher.update(np.ascontiguousarray(array).tobytes())
+        found.append(hasher.hexdigest())
+    return found

@@ -1,0 +1,89 @@
+"""What a fusion rule is, and the log of what rules did.
+
+A rule looks at one node. `check` answers None (not its pattern), `Declined` (its pattern, but a
+guard does not hold: why), or a match; `rewrite` takes the match and changes the graph. Every
+rewrite removes a node, shortens a path or makes an input constant, so applying them ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+import onnx_ir as ir
+
+GROWTH_LIMIT_BYTES = 1 << 18
+"""A rewrite may add at most this much to the model's weights."""
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class Declined:
+    """The pattern is there and is left alone."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rule(Generic[M]):
+    """`ops`: op types it looks at (empty: all). `rewrite` returns one line on what it did."""
+
+    name: str
+    ops: frozenset[str]
+    check: Callable[[ir.Node], M | Declined | None]
+    rewrite: Callable[[M], str]
+
+
+@dataclass(frozen=True)
+class FusionEntry:
+    """One rule at one node."""
+
+    rule: str
+    node: str
+    outcome: Literal["applied", "declined"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class FusionLog:
+    """What was done and, at nodes that are still there, what was declined and why."""
+
+    entries: tuple[FusionEntry, ...]
+    nodes_before: int
+    nodes_after: int
+    counts: dict[str, int] = field(init=False)  # rule → times applied
+
+    def __post_init__(self) -> None:
+        applied = Counter(e.rule for e in self.entries if e.outcome == "applied")
+        object.__setattr__(self, "counts", dict(sorted(applied.items())))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def keeps_output(result: ir.Value, source: ir.Value) -> Declined | None:
+    """Why `source` cannot stand for `result`; None if it can."""
+    if not result.is_graph_output():
+        return None
+    if source.producer() is None or source.is_graph_output():
+        return Declined("its result is a graph output that must keep a node of its own")
+    return None
+
+
+def replace(result: ir.Value, source: ir.Value) -> None:
+    """Let `source` stand for `result` everywhere. A graph output keeps its name and shape."""
+    is_output = result.is_graph_output()
+    result.replace_all_uses_with(source, replace_graph_outputs=True)
+    if is_output:
+        source.name = result.name
+        source.shape = result.shape if result.shape is not None else source.shape
+
+
+def remove(node: ir.Node) -> None:
+    """Take a node whose results nobody uses out of its graph."""
+    graph = node.graph
+    assert graph is not None
+    graph.remove(node, safe=True)

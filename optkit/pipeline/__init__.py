@@ -1,0 +1,462 @@
+"""The story on one page, and the only place that knows the order.
+
+    source ─export→ graph ─fuse→ graph ─┬─ calibrate (FP32) → statistics ─┐
+                                        └─ cast FP16 (TensorRT family) ───┼─ quantize → graph ─compile→ engine
+                                                           └─ baseline graph ──────────────compile→ engine
+    both engines ─measure or predict→ latency;  both graphs ─evaluate→ accuracy ─gate→ verdict → artifact
+
+Each arrow is a step of the store, so running a build again is resuming it. On `cpu` there is no
+cast: carriers and baseline are FP32. `findings` turns the steps' results into figures and a
+verdict, `delivery` into an artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optkit import precision as precisions
+from optkit import runtime, store
+from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing
+from optkit.execute.runner import Input, Runner, installed
+from optkit.recipe import Recipe
+from optkit.runtime import BuildSpec, Evidence, TensorInfo
+from optkit.steps import GRAPH, SIMULATION, STEPS
+from optkit.store import Entry
+from optkit.target import Target
+
+_EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch"}
+_VERSIONED = ("optkit", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu",
+              "tensorrt-rtx", "tensorrt", "numpy", "ml-dtypes")  # fmt: skip
+# Both families, always: so statistics are shared by all targets, whichever is asked for first.
+_FAMILIES = ("tensorrt-rtx", "onnxruntime")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A staged file or folder: what the store knows it by, and where it lies."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model for one target in one precision.
+
+    `graph`, `calibration`: in the store already when they came from memory (an nn.Module, a
+    loader); otherwise the recipe says where they come from. `code`: the folder from which
+    package.module:factory is imported.
+    """
+
+    recipe: Recipe
+    target: Target
+    precision: str
+    graph: Input | None = None
+    calibration: Input | None = None
+    code: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.recipe.name}-{self.target.name}-{self.precision}"
+
+    @property
+    def batch(self) -> int | None:
+        """The batch size that is tuned for; None for a model without such an axis."""
+        axis = self.recipe.axis_ranges().get("batch")
+        return axis.opt if axis else None
+
+
+@dataclass
+class Build:
+    """What the chain made: store entries by role, and facts about the job. All of it is on disk."""
+
+    job: Job
+    backend: str | None  # None: nothing compiles here for this target
+    pending: tuple[str, ...]
+    baseline_precision: str
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    specs: dict[str, BuildSpec] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    @property
+    def is_baseline(self) -> bool:
+        """FP16 on a GPU, FP32 on `cpu`: the candidate is the baseline itself."""
+        return self.job.precision == self.baseline_precision
+
+    @property
+    def measured(self) -> bool:
+        """Whether the target is this machine, so that running the graph is measuring it."""
+        return self.job.target.name == "cpu"
+
+    @property
+    def simulation(self) -> str:
+        """The file of `entries["graph"]` that ONNX Runtime runs for accuracy."""
+        return SIMULATION if SIMULATION in self.entries["graph"].files else GRAPH
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence.MEASURED if self.measured else Evidence.SIMULATED
+
+
+def run(job: Job, runner: Runner, stages: Sequence[Stage]) -> Build:
+    """The chain for one job, as far as `stages` go. Raises whatever a step raises; finished steps
+    stay in the store, so that the same call goes on where this one ended."""
+    made = check(job)
+    for stage in stages:
+        stage(made, runner)
+    return made
+
+
+def check(job: Job) -> Build:
+    """Refuse before work what cannot end well: precision, target, toolchain.
+
+    Raises Impossible (the target's matrix says no), UnknownName (not built), ToolchainMissing.
+    """
+    check_pair(job.target, job.precision)
+    here, pending = None, []
+    for option in job.target.default_backends:
+        if here is None and runtime.backend(option.name).offline(job.target) is None:
+            here = option.name
+        else:
+            pending.append(option.name)
+    _check_toolchain(job, here)
+    return Build(job, here, tuple(pending), "fp32" if job.target.name == "cpu" else "fp16")
+
+
+def check_pair(target: Target, precision: str) -> None:
+    """Whether this precision can be had on this target at all. Raises Impossible or UnknownName."""
+    if precision in target.precisions:
+        reason = target.why_not(precision)
+        if reason is not None:
+            can = [name for name in precisions.PRECISIONS if target.supports(name)]
+            hint = (
+                f"{target.name} takes {', '.join(can)}" if can else "`optkit targets` lists others"
+            )
+            raise Impossible(reason, where=f"{target.name} × {precision}", hint=hint)
+    precisions.precision(precision)
+
+
+def export(made: Build, runner: Runner) -> None:
+    """source → graph: ONNX, opset ≥ 21, compared with the model it came from."""
+    job = made.job
+    if job.graph is not None:
+        entry = runner.step(
+            STEPS["adopt"].kind, "adopt the exported graph", {"model": job.graph}, {}
+        )
+    else:
+        entry = _export(job, runner)
+    made.entries["source"] = entry
+    declared = [[name, part.dtype, part.shape] for name, part in job.recipe.inputs.items()]
+    made.inputs = _infos(entry.meta.get("inputs", declared))
+    made.outputs = _infos(entry.meta.get("outputs", []))
+
+
+def fuse(made: Build, runner: Runner) -> None:
+    """graph → graph: the `standard` form, compared before and after."""
+    inputs = {"graph": made.entries["source"]}
+    made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", inputs, _sizes(made))
+
+
+def collect(made: Build, runner: Runner) -> None:
+    """Samples for calibration and evaluation, spooled once; a sample must not serve both."""
+    recipe, job = made.job.recipe, made.job
+    if job.calibration is not None:
+        made.entries["calibration"] = job.calibration
+    elif recipe.calibration is not None:
+        made.entries["calibration"] = _samples(made, runner, "calibration")
+    if recipe.eval is not None:
+        made.entries["evaluation"] = _samples(made, runner, "evaluation")
+    found = made.entries.keys() & {"calibration", "evaluation"}
+    if len(found) == 2 and made.entries["evaluation"].files and made.entries["calibration"].files:
+        _keep_apart(made)
+    if found:
+        made.entries["probe"] = made.entries.get("evaluation") or made.entries["calibration"]
+    else:
+        made.entries["probe"] = runner.step(STEPS["random"].kind, "random inputs", {}, _sizes(made))
+
+
+def carry(made: Build, runner: Runner) -> None:
+    """The carriers: FP16 on GPUs, FP32 on a CPU. The carrier graph is the baseline's graph too."""
+    fused = made.entries["fused"]
+    made.entries["cast"] = runner.step(STEPS["cast"].kind, "cast to FP16", {"graph": fused}, {})
+    made.entries["baseline"] = made.entries["cast"] if made.baseline_precision == "fp16" else fused
+
+
+def quantize(made: Build, runner: Runner) -> None:
+    """Statistics of the FP32 graph, then Q/DQ on the carrier as the backend's rules want it."""
+    job, fused = made.job, made.entries["fused"]
+    if not precisions.precision(job.precision).quantized:
+        made.entries["graph"] = made.entries["cast"] if job.precision == "fp16" else fused
+        return
+    if "calibration" not in made.entries:
+        raise InputRefused(
+            f"{job.precision} needs calibration samples and the recipe names none",
+            where=job.recipe.name,
+            hint="add `calibration: {source: ...}` to the recipe, or build --precision fp16",
+        )
+    settings = calibration_of(job.recipe)
+    rules = {name: runtime.backend(name).rules(job.target, job.precision) for name in _FAMILIES}
+    statistics = runner.step(
+        STEPS["calibrate"].kind,
+        "calibrate",
+        {"graph": fused, "samples": made.entries["calibration"]},
+        {"precision": job.precision, "batch": job.batch and settings["batch"],
+         "families": [rule.to_json() for rule in rules.values()]},
+        {"memory": runner.limits.memory_bytes},
+    )  # fmt: skip
+    family = "onnxruntime" if (made.backend or made.pending[0]) == "onnxruntime" else "tensorrt-rtx"
+    made.entries["statistics"] = statistics
+    made.entries["graph"] = runner.step(
+        STEPS["quantize"].kind,
+        f"quantize to {job.precision}",
+        {"fused": fused, "carrier": made.entries["baseline"], "statistics": statistics},
+        {"precision": job.precision, "method": settings["method"],
+         "percentile": settings["percentile"], "carrier": made.baseline_precision,
+         "rules": rules[family].to_json()},
+    )  # fmt: skip
+
+
+def compile_(made: Build, runner: Runner) -> None:
+    """graph → engine, for candidate and baseline, with the backend's own layer list."""
+    for role, graph, precision in (
+        ("engine", made.entries["graph"], made.job.precision),
+        ("baseline_engine", made.entries["baseline"], made.baseline_precision),
+    ):
+        backend = runtime.backend(made.backend or made.pending[0])
+        spec = backend.spec(made.inputs, made.job.target, precision, made.job.recipe.axis_ranges())
+        made.specs[role] = spec
+        if made.backend is not None:
+            made.entries[role] = runner.step(
+                STEPS["compile"].kind,
+                f"compile {precision} for {made.job.target.name}",
+                {"graph": graph},
+                {"backend": made.backend, "spec": spec.to_json(), "planned": _planned(graph),
+                 "versions": backend.versions(), "host": _host(made)},
+            )  # fmt: skip
+
+
+def evaluate(made: Build, runner: Runner) -> None:
+    """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
+    samples, entries = made.entries.get("evaluation"), made.entries
+    reference = entries["cast"] if made.measured else entries["fused"]
+    roles = {
+        "candidate": (entries["graph"], made.simulation, made.evidence),
+        "baseline": (entries["baseline"], GRAPH, made.evidence),
+        "reference": (reference, GRAPH, Evidence.SIMULATED),
+    }
+    for role, (graph, file, evidence) in roles.items():
+        params = {"file": file, "batch": made.job.batch, "evidence": evidence}
+        if samples is not None:
+            task, here = _task(made, samples)
+            entries[f"{role}_score"] = runner.step(
+                STEPS["evaluate"].kind,
+                f"evaluate {role}",
+                {"graph": graph, "samples": samples},
+                {**params, **task},
+                here,
+            )
+        entries[f"{role}_fidelity"] = runner.step(
+            STEPS["compare"].kind,
+            f"compare {role} with FP32",
+            {"graph": graph, "reference": entries["fused"], "samples": entries["probe"]},
+            params,
+        )
+
+
+def time(made: Build, runner: Runner) -> None:
+    """Latency: measured beside the baseline where the target is this machine, else predicted."""
+    bench, entries = made.job.recipe.bench, made.entries
+    batches = sorted({*bench.batches, made.job.batch}) if made.job.batch else [1]
+    if made.measured:
+        entries["latency"] = runner.step(
+            STEPS["bench"].kind,
+            "measure latency",
+            {"graph": entries["graph"], "baseline": entries["baseline"], "samples": entries["probe"]},
+            {"batches": batches, "seconds": bench.seconds, "warmup_seconds": bench.warmup_seconds,
+             "threads": bench.threads, "host": made.job.target.fingerprint()},
+        )  # fmt: skip
+        return
+    sizes = {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}
+    for role, graph, engine in (
+        ("latency", "graph", entries.get("engine")),
+        ("baseline_latency", "baseline", entries.get("baseline_engine")),
+    ):
+        entries[role] = runner.step(
+            STEPS["predict"].kind,
+            "predict latency",
+            {"graph": entries[graph]},
+            {"name": made.job.target.name, "target": made.job.target.fingerprint(), "axes": sizes,
+             "batch": made.job.batch or 1, "engine": engine and engine.meta.get("engine")},
+        )  # fmt: skip
+
+
+Stage = Callable[[Build, Runner], None]
+
+EXPORT: tuple[Stage, ...] = (export,)
+FUSE: tuple[Stage, ...] = (export, fuse)
+QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, carry, quantize)
+COMPILE: tuple[Stage, ...] = (*QUANTIZE, compile_)
+EVAL: tuple[Stage, ...] = (*QUANTIZE, evaluate)
+BENCH: tuple[Stage, ...] = (*COMPILE, time)
+BUILD: tuple[Stage, ...] = (*COMPILE, evaluate, time)
+
+
+def identity(made: Build) -> str:
+    """`manifest.digest`: what was built, without engine bytes, timings, measurements and paths."""
+    entries = made.entries
+    return store.digest_json(
+        {
+            "recipe": made.job.recipe.to_json(),
+            "target": made.job.target.name,
+            "precision": made.job.precision,
+            "graph": entries["graph"].files[GRAPH],
+            "baseline": entries["baseline"].files[GRAPH],
+            "statistics": entries["statistics"].digest if "statistics" in entries else None,
+            "assignment": entries["graph"].meta.get("assignment"),
+            "spec": {role: spec.to_json() for role, spec in sorted(made.specs.items())},
+            "versions": tool_versions(),
+        }
+    )
+
+
+def tool_versions() -> dict[str, str]:
+    """Installed versions of everything that a build may depend on."""
+    return {name: found for name in _VERSIONED if (found := installed(name)) is not None}
+
+
+def calibration_of(recipe: Recipe) -> dict[str, Any]:
+    """Method, percentile and batch; the defaults when the samples came from memory."""
+    from optkit.recipe import Calibration
+
+    found = recipe.calibration or Calibration(source="memory")
+    return {"method": found.method, "percentile": found.percentile, "batch": found.batch}
+
+
+def _check_toolchain(job: Job, here: str | None) -> None:
+    """Every distribution the chain will need, by name only: nothing is imported."""
+    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
+    if len(both) == 2:
+        raise ToolchainMissing(
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files",
+            where="environment",
+            hint="pip uninstall both, then install one: optkit[cpu] or optkit[gpu]",
+        )
+    needed = ["onnxruntime"] if not both else []
+    if here == "tensorrt-rtx":
+        needed.append("tensorrt-rtx")
+    source = job.recipe.source
+    if job.graph is None and source is not None and source.kind != "onnx":
+        needed += ["torch", "onnxscript"]
+    for name in needed:
+        if installed(name) is None:
+            raise ToolchainMissing(
+                f"{name} is not installed",
+                where=job.name,
+                hint=f"pip install 'optkit[{_EXTRAS[name]}]'",
+            )
+
+
+def _export(job: Job, runner: Runner) -> Entry:
+    from optkit import stage
+
+    source, objects = job.recipe.source, runner.store.objects
+    if source is None:
+        raise InputRefused(
+            "no model", where=job.recipe.name, hint="name MODEL, or `model:` in the recipe"
+        )
+    recipe = job.recipe.to_json()
+    described = job.recipe.describe()
+    params = {"kind": source.kind, "inputs": described, "axes": recipe["axes"]}
+    label = f"export {job.recipe.name}"
+    if source.kind == "onnx":
+        model = stage.stage_onnx(source.place.path, objects)
+        # its axes are its own, so profiles on the command line do not export it anew
+        params = {"kind": "onnx", "inputs": described}
+        return runner.step(STEPS["export"].kind, label, {"model": _foreign(model)}, params)
+    if source.kind == "pt2":
+        archive = stage.stage_pt2(source.place.path, objects)
+        return runner.step(STEPS["export"].kind, label, {"model": _foreign(archive)}, params)
+    params |= {"factory": recipe["model"]["factory"], "args": dict(source.args)}
+    inputs: dict[str, Input] = {}
+    if source.weights is not None:
+        inputs["weights"] = _foreign(stage.stage_weights(source.weights.path, objects))
+    here = {
+        "file": None if source.place is None else str(source.place.path),
+        "module": source.module,
+        "attribute": source.attribute,
+        "code": None if job.code is None else str(job.code),
+    }
+    return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here)
+
+
+def _foreign(staged: Any) -> Foreign:
+    return Foreign(staged.path, staged.sha256)
+
+
+def _samples(made: Build, runner: Runner, role: str) -> Entry:
+    recipe = made.job.recipe
+    if role == "calibration":
+        place, settings = recipe.calibration_source, recipe.calibration
+        params = {"limit": settings.samples, "function": place.attribute or "samples"}
+    else:
+        place, settings = recipe.eval_task, recipe.eval
+        params = {"limit": None, "function": "samples"}
+    return runner.step_reading_code(
+        STEPS["collect"].kind,
+        f"collect {role} samples",
+        {},
+        {**params, "what": str(place), "args": dict(settings.args), "inputs": recipe.describe(made.inputs),
+         "labelled": role == "evaluation"},
+        {"path": str(place.path), "memory": runner.limits.memory_bytes // 4},
+    )  # fmt: skip
+
+
+def _keep_apart(made: Build) -> None:
+    from optkit.data.spool import Spool, overlap
+
+    shared = overlap(
+        Spool(made.entries["calibration"].path), Spool(made.entries["evaluation"].path)
+    )
+    if shared:
+        first = shared[0]
+        raise InputRefused(
+            f"{len(shared)} calibration samples are also evaluation samples; the first is "
+            f"calibration sample {first[0]}, evaluation sample {first[1]}",
+            where=made.job.recipe.name,
+            hint="calibrate on data that the task does not score, or the accuracy means nothing",
+        )
+
+
+def _task(made: Build, samples: Entry) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The task's score function: its code's digest is what matters, its path only where it is."""
+    place = made.job.recipe.eval_task
+    code = samples.meta.get("reads", {}).get("files", {})
+    digest = store.digest_json(sorted(code.values()))
+    params = {"task": str(place), "code": digest, "metric": samples.meta.get("metric")}
+    return params, {"path": str(place.path)}
+
+
+def _planned(graph: Entry) -> dict[str, str]:
+    from optkit.assignment import Assignment
+
+    found = graph.meta.get("assignment")
+    return Assignment.from_json(found).quantized() if found else {}
+
+
+def _host(made: Build) -> dict[str, Any] | None:
+    """ONNX Runtime optimizes for the CPU it runs on; a TensorRT-RTX engine is the same anywhere."""
+    return made.job.target.fingerprint() if made.measured else None
+
+
+def _sizes(made: Build) -> dict[str, Any]:
+    """Inputs and axis ranges: what random feeds are drawn from."""
+    recipe = made.job.recipe
+    return {"axes": recipe.to_json()["axes"], "inputs": recipe.describe(made.inputs)}
+
+
+def _infos(rows: Sequence[Any]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(name, dtype, tuple(shape)) for name, dtype, shape in rows)

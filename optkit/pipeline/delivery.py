@@ -1,0 +1,117 @@
+"""The artifact: what was built and what is known of it, in one folder that stands alone.
+
+    model.onnx (+ data)     the graph that was compiled      simulation.onnx  its FP32-carrier twin
+    <backend>.engine        the engine, where there is one   baseline/        the same of the baseline
+    report.json/.html/.md   all figures with their evidence  recipe.yaml      a record, never executed
+    eval.safetensors        evaluation samples, so that accuracy can be measured on another host
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from optkit import artifact, pipeline
+from optkit.artifact import Manifest
+from optkit.pipeline import Build
+from optkit.pipeline.findings import Judged
+from optkit.report import to_html, to_markdown
+from optkit.steps import GRAPH, SIMULATION
+from optkit.store import Entry, fsync_dir, storage_errors
+
+_DETAILS = "details.json"
+
+
+def deliver(made: Build, judged: Judged, out: Path, embed_eval: int) -> Path:
+    """Write the artifact `out/<name>`, replacing an older one at once. Returns its folder."""
+    entries = made.entries
+    files: dict[str, Path | bytes] = {
+        **_graph(entries["graph"], ""),
+        **_graph(entries["baseline"], "baseline/"),
+        **_engine(entries.get("baseline_engine"), "baseline/"),
+        **_engine(entries.get("engine"), ""),
+        "report.json": _text(json.dumps(judged.report, indent=1, sort_keys=True)),
+        "report.html": _text(to_html(judged.report)),
+        "report.md": _text(to_markdown(judged.report)),
+        "recipe.yaml": _yaml(made.job.recipe.to_json()),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        samples = _samples(made, Path(folder) / "eval.safetensors", embed_eval)
+        if samples is not None:
+            files["eval.safetensors"] = samples
+        engine = _engine(entries.get("engine"), "")
+        manifest = Manifest(
+            name=made.job.name,
+            target=made.job.target.name,
+            precision=made.job.precision,
+            digest=pipeline.identity(made),
+            recipe=made.job.recipe.to_json(),
+            inputs=made.inputs,
+            outputs=made.outputs,
+            versions=pipeline.tool_versions(),
+            result=judged.result,
+            engine={"backend": str(made.backend), "file": next(iter(engine), GRAPH)}
+            if made.backend
+            else None,
+        )
+        return artifact.write(out, manifest, files).path
+
+
+def copy_out(entry: Entry, out: Path, details: dict[str, Any]) -> list[str]:
+    """A step's files and its details as JSON in a new folder `out`, which appears whole."""
+    with storage_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        try:
+            for name in entry.files:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(entry.file(name), folder / name)
+            (folder / _DETAILS).write_text(json.dumps(details, indent=1))
+            folder.chmod(0o755)
+            folder.rename(out)
+            fsync_dir(out.parent)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    return sorted([*entry.files, _DETAILS])
+
+
+def _graph(entry: Entry, prefix: str) -> dict[str, Path | bytes]:
+    """The graph's files. A baseline has no simulation: its graph is its own."""
+    names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
+    return {f"{prefix}{name}": entry.file(name) for name in names}
+
+
+def _engine(entry: Entry | None, prefix: str) -> dict[str, Path | bytes]:
+    """The engine file; none where the engine is the graph itself (ONNX Runtime)."""
+    if entry is None or entry.meta["engine"]["backend"] == "onnxruntime":
+        return {}
+    name = entry.meta["engine"]["file"]
+    return {f"{prefix}{name}": entry.file(name)}
+
+
+def _samples(made: Build, file: Path, limit: int) -> Path | None:
+    from optkit.data.spool import Spool
+
+    entry = made.entries.get("evaluation")
+    if entry is None or sum(entry.file(name).stat().st_size for name in entry.files) > limit:
+        return None
+    Spool(entry.path).to_file(file, {"metric": entry.meta["metric"]})
+    return file
+
+
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+def _yaml(data: dict[str, Any]) -> bytes:
+    from ruamel.yaml import YAML
+
+    buffer = io.BytesIO()
+    buffer.write(b"# A record of the recipe as it was resolved. It is never executed.\n")
+    YAML(typ="safe", pure=True).dump(data, buffer)
+    return buffer.getvalue()

@@ -1,0 +1,227 @@
+"""From what the steps left on disk to figures, a verdict, the result object and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from optkit import pipeline
+from optkit.assignment import Assignment
+from optkit.benchmarking import accuracy, gates
+from optkit.execute.runner import Record
+from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
+from optkit.pipeline import Build
+from optkit.report import document
+from optkit.report.document import Rewrites
+from optkit.report.result import Findings, Run, Side, result
+from optkit.runtime import Engine, Evidence
+from optkit.steps import SCORES, TIMES
+from optkit.store import Entry
+
+_NOTES = {
+    "tensorrt-rtx": "compiled here without the device; never run",
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A finished build: the result object, the report document, and the records behind them."""
+
+    result: dict[str, Any]
+    report: dict[str, Any]
+    findings: Findings
+
+
+def judge(
+    made: Build,
+    records: list[Record],
+    *,
+    artifact: str,
+    scores: Mapping[str, Score] | None = None,
+) -> Judged:
+    """All figures of a build. `scores`: by role, when they came from the caller's own evaluation."""
+    times = latencies(made)
+    if made.is_baseline:  # one model under two names: nothing to tell apart
+        times["baseline"] = times["engine"]
+    sides = _sides(made, times, dict(scores) if scores is not None else task_scores(made))
+    found = _findings(made, sides, times)
+    run = Run(_seconds(records), sum(record.hit for record in records))
+    outcome = result(
+        sides["candidate"],
+        sides["baseline"],
+        found,
+        run,
+        model=made.job.recipe.name,
+        target=made.job.target.name,
+        artifact=artifact,
+        references=[sides["reference"]] if sides["reference"].accuracy else [],
+        pending=[{"backend": name, "finish": f"optkit finish {artifact}"} for name in made.pending],
+    )
+    report = document.compose(
+        outcome,
+        sides["candidate"],
+        sides["baseline"],
+        found,
+        latencies=times,
+        rewrites=_rewrites(made),
+        conditions=made.entries["latency"].meta.get("conditions", {}),
+        provenance=_provenance(made, records),
+    )
+    return Judged(outcome, report, found)
+
+
+def latencies(made: Build) -> dict[str, list[Latency]]:
+    """role ("engine", "baseline") → one Latency per batch size."""
+    entry = made.entries["latency"]
+    if made.measured:
+        times = _arrays(entry, TIMES)
+        return {
+            role: [
+                replace(
+                    Latency.from_json(row[role]),
+                    samples_ms=tuple(times[f"{role}/{row[role]['batch']}"].tolist()),
+                )
+                for row in entry.meta["rows"]
+            ]
+            for role in ("engine", "baseline")
+        }
+    return {
+        "engine": [Latency.from_json(entry.meta["latency"])],
+        "baseline": [Latency.from_json(made.entries["baseline_latency"].meta["latency"])],
+    }
+
+
+def speedups(made: Build, times: Mapping[str, list[Latency]]) -> dict[int, Difference]:
+    """batch → baseline latency over candidate latency."""
+    if made.measured:
+        rows = made.entries["latency"].meta["rows"]
+        return {row["engine"]["batch"]: Difference.from_json(row["speedup"]) for row in rows}
+    pairs = zip(times["engine"], times["baseline"], strict=True)
+    return {
+        one.batch: Difference(base.p50_ms / one.p50_ms, None, Evidence.PREDICTED)
+        for one, base in pairs
+    }
+
+
+def task_scores(made: Build) -> dict[str, Score]:
+    """role → Score with its per-sample scores, for the roles that were evaluated."""
+    found = {}
+    for role in ("candidate", "baseline", "reference"):
+        entry = made.entries.get(f"{role}_score")
+        if entry is not None:
+            per_sample = tuple(_arrays(entry, SCORES)["per_sample"].tolist())
+            found[role] = replace(Score.from_json(entry.meta["score"]), per_sample=per_sample)
+    return found
+
+
+def fidelity(made: Build, role: str = "candidate") -> Fidelity:
+    return Fidelity.from_json(made.entries[f"{role}_fidelity"].meta["fidelity"])
+
+
+def _sides(
+    made: Build, times: Mapping[str, list[Latency]], scores: Mapping[str, Score]
+) -> dict[str, Side]:
+    backend = made.backend or made.pending[0]
+
+    def side(precision: str, engine: str, role: str, latency: str) -> Side:
+        compiled = _engine(made, engine)
+        evidence = Evidence.MEASURED if made.measured else Evidence.COMPILED
+        return Side(
+            precision,
+            backend,
+            compiled,
+            evidence if compiled else Evidence.PENDING,
+            _note(made, backend),
+            _at(times[latency], made.job.batch),
+            scores.get(role),
+        )
+
+    candidate = side(made.job.precision, "engine", "candidate", "engine")
+    return {
+        "candidate": candidate,
+        "baseline": candidate
+        if made.is_baseline
+        else side(made.baseline_precision, "baseline_engine", "baseline", "baseline"),
+        "reference": Side("fp16" if made.measured else "fp32", accuracy=scores.get("reference")),
+    }
+
+
+def _findings(
+    made: Build, sides: Mapping[str, Side], times: Mapping[str, list[Latency]]
+) -> Findings:
+    candidate, baseline = sides["candidate"], sides["baseline"]
+    latency = candidate.latency
+    speedup = speedups(made, times).get(latency.batch) if latency else None
+    if made.is_baseline and speedup is not None:
+        speedup = Difference(1.0, Interval(1.0, 1.0), speedup.evidence)
+    drop, pair = None, None
+    if candidate.accuracy and baseline.accuracy:
+        pair = (baseline.accuracy, candidate.accuracy)
+        drop = accuracy.drop(*pair)
+    likeness = fidelity(made)
+    verdict = gates.judge(
+        made.job.recipe.gates,
+        drop=drop,
+        scores=pair,
+        fidelity=likeness,
+        latency=latency,
+        speedup=speedup,
+        size_bytes=candidate.engine.bytes if candidate.engine else None,
+    )
+    return Findings(likeness, speedup, drop, verdict)
+
+
+def _note(made: Build, backend: str) -> str | None:
+    option = next((o for o in made.job.target.backends if o.name == backend), None)
+    if made.backend is None:
+        return "no engine can be built on this machine"
+    return (option.note if option else None) or _NOTES.get(backend)
+
+
+def _at(times: list[Latency], batch: int | None) -> Latency:
+    return next((one for one in times if one.batch == batch), times[0])
+
+
+def _engine(made: Build, role: str) -> Engine | None:
+    entry = made.entries.get(role)
+    return Engine.from_json(entry.meta["engine"]) if entry else None
+
+
+def _rewrites(made: Build) -> Rewrites:
+    graph = made.entries["graph"].meta
+    assignment = graph.get("assignment")
+    return Rewrites(
+        made.entries["fused"].meta["log"],
+        made.entries["cast"].meta["log"] if made.baseline_precision == "fp16" else {},
+        graph["log"] if assignment else {},
+        Assignment.from_json(assignment) if assignment else Assignment(),
+    )
+
+
+def _provenance(made: Build, records: list[Record]) -> dict[str, Any]:
+    entries = made.entries
+    return {
+        "recipe": made.job.recipe.to_json(),
+        "digests": {
+            "build": pipeline.identity(made),
+            **{role: entries[role].digest for role in sorted(entries)},
+        },
+        "versions": pipeline.tool_versions(),
+        "steps": [asdict(record) for record in records],
+        "build_spec": {role: spec.to_json() for role, spec in made.specs.items()},
+    }
+
+
+def _seconds(records: list[Record]) -> dict[str, float]:
+    spent: dict[str, float] = {}
+    for record in records:
+        spent[record.step] = round(spent.get(record.step, 0.0) + record.seconds, 3)
+    return {**spent, "total": round(sum(spent.values()), 3)}
+
+
+def _arrays(entry: Entry, name: str) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    found: dict[str, Any] = load_file(entry.file(name))
+    return found

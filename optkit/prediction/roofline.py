@@ -1,0 +1,122 @@
+"""Latency from the roofline of a target: a bound, not an estimate.
+
+A layer that does F operations and moves B bytes on a device of peak P and bandwidth W takes
+
+    max(F / P, B / W)  ≤  t  ≤  F / P + B / W
+
+the left side where computing and moving overlap perfectly, the right side where they take turns
+(Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009; the pair of bounds as in jax-ml's
+"How to Scale Your Model"). The layers of a model run one after another, so both sides add up.
+F is two operations per multiply-accumulate, P the dense peak of the dtype the layer multiplies in,
+B every activation and constant at the layer's border.
+
+Both sides leave out launch overhead and assume the peak is reached; real kernels are slower.
+Tensors that stay in the L2 cache between layers are counted as if they went through memory; there,
+real kernels can be faster. A fitted model can replace this behind the same signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from optkit.errors import OptkitError, ToolchainMissing
+from optkit.graph import NodeCost
+from optkit.measurement import Interval, Latency
+from optkit.precision import precision
+from optkit.runtime import Evidence, FusedLayer
+from optkit.target import Target
+
+_PEAKS = MappingProxyType(
+    {
+        "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
+        "float8e4m3fn": "fp8", "int8": "int8", "uint8": "int8",
+    }
+)  # fmt: skip
+
+# What any compiler moves into the kernels beside it.
+_DISSOLVED = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
+
+_NOTE = "optimistic bound: peak rates, no launch overhead"
+
+
+def predict(
+    layers: Sequence[FusedLayer], costs: Mapping[str, NodeCost], target: Target, batch: int
+) -> Latency:
+    """Bound of an engine's fused layers. `layers` and `costs` must be at the sizes of `batch`;
+    `costs`: ONNX node name → cost. `p50_ms` is the left side, `band` both.
+
+    Raises OptkitError for a layer with a dynamic size, ToolchainMissing for an unknown peak.
+    """
+    compute = [_compute(layer, costs, target) for layer in layers]
+    memory = [_layer_bytes(layer) / _bandwidth(target) for layer in layers]
+    overlapped = sum(map(max, compute, memory))
+    return _latency(overlapped, sum(compute) + sum(memory), batch, f"{_NOTE}, per fused layer")
+
+
+def for_graph(
+    costs: Mapping[str, NodeCost],
+    target: Target,
+    batch: int,
+    planned: Mapping[str, str] = MappingProxyType({}),
+    carrier: str = "fp16",
+) -> Latency:
+    """Bound of a graph that no compiler has fused yet. `costs` at the sizes of `batch`, of a graph
+    whose numbers are stored in `carrier`; `planned`: node name → precision of those that differ.
+
+    The left side counts the matrix products alone, as if all else were fused into them; the right
+    side every node by itself. Nodes of unknown size count as nothing.
+    """
+    compute, memory, unfused = [], [], 0.0
+    for name, cost in costs.items():
+        number = precision(planned.get(name, carrier))
+        operands = number.activation_bits / precision(carrier).activation_bits
+        size = operands * ((cost.in_bytes or 0) + cost.weight_bytes) + (cost.out_bytes or 0)
+        if cost.macs:
+            compute.append(2 * cost.macs / _peak(target, number.name))
+            memory.append(size / _bandwidth(target))
+        elif cost.op not in _DISSOLVED:
+            unfused += size / _bandwidth(target)
+    overlapped = sum(map(max, compute, memory))
+    separate = sum(compute) + sum(memory) + unfused
+    return _latency(overlapped, separate, batch, f"{_NOTE}, from the unfused graph")
+
+
+def _latency(low: float, high: float, batch: int, note: str) -> Latency:
+    """Seconds to the record."""
+    return Latency(
+        evidence=Evidence.PREDICTED,
+        p50_ms=low * 1e3,
+        batch=batch,
+        throughput=batch / low if low else 0.0,
+        band=Interval(low * 1e3, high * 1e3),
+        note=note,
+    )
+
+
+def _compute(layer: FusedLayer, costs: Mapping[str, NodeCost], target: Target) -> float:
+    """Seconds at the peak; none for a layer that multiplies nothing."""
+    if layer.dtype is None:
+        return 0.0
+    macs = sum(costs[node].macs or 0 for node in layer.products)
+    return 2 * macs / _peak(target, _PEAKS[layer.dtype])
+
+
+def _layer_bytes(layer: FusedLayer) -> int:
+    if layer.bytes_moved is None:
+        raise OptkitError("a dynamic size has no roofline", where=f"layer {layer.name!r}")
+    return layer.bytes_moved + layer.constant_bytes
+
+
+def _peak(target: Target, dtype: str) -> float:
+    """Operations per second."""
+    peak = target.peak(dtype)
+    if peak is None:
+        raise ToolchainMissing(f"no peak is known for {dtype}", where=target.name)
+    return peak
+
+
+def _bandwidth(target: Target) -> float:
+    if target.bandwidth is None:
+        raise ToolchainMissing("no memory bandwidth is known", where=target.name)
+    return target.bandwidth

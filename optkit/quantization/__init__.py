@@ -1,0 +1,1 @@
+"""Quantization: assign, cast, scales, Q/DQ."""

@@ -1,0 +1,60 @@
+"""What a Conv, MatMul or Gemm multiplies: activation, constant weight, constant bias."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+
+
+def channel_axis(node: ir.Node) -> int:
+    """The axis of the weight along which the output channels lie: one scale for each."""
+    if node.op_type == "Gemm":
+        return 0 if node.attributes.get_int("transB", 0) else 1
+    return 0 if node.op_type == "Conv" else 1
+
+
+def weight(node: ir.Node) -> np.ndarray:
+    """The constant weight as the node reads it, behind the Transposes between them (if any)."""
+    found = graph.constant_weight(node)
+    assert found is not None
+    index, constant = found
+    return _laid_out(node.inputs[index], constant)
+
+
+def bias(node: ir.Node) -> np.ndarray | None:
+    """The bias as one number per output channel; None if there is none, or none of that form."""
+    numbers = graph.array(node.inputs[2]) if has_bias(node) else None
+    if numbers is None or any(size != 1 for size in numbers.shape[:-1]):
+        return None
+    channels = weight(node).shape[channel_axis(node)]
+    return np.broadcast_to(numbers.reshape(-1), channels) if numbers.size in (1, channels) else None
+
+
+def has_bias(node: ir.Node) -> bool:
+    return len(node.inputs) > 2 and node.inputs[2] is not None
+
+
+def computed(node: ir.Node) -> list[ir.Value]:
+    """The operands that carry activations: neither constant nor integer (shapes, axes, indices)."""
+    return [
+        value
+        for value in node.inputs
+        if value is not None
+        and not graph.is_constant(value)
+        and (value.dtype is None or value.dtype.is_floating_point())
+    ]
+
+
+def _laid_out(value: ir.Value | None, constant: ir.Value) -> np.ndarray:
+    if value is constant:
+        numbers = graph.array(constant)
+        assert numbers is not None
+        return numbers
+    producer = value.producer() if value is not None else None
+    assert producer is not None
+    numbers = _laid_out(producer.inputs[0], constant)
+    if producer.op_type == "Transpose":
+        return numbers.transpose(producer.attributes.get_ints("perm") or None)
+    return numbers

@@ -1,0 +1,111 @@
+"""The report document: the result and everything behind it, as one plain dict (`report.json`).
+
+Schema `optkit.report/v1` (schemas/report.json):
+
+    result               the result object
+    gates                one row per gate: limit, value, interval, evidence, outcome, reason
+    latencies            {"engine", "baseline"}: every batch size, quantiles without samples
+    latency_samples      {"engine", "baseline"}: milliseconds of each run at the result's batch size
+    layers               {"engine", "baseline"}: fused layers as the compiler lists them
+    landing              one row per planned node; landing_activations: MatMuls of two activations
+    quantization         one row per considered node: its precision, and the range or the reason
+    fusion, cast         what was rewritten or declined; what became FP16
+    conditions           the host while latency was measured
+    provenance           recipe, digests, versions, steps (key, hit, seconds), build_spec by role
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from optkit.assignment import Assignment
+from optkit.measurement import Latency
+from optkit.report.result import Findings, Side, plain, without_samples
+
+REPORT = "optkit.report/v1"
+
+_NOTHING: Mapping[str, Any] = MappingProxyType(
+    {"recipe": {}, "digests": {}, "versions": {}, "steps": [], "build_spec": {}}
+)
+
+
+@dataclass(frozen=True)
+class Rewrites:
+    """What was done to the graph, as the stages logged it (their logs' JSON)."""
+
+    fusion: Mapping[str, Any] = field(default_factory=dict)
+    cast: Mapping[str, Any] = field(default_factory=dict)
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    assignment: Assignment = field(default_factory=Assignment)
+
+
+def compose(
+    result: Mapping[str, Any],
+    candidate: Side,
+    baseline: Side | None,
+    findings: Findings,
+    *,
+    latencies: Mapping[str, Sequence[Latency]],
+    rewrites: Rewrites,
+    conditions: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Build the document. `latencies`: "engine" and "baseline" → one Latency per batch size."""
+    sides = {"engine": candidate, "baseline": baseline}
+    landing = candidate.engine.landing if candidate.engine else None
+    batch = result["latency"] and result["latency"]["batch"]
+    return plain(
+        {
+            "schema": REPORT,
+            "result": dict(result),
+            "gates": [asdict(row) for row in findings.verdict.rows] if findings.verdict else [],
+            "latencies": {
+                name: [without_samples(one) for one in latencies.get(name, ())] for name in sides
+            },
+            "latency_samples": {
+                name: [ms for one in latencies.get(name, ()) if one.batch == batch
+                       for ms in one.samples_ms]
+                for name in sides
+            },
+            "layers": {name: _layers(side) for name, side in sides.items()},
+            "landing": [asdict(row) for row in landing.rows] if landing else [],
+            "landing_activations": [asdict(row) for row in landing.activations] if landing else [],
+            "quantization": _decisions(rewrites),
+            "fusion": list(rewrites.fusion.get("entries", ())),
+            "cast": dict(rewrites.cast),
+            "conditions": dict(conditions),
+            "provenance": {**_NOTHING, **provenance},
+        }
+    )  # fmt: skip
+
+
+def _layers(side: Side | None) -> list[dict[str, Any]]:
+    """The layer list with sizes where there is one (a dynamic engine's own has none)."""
+    if side is None or side.engine is None:
+        return []
+    return [asdict(layer) for layer in side.engine.static_layers or side.engine.layers]
+
+
+def _decisions(rewrites: Rewrites) -> list[dict[str, Any]]:
+    """Each considered node: its precision, and the range it was given or why it stayed float."""
+    quantized = rewrites.quantization.get("nodes", {})
+    ranges = rewrites.quantization.get("activations", {})
+    rows = []
+    for node, precision in rewrites.assignment.nodes.items():
+        done = quantized.get(node, {})
+        value = ranges.get(done.get("activation"), {})
+        rows.append(
+            {
+                "node": node,
+                "precision": precision,
+                "reason": rewrites.assignment.reasons.get(node),
+                "activation": done.get("activation"),
+                "low": value.get("low"),
+                "high": value.get("high"),
+                "clipped": value.get("clipped"),
+            }
+        )
+    return rows

@@ -1,0 +1,80 @@
+"""Values as text: figures with their units, and untrusted names made harmless to show.
+
+Names of models, nodes and tensors come from strangers. `name` strips what could act on a terminal
+or reorder a line; escaping for HTML or Markdown is the writer's own, on top of it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+NONE = "–"
+_LONGEST = 400
+
+
+def name(value: object) -> str:
+    """One line of visible text: control, format and surrogate characters become U+FFFD."""
+    text = " ".join(str(value).split())
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST - 1] + "…"
+    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
+
+
+def ms(value: float | None) -> str:
+    return NONE if value is None else f"{_digits(value)} ms"
+
+
+def rate(value: float | None) -> str:
+    return NONE if value is None else f"{_digits(value)} /s"
+
+
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in binary units."""
+    if value is None:
+        return NONE
+    for unit in ("B", "KiB", "MiB"):
+        if abs(value) < 1024:
+            return f"{_digits(value)} {unit}"
+        value /= 1024
+    return f"{_digits(value)} GiB"
+
+
+def percent(fraction: float | None) -> str:
+    return NONE if fraction is None else f"{round(100 * fraction, 2) + 0.0:.2f} %"
+
+
+def points(fraction: float | None) -> str:
+    """A difference of two proportions, in percentage points."""
+    return NONE if fraction is None else f"{round(100 * fraction, 2) + 0.0:.2f} points"
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f}×"
+
+
+def number(value: float | None) -> str:
+    return NONE if value is None else _digits(value)
+
+
+def span(interval: Sequence[float] | None, show: Any) -> str:
+    """`low to high`, each end shown by `show`, the unit once; empty without an interval."""
+    if interval is None:
+        return ""
+    low, high = show(interval[0]), show(interval[1])
+    digits, _, unit = low.partition(" ")
+    return f"{digits if high.endswith(f' {unit}') else low} to {high}"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, without an exponent for everyday sizes."""
+    if value and abs(value) < 1e-3:
+        return f"{value:.2e}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

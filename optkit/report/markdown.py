@@ -1,0 +1,96 @@
+"""The report as Markdown, short enough for a pull request.
+
+Names come from strangers: every character that Markdown or HTML reads as more than text is escaped,
+and links, mentions and issue numbers are broken with a zero-width space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from optkit.report import figures, view
+
+_MOST_ROWS = 20
+
+# A backslash keeps the source readable where it is enough; in a table it does not tame a pipe.
+_ESCAPES = str.maketrans({c: f"\\{c}" for c in "*_[]~"} | {c: f"&#{ord(c)};" for c in "\\`<>#|&$"})
+_TRAPS = re.compile(r"://|@|www\.|#(?=\d)", re.IGNORECASE)  # links, mentions, issue numbers
+_BREAK = "\u200b"
+
+
+def to_markdown(report: Mapping[str, Any]) -> str:
+    """Write a report document (schema optkit.report/v1) as GitHub-flavoured Markdown."""
+    result = report["result"]
+    head = view.headline(result)
+    title = " · ".join(_text(result[key]) for key in ("model", "target", "precision"))
+    parts = (
+        f"## {title}: {head.title}",
+        f"**{head.title}.** {_text(head.sentence)}",
+        _comparison(result),
+        _gates(report["gates"]),
+        _landing(result, report["landing"]),
+        _pending(result["pending"]),
+        _legend(result),
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _comparison(result: Mapping[str, Any]) -> str:
+    rows = view.comparison(result)
+    if not rows:
+        return ""
+    baseline = (result["baseline"] or {}).get("precision", "baseline")
+    cells = [
+        (r.label, r.baseline.text, r.candidate.text, r.change.text, ", ".join(r.known))
+        for r in rows
+    ]
+    return _table(("", baseline, result["precision"], "change", "evidence"), cells)
+
+
+def _gates(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    cells = [(row["gate"], row["outcome"], row["reason"]) for row in rows]
+    return _table(("gate", "outcome", "why"), cells)
+
+
+def _landing(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    landing = (result["engine"] or {}).get("landing")
+    if not landing or not landing["planned"]:
+        return ""
+    told = f"**Landing:** {landing['landed']} of {landing['planned']} planned nodes run as planned."
+    missed = [row for row in rows if not row["landed"]]
+    if not missed:
+        return told
+    cells = [(row["node"], row["op"], row["planned"], row["dtype"]) for row in missed[:_MOST_ROWS]]
+    more = len(missed) - len(cells)
+    table = _table(("did not land", "op", "planned", "runs as"), cells)
+    return f"{told}\n\n{table}" + (f"\n\n… and {more} more." if more else "")
+
+
+def _pending(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    lines = [f"- {_text(row['backend'])}: {_text(row['finish'])}" for row in rows]
+    return "\n".join(("**Pending** (needs a host that has the target):", "", *lines))
+
+
+def _legend(result: Mapping[str, Any]) -> str:
+    used = dict.fromkeys(known for row in view.comparison(result) for known in row.known)
+    told = [f"*{known}*: {view.EVIDENCE[known]}" for known in used if known in view.EVIDENCE]
+    return "; ".join(told)
+
+
+def _table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    head = tuple(head)
+    lines = (head, *rows)
+    cells = ["| " + " | ".join(_text(cell) for cell in line) + " |" for line in lines]
+    return "\n".join((cells[0], "|" + " --- |" * len(head), *cells[1:]))
+
+
+def _text(value: object) -> str:
+    """Text that stays text wherever Markdown is read."""
+    shown = figures.NONE if value is None else figures.name(value)
+    return _TRAPS.sub(lambda found: found[0][0] + _BREAK + found[0][1:], shown).translate(_ESCAPES)

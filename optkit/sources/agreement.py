@@ -1,0 +1,76 @@
+"""The exported graph against the model it came from, on seeded random inputs at several shapes.
+
+Two runtimes that compute the same float32 function differ by the order of their sums: 1e-7 to 4e-5
+of the largest output over whole networks. A wrong export (a dropped mask, a fixed size) is off by
+orders of magnitude more, so the limit is 1e-3 of the largest output, and 3e-2 for 16-bit outputs,
+whose own rounding is 1e-3 to 8e-3. Integers and bools must be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from optkit.data.spool import random_feed
+from optkit.errors import ExportFailed
+from optkit.recipe import InputSpec
+from optkit.runtime import Feed, Progress, Session
+from optkit.sources.log import Check
+
+_LIMITS = {2: 3e-2, 4: 1e-3, 8: 1e-3}  # share of the largest output, by bytes of the dtype
+
+
+def check(
+    reference: Callable[[Feed], Feed],
+    session: Session,
+    specs: Sequence[InputSpec],
+    places: Sequence[Mapping[str, int]],
+    progress: Progress,
+) -> tuple[Check, ...]:
+    """Compare at each place (axis → size). Raises ExportFailed naming the output and its error."""
+    checks = []
+    for seed, sizes in enumerate(places):
+        where = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the fixed shapes"
+        progress(f"comparing with torch at {where}", 0.7 + 0.3 * seed / len(places))
+        feed = random_feed(specs, sizes, seed)
+        expected, found = reference(feed), session.run(feed)
+        errors = {name: _compare(name, expected[name], found[name], where) for name in expected}
+        checks.append(Check(dict(sizes), errors))
+    return tuple(checks)
+
+
+def _compare(name: str, expected: np.ndarray, found: np.ndarray, where: str) -> float:
+    """The largest absolute difference. NaN agrees with NaN, and an infinity with itself."""
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        raise _differs(
+            f"output {name!r} is {found.dtype} {list(found.shape)} in the graph and "
+            f"{expected.dtype} {list(expected.shape)} in torch",
+            where,
+        )
+    if expected.dtype.kind not in "f":
+        wrong = int(np.count_nonzero(expected != found))
+        if wrong:
+            raise _differs(f"{wrong} of {found.size} values of output {name!r} differ", where)
+        return 0.0
+    a, b = expected.astype(np.float64), found.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    scale = np.abs(a[np.isfinite(a)]).max(initial=0.0)
+    error = float(np.abs(a[~same] - b[~same]).max(initial=0.0))
+    limit = max(_LIMITS[expected.dtype.itemsize] * scale, 1e-6)
+    if not error <= limit:  # NaN where one side is not finite
+        raise _differs(
+            f"output {name!r} differs from torch by {error:.3g}; its largest value is {scale:.3g}, "
+            f"which allows {limit:.3g}",
+            where,
+        )
+    return error
+
+
+def _differs(message: str, where: str) -> ExportFailed:
+    return ExportFailed(
+        message,
+        where=f"at {where}",
+        hint="the model must compute the same at every size and on every call: look for sizes "
+        "fixed while tracing, randomness, and state kept between calls",
+    )

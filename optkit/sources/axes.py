@@ -1,0 +1,139 @@
+"""Axes: which of them move, the sizes to trace and to compare at, their names in the graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.errors import InputRefused, UsageError, unknown_name
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def fix_single_sizes(
+    specs: Sequence[InputSpec], axes: Mapping[str, AxisRange]
+) -> tuple[list[InputSpec], dict[str, AxisRange]]:
+    """An axis with one size is no axis: put the size into the shapes. Raises UsageError for an axis
+    without a range."""
+    for spec in specs:
+        for dim in spec.info.shape:
+            if isinstance(dim, str) and dim not in axes:
+                raise UsageError(
+                    f"axis {dim!r} of input {spec.info.name!r} has no range",
+                    hint="declare its min, opt and max under axes",
+                )
+    used = {dim for spec in specs for dim in spec.info.shape}
+    fixed = {name: axis.min for name, axis in axes.items() if axis.min == axis.max}
+    moving = {name: axis for name, axis in axes.items() if name in used and name not in fixed}
+    return [_with_sizes(spec, fixed) for spec in specs], moving
+
+
+def traced_sizes(axes: Mapping[str, AxisRange]) -> dict[str, int]:
+    """Sizes to trace at: near `opt`, at least 2 and all different, where the ranges allow it.
+
+    A size of 1 broadcasts and two equal sizes look like one axis: both hide mistakes.
+    """
+    sizes: dict[str, int] = {}
+    for name, axis in axes.items():
+        taken = set(sizes.values())
+        wanted = (axis.opt, *range(max(axis.min, 2), axis.max + 1))
+        sizes[name] = next((n for n in wanted if n >= 2 and n not in taken), axis.opt)
+    return sizes
+
+
+def compared_sizes(axes: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:
+    """Two more places to compare at: all axes at their least, and all off their traced size."""
+    traced = traced_sizes(axes)
+    least = {name: axis.min for name, axis in axes.items()}
+    other = {}
+    for name, axis in axes.items():
+        near = (traced[name] + 1, traced[name] - 1)
+        other[name] = next((n for n in near if axis.min <= n <= axis.max), traced[name])
+    return least, other
+
+
+def declare(model: ir.Model, specs: Sequence[InputSpec]) -> None:
+    """Give the graph's dynamic axes the declared names, or the size where a size is declared.
+
+    Names follow through the whole graph ("2*s77 + 1" → "2*batch + 1"). Raises InputRefused where an
+    input, its dtype or its shape is not what is declared.
+    """
+    known = {str(value.name): value for value in model.graph.inputs if not value.is_initializer()}
+    for spec in specs:
+        if spec.info.name not in known:
+            told = unknown_name("input", spec.info.name, known)
+            raise InputRefused(f"the graph has no input {spec.info.name!r}", hint=told.hint)
+    missing = known.keys() - {spec.info.name for spec in specs}
+    if missing:
+        raise InputRefused(
+            f"the graph also has the inputs {', '.join(sorted(missing))}",
+            hint="declare all of the graph's inputs, or none",
+        )
+    names: dict[str, int | str] = {}
+    for spec in specs:
+        names |= _name_dims(known[spec.info.name], spec, names)
+    for value in values(model):
+        if value.shape is not None and not value.shape.is_static():
+            value.shape = ir.Shape([_renamed(dim, names) for dim in value.shape])
+    for found in graph.inputs(model):
+        wanted = next(spec.info for spec in specs if spec.info.name == found.name)
+        if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+            raise InputRefused(
+                f"the model has {found.dtype} {list(found.shape)}, declared is {wanted.dtype} "
+                f"{list(wanted.shape)}",
+                where=f"input {found.name!r}",
+                hint="declare the input as the model has it",
+            )
+
+
+def values(model: ir.Model) -> Iterator[ir.Value]:
+    """Every value of the model, subgraphs included."""
+    for part in model.graphs():
+        yield from part.inputs
+        yield from part.initializers.values()
+        for node in part:
+            yield from node.outputs
+
+
+def _name_dims(
+    value: ir.Value, spec: InputSpec, names: Mapping[str, int | str]
+) -> dict[str, int | str]:
+    """The graph's name of each dynamic axis → what is declared; an axis without a name gets it."""
+    dims = list(value.shape or ())
+    if len(dims) != len(spec.info.shape):
+        return {}  # told with all other differences
+    found: dict[str, int | str] = {}
+    for axis, (dim, wanted) in enumerate(zip(dims, spec.info.shape, strict=True)):
+        if isinstance(dim, int):
+            continue
+        if dim.value is None:
+            dims[axis] = _dim(wanted)
+        elif str(dim.value) not in names:
+            found.setdefault(str(dim.value), wanted)
+    value.shape = ir.Shape(dims)
+    return found
+
+
+def _dim(size: int | str) -> Any:
+    return size if isinstance(size, int) else ir.SymbolicDim(size)
+
+
+def _renamed(dim: Any, names: Mapping[str, int | str]) -> Any:
+    if isinstance(dim, int) or dim.value is None:
+        return dim
+    text = str(dim.value)
+    if text in names:
+        return _dim(names[text])
+    return ir.SymbolicDim(_NAME.sub(lambda part: str(names.get(part[0], part[0])), text))
+
+
+def _with_sizes(spec: InputSpec, sizes: Mapping[str, int]) -> InputSpec:
+    shape = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.info.shape]
+    return InputSpec(replace(spec.info, shape=tuple(shape)), spec.range)

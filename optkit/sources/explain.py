@@ -1,0 +1,136 @@
+"""torch's export failures in words: which module, which line of the user's, and what to do.
+
+torch tells little of that itself, but it is all in the traceback: frames of nn.Module calls, frames
+outside torch, and, while operators are translated, the fx node at hand.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from optkit.errors import ExportFailed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_DATA_DEPENDENT = re.compile(r"data-dependent expression (.+?)(\s*\(unhinted|\.\s|$)")
+_MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
+_SUGGESTED = re.compile(r"Suggested fixes:\s*(.+?)\s*(\n\n|$)", re.DOTALL)
+
+
+def call(error: Exception, module: nn.Module) -> ExportFailed:
+    """The model itself fails on inputs of the given shapes."""
+    return ExportFailed(
+        f"{_module(error, module)} failed: {first_line(error)}",
+        where=line(error),
+        hint="the model must run on the inputs as declared: compare their shapes, dtypes and range",
+    )
+
+
+def capture(error: Exception, module: nn.Module) -> ExportFailed:
+    """torch.export cannot follow the model."""
+    text = str(error)
+    if found := _DATA_DEPENDENT.search(text):
+        return ExportFailed(
+            f"{_module(error, module)} decides on values that are only known at run time "
+            f"({found[1]})",
+            where=line(error),
+            hint="use torch.where or torch.cond instead of `if` and `while` on tensors",
+        )
+    if "Constraints violated" in text:
+        reasons = [line.strip(" -") for line in text.splitlines() if line.startswith("  - ")]
+        suggested = _SUGGESTED.search(text)
+        told = f" torch suggests: {' '.join(suggested[1].split())}." if suggested else ""
+        return ExportFailed(
+            f"an axis cannot vary as declared: {' '.join(reasons) or first_line(error)}",
+            where=line(error),
+            hint=f"narrow the axis, or fix its size, where axes are declared.{told}",
+        )
+    return ExportFailed(
+        f"torch cannot capture {_module(error, module)}: {first_line(error)}",
+        where=line(error),
+        hint="torch.export must be able to follow forward(); its documentation says what it takes",
+    )
+
+
+def conversion(error: Exception) -> ExportFailed:
+    """The captured program has no ONNX form."""
+    missing = _MISSING.search(str(error))
+    what = f"ONNX has no operator for {missing[1]}" if missing else first_line(_root(error))
+    path, place = _translated(error)
+    return ExportFailed(
+        f"{path or 'the model'} cannot be translated: {what}",
+        where=place,
+        hint="replace the operation by ones that ONNX has, or compute it outside the model",
+    )
+
+
+def _module(error: BaseException, root: nn.Module) -> str:
+    """ "encoder.layer.3 (Attention)": the innermost module whose call was under way."""
+    from torch import nn
+
+    names = {id(module): name for name, module in root.named_modules()}
+    for frame, _ in reversed(list(_frames(error))):
+        module = frame.f_locals.get("self")
+        if isinstance(module, nn.Module) and id(module) in names:
+            return f"{names[id(module)] or 'the model'} ({type(module).__name__})"
+    return f"the model ({type(root).__name__})"
+
+
+def line(error: BaseException) -> str | None:
+    """ "model.py:12: if x.sum() > 0:", the innermost line outside torch and optkit."""
+    import torch
+
+    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<")
+    for frame, number in reversed(list(_frames(error))):
+        file = frame.f_code.co_filename
+        if not file.startswith(inside):
+            return _shown(file, number)
+    return None
+
+
+def _translated(error: BaseException) -> tuple[str, str | None]:
+    """Module path and source line of the fx node that was being translated."""
+    from torch import fx
+
+    for frame, _ in reversed(list(_frames(error))):
+        node = frame.f_locals.get("node")
+        if isinstance(node, fx.Node):
+            stack = list(node.meta.get("nn_module_stack", {}).values())
+            path, kind = stack[-1] if stack else ("", "the model")
+            name = kind if isinstance(kind, str) else kind.__qualname__
+            found = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
+            line = _shown(found[-1][0], int(found[-1][1])) if found else None
+            return f"{path or 'the model'} ({name.rpartition('.')[2]})", line
+    return "", None
+
+
+def _shown(file: str, number: int) -> str:
+    code = linecache.getline(file, number).strip()
+    return f"{file}:{number}" + (f": {code}" if code else "")
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """Frames of the error and of what caused it, outermost first."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
+        chain.append(cause)
+    for link in chain:
+        yield from traceback.walk_tb(link.__traceback__)
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__

@@ -1,0 +1,92 @@
+"""What a model returns, as named arrays: one tensor, or nested dicts, dataclasses and tuples."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from optkit.errors import ExportFailed
+from optkit.runtime import Feed
+
+
+def named(returned: Any) -> dict[str, Any]:
+    """Leaves by name, in torch's order; None is left out.
+
+    A dict gives its keys and a dataclass or named tuple its fields, joined by "."; a tuple or list
+    gives "output_0", "output_1"…; a lone tensor is "output".
+    """
+    leaves = list(_leaves(returned, ""))
+    return {name or "output": leaf for name, leaf in leaves}
+
+
+def register(returned: Any) -> None:
+    """Let torch.export take apart the dataclasses in what a model returned."""
+    import torch
+
+    for value in _containers(returned):
+        if dataclasses.is_dataclass(value) and not isinstance(value, Mapping):
+            with contextlib.suppress(ValueError):  # known already
+                torch.export.register_dataclass(type(value))
+
+
+def arrays(returned: Any, names: Sequence[str]) -> Feed:
+    """The tensors as numpy arrays under these names. Raises ExportFailed for what is no tensor."""
+    found = named(returned)
+    if len(found) != len(names):
+        raise ExportFailed(
+            f"the model returns {len(found)} tensors here and {len(names)} elsewhere",
+            where=", ".join(found),
+            hint="it must return the same structure on every call",
+        )
+    return {name: _array(leaf, name) for name, leaf in zip(names, found.values(), strict=True)}
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if value is None:
+        return
+    children = _children(value)
+    if children is None:
+        yield path, value
+        return
+    positions = isinstance(value, list | tuple) and not hasattr(value, "_fields")
+    for key, child in children:
+        name = f"output_{key}" if positions and not path else str(key)
+        yield from _leaves(child, f"{path}.{name}" if path else name)
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    for _, child in _children(value) or ():
+        yield from _containers(child)
+    yield value
+
+
+def _children(value: Any) -> list[tuple[Any, Any]] | None:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if dataclasses.is_dataclass(value):
+        return [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    return list(enumerate(value)) if isinstance(value, list | tuple) else None
+
+
+def _array(leaf: Any, name: str) -> np.ndarray:
+    import torch
+
+    if not isinstance(leaf, torch.Tensor):
+        raise ExportFailed(
+            f"output {name!r} is {type(leaf).__name__}, not a tensor",
+            where=name,
+            hint="return tensors, or nested dicts, tuples, lists and dataclasses of them",
+        )
+    if leaf.dtype == torch.bfloat16:
+        raise ExportFailed(
+            f"output {name!r} is bfloat16, which numpy does not know",
+            where=name,
+            hint="call .float() on the module first",
+        )
+    return leaf.detach().cpu().numpy()

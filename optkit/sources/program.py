@@ -1,0 +1,175 @@
+"""A `.pt2` archive (torch.export) to an ONNX graph. It has its axes; the recipe names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit.errors import ExportFailed, InputRefused, nearest
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, Feed, Progress, Session, TensorInfo
+from optkit.sources import agreement, archive, explain, toolchain, translation
+from optkit.sources.axes import compared_sizes
+from optkit.sources.log import ExportLog
+from optkit.sources.outputs import arrays, named
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+def load(path: Path) -> ExportedProgram:
+    """Raises UnsafeFile for an archive that could run code, InputRefused for one torch rejects."""
+    torch = toolchain.require()
+    archive.check(path)
+    with toolchain.quiet():
+        try:
+            program: ExportedProgram = torch.export.load(path)
+        except Exception as error:  # whatever a damaged program provokes
+            raise InputRefused(
+                f"torch cannot load the program: {explain.first_line(error)}",
+                where=str(path),
+                hint="was it saved by a newer torch?",
+            ) from error
+    return program
+
+
+def export(
+    path: Path,
+    specs: Sequence[InputSpec],
+    axes: Mapping[str, AxisRange],
+    out: Path,
+    *,
+    session: Callable[[Path], Session],
+    progress: Progress,
+) -> ExportLog:
+    """Write the program's graph to `out` and compare it with the program at two shapes.
+
+    `specs` name the program's inputs, by name or else in order; without any, its own names stand
+    and the first axis of its first input is "batch". Raises ExportFailed, InputRefused, UnsafeFile.
+    """
+    progress("loading the program", 0.0)
+    program = load(path)
+    declared = _declared(_inputs(program), specs, str(path))
+    moving = _moving(program, declared, axes, str(path))
+    names = _output_names(program)
+    progress("translating to ONNX", 0.4)
+    model = translation.translate(program, declared, names)
+    translation.write(model, out)
+    with session(out) as runner:
+        checks = agreement.check(
+            lambda feed: arrays(_call(program, declared, feed), names),
+            runner,
+            declared,
+            compared_sizes(moving),
+            progress,
+        )
+    inputs, outputs = translation.describe(model)
+    return ExportLog("pt2", inputs, outputs, translation.OPSET, len(model.graph), checks)
+
+
+def _inputs(program: ExportedProgram) -> list[TensorInfo]:
+    """The tensor inputs as the program has them; a dynamic axis is torch's symbol ("s77")."""
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    return [
+        _info(name, placeholders[name].meta["val"])
+        for name in program.graph_signature.user_inputs
+        if isinstance(name, str) and name in placeholders
+    ]
+
+
+def _info(name: str, tensor: Any) -> TensorInfo:
+    shape = tuple(dim if isinstance(dim, int) else str(dim) for dim in tensor.shape)
+    return TensorInfo(name, str(tensor.dtype).removeprefix("torch."), shape)
+
+
+def _declared(own: Sequence[TensorInfo], specs: Sequence[InputSpec], where: str) -> list[InputSpec]:
+    """One spec per program input, in the program's order."""
+    if not specs:
+        first = own[0].shape[0] if own and own[0].shape else None
+        shapes = [
+            tuple("batch" if dim == first and isinstance(dim, str) else dim for dim in info.shape)
+            for info in own
+        ]
+        return [InputSpec(replace(i, shape=s)) for i, s in zip(own, shapes, strict=True)]
+    by_name = {spec.info.name: spec for spec in specs}
+    if by_name.keys() == {info.name for info in own}:
+        return [by_name[info.name] for info in own]
+    if len(specs) == len(own):
+        return list(specs)
+    names = [info.name for info in own]
+    close = [near for name in by_name if name not in names for near in nearest(name, names)]
+    raise InputRefused(
+        f"{len(specs)} inputs are declared, the program has {len(own)}: {', '.join(names)}",
+        where=where,
+        hint=f"did you mean {' or '.join(close)}?" if close else "declare all of them, or none",
+    )
+
+
+def _moving(
+    program: ExportedProgram,
+    declared: Sequence[InputSpec],
+    axes: Mapping[str, AxisRange],
+    where: str,
+) -> dict[str, AxisRange]:
+    """The dynamic axes, each with a range that the program allows."""
+    allowed = {str(symbol): found for symbol, found in program.range_constraints.items()}
+    moving: dict[str, AxisRange] = {}
+    for info, spec in zip(_inputs(program), declared, strict=True):
+        for symbol, axis in zip(info.shape, spec.info.shape, strict=False):
+            if not isinstance(axis, str) or not isinstance(symbol, str):
+                continue  # `declare` tells of what does not fit
+            moving[axis] = wanted = _range(axis, axes, where)
+            limits = allowed.get(symbol)
+            if limits is None:
+                continue
+            # torch traces with sizes from 2 on; that 1 works as well is seen when comparing
+            if wanted.max > limits.upper or (limits.lower > 2 and wanted.min < limits.lower):
+                raise InputRefused(
+                    f"axis {axis!r} is to be {wanted.min} to {wanted.max}, the program allows "
+                    f"{limits.lower} to {limits.upper}",
+                    where=where,
+                    hint="narrow the axis, or export the program again with a wider Dim",
+                )
+    return moving
+
+
+def _range(axis: str, axes: Mapping[str, AxisRange], where: str) -> AxisRange:
+    if axis not in axes:
+        raise InputRefused(
+            f"axis {axis!r} has no range",
+            where=where,
+            hint="declare the inputs with names for their axes, and each axis under axes",
+        )
+    return axes[axis]
+
+
+def _output_names(program: ExportedProgram) -> tuple[str, ...]:
+    from torch.utils import _pytree
+
+    returned = program.graph_signature.user_outputs
+    tree = program.call_spec.out_spec
+    assert tree is not None
+    places = named(_pytree.tree_unflatten(list(range(len(returned))), tree))
+    return tuple(name for name, place in places.items() if isinstance(returned[place], str))
+
+
+def _call(program: ExportedProgram, declared: Sequence[InputSpec], feed: Feed) -> Any:
+    import torch
+    from torch.utils import _pytree
+
+    tensors = iter([torch.from_numpy(feed[spec.info.name]) for spec in declared])
+    own = {info.name for info in _inputs(program)}
+    flat = [next(tensors) if name in own else name for name in program.graph_signature.user_inputs]
+    assert program.call_spec.in_spec is not None
+    args, kwargs = _pytree.tree_unflatten(flat, program.call_spec.in_spec)
+    with torch.no_grad():
+        try:
+            # guards would refuse a size of 1, which torch never traces with
+            return program.module(check_guards=False)(*args, **kwargs)
+        except Exception as error:
+            raise ExportFailed(
+                f"the program failed: {explain.first_line(error)}",
+                hint="compare the declared inputs with those it was exported for",
+            ) from error

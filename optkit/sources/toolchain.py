@@ -1,0 +1,44 @@
+"""torch and its exporter: found, or told which extra brings them; kept quiet while they work."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+
+from optkit.errors import ToolchainMissing
+
+
+def require() -> ModuleType:
+    """The torch module. Raises ToolchainMissing when it, or the exporter's library, is absent."""
+    for name in ("torch", "onnxscript"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ToolchainMissing(
+                f"{name} cannot be imported: {error}",
+                where="export",
+                hint="pip install 'optkit[torch]'; an .onnx file needs neither",
+            ) from error
+    return importlib.import_module("torch")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back what torch's exporter prints, logs and warns; its errors are told in our words."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,249 @@
+"""An nn.Module, from a factory and safetensors weights or from memory, to an ONNX graph."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit import content
+from optkit.data.spool import random_feed
+from optkit.errors import InputRefused, OptkitError, UsageError, nearest
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, Feed, Progress, Session
+from optkit.sources import agreement, explain, toolchain, translation
+from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
+from optkit.sources.log import ExportLog
+from optkit.sources.outputs import arrays, named, register
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.export import ExportedProgram
+
+Bind = Callable[[Mapping[str, Any]], inspect.BoundArguments]
+"""Values by input name → arguments of `forward`."""
+
+_TOLD = 5  # names listed in one message
+
+
+def load(factory: str, args: Mapping[str, Any], weights: Path | None) -> nn.Module:
+    """Call `factory` ("file.py:name" or "package.module:name"), load safetensors into the module.
+
+    Raises InputRefused for code that fails and weights that do not fit, UsageError for arguments
+    the factory does not take, ToolchainMissing without torch.
+    """
+    toolchain.require()
+    from torch import nn
+
+    create = content.load_factory(factory)
+    _check_args(create, args, factory)
+    try:
+        module = create(**args)
+    except OptkitError:
+        raise
+    except Exception as error:
+        raise InputRefused(
+            f"{type(error).__name__}: {error}",
+            where=explain.line(error) or factory,
+            hint="the factory must return the model",
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise InputRefused(
+            f"the factory returned {type(module).__name__}, not an nn.Module", where=factory
+        )
+    if weights is not None:
+        _load_weights(module, weights)
+    return module
+
+
+def export(
+    module: nn.Module,
+    specs: Sequence[InputSpec],
+    axes: Mapping[str, AxisRange],
+    out: Path,
+    *,
+    session: Callable[[Path], Session],
+    progress: Progress,
+    outputs: Sequence[str] | None = None,
+) -> ExportLog:
+    """Write the module's graph to `out` and compare it with the module at two further shapes.
+
+    The module is left as it was found (training mode, device). `specs` go to the parameters of
+    `forward` that have their names, or else in order. `outputs`: names for what it returns, by
+    default dictionary keys and field names, else "output". An axis of one size becomes static.
+
+    Raises ExportFailed, or ToolchainMissing without torch.
+    """
+    toolchain.require()
+    module = _unwrapped(module)
+    specs, axes = fix_single_sizes(specs, axes)
+    sizes = traced_sizes(axes)
+    bind = _binding(module, specs)
+    with _evaluating(module):
+        progress("running the model", 0.1)
+        returned = _call(module, bind, random_feed(specs, sizes, 0))
+        names = _output_names(returned, outputs)
+        register(returned)
+        progress("capturing the model", 0.2)
+        program = _capture(module, bind, specs, axes, sizes)
+        progress("translating to ONNX", 0.4)
+        model = translation.translate(program, _in_order(bind(_by_name(specs))), names)
+        translation.write(model, out)
+        with session(out) as runner:
+            checks = agreement.check(
+                lambda feed: arrays(_call(module, bind, feed), names),
+                runner,
+                specs,
+                compared_sizes(axes),
+                progress,
+            )
+    described, returned = translation.describe(model)
+    return ExportLog("python", described, returned, translation.OPSET, len(model.graph), checks)
+
+
+def _check_args(create: Callable[..., Any], args: Mapping[str, Any], factory: str) -> None:
+    try:
+        signature = inspect.signature(create)
+    except (TypeError, ValueError):  # a callable without a signature of its own
+        return
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        known = list(signature.parameters)
+        close = [near for name in args if name not in known for near in nearest(name, known)]
+        hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {signature}"
+        raise UsageError(
+            f"the factory's arguments do not fit: {error}", where=factory, hint=hint
+        ) from error
+
+
+def _load_weights(module: nn.Module, path: Path) -> None:
+    """Strictly: every parameter and buffer of the module, nothing else, the same shapes."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_model
+
+    try:
+        missing, unexpected = load_model(module, path, strict=False)
+    except (OSError, SafetensorError) as error:
+        raise InputRefused(
+            f"not a safetensors file: {error}", where=str(path), hint="save with safetensors"
+        ) from error
+    except RuntimeError as error:  # load_state_dict lists the shapes that differ
+        told = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
+        raise _misfit("; ".join(told[:_TOLD]), path) from error
+    if missing or unexpected:
+        parts = (("the model needs", missing), ("the model has no", unexpected))
+        raise _misfit("; ".join(f"{what} {_some(keys)}" for what, keys in parts if keys), path)
+
+
+def _misfit(message: str, path: Path) -> InputRefused:
+    hint = "do the factory's arguments describe the model that was trained?"
+    return InputRefused(f"the weights do not fit: {message}", where=str(path), hint=hint)
+
+
+def _some(names: Collection[str]) -> str:
+    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    return ", ".join(sorted(names)[:_TOLD]) + more
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside torch.compile's and DistributedDataParallel's wrappers."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    module = getattr(module, "_orig_mod", module)
+    return module.module if isinstance(module, DistributedDataParallel) else module
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _binding(module: nn.Module, specs: Sequence[InputSpec]) -> Bind:
+    """How inputs reach `forward`: by name where it has parameters of those names, else in order."""
+    signature = inspect.signature(module.forward)
+    names = [spec.info.name for spec in specs]
+    by_name = set(names) <= set(signature.parameters)
+
+    def bind(values: Mapping[str, Any]) -> inspect.BoundArguments:
+        if by_name:
+            return signature.bind(**{name: values[name] for name in names})
+        return signature.bind(*(values[name] for name in names))
+
+    try:
+        bind(_by_name(specs))
+    except TypeError as error:
+        raise InputRefused(
+            f"forward{signature} cannot be called with the inputs {', '.join(names)}: {error}",
+            where=type(module).__name__,
+            hint="name the inputs after forward's parameters, and give all that it requires",
+        ) from error
+    return bind
+
+
+def _by_name(specs: Sequence[InputSpec]) -> dict[str, InputSpec]:
+    return {spec.info.name: spec for spec in specs}
+
+
+def _in_order(bound: inspect.BoundArguments) -> list[InputSpec]:
+    """The inputs as torch orders them: positional ones, then keywords."""
+    return [*bound.args, *bound.kwargs.values()]
+
+
+def _call(module: nn.Module, bind: Bind, feed: Feed) -> Any:
+    import torch
+
+    parameter = next(module.parameters(), None)
+    device = parameter.device if parameter is not None else "cpu"
+    bound = bind({name: torch.from_numpy(array).to(device) for name, array in feed.items()})
+    with torch.no_grad():
+        try:
+            return module(*bound.args, **bound.kwargs)
+        except Exception as error:
+            raise explain.call(error, module) from error
+
+
+def _output_names(returned: Any, given: Sequence[str] | None) -> tuple[str, ...]:
+    names = tuple(named(returned))
+    if given is not None and len(given) != len(names):
+        raise UsageError(
+            f"{len(given)} output names for {len(names)} outputs",
+            where=", ".join(names),
+            hint="give one name per tensor that the model returns",
+        )
+    return tuple(given or names)
+
+
+def _capture(
+    module: nn.Module,
+    bind: Bind,
+    specs: Sequence[InputSpec],
+    axes: Mapping[str, AxisRange],
+    sizes: Mapping[str, int],
+) -> ExportedProgram:
+    import torch
+
+    dims = {name: torch.export.Dim(name, min=axis.min, max=axis.max) for name, axis in axes.items()}
+    shapes = {
+        spec.info.name: {i: dims[dim] for i, dim in enumerate(spec.info.shape) if dim in dims}
+        for spec in specs
+    }
+    feed = random_feed(specs, sizes, 0)
+    parameter = next(module.parameters(), None)
+    device = parameter.device if parameter is not None else "cpu"
+    example = bind({name: torch.from_numpy(array).to(device) for name, array in feed.items()})
+    with toolchain.quiet():
+        try:
+            return torch.export.export(
+                module, example.args, example.kwargs, dynamic_shapes=bind(shapes).arguments
+            )
+        except Exception as error:
+            raise explain.capture(error, module) from error

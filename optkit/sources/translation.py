@@ -1,0 +1,160 @@
+"""An ExportedProgram to an ONNX graph: torch's exporter, then names a person can read.
+
+The exporter's own optimiser stays off, so that BatchNorm and all else that the model has is there
+for `optkit.fusion` to fold or decline, and to log. Only what the exporter itself adds is settled
+here: sequences, which TensorRT refuses; shapes that torch knew and the graph recomputes; biases of
+zeros.
+
+Names: a node is called after its module ("blocks.0.attention.qkv/MatMul"), a weight after its
+parameter even when it is stored transposed, a dynamic axis as in the recipe.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from optkit import graph
+from optkit.errors import ExportFailed
+from optkit.recipe import InputSpec
+from optkit.runtime import TensorInfo
+from optkit.sources import explain
+from optkit.sources.axes import declare, values
+from optkit.sources.toolchain import quiet
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+OPSET = 21
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"
+
+
+def translate(
+    program: ExportedProgram,
+    specs: Sequence[InputSpec],
+    outputs: Sequence[str],
+    *,
+    opset: int = OPSET,
+) -> ir.Model:
+    """`specs` and `outputs` name the program's tensor inputs and outputs, in its order.
+
+    Raises ExportFailed naming module and operator, or an axis that did not stay dynamic.
+    """
+    import torch
+
+    inputs = [spec.info.name for spec in specs]
+    with quiet():
+        try:
+            converted = torch.onnx.export(
+                program, (), input_names=inputs, opset_version=opset, optimize=False, verbose=False
+            )
+            assert converted is not None
+            model = _settle(converted.model)
+        except Exception as error:  # the exporter lets many kinds through
+            raise explain.conversion(error) from error
+    _name_weights(model, program)
+    _name_nodes(model)
+    declare(model, specs)
+    _name_outputs(model, outputs)
+    _require_opset(model, opset)
+    return model
+
+
+def describe(model: ir.Model) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
+    """Inputs and outputs in the words of `runtime`."""
+    inputs, outputs = graph.inputs(model), graph.outputs(model)
+    return tuple(TensorInfo(*spec) for spec in inputs), tuple(TensorInfo(*spec) for spec in outputs)
+
+
+def write(model: ir.Model, out: Path) -> None:
+    """Check the numbers and the file. Raises InputRefused naming the tensor or the fault."""
+    graph.check_finite(model)
+    graph.save(model, out)
+    graph.check(out)
+
+
+def _settle(model: ir.Model) -> ir.Model:
+    """Remove what the exporter added and the model never had."""
+    from onnxscript import optimizer, rewriter
+    from onnxscript.rewriter.rules import common as rules
+
+    passes.InlinePass()(model)
+    optimizer.fold_constants(model)
+    settled: ir.Model = rewriter.rewrite(
+        model,
+        [
+            rules.materialize_reshape_shape_rule,
+            rules.remove_optional_bias_from_conv_rule,
+            rules.remove_optional_bias_from_conv_transpose_rule,
+        ],
+    )
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(settled)
+    passes.RemoveUnusedNodesPass()(settled)
+    passes.OutputFixPass()(settled)  # an output that is an input, or given twice
+    return settled
+
+
+def _name_weights(model: ir.Model, program: ExportedProgram) -> None:
+    """A parameter that was folded (transposed, for a Linear) keeps the parameter's name."""
+    taken = graph.value_names(model)
+    for value in list(model.graph.initializers.values()):
+        for name in ast.literal_eval(value.metadata_props.get(_FOLDED_FROM, "[]")):
+            parameter = program.state_dict.get(name)
+            if parameter is None or name in taken or value.const_value is None:
+                continue
+            if parameter.numel() == value.const_value.size:
+                value.name = name
+                taken.add(name)
+                break
+
+
+def _name_nodes(model: ir.Model) -> None:
+    used: Counter[str] = Counter()
+    for node in model.graph.all_nodes():
+        base = "/".join(filter(None, (_module(node), node.op_type)))
+        node.name = f"{base}_{used[base]}" if used[base] else base
+        used[base] += 1
+
+
+def _module(node: ir.Node) -> str:
+    """Path of the module a node came from; "" for the root and for what folding made."""
+    scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))  # [module, …, fx node]
+    module = str(scopes[-2]) if len(scopes) > 1 else ""
+    return "" if module.startswith("_") and module.endswith("_hook") else module
+
+
+def _name_outputs(model: ir.Model, names: Sequence[str]) -> None:
+    outputs = model.graph.outputs
+    if len(outputs) != len(names):
+        raise ExportFailed(
+            f"the graph has {len(outputs)} outputs where the model returns {len(names)} tensors",
+            where=", ".join(names),
+            hint="return tensors only",
+        )
+    taken = graph.value_names(model) | set(names)
+    for value in values(model):
+        if value.name in names and not value.is_graph_output():
+            value.name = graph.unique_name(f"{value.name}_1", taken)
+            taken.add(str(value.name))
+    for value in outputs:  # two steps, as an output may have another output's name
+        value.name = graph.unique_name("output", taken)
+        taken.add(str(value.name))
+    for value, name in zip(outputs, names, strict=True):
+        value.name = name
+
+
+def _require_opset(model: ir.Model, opset: int) -> None:
+    """The exporter may settle for another opset without an error."""
+    if model.opset_imports.get("") != opset:
+        raise ExportFailed(
+            f"torch wrote opset {model.opset_imports.get('')} where {opset} was asked",
+            hint="use a newer torch and onnxscript",
+        )

@@ -1,0 +1,28 @@
+"""The one door for foreign files: checked, then copied into the store while they are hashed.
+
+No library has opened a file that is refused here; everything later reads only the store's copy,
+which nobody else writes. Checks run on that copy, so a file swapped meanwhile changes nothing.
+
+    door        opens without following links, copies and hashes
+    wire        walks protobuf bytes without building objects
+    scan        what an ONNX file holds: nodes, tensors, external data; counted before expanded
+    model       an ONNX file and its external data become one folder of the store
+    containers  safetensors and zip files (.pt2)
+"""
+
+from __future__ import annotations
+
+from optkit.stage.containers import stage_pt2, stage_weights, zip_members
+from optkit.stage.door import Limits, Staged, stage_file
+from optkit.stage.model import StagedModel, stage_onnx
+
+__all__ = [
+    "Limits",
+    "Staged",
+    "StagedModel",
+    "stage_file",
+    "stage_onnx",
+    "stage_pt2",
+    "stage_weights",
+    "zip_members",
+]

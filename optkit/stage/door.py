@@ -1,0 +1,246 @@
+"""Opens foreign files without following links and copies them into the store while hashing.
+
+A path that the user named may lead through the user's own links. A path found *inside* a foreign
+file is walked component by component from an open folder and follows nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from optkit.errors import InputRefused, StorageError, UnsafeFile
+from optkit.store import digest_file, fsync_dir, storage_errors
+
+_CHUNK = 1 << 20
+_FICLONE = 0x40049409  # linux/fs.h: share the source's blocks (Btrfs, XFS)
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one foreign file may ask of this machine, sizes in bytes."""
+
+    proto_bytes: int = 2 << 30  # protobuf's own limit
+    data_bytes: int = 1 << 40  # external data of one model, and any other file
+    nodes: int = 500_000
+    expanded_nodes: int = 1_000_000  # after inlining every local function
+    tensors: int = 500_000
+    fields: int = 10_000_000  # protobuf fields walked: bounds the time, about 1 s per million
+    nesting: int = 32  # graphs in graphs, types in types, functions calling functions
+    rank: int = 32
+    trip_count: int = 1_000_000  # of a Loop whose count is a constant
+    header_bytes: int = 100_000_000  # safetensors, the format's own limit
+    header_items: int = 10_000_000
+    members: int = 10_000  # of a zip file
+    ratio: int = 100  # unpacked over packed, of a zip file
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A foreign file's copy in the store."""
+
+    path: Path
+    sha256: str
+    size: int
+
+
+def stage_file(path: Path, store_objects: Path, *, limit_bytes: int = Limits.data_bytes) -> Staged:
+    """Copy one file into the store under its digest (read-only, mode 0444).
+
+    Raises InputRefused (missing), UnsafeFile (not a regular file, too large), StorageError.
+    """
+    with opened(path) as source, scratch(store_objects) as folder:
+        sha256, size = copy_in(source, folder / "file", limit_bytes=limit_bytes, where=str(path))
+        place = publish(folder / "file", store_objects, sha256)
+    return Staged(place, sha256, size)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor of the regular file that the user named.
+
+    Links on the way are the user's own: they are resolved once, here, and never again.
+    """
+    try:
+        real = path.resolve(strict=True)
+        if not stat.S_ISREG(os.lstat(real).st_mode):  # before the open, which may act on a device
+            raise UnsafeFile("not a regular file", where=str(path))
+        source = os.open(real, _FILE)
+    except FileNotFoundError as error:
+        raise InputRefused("no such file", where=str(path)) from error
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a circle of links
+        raise InputRefused(f"cannot be opened: {_reason(error)}", where=str(path)) from error
+    try:
+        _require_regular(source, str(path))
+        yield source
+    finally:
+        os.close(source)
+
+
+@contextmanager
+def opened_beneath(base: Path, location: str, *, where: str) -> Iterator[int]:
+    """A descriptor of `location` inside folder `base`, following no link on the way to it.
+
+    `location` is lexically checked before. A hard link is refused: it may name any file of the
+    disk. The one link that is followed is Hugging Face's own, from a snapshot to its `blobs/`.
+    """
+    *folders, name = location.split("/")
+    try:
+        with _descend(base, folders) as parent:
+            blob = _hub_blob(base.joinpath(*folders), parent, name)
+        if blob is not None:
+            base, folders, name = blob.parent, [], blob.name
+        with _descend(base, folders) as parent:
+            before = os.lstat(name, dir_fd=parent)
+            if not stat.S_ISREG(before.st_mode):
+                raise UnsafeFile(f"{show(location)} is a link or not a regular file", where=where)
+            source = os.open(name, _FILE, dir_fd=parent)
+    except FileNotFoundError as error:
+        raise UnsafeFile(
+            f"the external data file {show(location)} is missing",
+            where=where,
+            hint="put it beside the model, under that name",
+        ) from error
+    except OSError as error:
+        raise UnsafeFile(
+            f"{show(location)} cannot be used: {_reason(error)}", where=where
+        ) from error
+    try:
+        # The count from before the open: a hard link that is removed after it leaves a count of 1.
+        if not os.path.samestat(before, os.fstat(source)):
+            raise UnsafeFile(f"{show(location)} was exchanged while it was opened", where=where)
+        if before.st_nlink != 1:
+            raise UnsafeFile(
+                f"{show(location)} is a hard link, which may lead outside the model's folder",
+                where=where,
+                hint="replace it by a copy of its own",
+            )
+        yield source
+    finally:
+        os.close(source)
+
+
+def copy_in(source: int, target: Path, *, limit_bytes: int, where: str) -> tuple[str, int]:
+    """Copy an open file to `target` (new, made durable, mode 0444): (sha256, bytes)."""
+    size = os.fstat(source).st_size
+    _require_size(size, limit_bytes, where)
+    with storage_errors(target), target.open("xb") as file:
+        out = file.fileno()
+        if _clone(source, out):
+            _require_size(os.fstat(out).st_size, limit_bytes, where)
+            sha256 = digest_file(target)
+        else:
+            _require_space(out, size, where)
+            hasher, copied = hashlib.sha256(), 0
+            while chunk := os.read(source, _CHUNK):
+                copied += len(chunk)
+                _require_size(copied, limit_bytes, where)  # it may grow while it is read
+                hasher.update(chunk)
+                file.write(chunk)
+            file.flush()
+            sha256 = hasher.hexdigest()
+        os.fchmod(out, 0o444)
+        os.fsync(out)
+        return sha256, os.fstat(out).st_size
+
+
+@contextmanager
+def scratch(store_objects: Path) -> Iterator[Path]:
+    """A private folder on the store's disk, named so that the store's gc knows its process."""
+    folder = store_objects.parent / "tmp" / f"{os.getpid()}-{secrets.token_hex(8)}"
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(temporary: Path, store_objects: Path, digest: str) -> Path:
+    """Rename a finished file or folder to its content-addressed place, durably."""
+    place = store_objects / digest[:2] / digest
+    with storage_errors(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary.replace(place)
+        fsync_dir(place.parent)
+        fsync_dir(store_objects)
+    return place
+
+
+def show(name: str | bytes) -> str:
+    """A foreign name for a message: ASCII only, at most 80 characters."""
+    text = name if isinstance(name, str) else name.decode("utf-8", "replace")
+    return ascii(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+@contextmanager
+def _descend(base: Path, folders: list[str]) -> Iterator[int]:
+    current = os.open(base, _FOLDER)
+    try:
+        for folder in folders:
+            inner = os.open(folder, _FOLDER, dir_fd=current)
+            os.close(current)
+            current = inner
+        yield current
+    finally:
+        os.close(current)
+
+
+def _hub_blob(folder: Path, descriptor: int, name: str) -> Path | None:
+    """Where Hugging Face's cache keeps `name`: `x/snapshots/<rev>/…` links to `x/blobs/<hash>`."""
+    repository = next((p.parent for p in folder.parents if p.name == "snapshots"), None)
+    if repository is None or not stat.S_ISLNK(os.lstat(name, dir_fd=descriptor).st_mode):
+        return None
+    climb = "../" * len(folder.relative_to(repository).parts)
+    blob = os.readlink(name, dir_fd=descriptor).removeprefix(f"{climb}blobs/")
+    is_hash = len(blob) in (40, 64) and set(blob) <= set("0123456789abcdef")
+    return repository / "blobs" / blob if is_hash else None
+
+
+def _clone(source: int, out: int) -> bool:
+    try:
+        fcntl.ioctl(out, _FICLONE, source)
+    except OSError:
+        return False  # another disk, or one that cannot share blocks
+    return True
+
+
+def _require_regular(descriptor: int, where: str) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise UnsafeFile("not a regular file", where=where)
+
+
+def _require_size(size: int, limit: int, where: str) -> None:
+    if size > limit:
+        raise UnsafeFile(f"{size} bytes or more, the limit is {limit}", where=where)
+
+
+def _require_space(descriptor: int, size: int, where: str) -> None:
+    disk = os.fstatvfs(descriptor)
+    free = disk.f_bavail * disk.f_frsize
+    if size > free:
+        raise StorageError(
+            f"copying it needs {size} bytes, the store's disk has {free} free",
+            where=where,
+            hint="free some space (`optkit cache gc`) or choose another disk (OPTKIT_CACHE)",
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            return "a link or a file stands where a folder is needed"
+        return error.strerror or "IO error"
+    return str(error)

@@ -1,0 +1,459 @@
+"""The table of steps: everything a worker may run, each a function from files and parameters to files.
+
+    step(inputs: name → path, params, out folder, progress) -> meta (JSON)
+
+A step opens foreign code and native libraries only here, in the child. Each imports its stage when
+it runs, so that the parent can read the table (names, versions, tools) in a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from optkit.errors import OptkitError
+from optkit.execute.runner import StepKind
+
+if TYPE_CHECKING:
+    from optkit.data.spool import Spool
+    from optkit.runtime import Feed, Session
+
+Inputs = Mapping[str, Path]
+Params = dict[str, Any]
+Progress = Callable[[str, float], None]
+
+GRAPH = "model.onnx"
+SIMULATION = "simulation.onnx"
+STATISTICS = "statistics.safetensors"
+SCORES = "scores.safetensors"
+TIMES = "times.safetensors"
+
+_FUSION_TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the largest output
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step's identity and the function that performs it."""
+
+    kind: StepKind
+    run: Callable[[Inputs, Params, Path, Progress], dict[str, Any]]
+
+
+def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """A Python factory, a `.pt2` or an `.onnx` → one graph of opset ≥ 21, compared with its source.
+
+    params: kind, inputs, axes, args; where the code lies: file or module, attribute, code.
+    """
+    from optkit import sources
+    from optkit.data import reads
+    from optkit.recipe import axes_from_json, inputs_from_json
+
+    place = params.get("file") or params.get("module")
+    with reads.record(params.get("code")) as record:
+        log = sources.export(
+            params["kind"],
+            inputs,
+            factory=f"{place}:{params['attribute']}" if place else None,
+            args=params.get("args"),
+            specs=inputs_from_json(params["inputs"]),
+            axes=axes_from_json(params.get("axes", {})),
+            out=out / GRAPH,
+            session=_cpu,
+            progress=progress,
+        )
+    return {"log": log.to_json(), "reads": _outside(record.to_json(), out), **_signature(out / GRAPH)}
+
+
+def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """A graph that was exported in the caller's process enters the chain."""
+    from optkit import graph
+
+    model = graph.load(inputs["model"])
+    graph.check_finite(model)
+    graph.save(model, out / GRAPH)
+    return {"log": {}, **_signature(out / GRAPH)}
+
+
+def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """The `standard` form; its outputs are compared with the unfused graph's.
+
+    params: inputs, axes (name → min/opt/max): what the compared feeds are drawn from.
+    """
+    from optkit import fusion, graph
+
+    progress("fusing", 0.1)
+    model = graph.load(inputs["graph"] / GRAPH)
+    log = fusion.fuse(model)
+    graph.save(model, out / GRAPH)
+    progress("comparing with the unfused graph", 0.6)
+    error = _same_outputs(inputs["graph"] / GRAPH, out / GRAPH, params)
+    return {"log": log.to_json(), "max_error": error, **_signature(out / GRAPH)}
+
+
+def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """FP32 → FP16 carriers."""
+    from optkit import graph
+    from optkit.quantization.cast import to_fp16
+
+    model = graph.load(inputs["graph"] / GRAPH)
+    log = to_fp16(model)
+    graph.save(model, out / GRAPH)
+    graph.check(out / GRAPH)
+    return {"log": log.to_json(), **_signature(out / GRAPH)}
+
+
+def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Run a sample source or an evaluation task and spool what it yields, checked against the inputs.
+
+    params: function, args, limit, inputs, labelled; path, memory.
+    """
+    from optkit import content
+    from optkit.data import reads, spool
+    from optkit.recipe import infos_from_json
+
+    path = Path(params["path"])
+    with reads.record() as record:
+        module = content.load_module(path)
+        function = content.member(module, params["function"], path)
+        if params["labelled"]:
+            content.member(module, "score", path)
+        written = spool.write(
+            content.guarded(function, params["args"], path),
+            out,
+            infos_from_json(params["inputs"]),
+            limit_samples=params["limit"],
+            memory_bytes=params["memory"],
+            progress=progress,
+        )
+    metric = content.metric(module, path) if params["labelled"] else None
+    return {"info": written.to_json(), "metric": metric, "reads": _outside(record.to_json(), out)}
+
+
+def random(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Seeded random inputs, for a model that comes with no samples at all.
+
+    params: inputs, axes.
+    """
+    from optkit.data import spool
+    from optkit.recipe import infos_from_json
+
+    infos = infos_from_json(params["inputs"])
+    feeds = (_random_feed(params, "opt", seed) for seed in range(8))
+    written = spool.write(
+        feeds, out, infos, limit_samples=None, memory_bytes=1 << 28, progress=progress
+    )
+    return {"info": written.to_json(), "metric": None}
+
+
+def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """FP32 graph and samples → statistics of every value that any backend family would quantize.
+
+    params: precision, batch, families (placement rules as JSON); memory.
+    """
+    import tempfile
+
+    from optkit import calibration, graph
+    from optkit.data.spool import Spool
+    from optkit.precision import precision
+    from optkit.quantization import assign, qdq
+    from optkit.runtime import PlacementRules
+    from optkit.statistics import save
+
+    model = graph.load(inputs["graph"] / GRAPH)
+    names: dict[str, None] = {}
+    for family in params["families"]:
+        rules = PlacementRules.from_json(family)
+        assignment = assign.assign(model, precision(params["precision"]), rules, "fp32")
+        names |= dict.fromkeys(qdq.taps(model, assignment, rules))
+    with tempfile.TemporaryDirectory() as folder:
+        tapped = Path(folder) / GRAPH
+        graph.save(graph.expose(model, names), tapped)
+        del model
+        samples = Spool(inputs["samples"])
+        with _cpu(tapped) as session:
+            statistics = calibration.observe(
+                session,
+                (feed for feed, _ in samples.batches(params["batch"])),
+                list(names),
+                memory_bytes=params["memory"],
+                progress=progress,
+            )
+    save(statistics, out / STATISTICS)
+    return {"values": len(names), "samples": statistics.samples, "warnings": statistics.warnings()}
+
+
+def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Assignment, then Q/DQ on the carrier graph; on FP16 carriers also the FP32 simulation of it.
+
+    params: precision, carrier, method, percentile, rules.
+    """
+    import numpy as np
+
+    from optkit import graph
+    from optkit.precision import precision
+    from optkit.quantization import assign, qdq
+    from optkit.runtime import PlacementRules
+    from optkit.statistics import load
+
+    rules = PlacementRules.from_json(params["rules"])
+    statistics = load(inputs["statistics"] / STATISTICS)
+    settings = {"method": params["method"], "percentile": params["percentile"]}
+    dtype = {"fp16": np.float16, "fp32": np.float32}[params["carrier"]]
+    fused = graph.load(inputs["fused"] / GRAPH)
+    assignment = assign.assign(fused, precision(params["precision"]), rules, params["carrier"])
+    carrier = graph.load(inputs["carrier"] / GRAPH)
+    log = qdq.apply(carrier, assignment, statistics, rules, scale_dtype=dtype, **settings)
+    graph.save(carrier, out / GRAPH)
+    graph.check(out / GRAPH)
+    if params["carrier"] == "fp16":
+        qdq.apply(fused, assignment, statistics, rules, scale_dtype=dtype, **settings)
+        graph.save(fused, out / SIMULATION)
+    return {
+        "log": log.to_json(),
+        "assignment": assignment.to_json(),
+        "warnings": statistics.warnings(),
+        **_signature(out / GRAPH),
+    }
+
+
+def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """graph → engine file, with fused layers and landing from the compiler itself.
+
+    params: backend, spec, planned (node → precision).
+    """
+    from optkit.runtime import BuildSpec, backend
+
+    chosen = backend(params["backend"])
+    chosen.check()
+    spec = BuildSpec.from_json(params["spec"])
+    engine = chosen.compile(inputs["graph"] / GRAPH, spec, params["planned"], out, progress)
+    return {"engine": engine.to_json()}
+
+
+def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Score a graph on the spooled evaluation samples with the task's own `score`.
+
+    params: file, batch, evidence, path and metric of the task.
+    """
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from optkit import content
+    from optkit.benchmarking import accuracy
+    from optkit.runtime import Evidence
+
+    path = Path(params["path"])
+    score = content.member(content.load_module(path), "score", path)
+    samples = _Counted(inputs["samples"], params["batch"], progress)
+    with _simulator(inputs["graph"] / params["file"], params["evidence"]) as session:
+        found = accuracy.score(
+            session, samples, score, metric=params["metric"], evidence=Evidence(params["evidence"])
+        )
+    save_file({"per_sample": np.asarray(found.per_sample)}, out / SCORES)
+    return {"score": {**found.to_json(), "per_sample": []}}
+
+
+def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Fidelity of a graph's outputs to the FP32 fused graph's. params: file, batch, evidence."""
+    from optkit.benchmarking.fidelity import fidelity
+    from optkit.runtime import Evidence
+
+    samples = _Counted(inputs["samples"], params["batch"], progress)
+    with (
+        _cpu(inputs["reference"] / GRAPH) as reference,
+        _simulator(inputs["graph"] / params["file"], params["evidence"]) as candidate,
+    ):
+        found = fidelity(
+            reference,
+            candidate,
+            (feed for feed, _ in samples),
+            name="fp32",
+            evidence=Evidence(params["evidence"]),
+        )
+    return {"fidelity": found.to_json()}
+
+
+def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Latency of candidate and baseline, interleaved, in this process of their own.
+
+    params: batches, seconds, warmup_seconds, threads, host (fingerprint, for the key).
+    """
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from optkit.benchmarking import latency, machine
+    from optkit.data.spool import Spool
+
+    samples = Spool(inputs["samples"])
+    graphs = {"engine": inputs["graph"] / GRAPH, "baseline": inputs["baseline"] / GRAPH}
+    with machine.watched() as conditions:
+        times = latency.measure(
+            {
+                name: lambda path=path: _cpu(path, threads=params["threads"], spinning=False)
+                for name, path in graphs.items()
+            },
+            samples.feed,
+            params["batches"],
+            seconds=params["seconds"],
+            warmup_seconds=params["warmup_seconds"],
+            progress=progress,
+        )
+    rows = []
+    for batch in params["batches"]:
+        pair = {name: times[name, batch] for name in graphs}
+        speedup = latency.ratio(pair["baseline"], pair["engine"])
+        rows.append(
+            {
+                **{n: {**t.to_json(), "samples_ms": []} for n, t in pair.items()},
+                "speedup": speedup.to_json(),
+            }
+        )
+    save_file(
+        {f"{name}/{batch}": np.asarray(t.samples_ms) for (name, batch), t in times.items()},
+        out / TIMES,
+    )
+    return {"rows": rows, "conditions": conditions}
+
+
+def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Roofline bound of an engine's fused layers, or of the unfused graph while there is no engine.
+
+    params: target (fingerprint, for the key), name, axes, batch, engine (JSON) or None.
+    """
+    from optkit import graph
+    from optkit.prediction import roofline
+    from optkit.runtime import Engine
+    from optkit.target import target
+
+    costs = graph.costs(graph.load(inputs["graph"] / GRAPH), params["axes"])
+    device = target(params["name"])
+    if params["engine"] is None:
+        found = roofline.for_graph(costs, device, params["batch"])
+    else:
+        engine = Engine.from_json(params["engine"])
+        found = roofline.predict(engine.static_layers, costs, device, params["batch"])
+    return {"latency": found.to_json()}
+
+
+def summary(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """What `optkit inspect` prints of a graph. params: axes (name → size)."""
+    from optkit import graph
+
+    folder_or_file = inputs["model"]
+    file = folder_or_file / GRAPH if folder_or_file.is_dir() else folder_or_file
+    return {"summary": graph.summary(graph.load(file), params["axes"])}
+
+
+def _outside(reads: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Without the files that the step itself wrote and read again."""
+    own = f"{out}/"
+    files = {path: sha for path, sha in reads["files"].items() if not path.startswith(own)}
+    return {**reads, "files": files}
+
+
+def _cpu(model: Path, **options: Any) -> Session:
+    from optkit.runtime import backend
+
+    return backend("onnxruntime").session(model, **options)
+
+
+def _simulator(model: Path, evidence: str) -> Session:
+    """A simulation keeps Q/DQ as written; a measurement runs what users run."""
+    level = "all" if evidence == "measured" else "basic"
+    return _cpu(model, level=level)
+
+
+def _random_feed(params: Params, bound: str, seed: int) -> Feed:
+    """A feed at one end of the axis ranges; an axis that no range is known for gets size 2."""
+    from optkit.data.spool import random_feed
+    from optkit.recipe import inputs_from_json
+
+    specs = inputs_from_json(params["inputs"])
+    names = {size for spec in specs for size in spec.info.shape if isinstance(size, str)}
+    sizes = {name: params["axes"].get(name, {}).get(bound, 2) for name in names}
+    return random_feed(specs, sizes, seed)
+
+
+def _same_outputs(before: Path, after: Path, params: Params) -> float:
+    """Largest difference of the two graphs' outputs, over the largest output. Raises OptkitError."""
+    import numpy as np
+
+    worst = 0.0
+    with _cpu(before, level="basic") as old, _cpu(after, level="basic") as new:
+        for seed, bound in enumerate(("opt", "min")):
+            feed = _random_feed(params, bound, seed)
+            expected, found = old.run(feed), new.run(feed)
+            for name, values in expected.items():
+                if values.shape != found[name].shape:
+                    raise OptkitError("fusion changed a shape", where=f"output {name!r}")
+                if values.dtype.kind != "f":
+                    same = bool((values == found[name]).all())
+                    error = 0.0 if same else float("inf")
+                else:
+                    scale = float(np.abs(values).max(initial=0.0)) or 1.0
+                    gap = np.abs(values.astype(np.float64) - found[name].astype(np.float64))
+                    error = float(gap.max(initial=0.0)) / scale
+                worst = max(worst, error)
+                if not error <= _FUSION_TOLERANCE:
+                    raise OptkitError(
+                        f"fusion changed the result by {error:.2e} of its largest value",
+                        where=f"output {name!r}",
+                        hint="please report the model; this is a bug",
+                    )
+    return worst
+
+
+def _signature(path: Path) -> dict[str, Any]:
+    from optkit import graph
+
+    model = graph.load(path)
+    return {
+        "inputs": [list(spec) for spec in graph.inputs(model)],
+        "outputs": [list(spec) for spec in graph.outputs(model)],
+        "graph": graph.digest(path),
+        "parameters": graph.parameters(model),
+    }
+
+
+class _Counted:
+    """Batches of a spool that report how far they are."""
+
+    def __init__(self, path: Path, batch: int | None, progress: Progress) -> None:
+        from optkit.data.spool import Spool
+
+        self.spool: Spool = Spool(path)
+        self.batch = batch
+        self.progress = progress
+
+    def __iter__(self) -> Iterator[Any]:
+        done = 0
+        for feed, labels in self.spool.batches(self.batch):
+            yield feed, labels
+            done += len(next(iter(feed.values())))
+            self.progress(f"{done} of {len(self.spool)} samples", done / len(self.spool))
+
+
+STEPS: Mapping[str, Step] = MappingProxyType(
+    {
+        name: Step(StepKind(name, version, tools), run)
+        for name, version, tools, run in (
+            ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
+            ("adopt", 1, ("onnx", "onnx-ir"), adopt),
+            ("fuse", 1, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
+            ("cast", 1, ("onnx", "onnx-ir"), cast),
+            ("collect", 1, ("numpy", "safetensors"), collect),
+            ("random", 1, ("numpy", "safetensors"), random),
+            ("calibrate", 1, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
+            ("quantize", 1, ("numpy", "onnx", "onnx-ir"), quantize),
+            ("compile", 1, (), compile_),
+            ("evaluate", 1, ("onnxruntime", "numpy"), evaluate),
+            ("compare", 1, ("onnxruntime", "numpy"), compare),
+            ("bench", 1, ("onnxruntime", "numpy"), bench),
+            ("predict", 1, ("onnx", "onnx-ir"), predict),
+            ("summary", 1, ("onnx", "onnx-ir"), summary),
+        )
+    }
+)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.benchmarking.accuracy import drop, from_samples, samples_to_decide, score
+from optkit.benchmarking.intervals import paired_score, wilson
+from optkit.errors import InputRefused
+from optkit.measurement import Score
+from optkit.runtime import Evidence, Feed
+
+LABELS = np.array([0, 1, 2, 1, 0, 2, 2])
+
+
+def batches(size: int = 3) -> Any:
+    """One-hot logits that are right but for sample 4."""
+    guesses = LABELS.copy()
+    guesses[4] = 2
+    for start in range(0, len(LABELS), size):
+        part = slice(start, start + size)
+        yield {"x": np.eye(3, dtype=np.float32)[guesses[part]]}, LABELS[part]
+
+
+def top1(outputs: Feed, labels: np.ndarray) -> np.ndarray:
+    return outputs["x"].argmax(1) == labels
+
+
+def measured(scores: Any) -> Score:
+    return from_samples(np.asarray(scores, dtype=float), metric="top1", evidence=Evidence.SIMULATED)
+
+
+def test_score_collects_every_sample(session: Any) -> None:
+    found = score(
+        session(lambda feed: feed), batches(), top1, metric="top1", evidence=Evidence.MEASURED
+    )
+    assert found.per_sample == (1, 1, 1, 1, 0, 1, 1)
+    assert (found.value, found.samples, found.proportion) == (pytest.approx(6 / 7), 7, True)
+    assert found.ci95 == wilson(6, 7)
+    assert found.evidence is Evidence.MEASURED
+
+
+def test_a_nan_score_names_its_sample(session: Any) -> None:
+    def broken(outputs: Feed, labels: np.ndarray) -> np.ndarray:
+        return np.where((labels == 0) & (outputs["x"][:, 2] == 1), np.nan, 1.0)
+
+    with pytest.raises(InputRefused, match="nan") as caught:
+        score(session(lambda feed: feed), batches(), broken, metric="m", evidence=Evidence.MEASURED)
+    assert caught.value.where == "evaluation sample 4"
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (lambda outputs, labels: 0.5, r"shape \[\] for a batch of 3"),
+        (lambda outputs, labels: np.ones((3, 1)), r"shape \[3, 1\] for a batch of 3"),
+        (lambda outputs, labels: outputs["logits"], "KeyError: 'logits'"),
+    ],
+)
+def test_a_broken_task_is_refused(session: Any, task: Any, message: str) -> None:
+    with pytest.raises(InputRefused, match=message):
+        score(session(lambda feed: feed), batches(), task, metric="m", evidence=Evidence.MEASURED)
+
+
+def test_no_samples_is_refused(session: Any) -> None:
+    with pytest.raises(InputRefused, match="no samples"):
+        score(session(lambda feed: feed), [], top1, metric="m", evidence=Evidence.MEASURED)
+
+
+def test_drop_of_proportions_is_tangos_interval_over_the_flips() -> None:
+    baseline, candidate = np.ones(400), np.ones(400)
+    baseline[:3] = 0  # three gained
+    candidate[10:15] = 0  # five lost
+    found = drop(measured(baseline), measured(candidate))
+    assert found.value == pytest.approx(2 / 400)
+    assert found.ci95 == paired_score(5, 3, 400)
+    assert found.evidence is Evidence.SIMULATED
+
+
+def test_drop_of_other_metrics_is_relative_and_paired() -> None:
+    rng = np.random.default_rng(5)
+    quality = rng.uniform(10, 90, 500)  # samples differ far more than the two models do
+    found = drop(measured(quality), measured(quality * 0.98 + rng.normal(0, 0.1, 500)))
+    assert found.value == pytest.approx(0.02, abs=1e-3)
+    assert found.ci95 is not None
+    assert found.ci95.low < found.value < found.ci95.high
+    assert found.ci95.high - found.ci95.low < 0.002
+
+
+def test_the_paired_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(11)
+    covered = 0
+    for _ in range(30):
+        quality = rng.uniform(1, 3, 80)
+        worse = quality - 0.1 + rng.normal(0, 0.2, 80)
+        low, high = drop(measured(quality), measured(worse)).ci95 or (0.0, 0.0)
+        covered += low * quality.mean() <= 0.1 <= high * quality.mean()
+    assert covered >= 25  # 95 % of 30 is 28.5
+
+
+def test_a_metric_whose_samples_all_agree_keeps_a_width() -> None:
+    same = [0.0, 0.5, 1.0, 0.5] * 25
+    found = drop(measured(same), measured(list(same)))
+    assert found.value == 0
+    assert found.ci95 is not None
+    assert found.ci95.high == pytest.approx(2 * paired_score(0, 0, 100).high)  # over a mean of ½
+
+
+def test_a_model_against_itself_drops_by_exactly_nothing() -> None:
+    same = measured([1, 0, 1])
+    assert drop(same, same).ci95 == (0.0, 0.0)
+
+
+def test_a_baseline_of_zero_has_no_relative_drop() -> None:
+    with pytest.raises(InputRefused, match="no meaning"):
+        drop(measured([-0.5, 0.5]), measured([0.25, 0.5]))
+
+
+def test_scores_of_other_samples_or_metrics_cannot_be_paired() -> None:
+    other = from_samples(np.ones(2), metric="f1", evidence=Evidence.SIMULATED)
+    with pytest.raises(ValueError, match="metrics 'top1' and 'f1'"):
+        drop(measured([1, 1]), other)
+    with pytest.raises(ValueError, match="same samples"):
+        drop(measured([1, 1]), measured([1, 1, 0]))
+
+
+def flipped(lost: int, gained: int, n: int) -> tuple[Score, Score]:
+    baseline, candidate = np.ones(n), np.ones(n)
+    candidate[:lost] = 0
+    baseline[lost : lost + gained] = 0
+    return measured(baseline), measured(candidate)
+
+
+@given(st.integers(0, 8), st.integers(0, 8), st.integers(20, 300), st.floats(0.002, 0.1))
+def test_the_advised_size_decides_and_one_less_does_not(
+    lost: int, gained: int, n: int, limit: float
+) -> None:
+    pair = flipped(lost, gained, n)
+    needed = samples_to_decide(*pair, limit)
+    if needed is None:
+        assert (lost - gained) / n == pytest.approx(limit, rel=0.02)
+        return
+
+    def decided(size: int) -> bool:
+        low, high = paired_score(lost * size / n, gained * size / n, size)
+        return high <= limit or low > limit
+
+    assert decided(needed)
+    assert needed == 1 or not decided(needed - 1)
+
+
+def test_zero_flips_need_z_squared_over_the_limit() -> None:
+    assert samples_to_decide(*flipped(0, 0, 100), 0.01) == 381
+    assert samples_to_decide(*flipped(2, 0, 200), 0.01) is None  # exactly on the limit
+
+
+def test_other_metrics_shrink_with_the_root_of_the_size() -> None:
+    rng = np.random.default_rng(2)
+    quality = rng.uniform(1, 3, 100)
+    pair = measured(quality), measured(quality + rng.normal(0, 0.3, 100))
+    seen = drop(*pair)
+    assert seen.ci95 is not None
+    limit = seen.value + (seen.ci95.high - seen.value) / 3
+    assert samples_to_decide(*pair, limit) == pytest.approx(900, abs=2)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.benchmarking.fidelity import fidelity
+from optkit.errors import InputRefused
+from optkit.runtime import Evidence, Feed
+
+
+def feeds(samples: int = 48, batch: int = 7) -> list[Feed]:
+    data = np.random.default_rng(0).normal(size=(samples, 5)).astype(np.float32)
+    return [{"x": data[start : start + batch]} for start in range(0, samples, batch)]
+
+
+def compare(session: Any, reference: Any, candidate: Any, data: list[Feed] | None = None) -> Any:
+    return fidelity(
+        session(reference), session(candidate), feeds() if data is None else data,
+        name="fp32", evidence=Evidence.SIMULATED,
+    )  # fmt: skip
+
+
+def two_outputs(feed: Feed) -> Feed:
+    return {"a": feed["x"], "b": feed["x"].sum(1)}
+
+
+def test_streaming_sums_equal_the_formula_over_everything(session: Any) -> None:
+    rng = np.random.default_rng(1)
+    noises = {len(f["x"]): rng.normal(0, 1e-3, size=f["x"].shape) for f in feeds()}
+
+    def noisy(feed: Feed) -> Feed:
+        return {"a": feed["x"] + noises[len(feed["x"])], "b": feed["x"].sum(1) * 1.001}
+
+    found = compare(session, two_outputs, noisy)
+    r = np.concatenate([v.ravel() for f in feeds() for v in two_outputs(f).values()]).astype(float)
+    c = np.concatenate([v.ravel() for f in feeds() for v in noisy(f).values()]).astype(float)
+    assert found.sqnr_db == pytest.approx(10 * np.log10((r**2).sum() / ((r - c) ** 2).sum()))
+    assert found.cosine == pytest.approx(r @ c / np.linalg.norm(r) / np.linalg.norm(c), abs=1e-12)
+    assert found.max_abs_error == pytest.approx(np.abs(r - c).max())
+    assert (found.samples, found.reference, found.evidence) == (48, "fp32", Evidence.SIMULATED)
+
+
+@given(st.floats(1e-6, 0.5), st.integers(1, 48))
+def test_a_relative_error_has_the_known_sqnr_whatever_the_batches(
+    session: Any, error: float, batch: int
+) -> None:
+    double = [{"x": f["x"].astype(np.float64)} for f in feeds(batch=batch)]
+    found = compare(session, lambda f: f, lambda f: {"x": f["x"] * (1 + error)}, double)
+    assert found.sqnr_db == pytest.approx(-20 * np.log10(error), abs=1e-4)
+    assert found.cosine == pytest.approx(1.0)
+
+
+def test_bit_equal_outputs_have_no_finite_sqnr(session: Any) -> None:
+    found = compare(session, two_outputs, two_outputs)
+    assert (found.sqnr_db, found.cosine, found.max_abs_error) == (None, 1.0, 0.0)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_dead_candidate_has_cosine_zero(session: Any) -> None:
+    found = compare(session, lambda f: f, lambda f: {"x": np.zeros_like(f["x"])})
+    assert found.sqnr_db == pytest.approx(0.0)
+    assert found.cosine == 0.0
+
+
+def test_infinities_both_agree_on_are_left_out(session: Any) -> None:
+    masked = [{"x": np.array([[1.0, -np.inf, 2.0]])}]
+    found = compare(session, lambda f: f, lambda f: {"x": f["x"] * 1.1}, masked)
+    assert found.sqnr_db == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_names_output_and_sample(session: Any, bad: float) -> None:
+    def broken(feed: Feed) -> Feed:
+        values = feed["x"].copy()
+        if len(values) == 6:  # the last batch
+            values[2, 1] = bad
+        return {"x": values}
+
+    with pytest.raises(InputRefused, match="compared graph") as caught:
+        compare(session, lambda f: f, broken)
+    assert caught.value.where == "output 'x', samples from 42"
+
+
+def test_outputs_that_do_not_match_are_refused(session: Any) -> None:
+    with pytest.raises(InputRefused, match="gives nothing"):
+        compare(session, two_outputs, lambda f: {"a": f["x"]})
+    with pytest.raises(InputRefused, match=r"expected shape \[7, 5\]"):
+        compare(session, lambda f: f, lambda f: {"x": f["x"].T})
+
+
+def test_nothing_to_compare_is_refused(session: Any) -> None:
+    with pytest.raises(InputRefused, match="no samples"):
+        compare(session, lambda f: f, lambda f: f, [])
+    with pytest.raises(InputRefused, match="all its outputs are zero"):
+        compare(session, lambda f: {"x": f["x"] * 0}, lambda f: f)

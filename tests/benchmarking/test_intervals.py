@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from math import comb, isclose
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize_scalar
+from scipy.stats import binom, norm
+from scipy.stats import bootstrap as scipy_bootstrap
+
+from optkit.benchmarking.intervals import (
+    Z95,
+    bootstrap,
+    median_interval,
+    paired_score,
+    wilson,
+)
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [  # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_gives_the_published_values(successes: int, n: int, low: float, high: float) -> None:
+    assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "n", "low", "high"),
+    [  # Fagerland, Lydersen & Laake, "Statistical Analysis of Contingency Tables", chapter 8
+        (6, 16, 161, -0.1240, -0.0054),  # Cavo et al. 2012
+        (1, 7, 21, -0.517, -0.026),  # Bentur et al. 2009
+    ],
+)
+def test_paired_score_gives_the_published_values(
+    lost: int, gained: int, n: int, low: float, high: float
+) -> None:
+    found = paired_score(lost, gained, n)
+    digits = 4 if n == 161 else 3
+    assert (round(found.low, digits), round(found.high, digits)) == (low, high)
+
+
+@pytest.mark.parametrize(("n", "percent"), [(360, 1.06), (629, 0.61), (899, 0.43)])
+def test_zero_flips_keep_a_width(n: int, percent: float) -> None:
+    low, high = paired_score(0, 0, n)
+    assert round(100 * high, 2) == percent
+    assert high == pytest.approx(Z95**2 / (n + Z95**2), rel=1e-12)
+    assert low == pytest.approx(-high, rel=1e-12)
+
+
+def reference_score_interval(lost: int, gained: int, n: int) -> tuple[float, float]:
+    """Tango's interval from its definition: the nuisance found by maximising the likelihood, the
+    limits by scipy's root finder. Shares no formula with the code under test."""
+
+    def likelihood(p_gained: float, delta: float) -> float:
+        p_lost, same = p_gained + delta, 1 - 2 * p_gained - delta
+        terms = ((lost, p_lost), (gained, p_gained), (n - lost - gained, same))
+        return -sum(count * np.log(max(p, 1e-300)) for count, p in terms if count)
+
+    def statistic(delta: float) -> float:
+        low, high = max(0.0, -delta), (1 - delta) / 2
+        p = minimize_scalar(
+            likelihood, bounds=(low, high), args=(delta,), method="bounded",
+            options={"xatol": 1e-12},
+        ).x  # fmt: skip
+        variance = (2 * p + delta - delta**2) * n
+        return float((lost - gained - n * delta) / np.sqrt(variance))
+
+    z, observed, edge = float(norm.ppf(0.975)), (lost - gained) / n, 1 - 1e-9
+    return (
+        brentq(lambda d: statistic(d) - z, -edge, observed),
+        brentq(lambda d: statistic(d) + z, observed, edge),
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "n"),
+    [(3, 1, 60), (12, 2, 50), (0, 5, 40), (5, 0, 899), (40, 20, 160), (9, 9, 360), (1, 0, 12)],
+)
+def test_paired_score_agrees_with_a_maximum_likelihood_reference(
+    lost: int, gained: int, n: int
+) -> None:
+    assert paired_score(lost, gained, n) == pytest.approx(
+        reference_score_interval(lost, gained, n), abs=2e-5
+    )
+
+
+counts = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(1, 400))
+
+
+@given(counts)
+def test_paired_score_contains_the_estimate_and_is_antisymmetric(
+    case: tuple[int, int, int],
+) -> None:
+    lost, gained, same = case
+    n = lost + gained + same
+    low, high = paired_score(lost, gained, n)
+    assert -1 <= low <= (lost - gained) / n <= high <= 1
+    assert low < high
+    mirrored = paired_score(gained, lost, n)
+    assert isclose(mirrored.low, -high, abs_tol=1e-12)
+    assert isclose(mirrored.high, -low, abs_tol=1e-12)
+
+
+@given(counts)
+def test_more_samples_at_the_same_rates_narrow_the_interval(case: tuple[int, int, int]) -> None:
+    lost, gained, same = case
+    n = lost + gained + same
+    narrow, wide = paired_score(4 * lost, 4 * gained, 4 * n), paired_score(lost, gained, n)
+    assert narrow.high - narrow.low < wide.high - wide.low
+
+
+def test_paired_score_covers_the_truth_at_its_nominal_rate() -> None:
+    """Exact coverage over all outcomes of 60 pairs at p(lost) = 0.08, p(gained) = 0.03."""
+    n, p_lost, p_gained = 60, 0.08, 0.03
+    covered = 0.0
+    for lost in range(26):
+        for gained in range(20):
+            same = n - lost - gained
+            ways = comb(n, lost) * comb(n - lost, gained)
+            chance = ways * p_lost**lost * p_gained**gained * (1 - p_lost - p_gained) ** same
+            low, high = paired_score(lost, gained, n)
+            covered += chance * (low <= p_lost - p_gained <= high)
+    assert 0.93 <= covered <= 0.98
+
+
+@given(st.integers(1, 400))
+@settings(max_examples=40)
+def test_median_interval_takes_the_ranks_of_the_binomial(n: int) -> None:
+    found = median_interval(np.random.default_rng(n).permutation(n) + 1.0)  # value = rank
+    rank = next((k for k in range(n // 2, 0, -1) if binom.cdf(k - 1, n, 0.5) <= 0.025), None)
+    assert found == (None if rank is None else (rank, n + 1 - rank))
+
+
+def test_bootstrap_of_a_mean_agrees_with_scipy_and_is_repeatable() -> None:
+    values = np.random.default_rng(3).gamma(2.0, size=200)
+    found = bootstrap(values.size, lambda drawn: float(values[drawn].mean()))
+    expected = scipy_bootstrap(
+        (values,), np.mean, method="percentile", n_resamples=20_000, rng=np.random.default_rng(1)
+    ).confidence_interval
+    assert found == pytest.approx((expected.low, expected.high), abs=0.02)
+    assert found == bootstrap(values.size, lambda drawn: float(values[drawn].mean()))

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optkit.benchmarking import latency
+from optkit.benchmarking.latency import MIN_ROUNDS, measure, ratio, summarize
+from optkit.measurement import Interval, Latency
+from optkit.runtime import Evidence, Feed
+
+MS = 1_000_000  # nanoseconds
+
+
+def quiet(what: str, fraction: float) -> None:
+    pass
+
+
+def feed_for(batch: int) -> Feed:
+    return {"x": np.zeros((batch, 4), np.float32)}
+
+
+class Clock:
+    """A clock that only sessions move: what they take is known exactly."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0
+        self.log: list[str] = []
+        monkeypatch.setattr(latency, "perf_counter_ns", lambda: self.now)
+
+    def taking(self, name: str, cost: Callable[[int], int]) -> Callable[[Feed], Feed]:
+        def run(feed: Feed) -> Feed:
+            self.log.append(name)
+            self.now += cost(len(feed["x"]))
+            return feed
+
+        return run
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_measures_what_the_sessions_take(clock: Clock, session: Any) -> None:
+    made = {
+        "int8": lambda: session(clock.taking("int8", lambda batch: batch * MS)),
+        "fp16": lambda: session(clock.taking("fp16", lambda batch: 2 * batch * MS)),
+    }
+    found = measure(made, feed_for, (1, 8), seconds=3, warmup_seconds=0.1, progress=quiet)
+    assert set(found) == {("int8", 1), ("fp16", 1), ("int8", 8), ("fp16", 8)}
+    int8 = found["int8", 8]
+    assert int8.evidence is Evidence.MEASURED
+    assert (int8.p50_ms, int8.min_ms, int8.p95_ms) == (8.0, 8.0, 8.0)
+    assert int8.throughput == pytest.approx(1000)
+    assert int8.ci95_ms == (8.0, 8.0)
+    assert ratio(found["fp16", 8], int8).value == 2.0
+    assert int8.runs == len(int8.samples_ms) == found["fp16", 8].runs
+
+
+def test_rounds_are_interleaved_in_changing_order(clock: Clock, session: Any) -> None:
+    made = {
+        name: (lambda name=name: session(clock.taking(name, lambda batch: MS)))
+        for name in ("a", "b")
+    }
+    found = measure(made, feed_for, (1,), seconds=1, warmup_seconds=0.01, progress=quiet)
+    bursts = [(name, len(list(group))) for name, group in groupby(clock.log)][2:]  # 2 = warm-up
+    rounds = found["a", 1].rounds
+    assert rounds is not None
+    assert rounds >= MIN_ROUNDS
+    # neighbours of equal name merge where the order of two rounds meets, so there are fewer groups
+    assert rounds < len(bursts) < 2 * rounds
+    per_round = found["a", 1].runs // rounds + 1  # one call of every burst is not counted
+    assert sum(length for name, length in bursts if name == "a") <= rounds * per_round + 20
+
+
+def test_slow_models_still_get_the_least_number_of_rounds(clock: Clock, session: Any) -> None:
+    made = {"slow": lambda: session(clock.taking("slow", lambda batch: 5_000 * MS))}
+    found = measure(made, feed_for, (1,), seconds=1, warmup_seconds=0, progress=quiet)
+    assert found["slow", 1].rounds == found["slow", 1].runs == MIN_ROUNDS
+    assert found["slow", 1].p99_ms is None
+    assert len(clock.log) == MIN_ROUNDS + 2  # two warm-up calls
+
+
+def test_warm_up_is_not_counted(clock: Clock, session: Any) -> None:
+    costs = iter([900 * MS] * 3)
+    made = {"m": lambda: session(clock.taking("m", lambda batch: next(costs, MS)))}
+    found = measure(made, feed_for, (1,), seconds=0.2, warmup_seconds=3, progress=quiet)
+    assert max(found["m", 1].samples_ms) == 1.0
+
+
+def test_sessions_are_closed_and_garbage_collection_restored(session: Any) -> None:
+    seen: list[bool] = []
+    opened: list[Any] = []
+
+    def run(feed: Feed) -> Feed:
+        seen.append(gc.isenabled())
+        if len(seen) > 5:
+            raise RuntimeError("the model broke")
+        return feed
+
+    def make() -> Any:
+        opened.append(session(run))
+        return opened[-1]
+
+    with pytest.raises(RuntimeError, match="the model broke"):
+        measure({"m": make}, feed_for, (1,), seconds=1, warmup_seconds=0, progress=quiet)
+    assert seen == [False] * 6
+    assert gc.isenabled()
+    assert opened[0].closed
+
+
+def test_a_real_clock_orders_a_small_and_a_large_product(session: Any) -> None:
+    small, large = np.ones((8, 8)), np.ones((700, 700))
+    made = {
+        "small": lambda: session(lambda feed: {"y": small @ small}),
+        "large": lambda: session(lambda feed: {"y": large @ large}),
+    }
+    found = measure(made, feed_for, (1,), seconds=0.3, warmup_seconds=0.02, progress=quiet)
+    speedup = ratio(found["large", 1], found["small", 1])
+    assert speedup.value > 1
+    assert speedup.ci95 is not None
+    assert speedup.ci95.low > 1
+
+
+def test_quantiles_agree_with_numpy_and_p99_needs_a_thousand_runs() -> None:
+    times = np.random.default_rng(0).lognormal(0, 0.3, size=(10, 100)) * MS
+    found = summarize(times.astype(int).tolist(), batch=4)
+    samples = times.astype(int).ravel() / MS
+    assert found.p50_ms == pytest.approx(np.median(samples))
+    assert found.p90_ms == pytest.approx(np.percentile(samples, 90))
+    assert found.p99_ms == pytest.approx(np.percentile(samples, 99))
+    assert found.throughput == pytest.approx(4000 / np.median(samples))
+    assert summarize(times[:, :99].astype(int).tolist(), batch=4).p99_ms is None
+
+
+def noisy(seed: int, scale: float, drift: np.ndarray) -> Latency:
+    """40 rounds of 25 calls; `drift` [40] is the host's slowness, shared by whoever is timed."""
+    noise = np.random.default_rng(seed).normal(1, 0.02, size=(40, 25))
+    return summarize((scale * MS * drift[:, None] * noise).astype(int).tolist(), batch=1)
+
+
+def test_pairing_by_round_cancels_the_drift_of_the_host() -> None:
+    drift = 1 + 0.8 * np.random.default_rng(9).random(40)
+    paired = ratio(noisy(1, 2.0, drift), noisy(2, 1.0, drift)).ci95
+    unpaired = ratio(noisy(1, 2.0, drift), noisy(2, 1.0, drift[::-1])).ci95
+    assert paired is not None
+    assert unpaired is not None
+    assert paired.low <= 2.0 <= paired.high
+    assert paired.high - paired.low < (unpaired.high - unpaired.low) / 2
+
+
+def predicted(p50: float, band: Interval, batch: int = 1) -> Latency:
+    return Latency(Evidence.PREDICTED, p50, batch, batch * 1e3 / p50, band=band)
+
+
+def test_the_ratio_of_predictions_spans_their_bands() -> None:
+    slow, fast = predicted(2.0, Interval(2.0, 6.0)), predicted(1.0, Interval(1.0, 4.0))
+    found = ratio(slow, fast)
+    assert found == latency.Difference(2.0, Interval(0.5, 6.0), Evidence.PREDICTED)
+
+
+def test_the_ratio_of_unlike_evidence_takes_the_weaker_and_claims_no_interval() -> None:
+    measured = summarize([[2 * MS]] * 10, batch=1)
+    found = ratio(measured, predicted(1.0, Interval(1.0, 4.0)))
+    assert found == latency.Difference(2.0, None, Evidence.PREDICTED)
+
+
+def test_a_model_against_itself_is_one_exactly() -> None:
+    same = predicted(2.0, Interval(2.0, 6.0))
+    assert ratio(same, same).ci95 == (1.0, 1.0)
+
+
+def test_a_ratio_across_batch_sizes_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="batch sizes 1 and 8"):
+        ratio(predicted(1, Interval(1, 2)), predicted(1, Interval(1, 2), batch=8))

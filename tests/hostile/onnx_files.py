@@ -1,0 +1,390 @@
+"""Hostile ONNX files. Every builder gets an empty folder and returns the model's path in it.
+
+A secret stands outside that folder: nothing made from the model may ever hold CANARY.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto, TensorProto, TypeProto, helper
+
+CANARY = b"CANARY:5f1d0c9e:"  # 16 bytes: four float32
+Build = Callable[[Path], Path]
+
+
+def plain_model(**graph: Any) -> ModelProto:
+    """y = x + w; `graph` gives further arguments of helper.make_graph."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4], [1.0, 2.0, 3.0, 4.0])
+    node = helper.make_node("Add", ["x", "w"], ["y"], name="add")
+    return helper.make_model(
+        helper.make_graph([node], "g", [x], [y], initializer=[weight], **graph),
+        opset_imports=[helper.make_opsetid("", 21)],
+    )
+
+
+def save(model: ModelProto, folder: Path) -> Path:
+    """Written without onnx.save, which would itself refuse most of these."""
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def external_model(
+    folder: Path, location: str, dims: tuple[int, ...] = (4,), **entries: str
+) -> Path:
+    """A model whose `w` stands in `location`. `entries`: further external_data keys."""
+    model = plain_model()
+    weight = model.graph.initializer[0]
+    weight.ClearField("float_data")
+    del weight.dims[:]
+    weight.dims.extend(dims)
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, "offset": "0", "length": "16", **entries}.items():
+        weight.external_data.add(key=key, value=value)
+    return save(model, folder)
+
+
+def secret(folder: Path) -> Path:
+    path = folder.parent / "secret.bin"
+    path.write_bytes(CANARY)
+    return path
+
+
+def _beside(folder: Path) -> Path:
+    path = folder / "w.bin"
+    path.write_bytes(struct.pack("<4f", 1, 2, 3, 4))
+    return path
+
+
+def _located(location: str) -> Build:
+    def build(folder: Path) -> Path:
+        secret(folder)
+        (folder / "sub").mkdir()
+        return external_model(folder, location.format(secret=folder.parent / "secret.bin"))
+
+    return build
+
+
+def _symlink(folder: Path) -> Path:
+    (folder / "w.bin").symlink_to(secret(folder))
+    return external_model(folder, "w.bin")
+
+
+def _parent_symlink(folder: Path) -> Path:
+    secret(folder)
+    (folder / "sub").symlink_to(folder.parent)
+    return external_model(folder, "sub/secret.bin")
+
+
+def _fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "w.bin")
+    return external_model(folder, "w.bin")
+
+
+def _hard_link(folder: Path) -> Path:
+    (folder / "w.bin").hardlink_to(secret(folder))
+    return external_model(folder, "w.bin")
+
+
+def _sized(dims: tuple[int, ...] = (4,), **entries: str) -> Build:
+    def build(folder: Path) -> Path:
+        _beside(folder)
+        return external_model(folder, "w.bin", dims, **entries)
+
+    return build
+
+
+EXTERNAL_DATA: dict[str, Build] = {
+    "dotdot": _located("../secret.bin"),
+    "inner_dotdot": _located("sub/../../secret.bin"),
+    "absolute": _located("{secret}"),
+    "device": _located("/dev/zero"),
+    "backslash": _located("..\\secret.bin"),
+    "empty": _located(""),
+    "symlink": _symlink,
+    "parent_symlink": _parent_symlink,
+    "fifo": _fifo,
+    "nul": _located("w.bin\0../secret.bin"),
+    "hard_link": _hard_link,
+    "offset_past_end": _sized(offset="4096"),
+    "negative_offset": _sized(offset="-16"),
+    "huge_length": _sized(length=str(1 << 40)),
+    "huge_dims": _sized((1 << 31, 1 << 31)),
+    "unknown_key": _sized(__class__="os.system"),
+}
+
+
+def _folder_as_data(folder: Path) -> Path:
+    (folder / "w.bin").mkdir()
+    return external_model(folder, "w.bin")
+
+
+def _twice(folder: Path) -> Path:
+    _beside(folder)
+    path = external_model(folder, "w.bin")
+    model = ModelProto.FromString(path.read_bytes())
+    model.graph.initializer[0].external_data.add(key="location", value="../secret.bin")
+    secret(folder)
+    return save(model, folder)
+
+
+def _split_message(folder: Path) -> Path:
+    """The graph stands twice on the wire: parsers merge the two, a naive checker sees one."""
+    secret(folder)
+    harmless = plain_model().SerializeToString()
+    return _written(folder, harmless + external_model(folder, "../secret.bin").read_bytes())
+
+
+def _written(folder: Path, data: bytes) -> Path:
+    path = folder / "model.onnx"
+    path.write_bytes(data)
+    return path
+
+
+def _in_attribute(folder: Path) -> Path:
+    secret(folder)
+    model = ModelProto.FromString(external_model(folder, "../secret.bin").read_bytes())
+    value = model.graph.initializer.pop()
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=value))
+    return save(model, folder)
+
+
+def _in_function(folder: Path) -> Path:
+    model = ModelProto.FromString(_in_attribute(folder).read_bytes())
+    body = [model.graph.node.pop(0)]
+    opsets = [helper.make_opsetid("", 21)]
+    model.functions.append(helper.make_function("local", "F", [], ["w"], body, opsets))
+    model.graph.node.insert(0, helper.make_node("F", [], ["w"], domain="local"))
+    return save(model, folder)
+
+
+def _in_subgraph(folder: Path) -> Path:
+    model = ModelProto.FromString(_in_attribute(folder).read_bytes())
+    constant = model.graph.node.pop(0)
+    flag = helper.make_tensor("c", TensorProto.BOOL, [], [True])
+    branch = helper.make_graph([constant], "b", [], [helper.make_empty_tensor_value_info("w")])
+    model.graph.node.insert(
+        0, helper.make_node("If", ["c"], ["w"], then_branch=branch, else_branch=branch)
+    )
+    model.graph.initializer.append(flag)
+    return save(model, folder)
+
+
+def _sparse_external(folder: Path) -> Path:
+    secret(folder)
+    external = ModelProto.FromString(external_model(folder, "../secret.bin").read_bytes())
+    model = plain_model()
+    sparse = model.graph.sparse_initializer.add(dims=[4])
+    sparse.values.CopyFrom(external.graph.initializer[0])
+    sparse.indices.CopyFrom(helper.make_tensor("i", TensorProto.INT64, [4], [0, 1, 2, 3]))
+    return save(model, folder)
+
+
+def _string_external(folder: Path) -> Path:
+    secret(folder)
+    model = ModelProto.FromString(external_model(folder, "../secret.bin", (0,)).read_bytes())
+    model.graph.initializer[0].data_type = TensorProto.STRING
+    return save(model, folder)
+
+
+def _memory_address(folder: Path) -> Path:
+    """ONNX Runtime reads this location as an address in its own memory."""
+    target = folder / "*" / "_ORT_MEM_ADDR_" / "*"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(bytes(16))
+    return external_model(folder, "*/_ORT_MEM_ADDR_/*")
+
+
+def _own_name(folder: Path) -> Path:
+    path = external_model(folder, "Model.onnx")
+    (folder / "Model.onnx").write_bytes(bytes(16))
+    return path
+
+
+def _undeclared(folder: Path) -> Path:
+    """external_data without data_location: some readers would follow it, some not."""
+    _beside(folder)
+    model = ModelProto.FromString(external_model(folder, "w.bin").read_bytes())
+    model.graph.initializer[0].ClearField("data_location")
+    return save(model, folder)
+
+
+MORE_EXTERNAL_DATA: dict[str, Build] = {
+    "dot": _located("./secret.bin"),
+    "double_slash": _located("sub//secret.bin"),
+    "drive": _located("C:secret.bin"),
+    "long": _located("a" * 256),
+    "control": _located("w\x1b[2J.bin"),
+    "missing": _located("w.bin"),
+    "folder": _folder_as_data,
+    "location_twice": _twice,
+    "split_message": _split_message,
+    "attribute": _in_attribute,
+    "function": _in_function,
+    "subgraph": _in_subgraph,
+    "sparse": _sparse_external,
+    "string": _string_external,
+    "memory_address": _memory_address,
+    "own_name": _own_name,
+    "undeclared": _undeclared,
+    "offset_no_number": _sized(offset="1_6"),
+    "offset_other_digits": _sized(offset="٣"),
+    "offset_negative_zero": _sized(offset="-0"),
+    "negative_dims": _sized((-2, -2)),
+    "length_too_short": _sized(length="8"),
+}
+
+
+def _model(change: Callable[[ModelProto], None]) -> Build:
+    def build(folder: Path) -> Path:
+        model = plain_model()
+        change(model)
+        return save(model, folder)
+
+    return build
+
+
+def _loop(count: int, *, by: str = "initializer") -> Callable[[ModelProto], None]:
+    def change(model: ModelProto) -> None:
+        cond = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+        out = helper.make_tensor_value_info("co", TensorProto.BOOL, [])
+        step = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+        body = helper.make_graph(
+            [helper.make_node("Identity", ["c"], ["co"])], "body", [step, cond], [out]
+        )
+        trips = helper.make_tensor("trips", TensorProto.INT64, [], [count])
+        if by == "raw":
+            trips = helper.make_tensor(
+                "trips", TensorProto.INT64, [], struct.pack("<q", count), raw=True
+            )
+        if by in ("initializer", "raw"):
+            model.graph.initializer.append(trips)
+        else:
+            value = {"value": trips} if by == "constant" else {"value_int": count}
+            model.graph.node.insert(0, helper.make_node("Constant", [], ["trips"], **value))
+        model.graph.node.append(helper.make_node("Loop", ["trips", ""], [], body=body, name="loop"))
+
+    return change
+
+
+def _loop_external(folder: Path) -> Path:
+    """The trip count itself stands in another file."""
+    path = _model(_loop(1))(folder)
+    model = ModelProto.FromString(path.read_bytes())
+    trips = model.graph.initializer[1]
+    trips.ClearField("int64_data")
+    trips.data_location = TensorProto.EXTERNAL
+    trips.external_data.add(key="location", value="trips.bin")
+    (folder / "trips.bin").write_bytes(struct.pack("<q", 1 << 62))
+    return save(model, folder)
+
+
+def _function_bomb(model: ModelProto) -> None:
+    """25 functions, each calling the one before twice: 2^25 nodes in a kilobyte."""
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
+    for level in range(26):
+        name, domain = (f"F{level - 1}", "local") if level else ("Relu", "")
+        nodes = [
+            helper.make_node(name, ["a"], ["b"], domain=domain),
+            helper.make_node(name, ["b"], ["c"], domain=domain),
+        ]
+        model.functions.append(
+            helper.make_function("local", f"F{level}", ["a"], ["c"], nodes, opsets)
+        )
+    model.graph.node.append(helper.make_node("F25", ["y"], ["z"], domain="local"))
+
+
+def _recursion(model: ModelProto) -> None:
+    node = helper.make_node("F", ["a"], ["b"], domain="local")
+    opsets = [helper.make_opsetid("local", 1)]
+    model.functions.append(helper.make_function("local", "F", ["a"], ["b"], [node], opsets))
+
+
+def message(number: int, payload: bytes) -> bytes:
+    """One length-delimited protobuf field (number < 16), for what the library will not build."""
+    size, length = len(payload), b""
+    while size >= 0x80:
+        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + payload
+
+
+def _nested(folder: Path) -> Path:
+    graph = b""
+    for _ in range(40):
+        graph = message(1, message(5, message(6, graph)))  # node, attribute, graph
+    return _written(folder, message(7, graph))
+
+
+def _nested_type(model: ModelProto) -> None:
+    kind = TypeProto()
+    kind.tensor_type.elem_type = TensorProto.FLOAT
+    for _ in range(40):
+        kind = helper.make_sequence_type_proto(kind)
+    model.graph.value_info.append(helper.make_value_info("deep", kind))
+
+
+def _weight(**change: Any) -> Callable[[ModelProto], None]:
+    """Change fields of the inline weight (4 float32 in float_data)."""
+
+    def apply(model: ModelProto) -> None:
+        weight = model.graph.initializer[0]
+        for name, value in change.items():
+            weight.ClearField(name)
+            if isinstance(value, list):
+                getattr(weight, name).extend(value)
+            else:
+                setattr(weight, name, value)
+
+    return apply
+
+
+def _high_rank_value(model: ModelProto) -> None:
+    model.graph.value_info.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, [1] * 33))
+
+
+def _sparse_bomb(model: ModelProto) -> None:
+    sparse = model.graph.sparse_initializer.add(dims=[1 << 40])
+    sparse.values.CopyFrom(helper.make_tensor("s", TensorProto.FLOAT, [1], [1.0]))
+    sparse.indices.CopyFrom(helper.make_tensor("i", TensorProto.INT64, [1], [0]))
+
+
+SIZES: dict[str, Build] = {
+    "dims_beyond_data": _model(_weight(dims=[1 << 31, 1 << 31])),
+    "dims_without_data": _model(_weight(dims=[1 << 62], float_data=[])),
+    "dims_overflow": _model(_weight(dims=[1 << 62] * 32)),
+    "dims_wrap_to_four": _model(_weight(dims=[1 << 32, 1 << 32, 4])),  # 4 modulo 2^64
+    "negative_dim": _model(_weight(dims=[-4])),
+    "high_rank": _model(_weight(dims=[1] * 32 + [4])),
+    "high_rank_value": _model(_high_rank_value),
+    "unknown_type": _model(_weight(data_type=9999)),
+    "no_type": _model(_weight(data_type=0)),
+    "wrong_field": _model(_weight(data_type=TensorProto.INT64)),
+    "data_twice": _model(_weight(raw_data=bytes(16))),
+    "raw_too_short": _model(_weight(float_data=[], raw_data=bytes(15))),
+    "segment": _model(lambda m: m.graph.initializer[0].segment.SetInParent()),
+    "sparse_bomb": _model(_sparse_bomb),
+    "loop": _model(_loop(1 << 62)),
+    "loop_raw": _model(_loop(1 << 62, by="raw")),
+    "loop_constant": _model(_loop(1 << 62, by="constant")),
+    "loop_value_int": _model(_loop(1 << 62, by="value_int")),
+    "loop_external": _loop_external,
+    "function_bomb": _model(_function_bomb),
+    "recursion": _model(_recursion),
+    "function_twice": _model(lambda m: (_recursion(m), _recursion(m), None)[-1]),
+    "nested_graphs": _nested,
+    "nested_types": _model(_nested_type),
+    "long_name": _model(lambda m: setattr(m.graph.node[0], "name", "n" * 70_000)),
+    "empty": lambda folder: _written(folder, b""),
+    "no_graph": lambda folder: _written(folder, b"\x08\x0a"),
+    "text": lambda folder: _written(folder, b"<html>404 not found</html>"),
+    "cut": lambda folder: _written(folder, plain_model().SerializeToString()[:-3]),
+    "group": lambda folder: _written(folder, b"\x3b\x3c"),
+    "long_varint": lambda folder: _written(folder, b"\x08" + b"\xff" * 11),
+}

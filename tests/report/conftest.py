@@ -1,0 +1,187 @@
+"""Report documents as builds make them: one predicted for a GPU, one measured on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optkit.assignment import Assignment
+from optkit.benchmarking.accuracy import drop, from_samples
+from optkit.benchmarking.gates import judge
+from optkit.benchmarking.latency import ratio, summarize
+from optkit.measurement import Fidelity, Interval, Latency, Score
+from optkit.report.document import Rewrites, compose
+from optkit.report.result import Findings, Run, Side, result
+from optkit.runtime import Engine, Evidence, FusedLayer, Landing, LandingRow, LayerTensor
+
+Names = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_drop: float | None = 0.01
+    min_sqnr: float | None = None
+    max_latency_ms: float | None = 1.0
+    min_speedup: float | None = None
+    min_throughput: float | None = None
+    max_bytes: int | None = None
+    accept: tuple[str, ...] = ()
+
+
+BLOCKS = [f"blocks.{i}/{op}" for i in range(3) for op in ("qkv", "proj", "fc1", "fc2")]
+
+
+def engine(dtype: str, backend: str, name: Names, lost: int = 0) -> Engine:
+    rows, layers = [], []
+    for index, block in enumerate(BLOCKS):
+        landed = index >= lost
+        runs = dtype if landed else "float16"
+        node = name(f"{block}/MatMul")
+        data = LayerTensor("x", (8, 17, 64), runs)
+        weight = LayerTensor("w", (64, 192), runs)
+        layers.append(
+            FusedLayer(
+                name(f"__myl_{block}_fc_myl0_{index}"), "gemm", (data,), (weight,),
+                (LayerTensor("y", (8, 17, 192), runs),), (node, name(f"{block}/Add")),
+                (node,), runs,
+            )
+        )  # fmt: skip
+        rows.append(LandingRow(node, "MatMul", "int8", landed, runs, layers[-1].name))
+    norm = LayerTensor("n", (8, 17, 64), "float16")
+    layers.append(FusedLayer(name("norm_softmax"), "kgen", (norm,), (), (norm, norm), ()))
+    activations = (
+        LandingRow(name("attn/scores"), "MatMul", "float", False, "float16", name("kgen")),
+    )
+    landing = Landing(
+        len(rows), len(rows) - lost, {dtype: len(rows) - lost}, tuple(rows), activations
+    )
+    moved = sum(layer.bytes_moved or 0 for layer in layers)
+    return Engine(
+        backend, "l4", f"model.{dtype}.engine", 310_000 if dtype == "int8" else 590_000,
+        tuple(layers), landing, batch=8, bytes_moved=moved,
+        note=name("RTX engines are documented for GeForce and RTX boards; unverified on L4."),
+    )  # fmt: skip
+
+
+def scores(name: Names, flips: int, evidence: Evidence) -> tuple[Score, Score]:
+    right = np.ones(899)
+    right[:16] = 0
+    candidate = right.copy()
+    candidate[100 : 100 + flips] = 0
+    metric = name("top1")
+    return (
+        from_samples(right, metric=metric, evidence=evidence),
+        from_samples(candidate, metric=metric, evidence=evidence),
+    )
+
+
+def predicted(p50: float, high: float) -> Latency:
+    return Latency(
+        Evidence.PREDICTED, p50, 8, 8e3 / p50, band=Interval(p50, high),
+        note="A roofline bound over the compiled fused layers; optimistic.",
+    )  # fmt: skip
+
+
+def measured(scale: float, batch: int) -> Latency:
+    rng = np.random.default_rng(int(scale * 10) + batch)
+    times = scale * batch * 1e6 * rng.lognormal(0, 0.08, size=(40, 30))
+    return summarize(times.astype(int).tolist(), batch=batch)
+
+
+def build(
+    name: Names = str, *, measure: bool = False, flips: int = 2, lost: int = 0
+) -> dict[str, Any]:
+    """A whole report document. `name` turns every name a model brings into another one."""
+    evidence = Evidence.MEASURED if measure else Evidence.SIMULATED
+    backend = "onnxruntime" if measure else "tensorrt-rtx"
+    floating, quantized = scores(name, flips, evidence)
+    if measure:
+        latencies = {
+            "engine": [measured(0.21, 1), measured(0.2, 8)],
+            "baseline": [measured(0.5, 1), measured(0.55, 8)],
+        }
+    else:
+        latencies = {"engine": [predicted(0.011, 0.05)], "baseline": [predicted(0.019, 0.08)]}
+    known = Evidence.MEASURED if measure else Evidence.COMPILED
+    candidate = Side(
+        "int8", backend, engine("int8", backend, name, lost), known,
+        latency=latencies["engine"][-1], accuracy=quantized,
+    )  # fmt: skip
+    baseline = Side(
+        "fp16", backend, engine("float16", backend, name), known,
+        latency=latencies["baseline"][-1], accuracy=floating,
+    )  # fmt: skip
+    speedup = ratio(baseline.latency, candidate.latency)  # type: ignore[arg-type]
+    dropped = drop(floating, quantized)
+    fidelity = Fidelity(Evidence.SIMULATED, "fp32", 31.4, 0.99964, 0.21, 899)
+    verdict = judge(
+        Limits(), drop=dropped, scores=(floating, quantized), fidelity=fidelity,
+        latency=candidate.latency, speedup=speedup,
+    )  # fmt: skip
+    findings = Findings(fidelity, speedup, dropped, verdict)
+    run = Run({"export": 9.12, "compile": 4.4, "total": 21.9}, cache_hits=3)
+    found = result(
+        candidate, baseline, findings, run,
+        model=name("digits-vit"), target="cpu" if measure else "l4",
+        artifact=name("artifacts/digits-vit-l4-int8"),
+        references=[Side("fp32", accuracy=floating)],
+        pending=[] if measure else [
+            {"backend": "tensorrt", "finish": name("optkit finish artifacts/digits-vit-l4-int8")}
+        ],
+    )  # fmt: skip
+    nodes = [name(f"{block}/MatMul") for block in BLOCKS]
+    rewrites = Rewrites(
+        fusion={
+            "entries": [
+                {"rule": "fold_batchnorm", "node": name("stem/Conv"), "outcome": "applied",
+                 "reason": "folded into the convolution"},
+                {"rule": "merge_reshapes", "node": name("head/Reshape"), "outcome": "declined",
+                 "reason": "its result is a graph output"},
+            ],
+        },
+        cast={"half_nodes": 120, "islands": {name("norm/Pow"): "overflows half precision"}},
+        quantization={
+            "nodes": [{"node": node, "activation": name(f"{node}_x")} for node in nodes],
+            "activations": {
+                name(f"{node}_x"): {"low": -3.2, "high": 3.1, "clipped": 0.0004} for node in nodes
+            },
+        },
+        assignment=Assignment(
+            {**dict.fromkeys(nodes, "int8"), name("patch/Conv"): "fp16"},
+            {name("patch/Conv"): "one input channel never lands"},
+        ),
+    )  # fmt: skip
+    return compose(
+        found, candidate, baseline, findings, latencies=latencies, rewrites=rewrites,
+        conditions={"cores": 2, "load_average": [0.4, 0.6, 0.7], "governor": None,
+                    "frequency_mhz": 2445.0, "other_cpu_share": 0.04} if measure else {},
+        provenance={
+            "recipe": {"name": name("digits-vit"), "bench": {"batches": [1, 8]}},
+            "digests": {"graph": "ab" * 32, "statistics": "cd" * 32},
+            "versions": {"optkit": "0.1.0", "tensorrt-rtx": "1.7.1"},
+            "steps": [
+                {"step": "export", "label": name("export digits"), "key": "0123456789abcdef",
+                 "hit": True, "seconds": 0.01},
+                {"step": "compile", "label": "compile int8", "key": "fedcba9876543210",
+                 "hit": False, "seconds": 4.4},
+            ],
+            "build_spec": {
+                "engine": {
+                    "precision": "int8",
+                    "profile": {name("image"): [[1, 1, 8, 8], [8, 1, 8, 8], [32, 1, 8, 8]]},
+                    "workspace_bytes": 1 << 30,
+                    "options": {"strongly_typed": True},
+                    "reasons": {"strongly_typed": "precision lives in the graph"},
+                },
+            },
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., dict[str, Any]]:
+    return build

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+import optkit.report
+from optkit.errors import Impossible, UnknownName, WorkerFailed
+from optkit.measurement import Difference, Interval, Latency, Verdict
+from optkit.report.result import Findings, Run, Side, failed, result, several
+from optkit.runtime import Evidence
+
+FOLDER = Path(optkit.report.__file__).parent / "schemas"
+SCHEMAS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values()
+)
+
+
+def check(name: str, data: Any) -> None:
+    json.dumps(data, allow_nan=False)
+    Draft202012Validator(SCHEMAS[name], registry=REGISTRY).validate(data)
+
+
+def pending_result(**more: Any) -> dict[str, Any]:
+    return result(
+        Side("int8", "tensorrt"), Side("fp16", "tensorrt"), Findings(**more), Run(),
+        model="m", target="h100", artifact="artifacts/m-h100-int8",
+        pending=[{"backend": "tensorrt", "finish": "optkit finish artifacts/m-h100-int8"}],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_schemas_are_schemas(name: str) -> None:
+    Draft202012Validator.check_schema(SCHEMAS[name])
+
+
+@pytest.mark.parametrize("kind", [{}, {"measure": True}, {"flips": 40, "lost": 3}])
+def test_reports_and_their_results_fit_the_schemas(make: Any, kind: dict[str, Any]) -> None:
+    report = make(**kind)
+    check("report", report)
+    check("result", report["result"])
+
+
+def test_the_schema_refuses_what_is_absent_or_unknown(make: Any) -> None:
+    found = make()["result"]
+    validator = Draft202012Validator(SCHEMAS["result"], registry=REGISTRY)
+    assert not validator.is_valid({k: v for k, v in found.items() if k != "drop"})
+    assert not validator.is_valid({**found, "surprise": 1})
+    assert not validator.is_valid({**found, "status": "fine"})
+
+
+def test_the_keys_are_those_of_the_contract(make: Any) -> None:
+    found = make()["result"]
+    assert list(found) == [
+        "schema", "status", "error", "artifact", "model", "target", "precision", "engine",
+        "pending", "latency", "accuracy", "fidelity", "baseline", "references", "speedup", "drop",
+        "size", "gate", "seconds", "cache_hits",
+    ]  # fmt: skip
+    assert {"backend", "evidence", "bytes", "layers", "bytes_moved", "note", "landing"} <= set(
+        found["engine"]
+    )
+    assert found["engine"]["landing"] == {"planned": 12, "landed": 12, "by_dtype": {"int8": 12}}
+    assert {"evidence", "p50_ms", "p99_ms", "throughput", "batch", "band"} <= set(found["latency"])
+    assert set(found["baseline"]) == {"precision", "engine", "latency", "accuracy"}
+    assert set(found["size"]) == {"bytes", "baseline_bytes", "evidence"}
+    assert set(found["gate"]) == {"verdict", "reasons"}
+    assert list(failed(UnknownName("x"), model=None, target=None, precision=None)) == list(found)
+
+
+def test_raw_samples_stay_out_of_the_result(make: Any) -> None:
+    report = make(measure=True)
+    text = json.dumps(report["result"])
+    assert "samples_ms" not in text
+    assert "per_sample" not in text
+    assert len(report["latency_samples"]["engine"]) == report["result"]["latency"]["runs"] == 1200
+
+
+def test_status_follows_engine_and_gate(make: Any) -> None:
+    assert make()["result"]["status"] == "ok"
+    assert make(flips=40)["result"]["status"] == "gate_failed"
+    found = pending_result()
+    assert (found["status"], found["gate"], found["size"]) == ("pending", None, None)
+    assert found["engine"]["evidence"] == "pending"
+    assert found["engine"]["bytes"] is None
+    check("result", found)
+    assert pending_result(verdict=Verdict("fail"))["status"] == "gate_failed"
+
+
+def test_a_failure_is_a_result_of_the_same_shape() -> None:
+    lost = WorkerFailed("killed", verdict="oom", log="x" * 9999, where="compile", hint="use less")
+    found = failed(lost, model="m", target="l4", precision="int8")
+    check("result", found)
+    assert found["status"] == "error"
+    assert found["error"] == {
+        "code": "worker_failed", "message": "killed", "where": "compile", "hint": "use less",
+    }  # fmt: skip
+    never = failed(Impossible("no FP8 on SM75"), model="m", target="t4", precision="fp8")
+    assert never["status"] == "impossible"
+
+
+def test_several_results_come_in_an_envelope(make: Any) -> None:
+    both = several([make()["result"], pending_result()])
+    check("results", both)
+    assert [one["target"] for one in both["results"]] == ["l4", "h100"]
+
+
+def test_a_figure_that_is_not_finite_is_never_written() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        pending_result(speedup=Difference(float("nan"), None, Evidence.PREDICTED))
+
+
+def test_records_come_back_from_their_json() -> None:
+    band = Latency(Evidence.PREDICTED, 1.0, 8, 8000.0, band=Interval(1.0, 2.0), samples_ms=(1.0,))
+    assert Latency.from_json(json.loads(json.dumps(band.to_json()))) == band

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.errors import Impossible
+from optkit.report import charts, figures, view
+from optkit.report.result import Findings, Run, Side, failed, result
+
+
+def row(report: dict[str, Any], start: str) -> view.Row:
+    return next(r for r in view.comparison(report["result"]) if r.label.startswith(start))
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (figures.ms(0.0213), "0.0213 ms"),
+        (figures.ms(12.34), "12.3 ms"),
+        (figures.ms(1234.5), "1,234 ms"),
+        (figures.ms(2e-5), "2.00e-05 ms"),
+        (figures.ms(None), "–"),
+        (figures.size(310_000), "303 KiB"),
+        (figures.size(512), "512 B"),
+        (figures.size(3 * 2**30), "3 GiB"),
+        (figures.points(-0.000001), "0.00 points"),
+        (figures.percent(0.98222), "98.22 %"),
+        (figures.span((0.5, 1.0), figures.ms), "0.5 to 1 ms"),
+        (figures.span((0.5, 1.0), figures.times), "0.50× to 1.00×"),
+        (figures.span((512, 2048), figures.size), "512 B to 2 KiB"),
+    ],
+)
+def test_figures_carry_their_units(shown: str, text: str) -> None:
+    assert shown == text
+
+
+@given(st.text())
+def test_names_become_one_harmless_line(text: str) -> None:
+    shown = figures.name(text)
+    assert shown.isprintable() or all(c.isprintable() or c == " " for c in shown if c.isascii())
+    assert not set(shown) & set("\x1b\x00\n\r\u202e\u2066\u200b\ud800")
+    assert len(shown) <= 400
+    shown.encode()  # no lone surrogate is left
+
+
+def test_the_comparison_shows_both_sides_with_their_evidence(make: Any) -> None:
+    report = make()
+    latency = row(report, "Latency")
+    assert latency.baseline.text == "0.019 ms (band 0.019 to 0.08 ms)"
+    assert latency.candidate.value == "0.011 ms"
+    assert latency.change.value == "1.73× as fast"
+    assert latency.known == ("predicted",)
+    assert row(report, "top1").known == ("simulated",)
+    assert row(report, "top1").change.value == "drop 0.22 points"
+    assert row(report, "Engine size").change.value == "−47 %"
+    assert row(report, "Bytes between").known == ("compiled",)
+    assert not any(r.label.startswith("Slowest") for r in view.comparison(report["result"]))
+
+
+def test_two_kinds_of_evidence_are_both_told(make: Any) -> None:
+    report = make()
+    report["result"]["baseline"]["latency"]["evidence"] = "measured"
+    assert row(report, "Latency").known == ("measured", "predicted")
+
+
+@pytest.mark.parametrize(("kind", "title"), [({"flips": 40}, "Gate failed"), ({}, "Inconclusive")])
+def test_the_headline_is_the_verdict_with_its_reason(
+    make: Any, kind: dict[str, Any], title: str
+) -> None:
+    head = view.headline(make(**kind)["result"])
+    assert head.title == title
+    assert "max_latency_ms: 0.011 ms is predicted, not measured" in head.sentence
+
+
+def test_the_headline_of_a_pending_and_of_a_failed_build() -> None:
+    waiting = result(
+        Side("int8", "tensorrt"), None, Findings(), Run(), model="m", target="h100",
+        artifact=None, pending=[{"backend": "tensorrt", "finish": "optkit finish a"}],
+    )  # fmt: skip
+    assert view.headline(waiting).sentence == "No engine yet. Finish with: optkit finish a"
+    never = failed(
+        Impossible("no", where="t4", hint="try int8"), model="m", target="t4", precision="fp8"
+    )
+    assert view.headline(never) == view.Headline("fail", "Impossible", "t4: no try int8")
+    assert view.comparison(never) == []
+    assert view.highlights(never) == []
+
+
+def test_landing_puts_what_missed_first_beside_the_baselines_bytes(make: Any) -> None:
+    report = make(lost=2)
+    ours, theirs = (view.layers(report["layers"][side]) for side in ("engine", "baseline"))
+    landed = view.landing(report["landing"], ours, theirs)
+    assert [one.row["landed"] for one in landed] == [False] * 2 + [True] * 10
+    assert landed[0].moved == landed[0].baseline_moved == 8 * 17 * (64 + 192) * 2
+    assert landed[-1].moved == 8 * 17 * (64 + 192)
+
+
+def test_a_node_is_credited_to_the_layer_that_multiplies_it(make: Any) -> None:
+    report = make()
+    layers = report["layers"]["engine"]
+    reformat = {**layers[-1], "nodes": layers[0]["nodes"]}
+    layers.append(reformat)
+    found = view.landing(report["landing"][:1], view.layers(layers), [])
+    assert found[0].moved == 8 * 17 * (64 + 192)
+
+
+def test_kinds_add_up_and_unknown_sizes_stay_unknown(make: Any) -> None:
+    report = make()
+    ours, theirs = (view.layers(report["layers"][side]) for side in ("engine", "baseline"))
+    found = {kind.kind: kind for kind in view.kinds(ours, theirs)}
+    assert found["gemm"].candidate == (12, 12 * 8 * 17 * 256)
+    assert found["gemm"].baseline == (12, 12 * 8 * 17 * 512)
+    dynamic = report["layers"]["engine"]
+    dynamic[0]["inputs"][0]["shape"][0] = -1
+    assert view.kinds(view.layers(dynamic), [])[1].candidate == (12, None)
+    silent = [{**layer, "inputs": [], "outputs": []} for layer in dynamic]
+    assert view.layers(silent)[0].moved is None
+
+
+def test_the_histogram_counts_every_run_once(make: Any) -> None:
+    report = make(measure=True)
+    drawn = charts.histogram(report)
+    assert drawn is not None
+    assert [panel.label for panel in drawn.panels] == ["fp16", "int8"]
+    samples = np.asarray(report["latency_samples"]["baseline"])
+    panel = drawn.panels[0]
+    assert panel.runs == samples.size
+    assert panel.beyond == 6  # 0.5 % of 1,200
+    assert max(bar.height for bar in panel.bars) == 100
+    assert panel.low <= panel.median.at <= panel.high
+    assert all(0 <= bar.at <= 100 for bar in panel.bars)
+    assert charts.bands(report["result"]) is None
+
+
+def test_equal_runs_still_make_a_drawing(make: Any) -> None:
+    report = make(measure=True)
+    for side in ("engine", "baseline"):
+        report["latency_samples"][side] = [1.0] * 10
+    drawn = charts.histogram(report)
+    assert drawn is not None
+    assert len(drawn.panels[0].bars) == 1
+
+
+def test_predictions_are_drawn_as_bands_and_never_as_runs(make: Any) -> None:
+    report = make()
+    assert charts.histogram(report) is None
+    drawn = charts.bands(report["result"])
+    assert drawn is not None
+    ours = drawn.spans[1]
+    assert ours.low == ours.point.at < ours.high < 100
+
+
+@pytest.mark.parametrize("limit", [0.01, -0.05, 0.2])
+def test_the_drop_is_drawn_with_its_limit(make: Any, limit: float) -> None:
+    report = make()
+    report["gates"][0]["limit"] = limit
+    drawn = charts.drop(report)
+    assert drawn is not None
+    assert drawn.mark is not None
+    (span,) = drawn.spans
+    assert span.low < span.point.at < span.high
+    assert (drawn.mark.at > span.high) == (limit > report["result"]["drop"]["ci95"][1])
+    assert 2 <= len(drawn.ticks) <= 9

@@ -1,0 +1,221 @@
+"""HTML and Markdown: they show the figures, load nothing, and let no name act."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from optkit.errors import InputRefused
+from optkit.report import to_html, to_markdown
+from optkit.report.document import Rewrites, compose
+from optkit.report.result import Findings, Run, Side, failed, result
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</style><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "' onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "</td></tr></table><h1>pwned</h1>",
+    "<!-- ",
+    "]]>",
+    "{{ 7 * 7 }}{% raw %}",
+    "&lt;b&gt;",
+    "| a | b |",
+    "\\|",
+    "`code` ``x",
+    "[click](http://evil.example)",
+    "![x](http://evil.example/p.png)",
+    "<http://evil.example>",
+    "https://evil.example www.evil.example",
+    "@everyone #1",
+    "a\n# heading\n- item\n\n    code",
+    "a\r\n| x |\n| --- |",
+    "**bold** __bold__ ~~gone~~ *i*",
+    "[^1]: note",
+    "$x^2$",
+    "\x1b[31mred\x1b[0m\x07\x08",
+    "\u202egnp.exe",
+    "\ud800",
+    "=cmd|' /C calc'!A0",
+    "\\<script>",
+    "&#60;script>",
+]
+
+
+class Structure(HTMLParser):
+    """The page as a sequence of tags with their attribute names, and the links it has."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, ...]] = []
+        self.references: list[str | None] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, *(name for name, _ in attrs)))
+        self.references += [value for name, value in attrs if name in ("src", "href", "srcset")]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tags.append(("/" + tag,))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def markdown_structure(text: str) -> list[tuple[str, ...]]:
+    """Block and inline token types as a GitHub-like parser sees them."""
+    parser = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    found: list[tuple[str, ...]] = []
+    for token in parser.parse(text):
+        children = [c.type for c in token.children or () if c.type not in ("text", "text_special")]
+        found.append((token.type, *children))
+    return found
+
+
+def renamed(payload: str) -> Any:
+    return lambda name: f"{payload}{name}{payload}"
+
+
+@pytest.mark.parametrize("payload", HOSTILE)
+def test_no_name_changes_the_structure_of_the_page(make: Any, payload: str) -> None:
+    page, benign = Structure(to_html(make(renamed(payload)))), Structure(to_html(make()))
+    assert page.tags == benign.tags
+    assert page.references == []
+
+
+@pytest.mark.parametrize("payload", HOSTILE)
+def test_no_name_changes_the_structure_of_the_markdown(make: Any, payload: str) -> None:
+    text = to_markdown(make(renamed(payload), lost=3))
+    assert markdown_structure(text) == markdown_structure(to_markdown(make(lost=3)))
+    assert not re.search(r"https?://|www\.|@\w|#\d+ |\x1b|\u202e", text.replace("&#", ""))
+
+
+@given(st.text(max_size=30))
+@settings(max_examples=25, deadline=None)
+def test_any_text_is_harmless_in_both(make: Any, payload: str) -> None:
+    report = make(renamed(payload))
+    assert Structure(to_html(report)).tags == Structure(to_html(make())).tags
+    assert markdown_structure(to_markdown(report)) == markdown_structure(to_markdown(make()))
+
+
+def test_hostile_names_are_shown_as_they_are(make: Any) -> None:
+    page = Structure(to_html(make(renamed("<b>&amp;"))))
+    assert any("<b>&amp;digits-vit<b>&amp;" in text for text in page.text)
+    parser = MarkdownIt("commonmark").enable("table")
+    shown = parser.render(to_markdown(make(renamed("<b>|`_"))))
+    assert "&lt;b&gt;|`_digits-vit&lt;b&gt;|`_" in shown
+
+
+def test_names_with_control_characters_cannot_reach_a_terminal(make: Any) -> None:
+    report = make(renamed("\x1b[2J\x9b\u202e"))
+    for text in (to_html(report), to_markdown(report)):
+        assert not set(text) & set("\x1b\x9b\u202e")
+        text.encode()
+
+
+def test_the_page_is_whole_and_loads_nothing(make: Any) -> None:
+    page = to_html(make(measure=True))
+    assert page.startswith("<!DOCTYPE html>")
+    assert "default-src 'none'" in page
+    structure = Structure(page)
+    assert not {tag for tag, *_ in structure.tags} & {"script", "link", "img", "iframe", "object"}
+    assert not re.search(r"https?:|url\(|@import", page)
+    opened = [tag for tag, *_ in structure.tags if tag not in ("meta",) and not tag.startswith("/")]
+    closed = [tag[1:] for tag, *_ in structure.tags if tag.startswith("/")]
+    assert sorted(opened) == sorted(closed)
+
+
+def test_a_measured_build_shows_its_distribution_and_machine(make: Any) -> None:
+    report = make(measure=True)
+    page = " ".join(Structure(to_html(report)).text)
+    assert "1,200 runs" in page
+    assert "other cpu share" in page
+    assert "The machine was busy" not in page
+    report["conditions"]["other_cpu_share"] = 0.42
+    assert "used 42 % of its CPU time" in to_html(report)
+
+
+def test_a_predicted_build_shows_bands_and_no_runs(make: Any) -> None:
+    page = to_html(make())
+    assert "the bar the band the truth may lie in" in page
+    assert " runs" not in re.sub(r"runs? as", "", " ".join(Structure(page).text)).replace(
+        "Slowest 1 % of runs", ""
+    )
+    assert 'class="badge predicted"' in page
+    assert 'class="badge simulated"' in page
+    assert 'class="badge measured"' in page.split("How each figure is known")[1]
+    assert 'class="badge measured"' not in page.split("How each figure is known")[0]
+
+
+def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
+    report = make(lost=1)
+    page = to_html(report)
+    assert "11 of 12 planned nodes run as planned: 11 in int8" in page
+    for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
+        assert f'<td class="name">{layer["name"]}</td>' in page
+    assert '<td class="outcome fail">float16</td>' in page
+    assert "one input channel never lands" in page
+    assert "folded into the convolution" in page
+    assert "1×1×8×8, 8×1×8×8, 32×1×8×8" in page
+    assert "overflows half precision" in page
+
+
+def empty_report(found: dict[str, Any]) -> dict[str, Any]:
+    return compose(
+        found, Side("int8"), None, Findings(), latencies={}, rewrites=Rewrites(), conditions={},
+        provenance={},
+    )  # fmt: skip
+
+
+def test_builds_with_nothing_to_show_still_make_a_page() -> None:
+    refused = failed(
+        InputRefused("bad <model>", where="conv1", hint="fix it"),
+        model=None, target="l4", precision="int8",
+    )  # fmt: skip
+    page = to_html(empty_report(refused))
+    assert "conv1: bad &lt;model&gt; fix it" in page
+    assert "bad &#60;model&#62; fix it" in to_markdown(empty_report(refused))
+    waiting = result(
+        Side("int8", "tensorrt", note="needs an H100"), Side("fp16", "tensorrt"), Findings(), Run(),
+        model="m", target="h100", artifact="a",
+        pending=[{"backend": "tensorrt", "finish": "optkit finish a"}],
+    )  # fmt: skip
+    assert "<code>optkit finish a</code>" in to_html(empty_report(waiting))
+    assert "- tensorrt: optkit finish a" in to_markdown(empty_report(waiting))
+
+
+def test_markdown_says_the_same_in_short(make: Any) -> None:
+    text = to_markdown(make(lost=3))
+    assert text.startswith("## digits-vit · l4 · int8: Inconclusive\n")
+    assert "| Engine size | 576 KiB | 303 KiB | −47 % | compiled |" in text
+    assert "| max\\_drop | pass |" in text
+    assert "**Landing:** 9 of 12 planned nodes run as planned." in text
+    assert "| blocks.0/qkv/MatMul | MatMul | int8 | float16 |" in text
+    assert "*simulated*: the same graph, run by ONNX Runtime on a CPU" in text
+    assert "*measured*" not in text
+
+
+def test_a_long_list_of_misses_is_cut_and_counted(make: Any) -> None:
+    report = make(lost=12)
+    report["landing"] = report["landing"] * 3
+    text = to_markdown(report)
+    assert text.count("| MatMul | int8 | float16 |") == 20
+    assert "… and 16 more." in text
+
+
+def test_the_document_survives_json(make: Any) -> None:
+    report = make(measure=True)
+    again = json.loads(json.dumps(report, allow_nan=False))
+    assert again == report
+    assert to_html(again) == to_html(report)

@@ -1,0 +1,660 @@
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import resource
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hostile import containers
+from hostile.onnx_files import (
+    CANARY,
+    EXTERNAL_DATA,
+    MORE_EXTERNAL_DATA,
+    SIZES,
+    Build,
+    external_model,
+    message,
+    plain_model,
+    save,
+    secret,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from safetensors.numpy import load_file, save_file
+
+from optkit.errors import InputRefused, StorageError, UnsafeFile
+from optkit.stage import Limits, stage_file, stage_onnx, stage_pt2, stage_weights, zip_members
+from optkit.stage.scan import MESSAGES, Scan
+
+ALL = {**EXTERNAL_DATA, **MORE_EXTERNAL_DATA, **SIZES}
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "objects"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "foreign" / "model"
+    path.mkdir(parents=True)
+    return path
+
+
+def published(objects: Path) -> list[Path]:
+    """Everything in the store, work in progress included."""
+    return [p for p in objects.parent.rglob("*") if p.is_file() or p.is_symlink()]
+
+
+def weights(model: ModelProto) -> dict[str, np.ndarray]:
+    return {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+
+
+# --- ONNX: what is refused ---------------------------------------------------------------------
+
+
+def test_the_matrix_of_external_data_attacks_is_whole() -> None:
+    assert len(EXTERNAL_DATA) == 16
+
+
+@pytest.mark.parametrize("build", ALL.values(), ids=ALL.keys())
+def test_hostile_model_is_refused_and_leaves_nothing(
+    build: Build, folder: Path, objects: Path
+) -> None:
+    path = build(folder)
+    with pytest.raises(UnsafeFile) as caught:
+        stage_onnx(path, objects)
+    error = caught.value
+    assert error.exit_code == 5
+    assert error.where is not None
+    assert error.where.startswith(str(path))
+    assert CANARY.decode() not in f"{error} {error.hint}"
+    assert f"{error} {error.hint}".isprintable()
+    assert len(str(error)) < 1000
+    assert published(objects) == []
+
+
+@pytest.mark.parametrize("build", [EXTERNAL_DATA["hard_link"], MORE_EXTERNAL_DATA["function"]])
+def test_the_tensor_is_named(build: Build, folder: Path, objects: Path) -> None:
+    with pytest.raises(UnsafeFile, match=r"model\.onnx, tensor 'w': "):
+        stage_onnx(build(folder), objects)
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ({"nodes": 0}, "nodes"),
+        ({"tensors": 0}, "tensors"),
+        ({"fields": 10}, "fields"),
+        ({"rank": 0}, "dimensions"),
+        ({"proto_bytes": 50}, "limit is 50"),
+    ],
+)
+def test_each_limit_holds(limit: dict[str, int], text: str, folder: Path, objects: Path) -> None:
+    path = save(plain_model(), folder)
+    with pytest.raises(UnsafeFile, match=text):
+        stage_onnx(path, objects, limits=Limits(**limit))
+
+
+def test_external_data_counts_against_its_limit(folder: Path, objects: Path) -> None:
+    (folder / "w.bin").write_bytes(bytes(16))
+    path = external_model(folder, "w.bin")
+    stage_onnx(path, objects, limits=Limits(data_bytes=16))
+    with pytest.raises(UnsafeFile, match="limit is 15"):
+        stage_onnx(path, objects, limits=Limits(data_bytes=15))
+
+
+def test_missing_model_is_refused(tmp_path: Path, objects: Path) -> None:
+    with pytest.raises(InputRefused, match="no such file"):
+        stage_onnx(tmp_path / "none.onnx", objects)
+
+
+def test_every_way_to_a_tensor_graph_or_shape_is_walked() -> None:
+    """A message type of onnx.proto that can lead to one of them must stand in MESSAGES."""
+    targets = {"TensorProto", "GraphProto", "TypeProto", "TensorShapeProto"}
+    aliases = {"Sequence": "TypeProto.Sequence", "Optional": "TypeProto.Sequence",
+               "Map": "TypeProto.Map", "Tensor": "TypeProto.Tensor",
+               "SparseTensor": "TypeProto.Tensor"}  # fmt: skip
+
+    def reaches(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
+        if descriptor.name in targets:
+            return True
+        return any(
+            field.message_type is not None
+            and field.message_type.name not in seen
+            and reaches(field.message_type, seen | {descriptor.name})
+            for field in descriptor.fields
+        )
+
+    todo, done = [ModelProto.DESCRIPTOR], set()
+    while todo:
+        descriptor = todo.pop()
+        if descriptor.name in done:
+            continue
+        done.add(descriptor.name)
+        known = MESSAGES[aliases.get(descriptor.name, descriptor.name)]
+        for field in descriptor.fields:
+            inner = field.message_type
+            if inner is not None and (reaches(inner) or descriptor.name == "TensorProto"):
+                skipped = (descriptor.name, field.name) == ("TensorProto", "metadata_props")
+                assert field.number in known or skipped, f"{descriptor.name}.{field.name}"
+            if inner is not None and reaches(inner) and inner.name != "TensorShapeProto":
+                todo.append(inner)
+            if field.number in known:
+                assert known[field.number].many == field.is_repeated, field.full_name
+    assert {"FunctionProto", "TrainingInfoProto", "SparseTensorProto", "Optional"} <= done
+
+
+# --- ONNX: no bytes may break the walker, nor be read in two ways -------------------------------
+
+
+def seeds() -> list[bytes]:
+    """Small models that together use every part of the walker."""
+    names = ["function", "subgraph", "sparse", "attribute", "loop", "loop_value_int"]
+    builds = [ALL[name] for name in (*names, "function_bomb", "nested_types")]
+    found = [plain_model().SerializeToString()]
+    for build in builds:
+        with tempfile.TemporaryDirectory() as place:
+            inner = Path(place) / "m"
+            inner.mkdir()
+            found.append(build(inner).read_bytes())
+    return found
+
+
+SEEDS = seeds()
+
+
+def tensors_of(part: Any) -> Iterator[TensorProto]:
+    """Every TensorProto in a parsed message, by reflection (independent of optkit's tables)."""
+    if isinstance(part, TensorProto):
+        yield part
+        return
+    for field, value in part.ListFields():
+        if field.message_type is not None:
+            for item in value if field.is_repeated else [value]:
+                yield from tensors_of(item)
+
+
+def scan_or_none(data: bytes) -> Scan | None:
+    try:
+        return Scan(memoryview(data), Limits())
+    except UnsafeFile:
+        return None
+
+
+def check_agrees_with_protobuf(data: bytes) -> None:
+    """Nothing but UnsafeFile; and an accepted file refers to just what protobuf's reader sees."""
+    scan = scan_or_none(data)
+    if scan is None:
+        return
+    try:
+        parsed = list(tensors_of(ModelProto.FromString(data)))
+    except Exception:
+        return  # stricter than we are: graph.py refuses it
+    assert scan.tensors == len(parsed)
+    seen = [e.value for t in parsed for e in t.external_data if e.key == "location"]
+    assert sorted(reference.location for reference in scan.external) == sorted(seen)
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_never_break_the_walker(data: bytes) -> None:
+    check_agrees_with_protobuf(data)
+    check_agrees_with_protobuf(message(7, data))
+
+
+@settings(max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_mutated_models_never_break_the_walker(draw: st.DataObject) -> None:
+    data = bytearray(draw.draw(st.sampled_from(SEEDS)))
+    for _ in range(draw.draw(st.integers(1, 3))):
+        at = draw.draw(st.integers(0, len(data) - 1))
+        change = draw.draw(st.sampled_from(["set", "insert", "delete", "repeat", "cut"]))
+        if change == "set":
+            data[at] = draw.draw(st.integers(0, 255))
+        elif change == "insert":
+            data[at:at] = draw.draw(st.binary(min_size=1, max_size=4))
+        elif change == "delete":
+            del data[at : at + draw.draw(st.integers(1, 8))]
+        elif change == "repeat":
+            data[at:at] = data[at : at + draw.draw(st.integers(1, 64))]
+        else:
+            del data[at:]
+        if not data:
+            break
+    check_agrees_with_protobuf(bytes(data))
+
+
+@pytest.mark.slow
+def test_a_million_mutations() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(1_000_000):
+        data = bytearray(SEEDS[random.integers(len(SEEDS))])
+        for _ in range(random.integers(1, 4)):
+            data[random.integers(len(data))] = random.integers(256)
+        scan_or_none(bytes(data))
+
+
+DATA_TYPES = [
+    value for name, value in TensorProto.DataType.items() if name not in ("UNDEFINED", "STRING")
+]
+
+
+@given(
+    data_type=st.sampled_from(DATA_TYPES),
+    shape=st.lists(st.integers(0, 5), max_size=3),
+    raw=st.booleans(),
+)
+def test_every_data_type_is_accepted_in_both_forms(
+    data_type: int, shape: list[int], raw: bool
+) -> None:
+    """Tensors written by onnx's own helper, from every type's own numpy array."""
+    dtype = helper.tensor_dtype_to_np_dtype(data_type)
+    array = np.zeros(shape, dtype)
+    tensor = numpy_helper.from_array(array, "t")
+    if not raw and data_type not in (TensorProto.FLOAT6E2M3, TensorProto.FLOAT6E3M2):
+        values = array.flatten()
+        tensor = helper.make_tensor("t", data_type, shape, values)
+    assert tensor.HasField("raw_data") or not raw
+    model = plain_model()
+    model.graph.initializer.append(tensor)
+    assert Scan(memoryview(model.SerializeToString()), Limits()).tensors == 2
+    if array.size:
+        tensor.dims.append(5)
+        del model.graph.initializer[-1]
+        model.graph.initializer.append(tensor)
+        assert scan_or_none(model.SerializeToString()) is None
+
+
+def test_strings_stand_in_their_own_field() -> None:
+    model = plain_model()
+    model.graph.initializer.append(helper.make_tensor("t", TensorProto.STRING, [2], ["a", "b"]))
+    assert Scan(memoryview(model.SerializeToString()), Limits()).tensors == 2
+    model.graph.initializer[1].string_data.append(b"c")
+    assert scan_or_none(model.SerializeToString()) is None
+
+
+# --- ONNX: what is accepted ---------------------------------------------------------------------
+
+
+def test_inline_model_is_copied_unchanged(folder: Path, objects: Path) -> None:
+    path = save(plain_model(), folder)
+    staged = stage_onnx(path, objects)
+    assert staged.path.read_bytes() == path.read_bytes()
+    assert staged.path.parent.parent.parent == objects
+    assert (staged.nodes, staged.tensors, list(staged.files)) == (1, 1, ["model.onnx"])
+    assert staged.size == path.stat().st_size
+    assert stat.S_IMODE(staged.path.stat().st_mode) == 0o444
+
+
+def two_external_tensors(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    model = plain_model()
+    values = {"w": np.arange(4, dtype=np.float32), "v": np.arange(3, dtype=np.int64)}
+    model.graph.initializer.append(numpy_helper.from_array(values["v"], "v"))
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(values["w"], "w"))
+    (folder / "data").mkdir()
+    onnx.save_model(
+        model, folder / "m.onnx", save_as_external_data=True, location="weights.bin",
+        size_threshold=0,
+    )  # fmt: skip
+    return folder / "m.onnx", values
+
+
+def test_external_data_comes_along(folder: Path, objects: Path) -> None:
+    path, values = two_external_tensors(folder)
+    staged = stage_onnx(path, objects)
+    assert sorted(staged.files) == ["model.onnx", "weights.bin"]
+    found = weights(onnx.load(staged.path))
+    assert all(np.array_equal(found[name], value) for name, value in values.items())
+    onnx.checker.check_model(staged.path)
+
+
+def test_external_data_in_a_subfolder(folder: Path, objects: Path) -> None:
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "er" / "w é.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4) + CANARY)
+    staged = stage_onnx(external_model(folder, "deep/er/w é.bin"), objects)
+    assert weights(onnx.load(staged.path))["w"].tolist() == [1, 2, 3, 4]
+
+
+def test_the_digest_depends_on_content_only(tmp_path: Path, objects: Path) -> None:
+    digests = []
+    for name, last in (("a", 4.0), ("b", 4.0), ("c", 5.0)):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "w.bin").write_bytes(struct.pack("<4f", 1, 2, 3, last))
+        path = external_model(place, "w.bin")
+        digests.append(stage_onnx(path.rename(place / f"{name}.onnx"), objects).sha256)
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("damage", ["flip", "remove", "add", "link"])
+def test_a_damaged_copy_is_replaced(damage: str, folder: Path, objects: Path) -> None:
+    path, values = two_external_tensors(folder)
+    data = stage_onnx(path, objects).path.with_name("weights.bin")
+    before = data.read_bytes()
+    if damage == "flip":
+        data.chmod(0o644)
+        data.write_bytes(bytes([before[0] ^ 1]) + before[1:])
+    elif damage == "remove":
+        data.unlink()
+    elif damage == "add":
+        data.with_name("other").touch()
+    else:
+        data.rename(folder / "elsewhere")
+        data.symlink_to(folder / "elsewhere")
+    staged = stage_onnx(path, objects)
+    assert weights(onnx.load(staged.path))["v"].tolist() == values["v"].tolist()
+    assert sorted(p.name for p in staged.path.parent.iterdir()) == [
+        "entry.json", "model.onnx", "weights.bin",
+    ]  # fmt: skip
+    assert data.read_bytes() == before
+
+
+def test_what_a_loop_and_functions_may_do(folder: Path, objects: Path) -> None:
+    path = SIZES["loop"](folder)
+    model = ModelProto.FromString(path.read_bytes())
+    model.graph.initializer[1].int64_data[:] = [1_000_000]
+    opsets = [helper.make_opsetid("", 21)]
+    relu = helper.make_node("Relu", ["a"], ["b"])
+    model.functions.append(helper.make_function("local", "F", ["a"], ["b"], [relu], opsets))
+    model.graph.node.extend(
+        helper.make_node("F", ["y"], [f"z{i}"], domain="local") for i in range(9)
+    )
+    # 1 Add, 1 Loop with 1 node in its body, 9 calls of a function with 1 node
+    assert stage_onnx(save(model, folder), objects, limits=Limits(expanded_nodes=21)).nodes == 13
+    with pytest.raises(UnsafeFile, match="more than 20 nodes once inlined"):
+        stage_onnx(path, objects, limits=Limits(expanded_nodes=20))
+
+
+# --- Hugging Face's cache keeps files as links into blobs/ --------------------------------------
+
+
+def hub(tmp_path: Path, target: str) -> Path:
+    """A cache folder whose external data is a link with that target. Returns the model's path."""
+    snapshot = tmp_path / "models--org--net" / "snapshots" / "c0ffee" / "onnx"
+    snapshot.mkdir(parents=True)
+    blobs = tmp_path / "models--org--net" / "blobs"
+    blobs.mkdir()
+    (blobs / ("b" * 64)).write_bytes(struct.pack("<4f", 1, 2, 3, 4))
+    path = external_model(snapshot, "w.bin")
+    path.rename(blobs / ("a" * 64))
+    path.symlink_to(f"../../../blobs/{'a' * 64}")
+    (snapshot / "w.bin").symlink_to(target)
+    secret(snapshot)
+    return path
+
+
+def test_hub_links_into_blobs_are_followed(tmp_path: Path, objects: Path) -> None:
+    staged = stage_onnx(hub(tmp_path, f"../../../blobs/{'b' * 64}"), objects)
+    assert weights(onnx.load(staged.path))["w"].tolist() == [1, 2, 3, 4]
+    assert not any(p.is_symlink() for p in published(objects))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "../secret.bin",
+        "../../../blobs/../snapshots/secret.bin",
+        "../../blobs/" + "b" * 64,
+        "../../../../blobs/" + "b" * 64,
+        "../../../blobs/" + "g" * 64,
+        "../../../blobs/" + "c" * 64,
+        "/etc/passwd",
+    ],
+)
+def test_other_hub_links_are_refused(target: str, tmp_path: Path, objects: Path) -> None:
+    with pytest.raises(UnsafeFile):
+        stage_onnx(hub(tmp_path, target), objects)
+
+
+def test_a_hub_blob_that_is_a_link_is_refused(tmp_path: Path, objects: Path) -> None:
+    path = hub(tmp_path, f"../../../blobs/{'c' * 64}")
+    (tmp_path / "models--org--net" / "blobs" / ("c" * 64)).symlink_to("/etc/passwd")
+    with pytest.raises(UnsafeFile, match="link"):
+        stage_onnx(path, objects)
+
+
+# --- plain files --------------------------------------------------------------------------------
+
+
+@given(data=st.binary(max_size=5000))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_is_stored_under_its_digest(data: bytes, tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(data)
+    staged = stage_file(path, objects)
+    assert staged.path == objects / staged.sha256[:2] / staged.sha256
+    assert staged.sha256 == hashlib.sha256(data).hexdigest()
+    assert staged.path.read_bytes() == data
+    assert staged.size == len(data)
+    assert staged.path.stat().st_nlink == 1
+    assert stat.S_IMODE(staged.path.stat().st_mode) == 0o444
+
+
+def test_a_damaged_object_is_replaced(tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"sound")
+    first = stage_file(path, objects)
+    first.path.chmod(0o644)
+    first.path.write_bytes(b"rotten")
+    assert stage_file(path, objects).path.read_bytes() == b"sound"
+
+
+def test_the_users_own_link_is_followed(tmp_path: Path, objects: Path) -> None:
+    (tmp_path / "real").write_bytes(b"mine")
+    (tmp_path / "link").symlink_to("real")
+    assert stage_file(tmp_path / "link", objects).path.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "device", "circle", "missing", "nul"])
+def test_what_is_no_file_is_refused(kind: str, tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "f"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "circle":
+        path.symlink_to(path)
+    elif kind == "nul":
+        path = Path("a\0b")
+    with pytest.raises(InputRefused):
+        stage_file(path, objects)
+    assert published(objects) == []
+
+
+def test_a_file_over_the_limit_is_refused(tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(bytes(11))
+    assert stage_file(path, objects, limit_bytes=11).size == 11
+    with pytest.raises(UnsafeFile, match="limit is 10"):
+        stage_file(path, objects, limit_bytes=10)
+
+
+def test_a_file_larger_than_the_disk_is_a_storage_error(tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 43)
+    with pytest.raises(StorageError, match="free"):
+        stage_file(path, objects, limit_bytes=1 << 44)
+    assert published(objects) == []
+
+
+def test_an_unwritable_store_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    (tmp_path / "store").write_bytes(b"a file where a folder is needed")
+    with pytest.raises(StorageError):
+        stage_file(tmp_path / "f", tmp_path / "store" / "objects")
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, objects: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(3 << 20))
+    code = (
+        "import sys; from pathlib import Path; from optkit.errors import StorageError\n"
+        "from optkit.stage import stage_file\n"
+        "try: stage_file(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "except StorageError: sys.exit(8)\n"
+    )
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "f"), str(objects)],
+        preexec_fn=small_files, check=False,
+    )  # fmt: skip
+    assert done.returncode == 8
+    assert published(objects) == []
+    assert stage_file(tmp_path / "f", objects).size == 3 << 20
+
+
+# --- weights and archives -----------------------------------------------------------------------
+
+
+def test_sound_safetensors_are_staged(tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    arrays = {
+        "a": np.arange(6, dtype=np.float16).reshape(2, 3),
+        "empty": np.zeros((0, 3), np.float32),
+        "b": np.arange(5, dtype=np.int64),
+        "scalar": np.array(True),
+    }
+    save_file(arrays, path, metadata={"format": "pt"})
+    staged = stage_weights(path, objects)
+    found = load_file(staged.path)
+    assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+
+
+@pytest.mark.parametrize("data", containers.SAFETENSORS.values(), ids=containers.SAFETENSORS)
+def test_hostile_safetensors_are_refused(data: bytes, tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(UnsafeFile) as caught:
+        stage_weights(path, objects)
+    assert str(caught.value).startswith(str(path))
+    assert published(objects) == []
+
+
+@given(st.data())
+def test_mutated_safetensors_are_refused_or_load(draw: st.DataObject) -> None:
+    data = bytearray(
+        containers.safetensors(
+            {
+                "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+                "b": {"dtype": "I64", "shape": [1, 1], "data_offsets": [8, 16]},
+            }
+        )
+    )
+    for _ in range(draw.draw(st.integers(1, 3))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "w.safetensors"
+        path.write_bytes(data)
+        try:
+            staged = stage_weights(path, Path(place) / "objects")
+        except UnsafeFile:
+            return
+        assert len(load_file(staged.path)) == 2
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".pkl", ".npz", ".npy", ".bin", ".PT"])
+def test_pickles_are_turned_away_unread(suffix: str, tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / f"weights{suffix}"
+    os.mkfifo(path)  # would hang a reader
+    with pytest.raises(UnsafeFile, match="no pickle") as caught:
+        stage_weights(path, objects)
+    assert "safetensors" in str(caught.value.hint)
+
+
+def test_sound_archives_are_staged(tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "m.pt2"
+    path.write_bytes(containers.zip_file(("m/model.json", b"{}"), ("m/data/w", bytes(64))))
+    staged = stage_pt2(path, objects)
+    assert zip_members(staged.path) == ("m/model.json", "m/data/w")
+
+
+@pytest.mark.parametrize("data", containers.ZIPS.values(), ids=containers.ZIPS)
+def test_hostile_archives_are_refused(data: bytes, tmp_path: Path, objects: Path) -> None:
+    path = tmp_path / "m.pt2"
+    path.write_bytes(data)
+    with pytest.raises(UnsafeFile):
+        stage_pt2(path, objects)
+    with pytest.raises(UnsafeFile):
+        zip_members(path)
+    assert published(objects) == []
+
+
+@given(st.data())
+def test_mutated_archives_never_break_the_reader(draw: st.DataObject) -> None:
+    data = bytearray(containers.zip_file(("a/b", b"12345"), ("c", bytes(40)), packed=True))
+    for _ in range(draw.draw(st.integers(1, 4))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    with tempfile.NamedTemporaryFile() as file, contextlib.suppress(UnsafeFile):
+        file.write(data)
+        file.flush()
+        zip_members(Path(file.name))
+
+
+# --- races --------------------------------------------------------------------------------------
+
+
+def swap(folder: Path, swaps: int, stop: threading.Event) -> None:
+    """Exchange the good data file with a link, a hard link and a linked folder, again and again."""
+    hidden = folder.parent / "secret.bin"
+    good = struct.pack("<4f", 1, 2, 3, 4)
+    step = 0
+    while step < swaps and not stop.is_set():
+        new = folder / "new"
+        if step % 3 == 0:
+            new.symlink_to(hidden)
+        elif step % 3 == 1:
+            new.hardlink_to(hidden)
+        else:
+            new.write_bytes(good)
+        new.replace(folder / "sub" / "w.bin")
+        if step % 7 == 0:
+            (folder / "sub").rename(folder / "aside")
+            (folder / "sub").symlink_to(folder.parent / "outside")
+            (folder / "sub").unlink()
+            (folder / "aside").rename(folder / "sub")
+        step += 1
+
+
+@pytest.mark.slow
+def test_a_swapper_never_wins(folder: Path, objects: Path) -> None:
+    hidden = secret(folder)
+    (folder.parent / "outside").mkdir()
+    (folder.parent / "outside" / "w.bin").write_bytes(hidden.read_bytes())
+    (folder / "sub").mkdir()
+    (folder / "sub" / "w.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
+    path = external_model(folder, "sub/w.bin")
+    stop, accepted = threading.Event(), 0
+    swapper = threading.Thread(target=swap, args=(folder, 1_000_000, stop))
+    swapper.start()
+    try:
+        for _ in range(10_000):
+            try:
+                staged = stage_onnx(path, objects)
+            except UnsafeFile as error:
+                assert CANARY.decode() not in f"{error} {error.hint}"
+            else:
+                accepted += 1
+                assert CANARY not in (staged.path.parent / "sub" / "w.bin").read_bytes()
+    finally:
+        stop.set()
+        swapper.join()
+    assert accepted > 0
+    assert all(CANARY not in p.read_bytes() for p in published(objects))
