@@ -39,7 +39,10 @@ _HOMES = {
     "Target": "optkit.target",
 }
 
-__all__ = ["errors", *_HOMES]
+__all__ = [
+    "Artifact", "Recipe", "Target", "bench", "build", "compile", "errors", "evaluate", "export",
+    "fuse", "load", "quantize",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -61,7 +61,7 @@ class RecipeError(UsageError):
 
 
 class UnknownName(UsageError):
-    """A name that no table holds. Build it with `unknown_name` so that the nearest names are told."""
+    """A name that no table holds. `unknown_name` builds it, with the nearest names."""
 
     code = "unknown_name"
 
@@ -174,7 +174,9 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name.lower(), sorted(known), n=3, cutoff=0.4)
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], *, where: str | None = None) -> UnknownName:
+def unknown_name(
+    kind: str, name: str, known: Iterable[str], *, where: str | None = None
+) -> UnknownName:
     """An `UnknownName` that lists the nearest names, or all of them when none is near."""
     known = sorted(known)
     close = nearest(name, known)

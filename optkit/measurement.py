@@ -24,8 +24,8 @@ class Interval(NamedTuple):
 class Latency:
     """Latency of one model at one batch size, milliseconds per call.
 
-    measured: `p50_ms`… are sample quantiles, `ci95_ms` the 95 % interval of the median, `samples_ms`
-    the runs. predicted: `p50_ms` is the roofline bound, `band` what it may lie in.
+    measured: `p50_ms`… are sample quantiles, `ci95_ms` the 95 % interval of the median,
+    `samples_ms` the runs. predicted: `p50_ms` is the roofline bound, `band` what it may lie in.
     """
 
     evidence: Evidence
@@ -53,7 +53,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Score:
-    """A task metric over N samples. Higher is better. `per_sample` is kept for paired comparison."""
+    """A task metric over N samples, higher is better. `per_sample` serves paired comparison."""
 
     evidence: Evidence
     metric: str
@@ -74,7 +74,8 @@ class Score:
 @dataclass(frozen=True)
 class Fidelity:
     """Agreement of the outputs with a reference graph on the same inputs. SQNR in dB (10·log10 of
-    signal power over error power, all outputs and samples pooled), cosine over flattened outputs."""
+    signal power over error power, all outputs and samples pooled), cosine over flattened outputs.
+    """
 
     evidence: Evidence
     reference: str

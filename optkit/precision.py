@@ -1,4 +1,4 @@
-"""Precisions as data: one line per numeric scheme, read by placement, quantizer, backends and prediction.
+"""Precisions as data: one line per numeric scheme.
 
 Only schemes that are built end to end stand in the table. What a *device* can do is the target's
 own matrix (`Target.supports`); a precision may be supported by a device and not be built here yet.
@@ -61,7 +61,9 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
         for p in (
             Precision("fp32", "fp32", False, 32, 32, "IEEE single precision, as trained"),
             Precision("fp16", "fp16", False, 16, 16, "IEEE half precision; the baseline on GPUs"),
-            Precision("int8", "fp16", True, 8, 8, "W8A8: weights per channel, activations per tensor"),
+            Precision(
+                "int8", "fp16", True, 8, 8, "W8A8: weights per channel, activations per tensor"
+            ),
         )
     }
 )

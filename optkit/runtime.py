@@ -1,4 +1,5 @@
-"""The words every backend shares: what is asked (BuildSpec), what comes back (Engine), how it runs (Session).
+"""The words every backend shares: what is asked (BuildSpec), what comes back (Engine), what runs
+it (Session).
 
 Pure data and Protocols: importing this module loads no native library. A backend is one module and
 one line in BACKENDS; measuring and reporting never ask which backend they hold.
@@ -39,7 +40,7 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, dtype (numpy name, e.g. "float32") and shape; a str dimension is a named dynamic axis."""
+    """Name, dtype (numpy's name, e.g. "float32") and shape; a str dimension is a dynamic axis."""
 
     name: str
     dtype: str
@@ -198,8 +199,8 @@ def layers_from_json(rows: list[dict[str, Any]]) -> tuple[FusedLayer, ...]:
 
     return tuple(
         FusedLayer(
-            r["name"], r["kind"], tensors(r["inputs"]), tensors(r["constants"]), tensors(r["outputs"]),
-            tuple(r["nodes"]), tuple(r["products"]), r["dtype"],
+            r["name"], r["kind"], tensors(r["inputs"]), tensors(r["constants"]),
+            tensors(r["outputs"]), tuple(r["nodes"]), tuple(r["products"]), r["dtype"],
         )
         for r in rows
     )  # fmt: skip
@@ -231,7 +232,7 @@ class PlacementRules:
     integer_bias: frozenset[str] = frozenset()  # op types whose bias must be int32 behind a
     # DequantizeLinear of scale activation × weight, or they stay float
     split_scale: frozenset[str] = frozenset()  # op types whose per-channel weight scale is split:
-    # a scalar in the weight's DequantizeLinear, the rest a Mul (and the bias an Add) behind the node
+    # a scalar in the weight's DequantizeLinear, the rest a Mul (and the bias an Add) behind it
     gemm_for_matrices: bool = False  # write a MatMul of two matrices (rank 2) as Gemm
 
     def to_json(self) -> dict[str, Any]:
@@ -282,12 +283,21 @@ class Backend(Protocol):
         """Placement rules for a target (`target.Target`). Pure."""
 
     def spec(
-        self, inputs: tuple[TensorInfo, ...], target: Any, precision: str, axes: Mapping[str, AxisRange]
+        self,
+        inputs: tuple[TensorInfo, ...],
+        target: Any,
+        precision: str,
+        axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
         """Plan a build. Pure. Raises UsageError for ranges with min > opt or opt > max."""
 
     def compile(
-        self, model: Path, spec: BuildSpec, planned: Mapping[str, str], out: Path, progress: Progress
+        self,
+        model: Path,
+        spec: BuildSpec,
+        planned: Mapping[str, str],
+        out: Path,
+        progress: Progress,
     ) -> Engine:
         """Compile `model` (ONNX file) into folder `out`; `planned`: node name → precision.
 

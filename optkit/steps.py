@@ -1,4 +1,4 @@
-"""The table of steps: everything a worker may run, each a function from files and parameters to files.
+"""The table of steps: all that a worker may run, each from files and parameters to files.
 
     step(inputs: name → path, params, out folder, progress) -> meta (JSON)
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,11 @@ def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
             session=_cpu,
             progress=progress,
         )
-    return {"log": log.to_json(), "reads": _outside(record.to_json(), out), **_signature(out / GRAPH)}
+    return {
+        "log": log.to_json(),
+        "reads": _outside(record.to_json(), out),
+        **_signature(out / GRAPH),
+    }
 
 
 def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -106,7 +111,7 @@ def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
 
 
 def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """Run a sample source or an evaluation task and spool what it yields, checked against the inputs.
+    """Run a sample source or a task and spool what it yields, checked against the inputs.
 
     params: function, args, limit, inputs, labelled; path, memory.
     """
@@ -292,7 +297,7 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
     with machine.watched() as conditions:
         times = latency.measure(
             {
-                name: lambda path=path: _cpu(path, threads=params["threads"], spinning=False)
+                name: partial(_cpu, path, threads=params["threads"], spinning=False)
                 for name, path in graphs.items()
             },
             samples.feed,
@@ -378,7 +383,7 @@ def _random_feed(params: Params, bound: str, seed: int) -> Feed:
 
 
 def _same_outputs(before: Path, after: Path, params: Params) -> float:
-    """Largest difference of the two graphs' outputs, over the largest output. Raises OptkitError."""
+    """Largest difference of two graphs' outputs, over the largest output. Raises OptkitError."""
     import numpy as np
 
     worst = 0.0

@@ -22,7 +22,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ class Store:
         return entry
 
     def peek(self, key: str) -> Entry | None:
-        """`get` that touches nothing. Raises IntegrityError (and what reading raises) if corrupt."""
+        """`get` that touches nothing. Raises IntegrityError, or what reading raises, if corrupt."""
         path = self._place(key)
         if not path.exists():
             return None
@@ -318,10 +318,8 @@ class Store:
         folder = self.root / "quarantine"
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            try:
+            with suppress(FileNotFoundError):  # another process was faster
                 path.rename(folder / f"{path.name}-{secrets.token_hex(4)}")
-            except FileNotFoundError:
-                pass  # another process was faster
 
 
 def _check(body: dict[str, Any]) -> str:

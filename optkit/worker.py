@@ -83,12 +83,11 @@ def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[
             size, _ = HEADER.unpack(header)
             try:
                 answer = session.run(load(requests.read(size)))
+                body = save({name: np.ascontiguousarray(array) for name, array in answer.items()})
             except OptkitError as error:
                 write_message(write, json.dumps(error.to_json()).encode(), False)
             else:
-                write_message(
-                    write, save({k: np.ascontiguousarray(v) for k, v in answer.items()}), True
-                )
+                write_message(write, body, True)
     return {}
 
 

@@ -228,6 +228,16 @@ def test_bind_makes_every_shape_static_and_leaves_the_model(model: ir.Model) -> 
     assert graph.inputs(model)[0].shape[0] == "batch"
 
 
+def test_bind_evaluates_derived_axes() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[a, b, c] x) => (float[?, ?, ?] y)'
+        "{ y = Relu(x) }"
+    )
+    model.graph.inputs[0].shape = ir.Shape(["past", "past + sequence", "batch size"])
+    bound = graph.bind(model, {"past": 3, "sequence": 4})
+    assert graph.outputs(bound)[0].shape == (3, 7, "batch size")
+
+
 def test_infer_shapes_refuses_what_does_not_fit() -> None:
     model = ir.from_onnx_text(
         '<ir_version: 10, opset_import: ["" : 21]> g (float[2, 3] a, float[4, 5] b) => '

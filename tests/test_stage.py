@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import resource
 import stat
@@ -10,26 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from hostile import containers
-from hostile.onnx_files import (
-    CANARY,
-    EXTERNAL_DATA,
-    MORE_EXTERNAL_DATA,
-    SIZES,
-    Build,
-    external_model,
-    message,
-    plain_model,
-    save,
-    secret,
-)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -39,6 +27,25 @@ from optkit.errors import InputRefused, StorageError, UnsafeFile
 from optkit.stage import Limits, stage_file, stage_onnx, stage_pt2, stage_weights, zip_members
 from optkit.stage.scan import MESSAGES, Scan
 
+
+def generators(name: str) -> Any:
+    """A module of tests/hostile: tests are no package, so it is loaded by its path."""
+    path = Path(__file__).parent / "hostile" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"hostile_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+containers, onnx_files = generators("containers"), generators("onnx_files")
+CANARY, EXTERNAL_DATA = onnx_files.CANARY, onnx_files.EXTERNAL_DATA
+MORE_EXTERNAL_DATA, SIZES = onnx_files.MORE_EXTERNAL_DATA, onnx_files.SIZES
+external_model, message, plain_model = (
+    onnx_files.external_model, onnx_files.message, onnx_files.plain_model,
+)  # fmt: skip
+save, secret = onnx_files.save, onnx_files.secret
+Build = Callable[[Path], Path]
 ALL = {**EXTERNAL_DATA, **MORE_EXTERNAL_DATA, **SIZES}
 
 

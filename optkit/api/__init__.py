@@ -1,6 +1,6 @@
 """The public functions: a model or a path in, an Artifact out.
 
-    optkit.build(model, example_inputs, calibration=loader, evaluate=fn, target="l4", precision="int8")
+    optkit.build(model, example_inputs, calibration=loader, evaluate=fn, target="l4")
     optkit.build("model.py:create", recipe="digits-vit", target="l4")
     optkit.load("artifacts/digits-vit-l4-int8").run({"image": images})
 
@@ -10,7 +10,7 @@ The command line is a thin skin over this module: it parses, calls, prints.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ from optkit.api import objects
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.execute.local import Limits
 from optkit.execute.rehearsal import Line, Rehearsal
-from optkit.execute.runner import Listener, Runner, installed
-from optkit.pipeline import Build, Job
+from optkit.execute.runner import Listener, Runner
+from optkit.pipeline import Job
 from optkit.recipe import Recipe
 from optkit.store import Store
 from optkit.target import Target, available_memory
@@ -77,8 +77,8 @@ def build(
     model: an nn.Module (then `example_inputs`: a tensor, tuple or dict, axis 0 the batch), or
     "file.py:factory", "x.onnx", "x.pt2"; None: the recipe's. calibration: an iterable of batches
     (dict by input name, tuple, or one array). evaluate: called with a session of the candidate and
-    one of the baseline; returns one score per sample, shape [samples], higher is better. memory: bytes
-    a step may use.
+    one of the baseline; returns one score per sample, shape [samples], higher is better. memory:
+    bytes a step may use.
 
     Raises OptkitError subclasses (see optkit.errors). A failed gate does not raise: the artifact is
     written and marked, see `artifact.result["gate"]`.
@@ -138,8 +138,12 @@ def resolve(
     if model is not None:
         found = found.with_model(model)
     found = found.with_overrides(overrides)
-    given = {name: text for name, text in (shapes or {}).items() if text is not None}
-    return found.with_shapes(**given) if given else found
+    given = shapes or {}
+    if not any(given.values()):
+        return found
+    return found.with_shapes(
+        min=given.get("min"), opt=given.get("opt"), max=given.get("max"), all=given.get("all")
+    )
 
 
 def pair(target: str, precision: str) -> tuple[Target, str]:
@@ -212,7 +216,7 @@ def rehearse(*, recipe: Recipe, target: str, precision: str, cache: Path | None)
 
 
 def export(model: str | Path | None = None, **options: Any) -> Path:
-    """MODEL to ONNX in a new folder. options: recipe, out, cache, memory, listener. Returns `out`."""
+    """MODEL to ONNX in a new folder `out`. options: recipe, out, cache, memory, listener."""
     return _stage("export", model, **options)
 
 

@@ -1,4 +1,4 @@
-"""What `optkit doctor` reports: each library's presence, and whether it really works in a worker."""
+"""What `optkit doctor` reports: each library's presence, and whether it really imports."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ after that is keyed on what was written.
 
 from __future__ import annotations
 
+import inspect
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ def job(
     Raises UsageError without example inputs, ExportFailed when torch cannot export the module.
     """
     from optkit import content
-    from optkit.sources import torch_module
 
     if example_inputs is None:
         raise UsageError(
@@ -51,7 +51,7 @@ def job(
             where="build(model, example_inputs)",
             hint="a tensor, a tuple or a dict by argument name, axis 0 the batch",
         )
-    feed = torch_module.named(model, example_inputs)
+    feed = _named(model, example_inputs)
     if recipe is None or isinstance(recipe, Mapping):
         given = dict(recipe or {})
         given.setdefault("name", name or type(model).__name__)
@@ -148,7 +148,9 @@ def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
                 (out / name).write_bytes((Path(folder) / name).read_bytes())
             return {"log": log.to_json()}
 
-        key = digest_json({"step": "memory", "files": [digest_file(Path(folder) / n) for n in names]})
+        key = digest_json(
+            {"step": "memory", "files": [digest_file(Path(folder) / n) for n in names]}
+        )
         entry, hit = runner.store.make(key, "export", move)
         runner.listener.done("export", f"export {recipe.name}", hit, entry.seconds)
         return entry
@@ -171,6 +173,14 @@ def _feed(batch: Any, names: list[str]) -> dict[str, Any]:
 def _array(value: Any) -> np.ndarray:
     """numpy of an array or a torch tensor (also one that needs gradients or lies on a device)."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+
+
+def _named(model: Any, example_inputs: Any) -> dict[str, np.ndarray]:
+    """Example inputs by the names of `forward`'s parameters."""
+    if isinstance(example_inputs, Mapping):
+        return {name: _array(value) for name, value in example_inputs.items()}
+    parameters = list(inspect.signature(model.forward).parameters)
+    return _feed(example_inputs, parameters)
 
 
 def _declared(value: np.ndarray) -> dict[str, Any]:

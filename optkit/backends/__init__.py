@@ -4,4 +4,5 @@ onnxruntime   CPU: runs graphs, and says which nodes became integer kernels
 tensorrt      TensorRT and TensorRT-RTX: compiles engines, without a GPU where the library allows it
 layer_list    reads the fused layers and the memory rows that TensorRT's builder logs
 landing       planned against real, for both
+profile       input shapes at the ends of every dynamic axis
 """

@@ -180,7 +180,8 @@ class TensorRT:
         network = builder.create_network(
             1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)  # its number has moved
         )
-        self._parse(trt, network, logger, model)
+        parser = trt.OnnxParser(network, logger)  # owns the weights: must outlive the build
+        self._parse(parser, network, model)
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         config.clear_flag(trt.BuilderFlag.TF32)
@@ -196,19 +197,20 @@ class TensorRT:
             raise self._refusal(spec, record.errors)
         return _Built(bytes(plan), record.layers, record.memory)
 
-    def _parse(self, trt: Any, network: Any, logger: Any, model: Path) -> None:
+    def _parse(self, parser: Any, network: Any, model: Path) -> None:
         """Read the ONNX file, and its external data, into `network`."""
-        parser = trt.OnnxParser(network, logger)
         if parser.parse_from_file(str(model)) and network.num_outputs:
             return
-        for index in range(parser.num_errors):
-            error = parser.get_error(index)
-            operator, what = error.node_operator(), _reason([error.desc()])
-            if what == "false" or "Plugin not found" in what:  # all it says of such a node
-                what = f"{self.title} has no operator {operator}"
-            where = f"node {error.node_name()!r} ({operator})" if operator else str(model)
-            raise InputRefused(what, where=where)
-        raise InputRefused("the graph has no outputs", where=str(model))
+        if not parser.num_errors:
+            raise InputRefused("the graph has no outputs", where=str(model))
+        problem = parser.get_error(0)
+        operator, what = problem.node_operator(), _reason([problem.desc()])
+        if what == "false" or "Plugin not found" in what:  # all it says of such a node
+            what = f"{self.title} has no operator {operator}"
+        if parser.num_errors > 1:
+            what += f" (and {parser.num_errors - 1} more problems)"
+        where = f"node {problem.node_name()!r} ({operator})" if operator else str(model)
+        raise InputRefused(what, where=where)
 
     def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
         """TensorRT has no choice of device: it is the one the process sees."""

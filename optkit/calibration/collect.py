@@ -35,23 +35,16 @@ def observe(
     """
     observers = {name: Observer() for name in names}
     samples, data = 0, data_digest([])
-    batches, limit = length_hint(feeds), 0
-    for done, feed in enumerate(feeds, start=1):
-        batched = _batched(session, feed)
-        if not _rows(feed, batched):
-            continue
-        limit = limit or _fitting_rows(session, feed, batched, memory_bytes)
-        for part in _parts(feed, batched, limit):
-            rows = _rows(part, batched)
-            _check_inputs(part, batched, first=samples, rows=rows)
-            outputs = session.run(part)
-            for name, observer in observers.items():
-                value = outputs.pop(name) if name in outputs else part[name]
-                if not observer.update(value):
-                    raise _not_finite(name, value, first=samples, rows=rows)
-            new = (_digest(part, batched, row) for row in range(rows))
-            samples, data = samples + rows, data_digest([bytes.fromhex(data), *new])
-        progress("calibrate", min(done / batches, 1.0) if batches else 0.0)
+    for part, batched in _parts(session, feeds, memory_bytes, progress):
+        rows = _rows(part, batched)
+        _check_inputs(part, batched, first=samples)
+        outputs = session.run(part)
+        for name, observer in observers.items():
+            value = outputs.pop(name) if name in outputs else part[name]
+            if not observer.update(value):
+                raise _not_finite(name, value, first=samples, rows=rows)
+        digests = (_digest(part, batched, row) for row in range(rows))
+        samples, data = samples + rows, data_digest([bytes.fromhex(data), *digests])
     if not samples:
         raise InputRefused(
             "the calibration set is empty",
@@ -62,12 +55,27 @@ def observe(
     return Statistics(values, samples, data)
 
 
+def _parts(
+    session: Session, feeds: Iterable[Feed], memory_bytes: int, progress: Progress
+) -> Iterator[tuple[Feed, tuple[str, ...]]]:
+    """Feeds that fit in the memory, each with the names of its inputs that count samples."""
+    batches, largest, limit = length_hint(feeds), 0, 0
+    for done, feed in enumerate(feeds, start=1):
+        batched = _batched(session, feed)
+        rows = _rows(feed, batched)
+        if rows and (size := sum(array.size for array in feed.values()) // rows) > largest:
+            largest, limit = size, _fitting_rows(session, feed, batched, memory_bytes)
+        for start in range(0, rows, limit or 1):
+            yield _slice(feed, batched, start, min(start + limit, rows)), batched
+        progress("calibrate", min(done / batches, 1.0) if batches else 0.0)
+
+
 def _batched(session: Session, feed: Feed) -> tuple[str, ...]:
     """The inputs whose axis 0 counts samples: those that share the first input's leading axis."""
-    leading = {spec.name: spec.shape[0] for spec in session.inputs if spec.shape}
     missing = [spec.name for spec in session.inputs if spec.name not in feed]
     if missing:
-        raise InputRefused(f"no values for input {missing[0]!r}", where="calibration sample")
+        raise InputRefused("the sample has no such array", where=f"input {missing[0]!r}")
+    leading = {spec.name: spec.shape[0] for spec in session.inputs if spec.shape}
     axis = next(iter(leading.values()), None)
     batched = tuple(name for name, size in leading.items() if size == axis)
     lengths = {name: len(feed[name]) for name in batched}
@@ -80,9 +88,13 @@ def _rows(feed: Feed, batched: Sequence[str]) -> int:
     return len(feed[batched[0]]) if batched else 1
 
 
+def _slice(feed: Feed, batched: Sequence[str], start: int, stop: int) -> Feed:
+    return {name: a[start:stop] if name in batched else a for name, a in feed.items()}
+
+
 def _fitting_rows(session: Session, feed: Feed, batched: Sequence[str], memory_bytes: int) -> int:
     """How many samples may run at once, from the sizes that one sample's forward returns."""
-    dynamic = any(isinstance(spec.shape[0], str) for spec in session.inputs if spec.name in batched)
+    dynamic = any(isinstance(s.shape[0], str) for s in session.inputs if s.name in batched)
     unit = 1 if dynamic else _rows(feed, batched)
     outputs = session.run(_slice(feed, batched, 0, unit))
     need = _PEAK * sum(value.nbytes for value in outputs.values())
@@ -93,34 +105,25 @@ def _fitting_rows(session: Session, feed: Feed, batched: Sequence[str], memory_b
             where="calibration",
             hint="raise --memory" + ("" if unit == 1 else ", or export a dynamic batch axis"),
         )
-    return max(unit, unit * (memory_bytes // max(need, 1)))
+    return unit * max(memory_bytes // max(need, 1), 1)
 
 
-def _parts(feed: Feed, batched: Sequence[str], limit: int) -> Iterator[Feed]:
-    rows = _rows(feed, batched)
-    for start in range(0, rows, limit):
-        yield _slice(feed, batched, start, min(start + limit, rows))
-
-
-def _slice(feed: Feed, batched: Sequence[str], start: int, stop: int) -> Feed:
-    return {name: a[start:stop] if name in batched else a for name, a in feed.items()}
-
-
-def _check_inputs(feed: Feed, batched: Sequence[str], *, first: int, rows: int) -> None:
+def _check_inputs(feed: Feed, batched: Sequence[str], *, first: int) -> None:
     for name, value in feed.items():
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise _not_finite(name, value, first=first, rows=rows if name in batched else 1)
+            rows = len(value) if name in batched else 1
+            raise _not_finite(name, value, first=first, rows=rows)
 
 
 def _not_finite(name: str, value: np.ndarray, *, first: int, rows: int) -> InputRefused:
     """`first`: number of the batch's first sample; `rows`: samples in the batch."""
-    row = int(np.argwhere(~np.isfinite(value))[0][0]) if value.ndim else 0
+    bad = np.argwhere(~np.isfinite(value))[0]
     each, rest = divmod(value.shape[0] if value.ndim else 1, rows)
     # a value like [batch * sequence, features] still tells the sample
-    sample = f"sample {first + row // each}" if each and not rest else f"samples from {first}"
-    found = value[~np.isfinite(value)].flat[0]
+    known = value.ndim and each and not rest
+    sample = f"sample {first + int(bad[0]) // each}" if known else f"samples from {first}"
     return InputRefused(
-        f"holds {found}",
+        f"holds {value[tuple(bad)]}",
         where=f"tensor {name!r}, {sample}",
         hint="remove the sample, or find the operator that overflows in FP32",
     )

@@ -1,4 +1,4 @@
-"""The command line: a command parses, calls the API, prints. Results on stdout, the rest on stderr."""
+"""The command line: a command parses, calls the API, prints. Results on stdout, else stderr."""
 
 from __future__ import annotations
 

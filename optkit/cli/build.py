@@ -160,7 +160,7 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
     from optkit import api
     from optkit.cli import terminal
 
-    plans = [
+    plans: list[dict[str, Any]] = [
         {
             "target": target,
             "precision": precision,
@@ -202,6 +202,10 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
             f"{sum(x['bytes'] or 0 for x in todo) / 2**20:.1f} MiB; nothing was written"
         )
     return 0
+
+
+def _mib(size: int | None) -> float | None:
+    return None if size is None else round(size / 2**20, 1)
 
 
 def _known(value: float | None, unit: str) -> str:

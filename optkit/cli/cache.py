@@ -17,8 +17,14 @@ def cache() -> None:
 
 
 def _folder(function: Any) -> Any:
-    return click.option("--cache", "folder", type=click.Path(path_type=Path), metavar="DIR",
-                        help="The store; default $OPTKIT_CACHE or the user's cache folder.")(function)  # fmt: skip
+    option = click.option(
+        "--cache",
+        "folder",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="The store; default $OPTKIT_CACHE or the user's cache folder.",
+    )
+    return option(function)  # fmt: skip
 
 
 @cache.command("ls")
@@ -30,7 +36,7 @@ def ls(folder: Path | None, as_json: bool) -> None:
     from optkit.cli import terminal
 
     store = api.open_store(folder)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"key": key, "step": step, "bytes": size, "used": used}
         for key, step, size, used in store.entries()
     ]
@@ -67,8 +73,14 @@ def verify(folder: Path | None, as_json: bool) -> int:
 
 @cache.command("gc")
 @_folder
-@click.option("--max-size", default="10G", show_default=True, metavar="SIZE",
-              callback=lambda c, p, v: options.parse_size(v), help="What the store may keep.")  # fmt: skip
+@click.option(
+    "--max-size",
+    default="10G",
+    show_default=True,
+    metavar="SIZE",
+    callback=lambda c, p, v: options.parse_size(v),
+    help="What the store may keep.",
+)
 def gc(folder: Path | None, max_size: int) -> None:
     """Remove abandoned work, quarantine, and the least recently used entries beyond --max-size."""
     from optkit import api

@@ -1,10 +1,12 @@
-"""`optkit targets`, `optkit devices`, `optkit doctor`: what can be built for, what is here, what is missing."""
+"""`optkit targets`, `devices`, `doctor`: what can be built for, what is here, what is missing."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+
+_SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 
 
 @click.command()
@@ -20,8 +22,8 @@ def targets(name: str | None, as_json: bool) -> None:
         return
     found = target.all_targets()
     if as_json:
-        rows = [{"name": t.name, **_row_json(t)} for t in found]
-        terminal.put_json({"schema": "optkit.targets/v1", "targets": rows})
+        listed = [{"name": t.name, **_row_json(t)} for t in found]
+        terminal.put_json({"schema": "optkit.targets/v1", "targets": listed})
         return
     rows = [
         [
@@ -117,7 +119,8 @@ def devices(as_json: bool) -> None:
         terminal.put(found.reason or "no GPU")
     terminal.put(
         f"cpu: {cpu.name}, {cpu.threads} of {cpu.physical_cores} cores, "
-        f"{cpu.memory_bytes / 2**30:.1f} GiB, {' '.join(cpu.features)} (target cpu, kind {cpu.kind})"
+        f"{cpu.memory_bytes / 2**30:.1f} GiB, {' '.join(cpu.features)} "
+        f"(target cpu, kind {cpu.kind})"
     )
 
 

@@ -15,8 +15,11 @@ from optkit.cli import options
 @options.work
 @options.output
 def inspect(path: Path, **shared: Any) -> None:
-    """PATH: an artifact (folder) or model.onnx. Inputs, operators, parameters, bytes, MACs, precision;
-    for an artifact also its verdict, evidence and landing, after every file was verified."""
+    """What PATH holds: an artifact (a folder) or a model.onnx.
+
+    Inputs, operators, parameters, bytes, MACs, precision; for an artifact also its verdict,
+    evidence and landing, after every file was verified.
+    """
     from optkit import api
     from optkit.cli import summary, terminal
 

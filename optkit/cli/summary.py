@@ -87,13 +87,14 @@ def inspection(found: Json) -> str:
     if found.get("artifact"):
         result = found["artifact"]["result"]
         lines += [
-            f"{found['artifact']['name']}: {verdict(result)}, digest {found['artifact']['digest'][:16]}",
+            f"{found['artifact']['name']}: {verdict(result)}",
+            f"digest {found['artifact']['digest']}",
             f"{found['artifact']['files']} files verified",
             table([result]),
         ]
     graph = found["graph"]
     lines.append(
-        f"opset {graph['opset']}, {graph['parameters']:,} parameters, "
+        f"opset {graph['opset']['']}, {graph['parameters']:,} parameters, "
         f"{graph['weight_bytes'] / 2**20:.2f} MiB of weights"
     )
     macs = graph.get("macs")
@@ -104,7 +105,12 @@ def inspection(found: Json) -> str:
     lines.append(terminal.table(["", "name", "dtype", "shape"], rows))
     ops = sorted(graph["operators"].items(), key=lambda item: (-item[1], item[0]))
     lines.append("operators: " + ", ".join(f"{count} {name}" for name, count in ops))
-    lines.append("precision: " + ", ".join(f"{v} {k}" for k, v in graph["precision"].items()))
+    precision = graph["precision"]
+    kinds = ", ".join(f"{n} {dtype}" for dtype, n in precision["initializers"].items())
+    lines.append(
+        f"precision: {precision['quantized_nodes']} of {precision['weighted_nodes']} products "
+        f"quantized; initializers: {kinds}"
+    )
     return "\n".join(lines)
 
 

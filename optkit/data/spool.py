@@ -135,17 +135,6 @@ class Spool:
         turns = np.arange(size) % self._count(feed)
         return {n: a[turns] if n in self._batched else a for n, a in feed.items()}
 
-    def to_file(self, path: Path, metadata: Mapping[str, str]) -> None:
-        """All batches in one safetensors file, under the names they have in the shards."""
-        from safetensors.numpy import save_file
-
-        tensors: dict[str, np.ndarray] = {}
-        for row, (feed, labels) in enumerate(self):
-            tensors |= {f"{row}/{name}": array for name, array in feed.items()}
-            if labels is not None:
-                tensors[f"{row}|labels"] = labels
-        save_file(tensors, path, dict(metadata))
-
     def to_file(self, path: Path, metadata: Mapping[str, Any]) -> None:
         """Write everything, and some JSON to go with it, into one file that `Spool` reads too.
 
@@ -163,8 +152,7 @@ class Spool:
         file: Any = None
         for row, name in enumerate(self._rows):
             if name != shard:
-                shard, file = name, None
-                file = _opened(self._folder / shard)
+                shard, file = name, _opened(self._folder / name)
             feed = {i.name: file.get_tensor(f"{row}/{i.name}") for i in self.inputs}
             yield feed, file.get_tensor(f"{row}|labels") if self.labelled else None
 

@@ -33,8 +33,8 @@ _TICK_SECONDS = 0.05
 _LOG_TAIL = 64 * 1024
 # What a child may inherit: enough to find libraries, locale and devices; no tokens.
 _ENVIRONMENT = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV",
-    "OPTKIT_CACHE",
+    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
+    "VIRTUAL_ENV", "OPTKIT_CACHE",
 )  # fmt: skip
 
 Progress = Callable[[str, float], None]
@@ -145,10 +145,10 @@ def spawn(
 
 
 def _import_path() -> list[str]:
-    """Where the child finds this very optkit, and what PYTHONPATH names, from another folder too."""
+    """Where the child finds this very optkit, and what PYTHONPATH names, from any folder."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     here = str(Path(__file__).resolve().parents[2])
-    return list(dict.fromkeys([here, *(os.path.abspath(part) for part in given if part)]))
+    return list(dict.fromkeys([here, *(str(Path(part).absolute()) for part in given if part)]))
 
 
 def _supervise(

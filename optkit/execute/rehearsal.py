@@ -28,6 +28,9 @@ class Planned:
     meta: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
+    def file(self, name: str) -> Path:
+        return self.path / name
+
 
 @dataclass(frozen=True)
 class Line:

@@ -32,11 +32,58 @@ class Input(Protocol):
 
 @dataclass(frozen=True)
 class StepKind:
-    """Name, version (raise it when the step's meaning changes) and the distributions it computes with."""
+    """Name, version (raise it when the step's meaning changes), and the distributions whose
+    versions belong to its identity."""
 
     name: str
     version: int
     tools: tuple[str, ...] = ()
+
+
+class Made(Protocol):
+    """What a step left: an Entry of the store, or a Planned one in a rehearsal."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+
+    @property
+    def files(self) -> Mapping[str, str]: ...
+
+    def file(self, name: str) -> Path: ...
+
+
+class Steps(Protocol):
+    """What the pipeline needs of a Runner, or of a Rehearsal."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def step(
+        self,
+        kind: StepKind,
+        label: str,
+        inputs: Mapping[str, Input],
+        params: dict[str, Any],
+        here: Mapping[str, Any] | None = None,
+    ) -> Made: ...
+
+    def step_reading_code(
+        self,
+        kind: StepKind,
+        label: str,
+        inputs: Mapping[str, Input],
+        params: dict[str, Any],
+        here: Mapping[str, Any] | None = None,
+    ) -> Made: ...
 
 
 class Listener(Protocol):
@@ -96,8 +143,8 @@ class Runner:
     ) -> Entry:
         """A step that runs the user's Python: its key also holds all that the code read.
 
-        The step's meta has `reads`: {"files": {path: sha256}, "packages": {name: version}}. The next
-        run rehashes that list; only when something in it changed does the code run again.
+        The step's meta has `reads`: {"files": {path: sha256}, "packages": {name: version}}. The
+        next run rehashes that list; only when something in it changed does the code run again.
         """
         base = key_of(kind, inputs, params)
 

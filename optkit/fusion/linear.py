@@ -115,7 +115,7 @@ def _linear(node: ir.Node, add: ir.Node | None) -> Linear | Declined:
         return Declined(f"the weight of {node.name} is not constant")
     if not np.issubdtype(numbers.dtype, np.floating) or numbers.ndim < 2:
         return Declined(f"the weight of {node.name} is {numbers.ndim}-d {numbers.dtype}")
-    if len(weight.uses()) > 1 and numbers.nbytes > GROWTH_LIMIT_BYTES:
+    if _is_shared(weight) and numbers.nbytes > GROWTH_LIMIT_BYTES:
         return Declined(f"the weight of {node.name} is shared and {numbers.nbytes:,} bytes large")
     channels = _channels(node, numbers)
     bias = _bias(node, add, channels)
@@ -165,7 +165,7 @@ def _along_weight(linear: Linear, scale: np.ndarray, weight: np.ndarray) -> np.n
 
 
 def _set_weight(linear: Linear, numbers: np.ndarray) -> None:
-    if len(linear.weight.uses()) > 1:
+    if _is_shared(linear.weight):
         linear.node.replace_input_with(1, _new_constant(linear, "weight", numbers))
     else:
         linear.weight.const_value = ir.Tensor(numbers, name=linear.weight.name)
@@ -182,7 +182,7 @@ def _set_bias(linear: Linear, numbers: np.ndarray) -> None:
                 return
             holder.resize_inputs(3)
     old = holder.inputs[index]
-    if old is not None and len(old.uses()) == 1 and old.is_initializer():
+    if old is not None and old.is_initializer() and not _is_shared(old):
         old.const_value = ir.Tensor(numbers, name=old.name)
         old.shape = ir.Shape(numbers.shape)
     else:
@@ -203,6 +203,10 @@ def _turn_into_add(match: Affine) -> None:
     replace(result, add.outputs[0])
     add.outputs[0].name = result.name
     remove(node)
+
+
+def _is_shared(value: ir.Value) -> bool:
+    return len(value.uses()) > 1 or value.is_graph_output()
 
 
 def _new_constant(linear: Linear, what: str, numbers: np.ndarray) -> ir.Value:

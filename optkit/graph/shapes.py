@@ -31,13 +31,13 @@ def outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
 def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
     """A copy in which the named axes have these sizes and all shapes that follow are known.
 
+    An axis that is named by an expression ("past + sequence") follows from its parts.
     Raises InputRefused where a size does not fit the graph.
     """
     copy = model.clone()
     for value in copy.graph.inputs:
         if value.shape is not None:
-            sizes = [dim if isinstance(dim, int) else axes.get(dim, dim) for dim in _dims(value)]
-            value.shape = ir.Shape(sizes)
+            value.shape = ir.Shape(_size(dim, axes) for dim in _dims(value))
     for node in copy.graph.all_nodes():
         for value in node.outputs:
             value.shape = None  # stale: it follows from the inputs
@@ -68,6 +68,15 @@ def _spec(value: ir.Value) -> TensorSpec:
     if value.dtype is None or value.shape is None or not isinstance(value.type, ir.TensorType):
         raise InputRefused("an input or output has no tensor type or rank", where=value.name)
     return TensorSpec(value.name or "", value.dtype.numpy().name, _dims(value))
+
+
+def _size(dim: int | str, axes: Mapping[str, int]) -> int | str | ir.SymbolicDim:
+    if isinstance(dim, int) or dim in axes:
+        return dim if isinstance(dim, int) else axes[dim]
+    try:
+        return ir.SymbolicDim(dim).evaluate(axes)
+    except ValueError:  # a name that is no expression, such as "batch size"
+        return dim
 
 
 def _dims(value: ir.Value) -> tuple[int | str, ...]:

@@ -1,9 +1,9 @@
 """The story on one page, and the only place that knows the order.
 
     source ─export→ graph ─fuse→ graph ─┬─ calibrate (FP32) → statistics ─┐
-                                        └─ cast FP16 (TensorRT family) ───┼─ quantize → graph ─compile→ engine
-                                                           └─ baseline graph ──────────────compile→ engine
-    both engines ─measure or predict→ latency;  both graphs ─evaluate→ accuracy ─gate→ verdict → artifact
+                                        └─ cast FP16 (TensorRT family) ───┼─ quantize → graph ─┐
+                                                   └─ baseline graph ──────────── compile → engines
+    engines ─measure or predict→ latency;  graphs ─evaluate→ accuracy ─gate→ verdict → artifact
 
 Each arrow is a step of the store, so running a build again is resuming it. On `cpu` there is no
 cast: carriers and baseline are FP32. `findings` turns the steps' results into figures and a
@@ -19,12 +19,11 @@ from typing import Any
 
 from optkit import precision as precisions
 from optkit import runtime, store
-from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing
-from optkit.execute.runner import Input, Runner, installed
+from optkit.errors import Impossible, InputRefused, ToolchainMissing
+from optkit.execute.runner import Input, Made, Steps, installed
 from optkit.recipe import Recipe
 from optkit.runtime import BuildSpec, Evidence, TensorInfo
 from optkit.steps import GRAPH, SIMULATION, STEPS
-from optkit.store import Entry
 from optkit.target import Target
 
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch"}
@@ -55,7 +54,7 @@ class Job:
     target: Target
     precision: str
     graph: Input | None = None
-    calibration: Input | None = None
+    calibration: Made | None = None
     code: Path | None = None
 
     @property
@@ -80,7 +79,7 @@ class Build:
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     specs: dict[str, BuildSpec] = field(default_factory=dict)
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, Made] = field(default_factory=dict)
 
     @property
     def is_baseline(self) -> bool:
@@ -102,7 +101,7 @@ class Build:
         return Evidence.MEASURED if self.measured else Evidence.SIMULATED
 
 
-def run(job: Job, runner: Runner, stages: Sequence[Stage]) -> Build:
+def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:
     """The chain for one job, as far as `stages` go. Raises whatever a step raises; finished steps
     stay in the store, so that the same call goes on where this one ended."""
     made = check(job)
@@ -140,7 +139,7 @@ def check_pair(target: Target, precision: str) -> None:
     precisions.precision(precision)
 
 
-def export(made: Build, runner: Runner) -> None:
+def export(made: Build, runner: Steps) -> None:
     """source → graph: ONNX, opset ≥ 21, compared with the model it came from."""
     job = made.job
     if job.graph is not None:
@@ -155,13 +154,13 @@ def export(made: Build, runner: Runner) -> None:
     made.outputs = _infos(entry.meta.get("outputs", []))
 
 
-def fuse(made: Build, runner: Runner) -> None:
+def fuse(made: Build, runner: Steps) -> None:
     """graph → graph: the `standard` form, compared before and after."""
     inputs = {"graph": made.entries["source"]}
     made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", inputs, _sizes(made))
 
 
-def collect(made: Build, runner: Runner) -> None:
+def collect(made: Build, runner: Steps) -> None:
     """Samples for calibration and evaluation, spooled once; a sample must not serve both."""
     recipe, job = made.job.recipe, made.job
     if job.calibration is not None:
@@ -179,14 +178,14 @@ def collect(made: Build, runner: Runner) -> None:
         made.entries["probe"] = runner.step(STEPS["random"].kind, "random inputs", {}, _sizes(made))
 
 
-def carry(made: Build, runner: Runner) -> None:
+def carry(made: Build, runner: Steps) -> None:
     """The carriers: FP16 on GPUs, FP32 on a CPU. The carrier graph is the baseline's graph too."""
     fused = made.entries["fused"]
     made.entries["cast"] = runner.step(STEPS["cast"].kind, "cast to FP16", {"graph": fused}, {})
     made.entries["baseline"] = made.entries["cast"] if made.baseline_precision == "fp16" else fused
 
 
-def quantize(made: Build, runner: Runner) -> None:
+def quantize(made: Build, runner: Steps) -> None:
     """Statistics of the FP32 graph, then Q/DQ on the carrier as the backend's rules want it."""
     job, fused = made.job, made.entries["fused"]
     if not precisions.precision(job.precision).quantized:
@@ -220,7 +219,7 @@ def quantize(made: Build, runner: Runner) -> None:
     )  # fmt: skip
 
 
-def compile_(made: Build, runner: Runner) -> None:
+def compile_(made: Build, runner: Steps) -> None:
     """graph → engine, for candidate and baseline, with the backend's own layer list."""
     for role, graph, precision in (
         ("engine", made.entries["graph"], made.job.precision),
@@ -239,7 +238,7 @@ def compile_(made: Build, runner: Runner) -> None:
             )  # fmt: skip
 
 
-def evaluate(made: Build, runner: Runner) -> None:
+def evaluate(made: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
     samples, entries = made.entries.get("evaluation"), made.entries
     reference = entries["cast"] if made.measured else entries["fused"]
@@ -267,7 +266,7 @@ def evaluate(made: Build, runner: Runner) -> None:
         )
 
 
-def time(made: Build, runner: Runner) -> None:
+def time(made: Build, runner: Steps) -> None:
     """Latency: measured beside the baseline where the target is this machine, else predicted."""
     bench, entries = made.job.recipe.bench, made.entries
     batches = sorted({*bench.batches, made.job.batch}) if made.job.batch else [1]
@@ -275,7 +274,8 @@ def time(made: Build, runner: Runner) -> None:
         entries["latency"] = runner.step(
             STEPS["bench"].kind,
             "measure latency",
-            {"graph": entries["graph"], "baseline": entries["baseline"], "samples": entries["probe"]},
+            {"graph": entries["graph"], "baseline": entries["baseline"],
+             "samples": entries["probe"]},
             {"batches": batches, "seconds": bench.seconds, "warmup_seconds": bench.warmup_seconds,
              "threads": bench.threads, "host": made.job.target.fingerprint()},
         )  # fmt: skip
@@ -294,7 +294,7 @@ def time(made: Build, runner: Runner) -> None:
         )  # fmt: skip
 
 
-Stage = Callable[[Build, Runner], None]
+Stage = Callable[[Build, Steps], None]
 
 EXPORT: tuple[Stage, ...] = (export,)
 FUSE: tuple[Stage, ...] = (export, fuse)
@@ -360,7 +360,7 @@ def _check_toolchain(job: Job, here: str | None) -> None:
             )
 
 
-def _export(job: Job, runner: Runner) -> Entry:
+def _export(job: Job, runner: Steps) -> Made:
     from optkit import stage
 
     source, objects = job.recipe.source, runner.store.objects
@@ -372,20 +372,21 @@ def _export(job: Job, runner: Runner) -> Entry:
     described = job.recipe.describe()
     params = {"kind": source.kind, "inputs": described, "axes": recipe["axes"]}
     label = f"export {job.recipe.name}"
-    if source.kind == "onnx":
-        model = stage.stage_onnx(source.place.path, objects)
+    where = source.place.path if source.place is not None else None
+    if source.kind == "onnx" and where is not None:
+        model = stage.stage_onnx(where, objects)
         # its axes are its own, so profiles on the command line do not export it anew
         params = {"kind": "onnx", "inputs": described}
         return runner.step(STEPS["export"].kind, label, {"model": _foreign(model)}, params)
-    if source.kind == "pt2":
-        archive = stage.stage_pt2(source.place.path, objects)
+    if source.kind == "pt2" and where is not None:
+        archive = stage.stage_pt2(where, objects)
         return runner.step(STEPS["export"].kind, label, {"model": _foreign(archive)}, params)
     params |= {"factory": recipe["model"]["factory"], "args": dict(source.args)}
     inputs: dict[str, Input] = {}
     if source.weights is not None:
         inputs["weights"] = _foreign(stage.stage_weights(source.weights.path, objects))
     here = {
-        "file": None if source.place is None else str(source.place.path),
+        "file": None if where is None else str(where),
         "module": source.module,
         "attribute": source.attribute,
         "code": None if job.code is None else str(job.code),
@@ -397,20 +398,24 @@ def _foreign(staged: Any) -> Foreign:
     return Foreign(staged.path, staged.sha256)
 
 
-def _samples(made: Build, runner: Runner, role: str) -> Entry:
+def _samples(made: Build, runner: Steps, role: str) -> Made:
     recipe = made.job.recipe
+    params: dict[str, Any]
     if role == "calibration":
-        place, settings = recipe.calibration_source, recipe.calibration
-        params = {"limit": settings.samples, "function": place.attribute or "samples"}
+        assert recipe.calibration is not None
+        place, args = recipe.calibration_source, recipe.calibration.args
+        params = {"limit": recipe.calibration.samples}
     else:
-        place, settings = recipe.eval_task, recipe.eval
-        params = {"limit": None, "function": "samples"}
+        assert recipe.eval is not None
+        place, args, params = recipe.eval_task, recipe.eval.args, {"limit": None}
+    assert place is not None
+    params["function"] = place.attribute or "samples"
     return runner.step_reading_code(
         STEPS["collect"].kind,
         f"collect {role} samples",
         {},
-        {**params, "what": str(place), "args": dict(settings.args), "inputs": recipe.describe(made.inputs),
-         "labelled": role == "evaluation"},
+        {**params, "what": str(place), "args": dict(args),
+         "inputs": recipe.describe(made.inputs), "labelled": role == "evaluation"},
         {"path": str(place.path), "memory": runner.limits.memory_bytes // 4},
     )  # fmt: skip
 
@@ -431,16 +436,17 @@ def _keep_apart(made: Build) -> None:
         )
 
 
-def _task(made: Build, samples: Entry) -> tuple[dict[str, Any], dict[str, Any]]:
+def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:
     """The task's score function: its code's digest is what matters, its path only where it is."""
     place = made.job.recipe.eval_task
+    assert place is not None
     code = samples.meta.get("reads", {}).get("files", {})
     digest = store.digest_json(sorted(code.values()))
     params = {"task": str(place), "code": digest, "metric": samples.meta.get("metric")}
     return params, {"path": str(place.path)}
 
 
-def _planned(graph: Entry) -> dict[str, str]:
+def _planned(graph: Made) -> dict[str, str]:
     from optkit.assignment import Assignment
 
     found = graph.meta.get("assignment")

@@ -1,9 +1,9 @@
 """The artifact: what was built and what is known of it, in one folder that stands alone.
 
-    model.onnx (+ data)     the graph that was compiled      simulation.onnx  its FP32-carrier twin
-    <backend>.engine        the engine, where there is one   baseline/        the same of the baseline
-    report.json/.html/.md   all figures with their evidence  recipe.yaml      a record, never executed
-    eval.safetensors        evaluation samples, so that accuracy can be measured on another host
+model.onnx (+ data)     the graph that was compiled      simulation.onnx  its FP32-carrier twin
+<backend>.engine        the engine, where there is one   baseline/        the same of the baseline
+report.json/.html/.md   all figures with their evidence  recipe.yaml      a record, never executed
+eval.safetensors        evaluation samples, so that accuracy can be measured on another host
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 
 from optkit import artifact, pipeline
 from optkit.artifact import Manifest
+from optkit.execute.runner import Made
 from optkit.pipeline import Build
 from optkit.pipeline.findings import Judged
 from optkit.report import to_html, to_markdown
 from optkit.steps import GRAPH, SIMULATION
-from optkit.store import Entry, fsync_dir, storage_errors
+from optkit.store import fsync_dir, storage_errors
 
 _DETAILS = "details.json"
 
@@ -61,7 +62,7 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int) -> Path:
         return artifact.write(out, manifest, files).path
 
 
-def copy_out(entry: Entry, out: Path, details: dict[str, Any]) -> list[str]:
+def copy_out(entry: Made, out: Path, details: dict[str, Any]) -> list[str]:
     """A step's files and its details as JSON in a new folder `out`, which appears whole."""
     with storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -80,13 +81,13 @@ def copy_out(entry: Entry, out: Path, details: dict[str, Any]) -> list[str]:
     return sorted([*entry.files, _DETAILS])
 
 
-def _graph(entry: Entry, prefix: str) -> dict[str, Path | bytes]:
+def _graph(entry: Made, prefix: str) -> dict[str, Path | bytes]:
     """The graph's files. A baseline has no simulation: its graph is its own."""
     names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
     return {f"{prefix}{name}": entry.file(name) for name in names}
 
 
-def _engine(entry: Entry | None, prefix: str) -> dict[str, Path | bytes]:
+def _engine(entry: Made | None, prefix: str) -> dict[str, Path | bytes]:
     """The engine file; none where the engine is the graph itself (ONNX Runtime)."""
     if entry is None or entry.meta["engine"]["backend"] == "onnxruntime":
         return {}

@@ -9,7 +9,7 @@ from typing import Any
 from optkit import pipeline
 from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
-from optkit.execute.runner import Record
+from optkit.execute.runner import Made, Record
 from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
 from optkit.pipeline import Build
 from optkit.report import document
@@ -17,7 +17,6 @@ from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result
 from optkit.runtime import Engine, Evidence
 from optkit.steps import SCORES, TIMES
-from optkit.store import Entry
 
 _NOTES = {
     "tensorrt-rtx": "compiled here without the device; never run",
@@ -40,7 +39,7 @@ def judge(
     artifact: str,
     scores: Mapping[str, Score] | None = None,
 ) -> Judged:
-    """All figures of a build. `scores`: by role, when they came from the caller's own evaluation."""
+    """All figures of a build. `scores`: by role, when the caller evaluated by itself."""
     times = latencies(made)
     if made.is_baseline:  # one model under two names: nothing to tell apart
         times["baseline"] = times["engine"]
@@ -220,7 +219,7 @@ def _seconds(records: list[Record]) -> dict[str, float]:
     return {**spent, "total": round(sum(spent.values()), 3)}
 
 
-def _arrays(entry: Entry, name: str) -> dict[str, Any]:
+def _arrays(entry: Made, name: str) -> dict[str, Any]:
     from safetensors.numpy import load_file
 
     found: dict[str, Any] = load_file(entry.file(name))

@@ -61,10 +61,10 @@ def _why_float(
         return "Gemm with transA, alpha or beta has no integer kernel"
     if op == "MatMul" and constant.shape is not None and len(constant.shape) != 2:
         return "the weight is not a matrix: one scale per column would mix different matrices"
-    if op == "Conv" and _input_channels(node, constant) < rules.min_conv_channels:
-        return (
-            f"fewer than {rules.min_conv_channels} input channels: slower in 8 bits than in float"
-        )
+    if op == "Conv" and _is_thin(node, constant, rules):
+        return f"fewer than {rules.min_conv_channels} input channels: float is faster"
+    if op in rules.integer_bias and operands.has_bias(node) and operands.bias(node) is None:
+        return "its bias is not one constant per output channel, as an integer kernel needs"
     if op in rules.quantize_outputs and (node in last or tail(node).is_graph_output()):
         return "its result is a model output, and an integer kernel would leave 8 bits of it"
     return None
@@ -89,9 +89,13 @@ def _is_plain_gemm(node: ir.Node) -> bool:
     )
 
 
-def _input_channels(node: ir.Node, weight: ir.Value) -> int:
+def _is_thin(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> bool:
+    """Too few input channels for an integer kernel to pay; but pooling right behind a float result
+    would run on integers in the layout of floats, which costs more than the convolution saves."""
     assert weight.shape is not None
-    return int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
+    channels = int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
+    pooled = any(reader.op_type == "MaxPool" for reader in tail(node).consumers())
+    return channels < rules.min_conv_channels and not pooled
 
 
 def _last_layers(model: ir.Model) -> frozenset[ir.Node]:

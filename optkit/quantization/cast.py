@@ -36,7 +36,7 @@ _SENSITIVE = frozenset(
     {
         *("Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Softplus", "LogSoftmax", "CumSum"),
         *("ReduceMean", "ReduceSum", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum"),
-        *("ReduceLogSumExp", "ReduceSumSquare", "GlobalAveragePool", "Mean", "Sum"),
+        *("ReduceLogSumExp", "ReduceSumSquare", "GlobalAveragePool"),
         *("Sin", "Cos", "Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
         *("BatchNormalization", "InstanceNormalization", "LpNormalization"),
         *("MeanVarianceNormalization", "LRN"),
@@ -101,7 +101,10 @@ def plan(model: ir.Model) -> dict[ir.Node, str]:
 
 
 def _reason(node: ir.Node) -> str | None:
-    if not any(v is not None and v.dtype in _WIDE for v in (*node.inputs, *node.outputs)):
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    if any(not isinstance(value.type, ir.TensorType | None) for value in values):
+        return "it works on sequences"
+    if not any(_is_wide(value) for value in values):
         return "it holds a subgraph" if _has_subgraph(node) else None
     if node.op_type in _SENSITIVE:
         return f"{node.op_type} loses range or precision in float16"
@@ -114,15 +117,13 @@ def _reason(node: ir.Node) -> str | None:
         return "its operator is not defined by ONNX"
     if node.op_type not in _DTYPED and (not any(allowed[0]) or _fixes_dtype(node)):
         return "its operator does not take float16 here"
-    if any(v is not None and not isinstance(v.type, ir.TensorType | None) for v in node.inputs):
-        return "it works on sequences"
     return next((why for value in node.inputs if (why := _constant_reason(node, value))), None)
 
 
 def _constant_reason(node: ir.Node, value: ir.Value | None) -> str | None:
     """Why a constant input keeps its node in FP32."""
     numbers = graph.array(value)
-    if value is None or numbers is None or not numbers.size or value.dtype not in _WIDE:
+    if value is None or numbers is None or not numbers.size or not _is_wide(value):
         return None
     largest = np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0)
     if largest > _MAX and not _is_limit(node, numbers):
@@ -151,7 +152,7 @@ def _only_angles(node: ir.Node, islands: dict[ir.Node, str]) -> bool:
 def _joins(node: ir.Node, islands: dict[ir.Node, str]) -> str | None:
     """Arithmetic on an island's results that needs no further Cast belongs to the island: a
     decomposed norm stays whole. So do axis changes between two of its nodes."""
-    floats = [v for v in node.inputs if v is not None and v.dtype in _WIDE]
+    floats = [v for v in node.inputs if v is not None and _is_wide(v)]
     inside = [v for v in floats if v.producer() in islands]
     if not inside:
         return None
@@ -188,16 +189,16 @@ class _Rewrite:
         sides = {node: self._sides(node) for node in nodes}
         uses = {node: side[0] for node, side in sides.items()}
         for value in list(self.graph.initializers.values()):
-            if value.dtype in _WIDE and not value.is_graph_input():
+            if _is_wide(value) and not value.is_graph_input():
                 self._constant(value, uses)
         for value in list(self.graph.inputs):
-            if value.dtype in _WIDE:
+            if _is_wide(value) and value.dtype is not None:
                 self._meet(value, value.dtype, uses)
         for node in nodes:
             self._node(node)
             for value, half in zip(node.outputs, sides[node][1], strict=True):
                 declared = value.dtype
-                if declared in _WIDE:
+                if _is_wide(value) and declared is not None:
                     dtype = _HALF if half else _FLOAT
                     value.type = ir.TensorType(dtype)
                     self._border(value, declared, uses)
@@ -213,7 +214,7 @@ class _Rewrite:
 
     def _node(self, node: ir.Node) -> None:
         """Set the attribute that says the result's dtype, where there is one."""
-        if node.op_type not in _DTYPED or node.outputs[0].dtype not in _WIDE:
+        if node.op_type not in _DTYPED or not _is_wide(node.outputs[0]):
             return
         dtype = _FLOAT if node in self.islands else _HALF
         if node.op_type == "Cast":
@@ -310,6 +311,10 @@ class _Rewrite:
 def _takes_half(use: Use, uses: dict[ir.Node, list[bool]]) -> bool:
     node, index = use
     return node in uses and uses[node][index]
+
+
+def _is_wide(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType) and value.dtype in _WIDE
 
 
 def _store(value: ir.Value, numbers: np.ndarray) -> None:

@@ -113,10 +113,15 @@ def apply(
 
 
 def _observed(value: ir.Value, statistics: Statistics) -> str:
-    """The name under which the value was calibrated: its own, or that of what was cast to it."""
+    """The name under which the value was calibrated: its own, or where the FP16 cast gave it a new
+    one, that of what was cast to it or of what it is cast to (a model output)."""
     walk: ir.Value | None = value
     while walk is not None and walk.name not in statistics.values:
         producer = walk.producer()
         cast = producer is not None and producer.op_type == "Cast"
         walk = producer.inputs[0] if cast and producer is not None else None
-    return str((walk or value).name)
+    if walk is not None:
+        return str(walk.name)
+    casts = [reader for reader in value.consumers() if reader.op_type == "Cast"]
+    results = [str(cast.outputs[0].name) for cast in casts]
+    return next((name for name in results if name in statistics.values), str(value.name))

@@ -85,13 +85,9 @@ def _module(error: BaseException, root: nn.Module) -> str:
 
 def line(error: BaseException) -> str | None:
     """ "model.py:12: if x.sum() > 0:", the innermost line outside torch and optkit."""
-    import torch
-
-    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<")
     for frame, number in reversed(list(_frames(error))):
-        file = frame.f_code.co_filename
-        if not file.startswith(inside):
-            return _shown(file, number)
+        if not frame.f_code.co_filename.startswith(_ours()):
+            return _shown(frame.f_code.co_filename, number)
     return None
 
 
@@ -105,10 +101,18 @@ def _translated(error: BaseException) -> tuple[str, str | None]:
             stack = list(node.meta.get("nn_module_stack", {}).values())
             path, kind = stack[-1] if stack else ("", "the model")
             name = kind if isinstance(kind, str) else kind.__qualname__
-            found = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
-            line = _shown(found[-1][0], int(found[-1][1])) if found else None
-            return f"{path or 'the model'} ({name.rpartition('.')[2]})", line
+            told = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
+            lines = [_shown(file, int(n)) for file, n in told if not file.startswith(_ours())]
+            where = lines[-1] if lines else None
+            return f"{path or 'the model'} ({name.rpartition('.')[2]})", where
     return "", None
+
+
+def _ours() -> tuple[str, ...]:
+    """Where no line of the user's stands: torch, optkit, generated code."""
+    import torch
+
+    return (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<")
 
 
 def _shown(file: str, number: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,18 @@ from optkit.errors import ExportFailed
 from optkit.runtime import Feed
 
 
-def named(returned: Any) -> dict[str, Any]:
+def leaves(returned: Any) -> dict[str, Any]:
     """Leaves by name, in torch's order; None is left out.
 
     A dict gives its keys and a dataclass or named tuple its fields, joined by "."; a tuple or list
     gives "output_0", "output_1"…; a lone tensor is "output".
     """
-    leaves = list(_leaves(returned, ""))
-    return {name or "output": leaf for name, leaf in leaves}
+    return {name or "output": leaf for name, leaf in _leaves(returned, "")}
+
+
+def names_apart(names: Iterable[str], inputs: Collection[str]) -> tuple[str, ...]:
+    """One that is an input's name as well gets "_out"."""
+    return tuple(f"{name}_out" if name in inputs else name for name in names)
 
 
 def register(returned: Any) -> None:
@@ -33,16 +37,16 @@ def register(returned: Any) -> None:
                 torch.export.register_dataclass(type(value))
 
 
-def arrays(returned: Any, names: Sequence[str]) -> Feed:
+def arrays(returned: Any, wanted: Sequence[str]) -> Feed:
     """The tensors as numpy arrays under these names. Raises ExportFailed for what is no tensor."""
-    found = named(returned)
-    if len(found) != len(names):
+    found = leaves(returned)
+    if len(found) != len(wanted):
         raise ExportFailed(
-            f"the model returns {len(found)} tensors here and {len(names)} elsewhere",
+            f"the model returns {len(found)} tensors here and {len(wanted)} elsewhere",
             where=", ".join(found),
             hint="it must return the same structure on every call",
         )
-    return {name: _array(leaf, name) for name, leaf in zip(names, found.values(), strict=True)}
+    return {name: _array(leaf, name) for name, leaf in zip(wanted, found.values(), strict=True)}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -83,10 +87,11 @@ def _array(leaf: Any, name: str) -> np.ndarray:
             where=name,
             hint="return tensors, or nested dicts, tuples, lists and dataclasses of them",
         )
-    if leaf.dtype == torch.bfloat16:
+    try:
+        return leaf.detach().cpu().numpy()
+    except TypeError as error:  # bfloat16, 8-bit floats
         raise ExportFailed(
-            f"output {name!r} is bfloat16, which numpy does not know",
+            f"output {name!r} is {leaf.dtype}, which numpy does not know",
             where=name,
             hint="call .float() on the module first",
-        )
-    return leaf.detach().cpu().numpy()
+        ) from error

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from optkit.errors import ExportFailed, InputRefused, nearest
 from optkit.recipe import InputSpec
 from optkit.runtime import AxisRange, Feed, Progress, Session, TensorInfo
-from optkit.sources import agreement, archive, explain, toolchain, translation
+from optkit.sources import agreement, archive, explain, outputs, toolchain, translation
 from optkit.sources.axes import compared_sizes
 from optkit.sources.log import ExportLog
-from optkit.sources.outputs import arrays, named
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -53,20 +52,20 @@ def export(
     program = load(path)
     declared = _declared(_inputs(program), specs, str(path))
     moving = _moving(program, declared, axes, str(path))
-    names = _output_names(program)
+    names = outputs.names_apart(_returned(program), {spec.info.name for spec in declared})
     progress("translating to ONNX", 0.4)
     model = translation.translate(program, declared, names)
     translation.write(model, out)
     with session(out) as runner:
         checks = agreement.check(
-            lambda feed: arrays(_call(program, declared, feed), names),
+            lambda feed: outputs.arrays(_call(program, declared, feed), names),
             runner,
             declared,
             compared_sizes(moving),
             progress,
         )
-    inputs, outputs = translation.describe(model)
-    return ExportLog("pt2", inputs, outputs, translation.OPSET, len(model.graph), checks)
+    described, returned = translation.describe(model)
+    return ExportLog("pt2", described, returned, translation.OPSET, len(model.graph), checks)
 
 
 def _inputs(program: ExportedProgram) -> list[TensorInfo]:
@@ -145,14 +144,15 @@ def _range(axis: str, axes: Mapping[str, AxisRange], where: str) -> AxisRange:
     return axes[axis]
 
 
-def _output_names(program: ExportedProgram) -> tuple[str, ...]:
+def _returned(program: ExportedProgram) -> list[str]:
+    """Names of what is a tensor in the structure that the program returns."""
     from torch.utils import _pytree
 
     returned = program.graph_signature.user_outputs
     tree = program.call_spec.out_spec
     assert tree is not None
-    places = named(_pytree.tree_unflatten(list(range(len(returned))), tree))
-    return tuple(name for name, place in places.items() if isinstance(returned[place], str))
+    places = outputs.leaves(_pytree.tree_unflatten(list(range(len(returned))), tree))
+    return [name for name, place in places.items() if isinstance(returned[place], str)]
 
 
 def _call(program: ExportedProgram, declared: Sequence[InputSpec], feed: Feed) -> Any:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optkit import content
 from optkit.data.spool import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
@@ -16,7 +18,7 @@ from optkit.runtime import AxisRange, Feed, Progress, Session
 from optkit.sources import agreement, explain, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
-from optkit.sources.outputs import arrays, named, register
+from optkit.sources.outputs import arrays, leaves, names_apart, register
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,7 +86,7 @@ def export(
     with _evaluating(module):
         progress("running the model", 0.1)
         returned = _call(module, bind, random_feed(specs, sizes, 0))
-        names = _output_names(returned, outputs)
+        names = _output_names(returned, specs, outputs)
         register(returned)
         progress("capturing the model", 0.2)
         program = _capture(module, bind, specs, axes, sizes)
@@ -101,6 +103,46 @@ def export(
             )
     described, returned = translation.describe(model)
     return ExportLog("python", described, returned, translation.OPSET, len(model.graph), checks)
+
+
+def named(module: nn.Module, example: Any) -> Feed:
+    """Example inputs (a tensor, a tuple of them, or a dict) by the names of forward's parameters.
+
+    Raises UsageError where forward does not take them.
+    """
+    signature = inspect.signature(_unwrapped(module).forward)
+    try:
+        if isinstance(example, Mapping):
+            bound = signature.bind(**example)
+        else:
+            bound = signature.bind(*(example if isinstance(example, tuple | list) else [example]))
+    except TypeError as error:
+        raise UsageError(
+            f"forward{signature} does not take the example inputs: {error}",
+            where=type(module).__name__,
+            hint="give a tensor, a tuple in order, or a dict by argument name",
+        ) from error
+    flat: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            flat |= {f"{name}_{index}": part for index, part in enumerate(value)}
+        else:
+            flat |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+    return {name: _as_array(value, name) for name, value in flat.items()}
+
+
+def _as_array(value: Any, name: str) -> np.ndarray:
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.dtype != torch.bfloat16:
+        return value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return value
+    raise UsageError(
+        f"example input {name!r} is {getattr(value, 'dtype', type(value).__name__)}",
+        hint="give tensors or numpy arrays of float32, float16, integers or bool",
+    )
 
 
 def _check_args(create: Callable[..., Any], args: Mapping[str, Any], factory: str) -> None:
@@ -211,15 +253,18 @@ def _call(module: nn.Module, bind: Bind, feed: Feed) -> Any:
             raise explain.call(error, module) from error
 
 
-def _output_names(returned: Any, given: Sequence[str] | None) -> tuple[str, ...]:
-    names = tuple(named(returned))
+def _output_names(
+    returned: Any, specs: Sequence[InputSpec], given: Sequence[str] | None
+) -> tuple[str, ...]:
+    inputs = {spec.info.name for spec in specs}
+    names = names_apart(leaves(returned), inputs)
     if given is not None and len(given) != len(names):
         raise UsageError(
             f"{len(given)} output names for {len(names)} outputs",
             where=", ".join(names),
             hint="give one name per tensor that the model returns",
         )
-    return tuple(given or names)
+    return names if given is None else names_apart(given, inputs)
 
 
 def _capture(

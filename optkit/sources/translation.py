@@ -44,7 +44,8 @@ def translate(
     *,
     opset: int = OPSET,
 ) -> ir.Model:
-    """`specs` and `outputs` name the program's tensor inputs and outputs, in its order.
+    """`specs` and `outputs` name the program's tensor inputs and outputs, in its order; no output
+    has the name of an input.
 
     Raises ExportFailed naming module and operator, or an axis that did not stay dynamic.
     """
@@ -60,6 +61,8 @@ def translate(
             model = _settle(converted.model)
         except Exception as error:  # the exporter lets many kinds through
             raise explain.conversion(error) from error
+    for value, name in zip(model.graph.inputs, inputs, strict=True):
+        value.name = name  # OutputFixPass renames an input that is also an output
     _name_weights(model, program)
     _name_nodes(model)
     declare(model, specs)

@@ -28,7 +28,7 @@ def test_ends_are_ordered_and_fixed_sizes_stay(
 
 @pytest.mark.parametrize("ends", [(4, 2, 8), (1, 9, 8), (0, 1, 2), (-1, 1, 2)])
 def test_what_is_no_range_is_refused(ends: tuple[int, int, int]) -> None:
-    with pytest.raises(UsageError, match="min .* opt .* max") as caught:
+    with pytest.raises(UsageError, match=r"min .* opt .* max") as caught:
         profile([TensorInfo("x", "float32", ("batch", 3))], {"batch": AxisRange(*ends)})
     assert caught.value.where == "axis 'batch'"
 

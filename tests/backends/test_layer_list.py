@@ -58,7 +58,9 @@ def message(*rows: str) -> str:
 
 
 def layer(name: str, kind: str, dtypes: str, nodes: tuple[str, ...]) -> FusedLayer:
-    given, made = (LayerTensor(end, (8, 4), dtype) for end, dtype in zip("io", dtypes.split()))
+    given, made = (
+        LayerTensor(end, (8, 4), dtype) for end, dtype in zip("io", dtypes.split(), strict=True)
+    )
     weight = LayerTensor("w", (4, 4), "float16")
     return FusedLayer(name, kind, (given,), (weight,), (made,), nodes)
 

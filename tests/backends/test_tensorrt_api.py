@@ -18,7 +18,7 @@ OBJECTS = {
     "network": "INetworkDefinition",
     "tensor": "ITensor",
     "parser": "OnnxParser",
-    "error": "ParserError",
+    "problem": "ParserError",
     "config": "IBuilderConfig",
     "optimization": "IOptimizationProfile",
 }
@@ -65,7 +65,7 @@ def exists(dump: dict[str, Any], parts: list[str]) -> bool:
 
 def parameters(signature: str) -> tuple[int, int]:
     """(required, all) positional parameters after self."""
-    function = ast.parse(f"def {signature}: ...").body[0]
+    function = ast.parse(f"def {signature.split(' -> ')[0]}: ...").body[0]
     assert isinstance(function, ast.FunctionDef)
     count = len(function.args.args) - 1
     return count - len(function.args.defaults), count
@@ -119,14 +119,14 @@ def test_the_check_notices_what_versions_lack() -> None:
     assert found == {
         "tensorrt-10.16": ["trt.EngineValidity", "IBuilderConfig.nothing"],
         "tensorrt-11.4": [
+            "trt.BuilderFlag.FP16",
             "trt.IInt8EntropyCalibrator2",
             "trt.EngineValidity",
-            "trt.BuilderFlag.FP16",
             "IBuilderConfig.nothing",
         ],
         "tensorrt-rtx-1.7": [
-            "trt.IInt8EntropyCalibrator2",
             "trt.BuilderFlag.FP16",
+            "trt.IInt8EntropyCalibrator2",
             "IBuilderConfig.nothing",
         ],
     }

@@ -245,6 +245,18 @@ def test_a_shared_weight_is_copied_if_small_and_left_if_large(fused, large: bool
         assert set(after.graph.initializers) == {"w", "MatMul_a.weight"}
 
 
+def test_a_weight_that_is_also_an_output_is_copied(fused) -> None:
+    model = build(
+        [node("MatMul", ["x", "w"], "a"), node("Mul", ["a", "s"], "y")],
+        {"w": numbers(4, 6), "s": numbers(6)},
+        ["n", 4],
+    )
+    model.graph.outputs.append(model.graph.initializers["w"])
+    after, _ = fused(model, n=2)
+    assert [n.op_type for n in after.graph] == ["MatMul"]
+    assert after.graph[0].inputs[1].name == "MatMul_a.weight"
+
+
 def test_a_constant_across_other_axes_is_left(fused) -> None:
     for dims in ((5,), (1, 1, 5, 1), (1, 6, 1, 5), (1, 1, 1, 1, 1)):
         model = build(

@@ -335,6 +335,17 @@ def test_subgraphs_stay_in_float() -> None:
         close(before, after, {"x": X, "c": np.array(choice)})
 
 
+def test_sequences_stay_in_float() -> None:
+    before, after, log = cast("""g (float[n, 4] x) => (float[?, 4] y) {
+        a = Relu(x)
+        [pack] s = SequenceConstruct(a, x)
+        [join] c = ConcatFromSequence<axis = 0>(s)
+        y = Tanh(c)
+    }""")
+    assert log.islands == dict.fromkeys(("pack", "join"), "it works on sequences")
+    close(before, after, {"x": X})
+
+
 def test_an_output_that_is_also_read_inside() -> None:
     before, after, _ = cast("""g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) {
         y = Relu(x)

@@ -1,0 +1,119 @@
+"""Roofline bounds against figures worked out by hand, and the properties of any bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.errors import OptkitError, ToolchainMissing
+from optkit.graph import NodeCost
+from optkit.prediction import roofline
+from optkit.runtime import Evidence, FusedLayer, LayerTensor
+from optkit.target import target
+
+
+def device(bandwidth: float | None = 1e9, **peaks: float) -> Any:
+    return SimpleNamespace(name="toy", bandwidth=bandwidth, peak=peaks.get)
+
+
+def layer(
+    size: int, dtype: str | None = None, nodes: tuple[str, ...] = (), weights: int = 0
+) -> FusedLayer:
+    """A layer that reads `size` bytes and writes as many."""
+    value = LayerTensor("v", (size,), "int8")
+    constants = (LayerTensor("w", (weights,), "int8"),)
+    return FusedLayer("l", "gemm", (value,), constants, (value,), nodes, nodes, dtype)
+
+
+def cost(macs: int, inputs: int = 0, weights: int = 0, outputs: int = 0, op: str = "MatMul") -> Any:
+    return NodeCost(op, macs, weights, inputs, outputs)
+
+
+def test_by_hand() -> None:
+    # a: 2·5e6 operations at 1e10/s = 1 ms against (2·1e5 + 3e5) bytes at 1e9/s = 0.5 ms
+    # b: no product, 2·1e6 bytes = 2 ms
+    layers = [layer(100_000, "int8", ("a",), weights=300_000), layer(1_000_000)]
+    found = roofline.predict(layers, {"a": cost(5_000_000)}, device(int8=1e10), 8)
+    assert found.evidence is Evidence.PREDICTED
+    assert found.p50_ms == pytest.approx(3.0)
+    assert found.band == pytest.approx((3.0, 3.5))
+    assert found.throughput == pytest.approx(8 / 3e-3)
+    assert found.batch == 8 and "bound" in (found.note or "")
+
+
+def test_each_layer_has_the_peak_of_what_it_multiplies_in() -> None:
+    costs = {"a": cost(10**9), "b": cost(10**9)}
+    l4 = target("l4")
+    for dtype, peak in (("float32", 30.3e12), ("float16", 121e12), ("uint8", 242.5e12)):
+        found = roofline.predict([layer(1, dtype, ("a", "b"))], costs, l4, 1)
+        assert found.p50_ms == pytest.approx(4e9 / peak * 1e3)
+
+
+sizes = st.integers(0, 10**9)
+rows = st.lists(
+    st.tuples(sizes, sizes, sizes, st.sampled_from(["int8", "float16", None])), max_size=6
+)
+
+
+@given(rows, st.floats(1e6, 1e15), st.floats(1e6, 1e15))
+def test_the_sides_enclose_and_follow_the_device(
+    rows: list[tuple[int, int, int, str | None]], peak: float, bandwidth: float
+) -> None:
+    layers = [
+        layer(size, dtype, (str(i),) if dtype else (), weights)
+        for i, (_, size, weights, dtype) in enumerate(rows)
+    ]
+    costs = {str(i): cost(row[0]) for i, row in enumerate(rows)}
+
+    def bound(some: list[FusedLayer], faster: float = 1.0) -> Any:
+        toy = device(bandwidth * faster, int8=peak * faster, fp16=peak * faster)
+        return roofline.predict(some, costs, toy, 1)
+
+    found = bound(layers)
+    assert found.band.low == found.p50_ms <= found.band.high <= 2 * found.p50_ms * (1 + 1e-9)
+    assert bound(layers, 2.0).p50_ms == pytest.approx(found.p50_ms / 2)
+    parts = [bound([part]).p50_ms for part in layers]
+    assert found.p50_ms == pytest.approx(sum(parts))
+
+
+def test_a_dynamic_layer_has_no_bound() -> None:
+    open_ended = replace(layer(1), inputs=(LayerTensor("x", (-1, 4), "int8"),))
+    with pytest.raises(OptkitError, match="dynamic"):
+        roofline.predict([open_ended], {}, device(), 1)
+
+
+def test_an_unknown_rate_is_told() -> None:
+    with pytest.raises(ToolchainMissing, match="int8"):
+        roofline.predict([layer(1, "int8", ("a",))], {"a": cost(1)}, device(), 1)
+    with pytest.raises(ToolchainMissing, match="bandwidth"):
+        roofline.predict([layer(1)], {}, device(None), 1)
+
+
+def test_an_unfused_graph_by_hand() -> None:
+    costs = {
+        "fc": cost(1_000_000, inputs=1_000, weights=2_000, outputs=1_000),
+        "q": cost(0, inputs=9_000, outputs=9_000, op="QuantizeLinear"),
+        "gelu": cost(0, inputs=1_000, outputs=1_000, op="Gelu"),
+    }
+    toy = device(1e9, fp16=1e12, int8=2e12)
+    # float16: 2 µs of compute under 4 µs of bytes; the Gelu by itself another 2 µs
+    found = roofline.for_graph(costs, toy, 4)
+    assert found.p50_ms == pytest.approx(4e-3)
+    assert found.band == pytest.approx((4e-3, 8e-3))
+    # int8: half the compute, half the bytes of the operands
+    found = roofline.for_graph(costs, toy, 4, {"fc": "int8"})
+    assert found.p50_ms == pytest.approx(2.5e-3)
+    assert found.band == pytest.approx((2.5e-3, 5.5e-3))
+    assert found.evidence is Evidence.PREDICTED
+
+
+def test_unknown_sizes_count_as_nothing() -> None:
+    costs = {"loop": NodeCost("Loop", None, 0, None, None), "fc": cost(10, 1, 1, 1)}
+    known = {"fc": costs["fc"]}
+    toy = device(1e9, fp16=1e12)
+    assert roofline.for_graph(costs, toy, 1) == roofline.for_graph(known, toy, 1)

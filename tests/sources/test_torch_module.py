@@ -1,0 +1,385 @@
+"""Factories, weights and nn.Modules: what is loaded, exported, named, and refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from optkit import content, graph
+from optkit.errors import ExportFailed, InputRefused, UsageError
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, TensorInfo, backend
+from optkit.sources import torch_module
+from optkit.sources.log import ExportLog
+
+AXES = {"batch": AxisRange(1, 8, 32)}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def spec(name: str, *shape: int | str, dtype: str = "float32") -> InputSpec:
+    return InputSpec(TensorInfo(name, dtype, shape))
+
+
+def export(module: nn.Module, out: Path, *specs: InputSpec, **options: object) -> ExportLog:
+    return torch_module.export(
+        module,
+        specs,
+        options.pop("axes", AXES),  # type: ignore[arg-type]
+        out,
+        session=lambda path: backend("onnxruntime").session(path),
+        progress=lambda what, fraction: None,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+class Net(nn.Module):
+    """Convolution with BatchNorm, attention, a Linear: one of each kind that is named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 8, 2, stride=2, bias=False), nn.BatchNorm2d(8))
+        self.qkv = nn.Linear(8, 24)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.stem(image).flatten(2).transpose(1, 2)
+        q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        y = y.transpose(1, 2).flatten(2).mean(1)
+        return {"logits": self.head(y), "features": y}
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    torch.manual_seed(0)
+    module = Net()
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.running_mean, part.running_var = torch.randn(8), torch.rand(8) + 0.5
+    return module
+
+
+@pytest.fixture(scope="module")
+def exported(net: Net, tmp_path_factory: pytest.TempPathFactory) -> tuple[ExportLog, Path]:
+    net.train()
+    net.head.eval()
+    out = tmp_path_factory.mktemp("net") / "model.onnx"
+    return export(net, out, spec("image", "batch", 1, 4, 4)), out
+
+
+def test_log_says_what_the_graph_is(exported: tuple[ExportLog, Path]) -> None:
+    log, _ = exported
+    assert log.opset == 21
+    assert log.inputs == (TensorInfo("image", "float32", ("batch", 1, 4, 4)),)
+    assert log.outputs == (
+        TensorInfo("logits", "float32", ("batch", 3)),
+        TensorInfo("features", "float32", ("batch", 8)),
+    )
+    assert [check.sizes for check in log.checks] == [{"batch": 1}, {"batch": 9}]
+    assert all(error < 1e-5 for check in log.checks for error in check.errors.values())
+
+
+def test_graph_computes_what_the_module_does(net: Net, exported: tuple[ExportLog, Path]) -> None:
+    image = np.random.default_rng(1).standard_normal((5, 1, 4, 4)).astype(np.float32)
+    with backend("onnxruntime").session(exported[1]) as session:
+        found = session.run({"image": image})
+    net.eval()
+    expected = net(torch.from_numpy(image))
+    net.train()
+    net.head.eval()
+    np.testing.assert_allclose(found["logits"], expected["logits"].detach(), atol=1e-5)
+
+
+def test_nodes_and_weights_bear_the_modules_names(exported: tuple[ExportLog, Path]) -> None:
+    model = graph.load(exported[1])
+    names = {node.op_type: str(node.name) for node in model.graph}
+    assert names["Conv"] == "stem.0/Conv"
+    assert names["BatchNormalization"] == "stem.1/BatchNormalization"  # left for fusion to fold
+    assert names["Gemm"] == "head/Gemm"
+    weights = {n.name: str(n.inputs[1].name) for n in model.graph if n.name == "qkv/MatMul"}
+    assert weights == {"qkv/MatMul": "qkv.weight"}  # stored transposed
+
+
+def test_exporters_own_artefacts_are_gone(exported: tuple[ExportLog, Path]) -> None:
+    model = graph.load(exported[1])
+    ops = {node.op_type for node in model.graph}
+    assert not ops & {"SplitToSequence", "SequenceAt", "Expand", "Constant"}
+    (conv,) = [node for node in model.graph if node.op_type == "Conv"]
+    assert len([value for value in conv.inputs if value is not None]) == 2  # no bias of zeros
+
+
+def test_module_is_left_in_its_modes(net: Net, exported: tuple[ExportLog, Path]) -> None:
+    assert net.training and net.stem[1].training and not net.head.training
+
+
+def test_same_bytes_in_another_process(tmp_path: Path) -> None:
+    """Names and order must not hang on hashes, counters or what was exported before."""
+    script = tmp_path / "exporting.py"
+    script.write_text(
+        dedent(
+            """
+            from pathlib import Path
+            import torch
+            from optkit.recipe import InputSpec
+            from optkit.runtime import AxisRange, TensorInfo, backend
+            from optkit.sources import torch_module
+
+            def write(out):
+                torch.manual_seed(0)
+                torch_module.export(
+                    torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()),
+                    [InputSpec(TensorInfo("x", "float32", ("batch", 4)))],
+                    {"batch": AxisRange(1, 8, 32)},
+                    Path(out),
+                    session=lambda path: backend("onnxruntime").session(path),
+                    progress=lambda what, fraction: None,
+                )
+            """
+        )
+    )
+    content.load_factory(f"{script}:write")(tmp_path / "here.onnx")
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    command = [sys.executable, "-c", "import exporting; exporting.write('there.onnx')"]
+    subprocess.run(command, env=env, cwd=tmp_path, check=True)
+    assert (tmp_path / "here.onnx").read_bytes() == (tmp_path / "there.onnx").read_bytes()
+
+
+def test_axis_of_one_size_becomes_static(tmp_path: Path) -> None:
+    axes = {"batch": AxisRange(4, 4, 4), "length": AxisRange(1, 4, 9)}
+    log = export(nn.Linear(3, 2), tmp_path / "m.onnx", spec("x", "batch", "length", 3), axes=axes)
+    assert log.inputs[0].shape == (4, "length", 3)
+    assert log.outputs == (TensorInfo("output", "float32", (4, "length", 2)),)
+
+
+def test_inputs_go_to_the_parameters_of_their_names(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def forward(
+            self, x: torch.Tensor, bias: torch.Tensor | None = None, *, mask: torch.Tensor
+        ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+            y = torch.where(mask, x, torch.zeros_like(x))
+            return (y if bias is None else y + bias), [x]
+
+    specs = (spec("mask", "batch", 3, dtype="bool"), spec("x", "batch", 3))
+    log = export(Masked(), tmp_path / "m.onnx", *specs)
+    assert {info.name for info in log.inputs} == {"mask", "x"}
+    assert [info.name for info in log.outputs] == ["output_0", "output_1.0"]
+    with backend("onnxruntime").session(tmp_path / "m.onnx") as session:
+        x, mask = np.ones((2, 3), np.float32), np.eye(2, 3, dtype=bool)
+        np.testing.assert_array_equal(session.run({"mask": mask, "x": x})["output_0"], mask)
+
+
+def test_dataclass_outputs_and_an_output_named_like_an_input(tmp_path: Path) -> None:
+    @dataclass
+    class Result:
+        x: torch.Tensor
+        missing: torch.Tensor | None
+        total: torch.Tensor
+
+    class Echo(nn.Module):
+        def forward(self, x: torch.Tensor) -> Result:
+            return Result(2 * x, None, x.sum(1))
+
+    log = export(Echo(), tmp_path / "m.onnx", spec("x", "batch", 3))
+    assert [info.name for info in log.outputs] == ["x_out", "total"]
+    log = export(Echo(), tmp_path / "m.onnx", spec("x", "batch", 3), outputs=["double", "total"])
+    assert [info.name for info in log.outputs] == ["double", "total"]
+    with pytest.raises(UsageError, match="1 output names for 2"):
+        export(Echo(), tmp_path / "m.onnx", spec("x", "batch", 3), outputs=["double"])
+
+
+def test_compiled_module_is_unwrapped(tmp_path: Path) -> None:
+    log = export(torch.compile(nn.Linear(3, 2)), tmp_path / "m.onnx", spec("x", "batch", 3))
+    assert log.outputs[0].shape == ("batch", 2)
+
+
+class Inner(nn.Module):
+    def __init__(self, body: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+def decides(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def decomposes(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.svd(x)[1]
+
+
+def fixes_the_batch(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(8, 4) * 2
+
+
+def limits_the_batch(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.ones(16, 4)[: x.shape[0]]
+
+
+def does_not_fit(x: torch.Tensor) -> torch.Tensor:
+    return x @ torch.ones(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "line", "hint"),
+    [
+        (decides, r"layers\.1 \(Inner\) decides on values", "if x.sum() > 0:", "torch.where"),
+        (decomposes, r"layers\.1 \(Inner\) .*_linalg_svd", "self.body(x)", "replace"),
+        (fixes_the_batch, "an axis cannot vary .*batch", None, "batch = 8"),
+        (limits_the_batch, "an axis cannot vary .*batch", None, "max=16"),
+        (does_not_fit, r"layers\.1 \(Inner\) failed", "x @ torch.ones(3, 3)", "declared"),
+    ],
+)
+def test_failures_name_module_line_and_remedy(
+    body: object, message: str, line: str | None, hint: str, tmp_path: Path
+) -> None:
+    model = nn.Module()
+    model.layers = nn.Sequential(nn.ReLU(), Inner(body))
+    model.forward = lambda x: model.layers(x)  # type: ignore[method-assign]
+    with pytest.raises(ExportFailed, match=message) as caught:
+        export(model, tmp_path / "m.onnx", spec("x", "batch", 4))
+    assert hint in str(caught.value.hint)
+    assert line is None or str(caught.value.where).endswith(line)
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_output_that_differs_from_torch_is_refused(tmp_path: Path) -> None:
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            self.calls += 1
+            return {"steady": x, "drifting": x * self.calls}
+
+    with pytest.raises(ExportFailed, match="output 'drifting' differs from torch by") as caught:
+        export(Counting(), tmp_path / "m.onnx", spec("x", "batch", 4))
+    assert str(caught.value.where).startswith("at batch=")
+
+
+def test_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    linear = nn.Linear(3, 2)
+    with torch.no_grad():
+        linear.bias[1] = float("nan")
+    with pytest.raises(InputRefused, match="NaN or infinite") as caught:
+        export(linear, tmp_path / "m.onnx", spec("x", "batch", 3))
+    assert "'bias'" in str(caught.value.where)
+
+
+def test_inputs_that_forward_does_not_take(tmp_path: Path) -> None:
+    specs = (spec("x", "batch", 3), spec("y", "batch", 3))
+    with pytest.raises(InputRefused, match="cannot be called with the inputs x, y"):
+        export(nn.Linear(3, 2), tmp_path / "m.onnx", *specs)
+
+
+def test_example_inputs_get_the_names_of_forwards_parameters() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, *more: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            return x
+
+    x, y = torch.ones(2, 3), np.zeros(4, np.int64)
+    assert list(torch_module.named(Two(), x)) == ["x"]
+    assert list(torch_module.named(Two(), (x, y, x))) == ["x", "more_0", "more_1"]
+    np.testing.assert_array_equal(torch_module.named(Two(), {"x": x})["x"], x)
+    with pytest.raises(UsageError, match="does not take the example inputs"):
+        torch_module.named(Two(), {"z": x})
+    with pytest.raises(UsageError, match="example input 'scale' is float"):
+        torch_module.named(Two(), {"x": x, "scale": 2.0})
+
+
+def test_axis_without_a_range(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="axis 'length' of input 'x' has no range"):
+        export(nn.Linear(3, 2), tmp_path / "m.onnx", spec("x", "batch", "length", 3))
+
+
+MODEL = """
+from torch import nn
+
+
+def create(width=4):
+    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width))
+
+
+def creates():
+    return "no module"
+
+
+def broken():
+    return undefined_name
+"""
+
+
+@pytest.fixture
+def factory(tmp_path: Path) -> Path:
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path / "model.py"
+
+
+def test_load_takes_args_and_half_precision_weights(factory: Path, tmp_path: Path) -> None:
+    source = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
+    state = {k: v.half() if v.is_floating_point() else v for k, v in source.state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    module = torch_module.load(f"{factory}:create", {"width": 5}, tmp_path / "w.safetensors")
+    loaded = module.state_dict()
+    assert loaded["0.weight"].dtype == torch.float32
+    assert all(torch.equal(loaded[name], value.to(loaded[name])) for name, value in state.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "error", "message", "told"),
+    [
+        ("crate", {}, InputRefused, "unknown function 'crate'", "create"),
+        ("create", {"widht": 4}, UsageError, "do not fit", "did you mean width?"),
+        ("creates", {}, InputRefused, "returned str", "creates"),
+        ("broken", {}, InputRefused, "NameError", "return undefined_name"),
+    ],
+)
+def test_factories_that_cannot_be_used(
+    name: str, args: dict[str, int], error: type[Exception], message: str, told: str, factory: Path
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        torch_module.load(f"{factory}:{name}", args, None)
+    assert told in f"{caught.value.where} {caught.value.hint}"  # type: ignore[attr-defined]
+
+
+def test_factory_in_an_installed_module() -> None:
+    assert isinstance(torch_module.load("torch.nn:Identity", {}, None), nn.Identity)
+    with pytest.raises(InputRefused, match="nosuchpackage"):
+        torch_module.load("nosuchpackage.models:create", {}, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"0.bias": None}, "the model needs 0.bias"),
+        ({"extra": torch.zeros(1)}, "the model has no extra"),
+        ({"0.weight": torch.zeros(9, 3)}, "size mismatch for 0.weight"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(
+    change: dict[str, torch.Tensor | None], message: str, factory: Path, tmp_path: Path
+) -> None:
+    state = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).state_dict()
+    changed = {k: v for k, v in {**state, **change}.items() if v is not None}
+    save_file(changed, tmp_path / "w.safetensors")
+    with pytest.raises(InputRefused, match=message):
+        torch_module.load(f"{factory}:create", {}, tmp_path / "w.safetensors")
+
+
+def test_weights_that_are_no_safetensors(factory: Path, tmp_path: Path) -> None:
+    torch.save({"0.weight": torch.zeros(4, 3)}, tmp_path / "w.pt")
+    with pytest.raises(InputRefused, match="not a safetensors file"):
+        torch_module.load(f"{factory}:create", {}, tmp_path / "w.pt")
