@@ -76,7 +76,7 @@ def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
     """A graph that was exported in the caller's process enters the chain."""
     from optkit import graph
 
-    model = graph.load(inputs["model"])
+    model = graph.load(inputs["model"] / GRAPH)
     graph.check_finite(model)
     graph.save(model, out / GRAPH)
     return {"log": {}, **_signature(out / GRAPH)}
@@ -326,7 +326,8 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
 def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Roofline bound of an engine's fused layers, or of the unfused graph while there is no engine.
 
-    params: target (fingerprint, for the key), name, axes, batch, engine (JSON) or None.
+    params: target (fingerprint, for the key), name, axes, batch; engine (JSON), or None and then
+    planned (node → precision) and carrier.
     """
     from optkit import graph
     from optkit.prediction import roofline
@@ -336,7 +337,9 @@ def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     costs = graph.costs(graph.load(inputs["graph"] / GRAPH), params["axes"])
     device = target(params["name"])
     if params["engine"] is None:
-        found = roofline.for_graph(costs, device, params["batch"])
+        found = roofline.for_graph(
+            costs, device, params["batch"], params["planned"], params["carrier"]
+        )
     else:
         engine = Engine.from_json(params["engine"])
         found = roofline.predict(engine.static_layers, costs, device, params["batch"])

@@ -30,6 +30,9 @@ from typing import Any
 from optkit.errors import IntegrityError, StorageError
 
 _ENTRY = "entry.json"
+# No permission, or a file (or /proc, or nothing at all) where a folder is wanted.
+_NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT,
+             errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # fmt: skip
 _ABANDONED_SECONDS = 3600.0
 _IN_USE_SECONDS = 3600.0
 
@@ -73,7 +76,7 @@ def storage_errors(where: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             hint = "free some space (`optkit cache gc`), then run the same command again"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        elif error.errno in _NOT_HERE:
             hint = "choose a folder you may write to (--out, --cache or OPTKIT_CACHE)"
         else:
             hint = "check the disk, then run the same command again"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import errno
+import fcntl
 import json
 import os
 import random
@@ -205,6 +206,63 @@ def test_where_names_cannot_be_exchanged(
     read = Artifact.load(out / NAME)
     read.verify()
     assert read.digest == "e" * 64
+    assert leftovers(out) == []
+
+
+def test_where_the_older_artifact_vanishes_meanwhile(
+    made: Artifact, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(_: Path, place: Path) -> None:
+        shutil.rmtree(place)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(artifact, "_exchange", vanish)
+    write(out, MANIFEST, contents(b"2")).verify()
+    assert leftovers(out) == []
+
+
+def test_a_private_folder_that_another_build_swept(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, swept = artifact._lock, []
+
+    def lock_late(folder: Path, how: int) -> int:
+        if len(swept) == 0:  # gone before the lock
+            swept.append(folder)
+            folder.rmdir()
+        descriptor = real(folder, how)
+        if len(swept) == 1:  # gone while the lock was waited for
+            swept.append(folder)
+            folder.rmdir()
+        return descriptor
+
+    monkeypatch.setattr(artifact, "_lock", lock_late)
+    write(out, MANIFEST, contents()).verify()
+    assert len(set(swept)) == 2
+    assert leftovers(out) == []
+
+
+def test_a_place_that_cannot_lock(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StorageError, match="no locks"):
+        write(out, MANIFEST, contents())
+    assert leftovers(out) == []
+
+
+def test_what_a_killed_build_left_is_swept_and_a_living_one_kept(out: Path) -> None:
+    out.mkdir()
+    dead, alive = out / f".{NAME}.dead.part", out / f".{NAME}.alive.part"
+    for folder in (dead, alive):
+        (folder / "baseline").mkdir(parents=True)
+    lock = os.open(alive, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    write(out, MANIFEST, contents())
+    assert leftovers(out) == [alive.name]
+    os.close(lock)
+    write(out, MANIFEST, contents())
     assert leftovers(out) == []
 
 

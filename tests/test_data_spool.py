@@ -136,6 +136,17 @@ def test_views_reused_buffers_and_byte_order(tmp_path: Path) -> None:
     assert numbers(Spool(tmp_path)) == [[1, 1], [2, 2], [3]]
 
 
+def test_the_digest_ignores_byte_order_and_layout(tmp_path: Path) -> None:
+    native = next(images(3))["image"]
+    forms = [native, native.astype(">f4"), np.asfortranarray(native)]
+    labels = [np.arange(3), np.arange(3).astype(">i8"), np.arange(6)[::2] // 2]
+    digests = {
+        write([({"image": form}, tags)], tmp_path / str(at)).digest
+        for at, (form, tags) in enumerate(zip(forms, labels, strict=True))
+    }
+    assert len(digests) == 1
+
+
 def test_a_limit_cuts_the_last_batch_and_stops_the_source(tmp_path: Path) -> None:
     def source() -> Iterator[dict[str, np.ndarray]]:
         yield from images(4, 4)
@@ -325,6 +336,16 @@ def test_values_that_are_not_finite(value: float, at: tuple[int, ...], tmp_path:
     with pytest.raises(InputRefused, match="1 values are not finite") as caught:
         write(feeds, tmp_path)
     assert caught.value.where == f"sample {2 + at[0]}, input 'image'"
+
+
+def test_a_shared_value_that_is_not_finite(tmp_path: Path) -> None:
+    feeds = [
+        {"ids": np.zeros((2, 1), np.int64), "mask": np.ones((2, 1), bool), "temperature": value}
+        for value in (np.float32(1), np.float32(np.nan))
+    ]
+    with pytest.raises(InputRefused) as caught:
+        write(feeds, tmp_path, TEXT)
+    assert caught.value.where == "sample 2, input 'temperature'"
 
 
 def test_half_precision_is_checked_too(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
-from optkit.stage import Limits, stage_file, stage_onnx, stage_pt2, stage_weights, zip_members
+from optkit.stage import Limits, door, stage_file, stage_onnx, stage_pt2, stage_weights, zip_members
 from optkit.stage.scan import MESSAGES, Scan
 
 
@@ -114,6 +114,28 @@ def test_each_limit_holds(limit: dict[str, int], text: str, folder: Path, object
     path = save(plain_model(), folder)
     with pytest.raises(UnsafeFile, match=text):
         stage_onnx(path, objects, limits=Limits(**limit))
+
+
+def test_functions_count_even_without_nodes() -> None:
+    names = (b"\xca\x01\x03\x0a\x01" + bytes([letter]) for letter in b"FGH")  # field 25
+    data = memoryview(message(7, b"") + b"".join(names))
+    assert Scan(data, Limits(nodes=3)).nodes == 0
+    with pytest.raises(UnsafeFile, match="more than 2 functions"):
+        Scan(data, Limits(nodes=2))
+
+
+def test_the_data_files_together_count_against_the_limit(folder: Path, objects: Path) -> None:
+    path = external_model(folder, "w.bin")
+    model = ModelProto.FromString(path.read_bytes())
+    other = model.graph.initializer.add()
+    other.CopyFrom(model.graph.initializer[0])
+    other.name, other.external_data[0].value = "v", "v.bin"
+    for name in ("v.bin", "w.bin"):
+        (folder / name).write_bytes(bytes(16))
+    save(model, folder)
+    stage_onnx(path, objects, limits=Limits(data_bytes=32))
+    with pytest.raises(UnsafeFile, match="limit is 15"):
+        stage_onnx(path, objects, limits=Limits(data_bytes=31))
 
 
 def test_external_data_counts_against_its_limit(folder: Path, objects: Path) -> None:
@@ -214,6 +236,43 @@ def check_agrees_with_protobuf(data: bytes) -> None:
     assert scan.tensors == len(parsed)
     seen = [e.value for t in parsed for e in t.external_data if e.key == "location"]
     assert sorted(reference.location for reference in scan.external) == sorted(seen)
+
+
+def with_tensor(data: bytes) -> bytes:
+    return message(7, message(5, data))
+
+
+FOUR_FLOATS = b"\x08\x04\x10\x01"  # dims: [4], data_type: FLOAT
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (message(7, b"") + message(7, b""), "field 7 stands twice"),
+        (with_tensor(FOUR_FLOATS + b"\x10\x01" + message(4, bytes(16))), "field 2 stands twice"),
+        (b"\x38\x01", "field 7 has wire type 0"),
+        (with_tensor(b"\x0d\0\0\0\0"), "field 1 has wire type 5"),
+        (b"\x02\x00", "not a protobuf message"),  # field number 0
+        (b"\x82\x80\x80\x80\x10\x00", "not a protobuf message"),  # field number 2^29
+        (b"\x08" + b"\xff" * 9 + b"\x02", "not a protobuf message"),  # 65 bits
+        (b"\x0e\x00", "not a protobuf message"),  # wire type 6
+        (b"\x3a\x05\x0a", "not a protobuf message"),  # length beyond the end
+        (with_tensor(FOUR_FLOATS + message(4, bytes(17))), "cut inside an element"),
+        (with_tensor(FOUR_FLOATS + message(4, bytes(16)) + b"\x70\x02"), "disagree"),
+        (with_tensor(FOUR_FLOATS + message(4, bytes(16)) + b"\x70\x01"), "disagree"),
+        (with_tensor(b"\x08\x04\x10\x81\x80\x80\x80\x10"), "element type 4294967297"),
+    ],
+)
+def test_what_parsers_might_read_in_two_ways(data: bytes, text: str) -> None:
+    sound = with_tensor(FOUR_FLOATS + message(4, bytes(16)))
+    assert Scan(memoryview(sound), Limits()).tensors == 1
+    with pytest.raises(UnsafeFile, match=text):
+        Scan(memoryview(data), Limits())
+
+
+def test_a_shape_beyond_all_memory_is_told_shortly(folder: Path, objects: Path) -> None:
+    with pytest.raises(UnsafeFile, match="no memory holds"):
+        stage_onnx(SIZES["dims_overflow"](folder), objects)
 
 
 @given(st.binary(max_size=200))
@@ -385,6 +444,17 @@ def test_what_a_loop_and_functions_may_do(folder: Path, objects: Path) -> None:
         stage_onnx(path, objects, limits=Limits(expanded_nodes=20))
 
 
+@pytest.mark.parametrize("count", [-1, 0, 1_000_000])
+@pytest.mark.parametrize("by", ["initializer", "raw", "constant", "value_int"])
+def test_loops_within_the_limit(count: int, by: str, folder: Path, objects: Path) -> None:
+    model = plain_model()
+    onnx_files.loop(count, by=by)(model)
+    stage_onnx(save(model, folder), objects)
+    onnx_files.loop(1_000_001, by=by)(model)
+    with pytest.raises(UnsafeFile, match="1000001 times"):
+        stage_onnx(save(model, folder), objects)
+
+
 # --- Hugging Face's cache keeps files as links into blobs/ --------------------------------------
 
 
@@ -394,7 +464,8 @@ def hub(tmp_path: Path, target: str) -> Path:
     snapshot.mkdir(parents=True)
     blobs = tmp_path / "models--org--net" / "blobs"
     blobs.mkdir()
-    (blobs / ("b" * 64)).write_bytes(struct.pack("<4f", 1, 2, 3, 4))
+    for name in ("b" * 64, "bbbb", "B" * 64):
+        (blobs / name).write_bytes(struct.pack("<4f", 1, 2, 3, 4))
     path = external_model(snapshot, "w.bin")
     path.rename(blobs / ("a" * 64))
     path.symlink_to(f"../../../blobs/{'a' * 64}")
@@ -418,6 +489,8 @@ def test_hub_links_into_blobs_are_followed(tmp_path: Path, objects: Path) -> Non
         "../../../../blobs/" + "b" * 64,
         "../../../blobs/" + "g" * 64,
         "../../../blobs/" + "c" * 64,
+        "../../../blobs/bbbb",
+        "../../../blobs/" + "B" * 64,
         "/etc/passwd",
     ],
 )
@@ -616,6 +689,65 @@ def test_mutated_archives_never_break_the_reader(draw: st.DataObject) -> None:
 
 
 # --- races --------------------------------------------------------------------------------------
+
+
+def test_a_link_that_stands_only_while_the_file_is_opened(
+    folder: Path, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hard link put in after the look at the file and gone before the next one."""
+    hidden, data = secret(folder), folder / "w.bin"
+    data.write_bytes(bytes(16))
+    path = external_model(folder, "w.bin")
+    real = os.open
+
+    def open_swapped(name: Any, flags: int, *args: Any, **options: Any) -> int:
+        if name != "w.bin":
+            return real(name, flags, *args, **options)
+        data.unlink()
+        data.hardlink_to(hidden)
+        descriptor = real(name, flags, *args, **options)
+        data.unlink()
+        data.write_bytes(bytes(16))
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_swapped)
+    with pytest.raises(UnsafeFile, match="exchanged"):
+        stage_onnx(path, objects)
+
+
+def test_a_file_that_grows_while_it_is_read(
+    tmp_path: Path, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(bytes(10))
+    real = os.read
+
+    def read_grown(descriptor: int, size: int) -> bytes:
+        with path.open("ab") as file:
+            file.write(b"x")
+        return real(descriptor, size)
+
+    monkeypatch.setattr(os, "read", read_grown)
+    with pytest.raises(UnsafeFile, match="limit is 10"):
+        stage_file(path, objects, limit_bytes=10)
+    assert published(objects) == []
+
+
+def test_a_file_that_shrinks_before_it_is_copied(
+    folder: Path, objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = folder / "w.bin"
+    data.write_bytes(bytes(16))
+    real = door.copy_in
+
+    def copy_shrunk(source: int, target: Path, **options: Any) -> tuple[str, int]:
+        if target.name == "w.bin":
+            os.truncate(data, 8)
+        return real(source, target, **options)
+
+    monkeypatch.setattr("optkit.stage.model.copy_in", copy_shrunk)
+    with pytest.raises(UnsafeFile, match="which has 8"):
+        stage_onnx(external_model(folder, "w.bin"), objects)
 
 
 def swap(folder: Path, swaps: int, stop: threading.Event) -> None:

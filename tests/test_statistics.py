@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from optkit.calibration import Observer
 from optkit.errors import InputRefused, IntegrityError
 from optkit.statistics import (
-    BINS,
     Statistics,
     ValueStatistics,
     count_bins,
@@ -50,12 +50,11 @@ def same(a: Statistics, b: Statistics, folder: Path) -> bool:
 
 @given(FLOATS)
 def test_every_element_lies_in_its_bin(x: np.ndarray) -> None:
-    counts = count_bins(x)
-    lower, upper = edges(np.arange(BINS))
-    assert counts.sum() == x.size
-    for value in x:  # each alone, so that a misplaced pair cannot cancel out
-        (bin,) = np.flatnonzero(count_bins(value[None]))
-        assert lower[bin] <= value <= upper[bin]
+    assert count_bins(x).sum() == x.size
+    for value in x[:8]:  # each alone, so that a misplaced pair cannot cancel out
+        bins = np.flatnonzero(count_bins(value[None]))
+        lower, upper = edges(bins)
+        assert bins.size == 1 and lower[0] <= value <= upper[0]
 
 
 def test_bins_rise_with_the_value_and_are_one_128th_wide() -> None:
@@ -88,24 +87,18 @@ def test_merge_joins_versions_and_refuses_different_graphs() -> None:
     a = Statistics(a.values, a.samples, a.data, {"onnxruntime": "1.30"})
     b = Statistics(b.values, b.samples, b.data, {"onnxruntime": "1.31"})
     assert merge(a, b).versions == merge(b, a).versions == {"onnxruntime": "1.30, 1.31"}
-    with pytest.raises(InputRefused, match="'y'"):
+    with pytest.raises(InputRefused, match="only one side holds 'x'"):
         merge(a, statistics(np.ones(3, np.float32), "y"))
 
 
 @given(FLOATS, st.floats(50, 100))
 def test_percentile_agrees_with_sorting_within_a_bin(x: np.ndarray, percentile: float) -> None:
     low, high = observed(x).range("percentile", percentile)
-    tail = (100 - percentile) / 2
-    exact = [
-        float(np.percentile(x.astype(np.float64), q, method=method))
-        for q, method in ((tail, "higher"), (100 - tail, "lower"))
-    ]
-    assert x.min() <= low <= high <= x.max()
-    kept = np.count_nonzero((x >= low) & (x <= high))
-    assert kept >= x.size * percentile / 100 - 1e-9
-    tiny = float(np.finfo(np.float32).smallest_normal)
-    assert low >= min(exact[0], exact[1]) - abs(exact[0]) / 128 - tiny or kept == x.size
-    assert high <= max(exact[0], exact[1]) + abs(exact[1]) / 128 + tiny or kept == x.size
+    cut = int(x.size * (100 - percentile) / 200)  # so many may fall off at each end
+    lowest, highest = (float(v) for v in np.sort(x)[[cut, x.size - 1 - cut]])
+    slack = np.abs([lowest, highest]) / 128 + np.finfo(np.float32).smallest_normal
+    assert max(lowest - slack[0], x.min()) <= low <= lowest
+    assert highest <= high <= min(highest + slack[1], x.max())
 
 
 def test_percentile_cuts_outliers_that_minmax_keeps() -> None:
@@ -167,16 +160,12 @@ def test_a_damaged_file_is_never_read_as_another(
         (b"optkit.statistics/v1", b"optkit.statistics/v2"),
         (b'\\"samples\\": 9', b'\\"samples\\": 0'),
         (b"counts/x", b"countz/x"),
-        ((9.0).hex().encode(), b""),
+        (np.array([0, 8], "<f4").tobytes(), np.array([8, 0], "<f4").tobytes()),  # low > high
     ],
 )
-def test_a_file_that_says_something_else_is_refused(
-    tmp_path: Path, old: bytes, new: bytes
-) -> None:
+def test_a_file_that_says_something_else_is_refused(tmp_path: Path, old: bytes, new: bytes) -> None:
     save(statistics(np.arange(9, dtype=np.float32)), tmp_path / "s")
     content = (tmp_path / "s").read_bytes()
-    if not new:  # numbers: swap the range, low > high
-        old, new = np.array([0, 8], "<f4").tobytes(), np.array([8, 0], "<f4").tobytes()
     assert old in content
     (tmp_path / "s").write_bytes(content.replace(old, new))
     with pytest.raises(IntegrityError):

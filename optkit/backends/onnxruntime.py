@@ -305,14 +305,16 @@ def _layers(
 
 
 def _outputs(node: ir.Node, run: Mapping[str, Any]) -> tuple[LayerTensor, ...]:
-    """Dtypes and sizes as the run had them; (-1,), unknown, for a value the profile leaves out."""
+    """Dtypes and sizes as the run had them; (-1,), unknown, for what is no tensor of numbers."""
     names = [str(value.name) for value in node.outputs if value.name]
-    found = [next(iter(row.items())) for row in run.get("output_type_shape", [])]
-    if len(found) != len(names):
+    found = [
+        (type_, shape) for row in run.get("output_type_shape", []) for type_, shape in row.items()
+    ]
+    if len(found) != len(names) or any(type_ not in _NUMPY for type_, _ in found):
         return tuple(LayerTensor(name, (-1,), "float32") for name in names)
     return tuple(
-        LayerTensor(name, tuple(shape), _NUMPY.get(dtype, dtype))
-        for name, (dtype, shape) in zip(names, found, strict=True)
+        LayerTensor(name, tuple(shape), _NUMPY[type_])
+        for name, (type_, shape) in zip(names, found, strict=True)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from types import FrameType
@@ -56,34 +57,36 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def _run(argv: list[str]) -> int:
-    from optkit.cli.terminal import put_json, show_error
+    from optkit.cli.terminal import keep_stderr, put_json, show_error, told_as
 
+    keep_stderr()
+    verbose = "--verbose" in argv or "-v" in argv
     try:
         code = optkit.main(args=argv, prog_name="optkit", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as asked:
         return asked.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stderr.write(f"{error.format_message()}\n")
+        return UsageError.exit_code
     except click.UsageError as error:
         told: OptkitError = UsageError(error.format_message(), hint=_usage_hint(error))
-    except OptkitError as error:
-        told = error
     except (KeyboardInterrupt, click.Abort):
         sys.stderr.write("interrupted; finished steps are kept, run the same command to go on\n")
         return 130
     except Exception as error:
-        if "--verbose" in argv or "-v" in argv:
-            raise
-        told = OptkitError(f"{type(error).__name__}: {error}", hint="a bug; --verbose shows where")
+        told = told_as(error, verbose=verbose)
+    show_error(told, verbose=verbose)
     if "--json" in argv and told.where != "stdout":
-        put_json(_told_as_json(argv, told))
-    show_error(told, verbose="--verbose" in argv or "-v" in argv)
+        with contextlib.suppress(OptkitError):  # the first error is the one that counts
+            put_json(_told_as_json(argv, told))
     return told.exit_code
 
 
 def _told_as_json(argv: list[str], told: OptkitError) -> dict[str, Any]:
     """`build` promises its result object also on failure; other commands tell the error alone."""
     if argv[:1] == ["build"]:
-        return build.result_of(told, "", "")
+        return build.result_of(told)
     return {"schema": "optkit.error/v1", "status": "error", "error": told.to_json()}
 
 

@@ -70,16 +70,20 @@ def build(
     MODEL: model.onnx, model.pt2, file.py:factory or package.module:factory. Without it: --recipe,
     else the project's default recipe (optkit.yaml, or [tool.optkit] recipe in pyproject.toml).
     """  # fmt: skip
+    from optkit.cli import terminal
+
     request = options.gather(shared)
     pairs = [(t, p) for t in dict.fromkeys(targets) for p in dict.fromkeys(precisions)]
     if dry_run:
         return _rehearse(request, pairs)
-    refused = [(pair, error) for pair in pairs if (error := _misnamed(*pair)) is not None]
-    if refused:
-        results = [result_of(error, *pair) for pair, error in refused]
-    else:
+    misnamed = [(pair, error) for pair in pairs if (error := _misnamed(*pair)) is not None]
+    results = []
+    for pair, error in misnamed:
+        terminal.show_error(error)
+        results.append(result_of(error, *pair))
+    if not misnamed:
         results = [_one(request, *pair, out, embed_eval) for pair in pairs]
-    _show(request, results)
+    _show(request, results, several=len(pairs) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
@@ -97,32 +101,43 @@ def _misnamed(target: str, precision: str) -> UsageError | None:
     return None
 
 
-def result_of(error: OptkitError, target: str, precision: str) -> dict[str, Any]:
+def result_of(
+    error: OptkitError,
+    target: str | None = None,
+    precision: str | None = None,
+    model: str | None = None,
+) -> dict[str, Any]:
     """The result object of a build that never came to be."""
     from optkit.report import result
 
-    return result.failed(error, model=None, target=target, precision=precision)
+    return result.failed(error, model=model, target=target, precision=precision)
 
 
 def _one(
     request: options.Request, target: str, precision: str, out: Path, embed_eval: int
 ) -> dict[str, Any]:
     from optkit import api
+    from optkit.cli import terminal
 
-    terminal = request.terminal()
+    ears, model = request.terminal(), None
     try:
+        recipe = options.recipe(request)
+        model = recipe.name
         made = api.build_one(
-            recipe=options.recipe(request),
+            recipe=recipe,
             target=target,
             precision=precision,
             out=out,
             embed_eval=embed_eval,
-            runner=options.runner(request, terminal),
+            runner=options.runner(request, ears),
         )
-    except OptkitError as error:
-        return result_of(error, target, precision)
+    except Exception as error:  # also a bug ends this build only, and not its neighbours
+        told = terminal.told_as(error, verbose=request.verbose)
+        ears.close()
+        terminal.show_error(told, verbose=request.verbose)
+        return result_of(told, target, precision, model)
     finally:
-        terminal.close()
+        ears.close()
     return made.result
 
 
@@ -136,15 +151,12 @@ def exit_code(result: dict[str, Any], strict: bool) -> int:
     return 3 if verdict == "fail" or (strict and verdict == "inconclusive") else 0
 
 
-def _show(request: options.Request, results: list[dict[str, Any]]) -> None:
+def _show(request: options.Request, results: list[dict[str, Any]], *, several: bool) -> None:
     from optkit.cli import summary, terminal
     from optkit.report import result
 
     if request.json:
-        terminal.put_json(results[0] if len(results) == 1 else result.several(results))
-    for one in results:
-        if one["error"] is not None:
-            terminal.show_error(errors.from_json(one["error"]), verbose=request.verbose)
+        terminal.put_json(result.several(results) if several else results[0])
     built = [one for one in results if one["error"] is None]
     if built and not request.json:
         terminal.put(summary.table(built))

@@ -6,11 +6,14 @@ rich is loaded only when something is drawn; it honours NO_COLOR and TERM=dumb b
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from optkit.errors import OptkitError, StorageError, WorkerFailed
 
@@ -95,6 +98,48 @@ class Terminal:
         self.console.print(text, markup=False)
 
 
+def keep_stderr() -> None:
+    """Let work go on when nobody can read what it says: stderr closed, full, or a broken pipe."""
+    if not isinstance(sys.stderr, _Heedless):
+        sys.stderr = _Heedless(sys.stderr)  # type: ignore[assignment]
+
+
+class _Heedless:
+    """A text stream whose failures nobody is told of: there is no one left to tell."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream if stream is not None else io.StringIO()
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def told_as(error: Exception, *, verbose: bool) -> OptkitError:
+    """The error that the user is told of; what nobody met on its way is a bug, or the disk's."""
+    from optkit.store import storage_errors
+
+    if isinstance(error, OptkitError):
+        return error
+    if verbose:
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    if not isinstance(error, OSError):
+        return OptkitError(f"{type(error).__name__}: {error}", hint="a bug; --verbose shows where")
+    try:
+        with storage_errors(Path("optkit")):
+            raise error
+    except StorageError as told:
+        return told
+
+
 def show_error(error: OptkitError, *, verbose: bool = False) -> None:
     """What is wrong, where, and what to do, on stderr."""
     console = stderr()
@@ -124,8 +169,9 @@ def put(text: str) -> None:
     except (OSError, ValueError, AttributeError) as error:  # closed pipe, full disk, no fd 1 at all
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reason = error.strerror if isinstance(error, OSError) else "it is closed"
         raise StorageError(
-            f"the result could not be written: {error}",
+            f"the result could not be written: {reason}",
             where="stdout",
             hint="finished work is kept; run the same command with an open stdout",
         ) from error

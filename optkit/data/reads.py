@@ -68,7 +68,7 @@ def record(code: str | os.PathLike[str] | None = None) -> Iterator[Reads]:
     reads.packages.update(_versions(name for name, path in modules.items() if path not in mine))
 
 
-@dataclass
+@dataclass(eq=False)
 class _Watch:
     """Paths opened during one recording, each by the first thing done to it."""
 

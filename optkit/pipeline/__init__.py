@@ -29,8 +29,8 @@ from optkit.target import Target
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch"}
 _VERSIONED = ("optkit", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu",
               "tensorrt-rtx", "tensorrt", "numpy", "ml-dtypes")  # fmt: skip
-# Both families, always: so statistics are shared by all targets, whichever is asked for first.
-_FAMILIES = ("tensorrt-rtx", "onnxruntime")
+# Calibration taps what any backend may ask for, so statistics are shared by all targets.
+_BACKENDS = tuple(runtime.BACKENDS)
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,11 @@ class Build:
     outputs: tuple[TensorInfo, ...] = ()
     specs: dict[str, BuildSpec] = field(default_factory=dict)
     entries: dict[str, Made] = field(default_factory=dict)
+
+    @property
+    def compiler(self) -> str:
+        """The backend whose engine this is about: the one that compiles here, or the pending one."""
+        return self.backend or self.pending[0]
 
     @property
     def is_baseline(self) -> bool:
@@ -198,7 +203,7 @@ def quantize(made: Build, runner: Steps) -> None:
             hint="add `calibration: {source: ...}` to the recipe, or build --precision fp16",
         )
     settings = calibration_of(job.recipe)
-    rules = {name: runtime.backend(name).rules(job.target, job.precision) for name in _FAMILIES}
+    rules = {name: runtime.backend(name).rules(job.target, job.precision) for name in _BACKENDS}
     statistics = runner.step(
         STEPS["calibrate"].kind,
         "calibrate",
@@ -207,7 +212,6 @@ def quantize(made: Build, runner: Steps) -> None:
          "families": [rule.to_json() for rule in rules.values()]},
         {"memory": runner.limits.memory_bytes},
     )  # fmt: skip
-    family = "onnxruntime" if (made.backend or made.pending[0]) == "onnxruntime" else "tensorrt-rtx"
     made.entries["statistics"] = statistics
     made.entries["graph"] = runner.step(
         STEPS["quantize"].kind,
@@ -215,7 +219,7 @@ def quantize(made: Build, runner: Steps) -> None:
         {"fused": fused, "carrier": made.entries["baseline"], "statistics": statistics},
         {"precision": job.precision, "method": settings["method"],
          "percentile": settings["percentile"], "carrier": made.baseline_precision,
-         "rules": rules[family].to_json()},
+         "rules": rules[made.compiler].to_json()},
     )  # fmt: skip
 
 
@@ -225,7 +229,7 @@ def compile_(made: Build, runner: Steps) -> None:
         ("engine", made.entries["graph"], made.job.precision),
         ("baseline_engine", made.entries["baseline"], made.baseline_precision),
     ):
-        backend = runtime.backend(made.backend or made.pending[0])
+        backend = runtime.backend(made.compiler)
         spec = backend.spec(made.inputs, made.job.target, precision, made.job.recipe.axis_ranges())
         made.specs[role] = spec
         if made.backend is not None:
@@ -281,16 +285,22 @@ def time(made: Build, runner: Steps) -> None:
         )  # fmt: skip
         return
     sizes = {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}
-    for role, graph, engine in (
-        ("latency", "graph", entries.get("engine")),
-        ("baseline_latency", "baseline", entries.get("baseline_engine")),
+    planned = _planned(entries["graph"])
+    for role, graph, engine, precision in (
+        ("latency", "graph", "engine", made.job.precision),
+        ("baseline_latency", "baseline", "baseline_engine", made.baseline_precision),
     ):
+        compiled = entries.get(engine)
+        quantized = precisions.precision(precision).quantized
         entries[role] = runner.step(
             STEPS["predict"].kind,
             "predict latency",
-            {"graph": entries[graph]},
+            # without an engine, a quantized graph is its carrier graph and the plan
+            {"graph": entries[graph if compiled or not quantized else "baseline"]},
             {"name": made.job.target.name, "target": made.job.target.fingerprint(), "axes": sizes,
-             "batch": made.job.batch or 1, "engine": engine and engine.meta.get("engine")},
+             "batch": made.job.batch or 1, "engine": compiled and compiled.meta.get("engine"),
+             "planned": planned if quantized else {},
+             "carrier": made.baseline_precision if quantized else precision},
         )  # fmt: skip
 
 

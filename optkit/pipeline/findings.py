@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -55,7 +56,10 @@ def judge(
         target=made.job.target.name,
         artifact=artifact,
         references=[sides["reference"]] if sides["reference"].accuracy else [],
-        pending=[{"backend": name, "finish": f"optkit finish {artifact}"} for name in made.pending],
+        pending=[
+            {"backend": name, "finish": f"optkit finish {shlex.quote(artifact)}"}
+            for name in made.pending
+        ],
     )
     report = document.compose(
         outcome,
@@ -121,7 +125,7 @@ def fidelity(made: Build, role: str = "candidate") -> Fidelity:
 def _sides(
     made: Build, times: Mapping[str, list[Latency]], scores: Mapping[str, Score]
 ) -> dict[str, Side]:
-    backend = made.backend or made.pending[0]
+    backend = made.compiler
 
     def side(precision: str, engine: str, role: str, latency: str) -> Side:
         compiled = _engine(made, engine)

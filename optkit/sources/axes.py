@@ -41,11 +41,13 @@ def traced_sizes(axes: Mapping[str, AxisRange]) -> dict[str, int]:
     A size of 1 broadcasts and two equal sizes look like one axis: both hide mistakes.
     """
     sizes: dict[str, int] = {}
-    for name, axis in axes.items():
-        taken = set(sizes.values())
-        wanted = (axis.opt, *range(max(axis.min, 2), axis.max + 1))
-        sizes[name] = next((n for n in wanted if n >= 2 and n not in taken), axis.opt)
-    return sizes
+    for name in sorted(axes, key=lambda name: axes[name].max):  # the narrowest choose first
+        axis = axes[name]
+        near = range(max(axis.min, 2), min(axis.max, max(axis.min, 2) + len(axes)) + 1)
+        large = [n for n in (axis.opt, *near) if n >= 2]
+        free = (n for n in large if n not in sizes.values())
+        sizes[name] = next(free, large[0] if large else axis.opt)
+    return {name: sizes[name] for name in axes}
 
 
 def compared_sizes(axes: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from optkit.calibration import observe
 from optkit.errors import InputRefused
 from optkit.runtime import Feed, TensorInfo
@@ -41,9 +42,7 @@ def feeds(x: np.ndarray, batch: int = 8) -> list[Feed]:
     return [{"x": x[start : start + batch]} for start in range(0, len(x), batch)]
 
 
-def run(
-    source: object, session: Doubling | None = None, memory: int = MIB, **_: object
-) -> Statistics:
+def run(source: object, session: Doubling | None = None, memory: int = MIB) -> Statistics:
     return observe(
         session or Doubling(),
         source,  # type: ignore[arg-type]
@@ -69,7 +68,9 @@ def test_one_forward_per_batch_serves_all_values(x: np.ndarray) -> None:
 
 
 def test_shards_merge_to_the_bytes_of_one_run(x: np.ndarray, tmp_path: Path) -> None:
-    shards = [run(feeds(part, batch)) for part, batch in zip(np.split(x, [7, 30]), (3, 8, 5))]
+    shards = [
+        run(feeds(part, batch)) for part, batch in zip(np.split(x, [7, 30]), (3, 8, 5), strict=True)
+    ]
     merged = merge(shards[2], merge(shards[0], shards[1]))
     save(merged, tmp_path / "merged")
     save(run(feeds(x)), tmp_path / "whole")

@@ -251,7 +251,7 @@ def _model(change: Callable[[ModelProto], None]) -> Build:
     return build
 
 
-def _loop(count: int, *, by: str = "initializer") -> Callable[[ModelProto], None]:
+def loop(count: int, *, by: str = "initializer") -> Callable[[ModelProto], None]:
     def change(model: ModelProto) -> None:
         cond = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
         out = helper.make_tensor_value_info("co", TensorProto.BOOL, [])
@@ -276,7 +276,7 @@ def _loop(count: int, *, by: str = "initializer") -> Callable[[ModelProto], None
 
 def _loop_external(folder: Path) -> Path:
     """The trip count itself stands in another file."""
-    path = _model(_loop(1))(folder)
+    path = _model(loop(1))(folder)
     model = ModelProto.FromString(path.read_bytes())
     trips = model.graph.initializer[1]
     trips.ClearField("int64_data")
@@ -370,10 +370,10 @@ SIZES: dict[str, Build] = {
     "raw_too_short": _model(_weight(float_data=[], raw_data=bytes(15))),
     "segment": _model(lambda m: m.graph.initializer[0].segment.SetInParent()),
     "sparse_bomb": _model(_sparse_bomb),
-    "loop": _model(_loop(1 << 62)),
-    "loop_raw": _model(_loop(1 << 62, by="raw")),
-    "loop_constant": _model(_loop(1 << 62, by="constant")),
-    "loop_value_int": _model(_loop(1 << 62, by="value_int")),
+    "loop": _model(loop(1 << 62)),
+    "loop_raw": _model(loop(1 << 62, by="raw")),
+    "loop_constant": _model(loop(1 << 62, by="constant")),
+    "loop_value_int": _model(loop(1 << 62, by="value_int")),
     "loop_external": _loop_external,
     "function_bomb": _model(_function_bomb),
     "recursion": _model(_recursion),

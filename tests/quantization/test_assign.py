@@ -1,0 +1,125 @@
+"""Which nodes are quantized, and the reason told for each that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import onnx_ir as ir
+import pytest
+
+from optkit.assignment import Assignment
+from optkit.precision import PRECISIONS
+from optkit.quantization.assign import assign
+from optkit.runtime import PlacementRules
+
+Network = Callable[..., ir.Model]
+HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def decide(model: ir.Model, rules: PlacementRules) -> Assignment:
+    return assign(model, PRECISIONS["int8"], rules, "fp16")
+
+
+def test_a_gpu_takes_every_layer(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
+) -> None:
+    found = decide(network(nets["residual"]), rules["gpu"])
+    names = ["stem", "conv1", "conv2", "conv3", "skip", "head"]
+    assert found == Assignment(dict.fromkeys(names, "int8"), {})
+    attention = decide(network(nets["attention"]), rules["gpu"])
+    assert list(attention.nodes) == ["qkv", "out", "up", "down"]  # not the two activations' product
+
+
+def test_a_cpu_leaves_the_stem_in_float_with_the_reason(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
+) -> None:
+    found = decide(network(nets["residual"]), rules["cpu"])
+    assert found.nodes["stem"] == "fp16" and "input channels" in found.reasons["stem"]
+    assert len(found.quantized()) == 5
+
+
+def test_a_stem_in_front_of_max_pooling_is_quantized(
+    network: Network, rules: dict[str, PlacementRules]
+) -> None:
+    text = HEADER + (
+        """g (float[N,3,8,8] x, float[8,3,3,3] w, float[8,8,3,3] w_2) => (float[N,8,1,1] y) {
+        [stem] s = Conv (x, w)
+        [relu] r = Relu (s)
+        [pool] p = MaxPool <kernel_shape=[2,2]> (r)
+        [conv] c = Conv (p, w_2)
+        [mean] y = GlobalAveragePool (c)
+        }"""
+    )
+    assert decide(network(text), rules["cpu"]).nodes["stem"] == "int8"
+
+
+def test_float_precisions_quantize_nothing(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
+) -> None:
+    found = assign(network(nets["residual"]), PRECISIONS["fp16"], rules["gpu"], "fp16")
+    assert set(found.nodes.values()) == {"fp16"} and not found.quantized()
+
+
+def test_an_excluded_operator_tells_the_rules_reason(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
+) -> None:
+    excluded = replace(rules["gpu"], excluded={"Conv": "no INT8 convolution on 7.5"})
+    found = decide(network(nets["residual"]), excluded)
+    assert found.reasons["conv1"] == "no INT8 convolution on 7.5"
+    assert list(found.quantized()) == ["head"]
+
+
+@pytest.mark.parametrize(
+    ("line", "inputs", "reason"),
+    [
+        ("MatMul (w, x)", "float[8,8] x, float[8,8] w", "left operand"),
+        ("MatMul (x, w)", "float[4,8,8] x, float[4,8,8] w", "not a matrix"),
+        ("Gemm <transA=1> (x, w)", "float[8,8] x, float[8,8] w", "transA"),
+        ("Gemm <alpha=0.5> (x, w)", "float[8,8] x, float[8,8] w", "alpha"),
+        ("Gemm <beta=0.5> (x, w, b)", "float[8,8] x, float[8,8] w, float[8] b", "beta"),
+        ("Gemm (x, w, b)", "float[8,8] x, float[8,8] w, float[8,8] b", "one constant per"),
+        ("Gemm (x, w, x)", "float[8,8] x, float[8,8] w", "one constant per"),
+        ("ConvTranspose (x, w)", "float[1,8,4,4] x, float[8,8,2,2] w", "no integer kernel"),
+        ("Conv (x, w)", "float[1,8,4,4] x, float[8,8,2,2] w", "model output"),
+    ],
+)
+def test_reasons(
+    network: Network, rules: dict[str, PlacementRules], line: str, inputs: str, reason: str
+) -> None:
+    rank = (
+        "float[A,B,C,D]" if "Conv" in line else "float[A,B,C]" if "[4," in inputs else "float[A,B]"
+    )
+    model = network(f"{HEADER}g ({inputs}) => ({rank} y) {{\n[n] y = {line}\n}}")
+    found = decide(model, rules["cpu"])
+    assert found.nodes == {"n": "fp16"} and reason in found.reasons["n"]
+
+
+def test_a_map_that_is_the_model_output_stays_float_also_behind_a_reshape(
+    network: Network, rules: dict[str, PlacementRules]
+) -> None:
+    text = HEADER + (
+        """g (float[N,8,8,8] x, float[8,8,3,3] w, float[4,8,1,1] w_2) => (float[N,A,36] y) {
+        [conv] c = Conv (x, w)
+        [relu] r = Relu (c)
+        [last] l = Conv (r, w_2)
+        [shape] to = Constant <value_ints=[0, 4, 36]> ()
+        [reshape] y = Reshape (l, to)
+        }"""
+    )
+    assert decide(network(text), rules["cpu"]).nodes == {"conv": "int8", "last": "fp16"}
+    assert decide(network(text), rules["gpu"]).nodes == {"conv": "int8", "last": "int8"}
+
+
+def test_a_weight_that_is_quantized_already_is_left_alone(
+    network: Network, rules: dict[str, PlacementRules]
+) -> None:
+    text = HEADER + (
+        """g (float[N,8] x, float[8,8] w) => (float[N,8] y) {
+        [scale] s = Constant <value_float=0.1> ()
+        [q] q = QuantizeLinear (w, s)
+        [dq] d = DequantizeLinear (q, s)
+        [n] y = MatMul (x, d)
+        }"""
+    )
+    assert "already" in decide(network(text), rules["gpu"]).reasons["n"]

@@ -1,0 +1,227 @@
+"""Scale maths: the bounds it promises; ONNX's own QuantizeLinear as independent reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from onnx import TensorProto, helper
+
+from optkit.precision import NumberFormat
+from optkit.quantization.scales import (
+    Scale,
+    activation_scale,
+    bias_scale,
+    common_scale,
+    dequantize,
+    floor_for_bias,
+    quantize,
+    ratio,
+    representable,
+    weight_scale,
+)
+
+S8 = NumberFormat("int8", "tensor", symmetric=True)
+U8 = NumberFormat("uint8", "tensor", symmetric=False)
+W8 = NumberFormat("int8", "channel", symmetric=True)
+CARRIERS = (np.float16, np.float32)
+
+NUMBERS = st.floats(-1e4, 1e4, width=32)
+WEIGHTS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=4), elements=NUMBERS)
+
+
+def step(scale: Scale, axis: int, ndim: int) -> np.ndarray:
+    shape = [1] * ndim
+    shape[axis] = -1
+    return scale.scale.reshape(shape)
+
+
+@given(WEIGHTS, st.data(), st.sampled_from(CARRIERS))
+def test_a_weight_comes_back_within_half_a_step(
+    w: np.ndarray, data: st.DataObject, carrier: type
+) -> None:
+    axis = data.draw(st.integers(0, w.ndim - 1))
+    scale = weight_scale(w, axis, W8, carrier)
+    codes = quantize(w, scale, W8, axis)
+    assert codes.dtype == np.int8 and codes.min() >= -127  # -128 stays unused
+    error = np.abs(dequantize(codes, scale, axis) - w)
+    assert (error <= step(scale, axis, w.ndim) * (0.5 + 1e-5) + 1e-30).all()
+
+
+@given(NUMBERS, NUMBERS, st.data(), st.sampled_from([S8, U8]))
+def test_an_activation_comes_back_within_half_a_step(
+    a: float, b: float, data: st.DataObject, fmt: NumberFormat
+) -> None:
+    low, high = min(a, b), max(a, b)
+    scale = activation_scale(low, high, fmt, np.float32)
+    x = np.array(data.draw(st.lists(st.floats(low, high, width=32), max_size=9)), np.float32)
+    error = np.abs(dequantize(quantize(x, scale, fmt), scale) - x)
+    assert (error <= scale.scale * (0.5 + 1e-4)).all()
+    assert dequantize(quantize(np.float32([0]), scale, fmt), scale) == 0  # padding is exact
+
+
+@given(NUMBERS, NUMBERS, st.sampled_from([S8, U8]), st.sampled_from(CARRIERS))
+def test_scales_are_normal_numbers_of_their_carrier(
+    a: float, b: float, fmt: NumberFormat, carrier: type
+) -> None:
+    scale = activation_scale(min(a, b), max(a, b), fmt, carrier)
+    assert scale.scale.shape == scale.zero_point.shape == ()
+    assert np.isfinite(scale.scale) and scale.scale >= np.finfo(carrier).smallest_normal
+    assert float(carrier(scale.scale)) == float(scale.scale)
+    assert fmt.qmin <= scale.zero_point <= fmt.qmax
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fmt", "scale", "zero_point"),
+    [
+        (0.0, 0.0, S8, 1.0, 0),  # nothing but zero
+        (0.0, 0.0, U8, 1.0, 0),
+        (0.0, 2.55, U8, 0.01, 0),  # behind a Relu: zero is the lowest code
+        (1.0, 2.55, U8, 0.01, 0),  # widened to hold zero
+        (-2.55, -1.0, U8, 0.01, 255),
+        (-1.27, 0.5, S8, 0.01, 0),
+        (-0.64, 1.91, U8, 0.01, 64),
+    ],
+)
+def test_ranges_worked_by_hand(
+    low: float, high: float, fmt: NumberFormat, scale: float, zero_point: int
+) -> None:
+    found = activation_scale(low, high, fmt, np.float32)
+    assert (float(found.scale), int(found.zero_point)) == (pytest.approx(scale), zero_point)
+    assert found.clamped == 0
+
+
+@pytest.mark.parametrize(("extreme", "held"), [(1e-6, 2.0**-14), (3e38, 65504.0)])
+def test_what_half_cannot_hold_is_clamped_and_counted(extreme: float, held: float) -> None:
+    scale = activation_scale(-extreme, extreme, S8, np.float16)
+    assert (float(scale.scale), scale.clamped) == (held, 1)
+    tiny = weight_scale(np.array([[1.0, extreme]]), 1, W8, np.float16)
+    assert (float(tiny.scale[1]), tiny.clamped) == (held, 1)
+
+
+def test_a_channel_of_zeros_has_scale_one() -> None:
+    scale = weight_scale(np.array([[0.0, 0.0], [1.27, -0.5]]), 0, W8, np.float32)
+    assert scale.scale == pytest.approx([1.0, 0.01])
+    assert weight_scale(np.zeros((0, 3)), None, S8, np.float32).scale == 1
+
+
+@given(WEIGHTS, st.data())
+def test_codes_equal_onnx_quantize_linear(w: np.ndarray, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, w.ndim - 1))
+    scale = weight_scale(w, axis, W8, np.float32)
+    reference = onnx.reference.ReferenceEvaluator(model(w.shape, axis, scale))
+    codes, restored = reference.run(None, {"x": w})
+    assert np.array_equal(quantize(w, scale, W8, axis), codes)
+    assert np.array_equal(dequantize(codes, scale, axis), restored)
+
+
+@pytest.mark.parametrize("fmt", [S8, U8])
+def test_codes_equal_onnxruntime_also_beyond_the_range(fmt: NumberFormat) -> None:
+    scale = activation_scale(-1.0, 3.0, fmt, np.float32)
+    ties = (np.arange(-300, 300, dtype=np.float32) + np.float32(0.5)) * scale.scale
+    x = np.concatenate([np.linspace(-9, 9, 999, dtype=np.float32), ties])
+    session = onnxruntime.InferenceSession(
+        model(x.shape, None, scale).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    codes = session.run(["q"], {"x": x})[0]
+    lowest = max(int(codes.min()), fmt.qmin)  # the operator itself saturates at -128
+    assert np.array_equal(quantize(x, scale, fmt), np.maximum(codes, lowest))
+
+
+@given(st.floats(-5, 5, width=32), st.floats(2**-7, 5, width=32))
+def test_beyond_the_representable_interval_more_than_half_a_step_is_lost(
+    low: float, width: float
+) -> None:
+    for fmt in (S8, U8):
+        scale = activation_scale(low, low + width, fmt, np.float32)
+        inside, outside = (
+            np.array([edge * factor for edge in representable(scale, fmt)], np.float32)
+            for factor in (0.999, 1.01)
+        )
+        outside = outside[np.abs(outside) > scale.scale]  # an edge next to zero has no outside
+        for x, lost in ((inside, False), (outside, True)):
+            error = np.abs(dequantize(quantize(x, scale, fmt), scale) - x)
+            assert ((error > scale.scale * 0.5001) == lost).all()
+
+
+@given(
+    hnp.arrays(np.float32, (4, 5), elements=st.floats(-1, 1, width=32)),
+    hnp.arrays(np.float32, 4, elements=st.floats(-100, 100, width=32)),
+    st.floats(1e-4, 1.0),
+)
+def test_an_integer_bias_fits_and_is_exact_to_a_billionth(
+    w: np.ndarray, bias: np.ndarray, high: float
+) -> None:
+    x = activation_scale(0.0, high, U8, np.float32)
+    scale = weight_scale(w, 0, W8, np.float32, floor_for_bias(bias, x))
+    step = bias_scale(x, scale).scale.astype(np.float64)
+    codes = np.rint(bias / step)
+    assert np.abs(codes).max() <= 2**30 * (1 + 1e-5)
+    used = np.abs(w).max(axis=1) > 0
+    assert (np.abs(codes * step - bias) <= step / 2 + 1e-12).all()
+    assert (scale.scale[used] >= np.abs(w).max(axis=1)[used] / 127 * (1 - 1e-6)).all()
+
+
+@pytest.mark.parametrize("vanishing", [0.0, 1e-9, 1e-30])
+def test_a_channel_whose_weights_vanish_keeps_its_bias(vanishing: float) -> None:
+    x = activation_scale(0.0, 4.0, U8, np.float32)
+    bias = np.array([0.777, 0.777])
+    w = np.array([[0.5, -0.3], [vanishing, 0.0]])
+    scale = weight_scale(w, 0, W8, np.float32, floor_for_bias(bias, x))
+    step = bias_scale(x, scale).scale.astype(np.float64)
+    assert np.rint(bias / step).astype(np.int32) * step == pytest.approx([0.777, 0.777], rel=1e-4)
+
+
+@given(st.lists(st.floats(2**-10, 2**-4), min_size=1, max_size=9), st.sampled_from(CARRIERS))
+def test_a_split_scale_multiplies_back(parts: list[float], carrier: type) -> None:
+    scale = Scale(np.array(parts, carrier).astype(np.float32), np.zeros(len(parts), np.int8), 0)
+    common = common_scale([scale.scale], carrier)
+    factor = ratio(scale, common, np.ones(len(parts), bool), carrier)
+    assert common.scale.shape == () and common.scale == pytest.approx(scale.scale.mean(), rel=1e-3)
+    assert common.scale * factor.scale == pytest.approx(scale.scale, rel=1e-3)
+    assert (factor.scale == factor.scale.astype(carrier).astype(np.float32)).all()
+
+
+def test_dead_channels_do_not_pull_the_common_scale() -> None:
+    w = np.zeros((5, 3))
+    w[0] = 0.127
+    scale = weight_scale(w, 0, W8, np.float16)
+    live = w.any(axis=1)
+    common = common_scale([scale.scale[live]], np.float16)
+    assert common.scale == pytest.approx(0.001, rel=1e-2)
+    assert ratio(scale, common, live, np.float16).scale == pytest.approx([1, 1, 1, 1, 1])
+    assert common_scale([np.empty(0, np.float32)], np.float16).scale == 1
+
+
+def test_rounding_is_half_to_even() -> None:
+    one = Scale(np.float32(1), np.zeros((), np.int8), 0)
+    halves = np.float32([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5])
+    assert quantize(halves, one, S8).tolist() == [-2, -2, 0, 0, 2, 2]
+
+
+def model(shape: tuple[int, ...], axis: int | None, scale: Scale) -> onnx.ModelProto:
+    """x → q = QuantizeLinear → d = DequantizeLinear, as the standard defines them."""
+    dtype = helper.np_dtype_to_tensor_dtype(scale.zero_point.dtype)
+    attributes = {} if axis is None else {"axis": axis}
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], **attributes),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], **attributes),
+        ],
+        "reference",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [
+            helper.make_tensor_value_info("q", dtype, shape),
+            helper.make_tensor_value_info("d", TensorProto.FLOAT, shape),
+        ],
+        [
+            onnx.numpy_helper.from_array(scale.scale, "s"),
+            onnx.numpy_helper.from_array(scale.zero_point, "z"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)

@@ -1,0 +1,109 @@
+"""Where Q/DQ pairs go: value by value, reader by reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+import pytest
+
+from optkit.assignment import Assignment
+from optkit.precision import PRECISIONS
+from optkit.quantization.assign import assign
+from optkit.quantization.sites import sites
+from optkit.runtime import PlacementRules
+
+Network = Callable[..., ir.Model]
+
+
+def placed(model: ir.Model, rules: PlacementRules) -> dict[str, set[str]]:
+    """Value → the names of the nodes that read it dequantized."""
+    assignment = assign(model, PRECISIONS["int8"], rules, "fp32")
+    found = sites(model, assignment, rules)
+    assert len({site.value for site in found}) == len(found)  # one pair per value
+    return {str(site.value.name): {str(node.name) for node, _ in site.readers} for site in found}
+
+
+def test_a_gpu_quantizes_inputs_and_the_shortcut_of_a_sum(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
+) -> None:
+    assert placed(network(nets["residual"]), rules["gpu"]) == {
+        "x": {"stem"},
+        "sr": {"conv1", "add1"},
+        "r1": {"conv2"},
+        "r2": {"conv3", "skip"},  # both sides of add2 are convolutions: nothing to quantize there
+        "f": {"head"},
+    }
+
+
+def test_a_cpu_keeps_chains_of_convolutions_integer(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
+) -> None:
+    assert placed(network(nets["residual"]), rules["cpu"]) == {
+        "sr": {"conv1", "add1"},
+        "r1": {"conv2"},
+        "c2": {"add1"},
+        "r2": {"conv3", "skip"},
+        "c3": {"add2"},
+        "k": {"add2"},
+        "r3": {"pool"},
+        "f": {"head"},
+    }
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_the_residual_stream_of_a_transformer_stays_float(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules], kind: str
+) -> None:
+    assert placed(network(nets["attention"]), rules[kind]) == {
+        "n1": {"qkv"},
+        "mm": {"out"},
+        "n2": {"up"},
+        "ge": {"down"},
+    }
+
+
+TAILS = {  # what follows a convolution → the values quantized behind it on the CPU
+    "[a] a = Relu (c)\n[e] y = Mul (a, x)": {"a"},
+    "[k0] lo = Constant <value_float=0.0> ()\n[k6] hi = Constant <value_float=6.0> ()\n"
+    "[a] a = Clip (c, lo, hi)\n[e] y = Mul (a, x)": {"a"},
+    "[k0] lo = Constant <value_float=-1.0> ()\n[k6] hi = Constant <value_float=1.0> ()\n"
+    "[a] a = Clip (c, lo, hi)\n[e] y = Mul (a, x)": {"c"},
+    "[a] a = LeakyRelu (c)\n[e] y = Mul (a, x)": {"c"},
+    "[a] a = Sigmoid (c)\n[e] y = Mul (a, c)": {"c"},
+    "[a] a = Relu (c)\n[e] y = Add (a, c)": {"c"},  # two readers
+}
+
+
+@pytest.mark.parametrize("text", TAILS)
+def test_what_follows_a_convolution(
+    network: Network, rules: dict[str, PlacementRules], text: str
+) -> None:
+    model = network(
+        '<ir_version: 10, opset_import: ["" : 21]>\n'
+        "g (float[N,8,4,4] x, float[8,8,1,1] w) => (float[N,8,4,4] y) {\n"
+        f"[conv] c = Conv (x, w)\n{text}\n}}"
+    )
+    assert placed(model, rules["cpu"]).keys() - {"x"} == TAILS[text]
+    assert placed(model, rules["gpu"]).keys() == {"x"}
+
+
+def test_a_product_in_front_of_a_relu_writes_integers_where_convolutions_do(
+    network: Network, rules: dict[str, PlacementRules]
+) -> None:
+    model = network(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,8] x, float[8,8] w, float[8] b) => (float[N,8] y) {
+        [fc] h = Gemm (x, w, b)
+        [relu] r = Relu (h)
+        [e] y = Exp (r)
+        }"""
+    )
+    assert placed(model, rules["cpu"]) == {"x": {"fc"}, "r": {"e"}}
+    assert placed(model, rules["gpu"]) == {"x": {"fc"}}
+
+
+def test_nothing_planned_nothing_placed(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
+) -> None:
+    assert sites(network(nets["residual"]), Assignment({"conv1": "fp32"}), rules["cpu"]) == []

@@ -1,0 +1,125 @@
+"""An ONNX file as a source: converted, checked, its axes named as declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from optkit import graph, sources
+from optkit.errors import InputRefused
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, TensorInfo, backend
+from optkit.sources.log import ExportLog
+
+WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def write(
+    path: Path,
+    opset: int = 17,
+    shape: tuple[int | str | None, ...] = ("N", 4),
+    weight: np.ndarray = WEIGHT,
+) -> Path:
+    """y = concat(x·W, x·W); two nodes have no name."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["xw"]),
+        helper.make_node("ReduceSum", ["xw"], ["s"], keepdims=1, name="sum"),
+        helper.make_node("Add", ["xw", "s"], ["t"]),
+        helper.make_node("Concat", ["t", "t"], ["y"], axis=0, name="twice"),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    imports = [helper.make_opsetid("", opset)]
+    onnx.save(helper.make_model(body, opset_imports=imports, ir_version=8), path)
+    return path
+
+
+def export(path: Path, out: Path, *specs: InputSpec) -> ExportLog:
+    return sources.export(
+        "onnx",
+        {"model": path},
+        specs=specs,
+        axes={"batch": AxisRange(1, 2, 4)},
+        out=out,
+        session=lambda file: backend("onnxruntime").session(file),
+        progress=lambda what, fraction: None,
+    )
+
+
+def spec(*shape: int | str, name: str = "x", dtype: str = "float32") -> InputSpec:
+    return InputSpec(TensorInfo(name, dtype, shape))
+
+
+@pytest.mark.parametrize(("opset", "converted"), [(13, 13), (17, 17), (21, None), (22, None)])
+def test_old_opsets_are_converted_and_newer_ones_stay(
+    opset: int, converted: int | None, tmp_path: Path
+) -> None:
+    log = export(write(tmp_path / "in.onnx", opset), tmp_path / "out.onnx")
+    assert (log.converted_from, log.opset) == (converted, max(opset, 21))
+    assert graph.load(tmp_path / "out.onnx").opset_imports[""] == log.opset
+    names = [node.name for node in graph.load(tmp_path / "out.onnx").graph]
+    assert all(names) and len(set(names)) == 4 and "twice" in names
+    x = np.ones((2, 4), np.float32)
+    with backend("onnxruntime").session(tmp_path / "out.onnx") as session:
+        found = session.run({"x": x})["y"]
+    expected = x @ WEIGHT + (x @ WEIGHT).sum()
+    np.testing.assert_allclose(found, np.concatenate([expected, expected]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [("N", 4), (None, 4)])
+def test_axes_get_the_declared_names(shape: tuple[int | str | None, ...], tmp_path: Path) -> None:
+    path = write(tmp_path / "in.onnx", shape=shape)
+    log = export(path, tmp_path / "out.onnx", spec("batch", 4))
+    assert log.inputs == (TensorInfo("x", "float32", ("batch", 4)),)
+
+
+def test_a_declared_size_is_put_in(tmp_path: Path) -> None:
+    log = export(write(tmp_path / "in.onnx"), tmp_path / "out.onnx", spec(3, 4))
+    assert log.inputs[0].shape == (3, 4)
+    assert log.outputs[0].shape == (6, 3)
+
+
+def test_without_declared_inputs_the_graphs_own_stand(tmp_path: Path) -> None:
+    log = export(write(tmp_path / "in.onnx"), tmp_path / "out.onnx")
+    assert log.inputs[0].shape == ("N", 4)
+
+
+@pytest.mark.parametrize(
+    ("specs", "message", "hint"),
+    [
+        ((spec("batch", 4, name="X1"),), "no input 'X1'", "did you mean x"),
+        ((spec("batch", 5),), "float32", "as the model has it"),
+        ((spec("batch", 4, 1),), "float32", "as the model has it"),
+        ((spec("batch", 4, dtype="int64"),), "declared is int64", "as the model has it"),
+        ((spec(3, "batch"),), "declared is float32", "as the model has it"),
+    ],
+)
+def test_inputs_that_differ_are_told(
+    specs: tuple[InputSpec, ...], message: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputRefused, match=message) as caught:
+        export(write(tmp_path / "in.onnx"), tmp_path / "out.onnx", *specs)
+    assert hint in str(caught.value.hint)
+
+
+def test_weights_must_be_finite(tmp_path: Path) -> None:
+    weight = np.where(WEIGHT == 3, np.inf, WEIGHT).astype(np.float32)
+    with pytest.raises(InputRefused, match="NaN or infinite") as caught:
+        export(write(tmp_path / "in.onnx", weight=weight), tmp_path / "out.onnx")
+    assert "'w'" in str(caught.value.where)
+
+
+def test_an_invalid_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "in.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(InputRefused):
+        export(path, tmp_path / "out.onnx")
