@@ -1,0 +1,145 @@
+"""README and docs: every command in them runs, every link leads somewhere, every table is true."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "examples").glob("*/README.md"))]  # fmt: skip
+OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
+
+MODEL = """
+from torch import nn
+
+def create():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+"""
+# what `optkit init` leaves to fill in, for the model above
+INPUTS = (
+    "inputs:\n  image: {dtype: float32, shape: [batch, 1, 8, 8]}\ncalibration: {source: digits}\n"
+)
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of the page's shell fences, without their comments."""
+    fences = re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.M)
+    lines = [re.sub(r"\s+#.*", "", line).strip() for fence in fences for line in fence.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder that stands for the checkout (its artifacts go there), and a reader's project."""
+    root = tmp_path_factory.mktemp("docs")
+    checkout, project = root / "checkout", root / "project"
+    checkout.mkdir()
+    project.mkdir()
+    shutil.copytree(ROOT / "examples", checkout / "examples")
+    default = ROOT / "recipes" / "digits-vit.yaml"
+    (checkout / "pyproject.toml").write_text(f'[tool.optkit]\nrecipe = "{default}"\n')
+    (project / "model.py").write_text(MODEL)
+    return {"checkout": checkout, "project": project, "cache": root / "cache"}
+
+
+def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.CompletedProcess[str]:
+    words = shlex.split(line)
+    own_model = "init" in words or "--precision fp16 --precision int8" in line
+    folder = workshop["project" if own_model else "checkout"]
+    if page.parent.parent.name == "examples":
+        folder = workshop["checkout"]
+    environment = {**os.environ, "OPTKIT_CACHE": str(workshop["cache"]), "PYTHONPATH": str(ROOT)}
+    program = OPTKIT if words[0] == "optkit" else (sys.executable,)
+    return subprocess.run(
+        [*program, *words[1:]], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+PAIRS = [(page, line) for page in PAGES for line in commands(page)]
+
+
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [pair for pair in PAIRS if pair[1].startswith(("optkit ", "python "))],
+    ids=lambda value: value if isinstance(value, str) else value.parent.name + "/" + value.name,
+)
+def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
+    done = run(line, workshop, page)
+    assert done.returncode == 0, done.stderr
+    if line.startswith("optkit init"):
+        recipe = workshop["project"] / "optkit.yaml"
+        text = re.sub(
+            r"^(inputs|calibration):(.*\n)(?:[ ].*\n)*", "", recipe.read_text(), flags=re.M
+        )
+        recipe.write_text(text + INPUTS)
+
+
+@pytest.mark.parametrize("line", sorted({line for _, line in PAIRS if line.startswith("make ")}))
+def test_make_target_exists(line: str) -> None:
+    done = subprocess.run(
+        ["make", "-n", *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", sorted({line for _, line in PAIRS if line.startswith("pip ")}))
+def test_extras_of_an_install_line_exist(line: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    named = re.search(r"optkit\[([^\]]+)\]", line)
+    assert named and set(named[1].split(",")) <= extras.keys()
+
+
+def test_every_command_line_is_covered() -> None:
+    known = ("optkit ", "python ", "make ", "pip ")
+    assert [line for _, line in PAIRS if not line.startswith(known)] == []
+    assert len(PAIRS) > 8
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name + "/" + page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_readme_lists_every_command_and_exit_code() -> None:
+    from optkit.cli import optkit
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## The commands") :]
+    for name in optkit.commands:
+        assert f"`{name}`" in table or f"optkit {name}" in table, name
+    for code in (0, 1, 2, 3, 4, 5, 6, 7, 8):
+        assert f"| {code} |" in table
+
+
+def test_recipe_page_lists_every_key() -> None:
+    from optkit.recipe import Bench, Calibration, Eval, Gates, Input, Model
+
+    text = (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
+    for section, part in (
+        ("model", Model), ("inputs.NAME", Input), ("calibration", Calibration),
+        ("eval", Eval), ("gates", Gates), ("bench", Bench),
+    ):  # fmt: skip
+        for key in part.model_fields:
+            assert f"`{section}.{key}`" in text, f"{section}.{key}"
+
+
+def test_layer_picture_is_the_checked_one() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = next(c for c in config["contracts"] if c["type"] == "layers")["layers"]
+    page = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    names = [name for layer in layers for name in re.findall(r"(?<!\()\b([a-z]+)\b(?!\))", layer)]
+    for name in names:
+        assert re.search(rf"\b{name}\b", page), name
