@@ -59,10 +59,13 @@ class Proxy:
         finally:
             os.close(child_in)
             os.close(child_out)
-        self.inputs: tuple[str, ...]
-        self.outputs: tuple[str, ...]
-        signature = json.loads(self._receive())
-        self.inputs, self.outputs = tuple(signature["inputs"]), tuple(signature["outputs"])
+        try:
+            signature = json.loads(self._receive())
+        except BaseException:
+            self.close()
+            raise
+        self.inputs: tuple[str, ...] = tuple(signature["inputs"])
+        self.outputs: tuple[str, ...] = tuple(signature["outputs"])
 
     def run(self, feed: Feed) -> Feed:
         from safetensors.numpy import load, save
