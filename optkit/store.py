@@ -133,7 +133,7 @@ class Store:
     def peek(self, key: str) -> Entry | None:
         """`get` that touches nothing. Raises IntegrityError, or what reading raises, if corrupt."""
         path = self._place(key)
-        if not path.exists():
+        if not path.exists() and not path.is_symlink():
             return None
         entry = _read(path, key)
         _verify(entry)
@@ -170,7 +170,7 @@ class Store:
             found = find()
             if found is not None:
                 return found, True
-            with self._scratch() as folder:
+            with self.scratch() as folder:
                 started = time.monotonic()
                 meta = produce(folder)
                 key = key_of(meta)
@@ -195,9 +195,11 @@ class Store:
 
     def remember(self, key: str, reads: dict[str, Any]) -> None:
         path = self.root / "reads" / f"{key}.json"
-        with storage_errors(path):
+        with storage_errors(path), self.scratch() as folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(path, json.dumps(reads, sort_keys=True).encode())
+            write_durably(folder / path.name, json.dumps(reads, sort_keys=True).encode())
+            (folder / path.name).replace(path)
+            fsync_dir(path.parent)
 
     def entries(self) -> Iterator[tuple[str, str, int, float]]:
         """(key, step, bytes, last use as Unix time) of everything published, unverified."""
@@ -291,7 +293,8 @@ class Store:
         fsync_dir(place.parent.parent)
 
     @contextmanager
-    def _scratch(self) -> Iterator[Path]:
+    def scratch(self) -> Iterator[Path]:
+        """A private folder on the store's disk, which `gc` removes if this process is killed."""
         folder = self.root / "tmp" / f"{os.getpid()}-{secrets.token_hex(8)}"
         folder.mkdir(parents=True, mode=0o700)
         try:

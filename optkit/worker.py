@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import sys
 import traceback
@@ -29,27 +32,37 @@ def main(argv: list[str]) -> int:
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     task = json.loads(Path(argv[1]).read_bytes())
+    answer = _answer(task)
     try:
-        answer = {"status": "ok", "meta": _perform(task)}
+        _write(Path(task["result"]), answer)
+    except OSError as error:
+        # The disk is full of what the step wrote. That is lost anyway: room to say so.
+        shutil.rmtree(task["out"], ignore_errors=True)
+        _write(Path(task["result"]), {"status": "error", "error": _storage(error, task)})
+    return 0
+
+
+def _answer(task: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"status": "ok", "meta": _perform(task)}
     except OptkitError as error:
-        answer = {"status": "error", "error": error.to_json()}
+        return {"status": "error", "error": error.to_json()}
     except MemoryError:
         refused = WorkerFailed(
             f"step {task['step']!r} ran out of memory", verdict="oom", hint="raise --memory"
         )
-        answer = {"status": "error", "error": refused.to_json()}
-    except OSError as error:
-        answer = {"status": "error", "error": _storage(error)}
+        return {"status": "error", "error": refused.to_json()}
     except Exception as error:
+        cause = _io_cause(error)
+        if cause is not None:
+            return {"status": "error", "error": _storage(cause, task)}
         traceback.print_exc()
         bug = OptkitError(
             f"{type(error).__name__}: {error}",
             where=f"step {task['step']!r}",
             hint="a bug; see the log",
         )
-        answer = {"status": "error", "error": bug.to_json()}
-    _write(Path(task["result"]), {"schema": RESULT_SCHEMA, **answer})
-    return 0
+        return {"status": "error", "error": bug.to_json()}
 
 
 def _perform(task: dict[str, Any]) -> dict[str, Any]:
@@ -102,11 +115,23 @@ def _progress(task: dict[str, Any]) -> Any:
     return report
 
 
-def _storage(error: OSError) -> dict[str, Any]:
+def _io_cause(error: Exception) -> OSError | None:
+    """The error itself, or the one that a native library tells of in a text of its own."""
+    if isinstance(error, OSError):
+        return error
+    rust = re.search(r"\(os error (\d+)\)", str(error))
+    if rust:
+        return OSError(int(rust[1]), os.strerror(int(rust[1])))
+    if os.strerror(errno.ENOSPC) in str(error):
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return None
+
+
+def _storage(error: OSError, task: dict[str, Any]) -> dict[str, Any]:
     from optkit.store import storage_errors
 
     try:
-        with storage_errors(Path(error.filename or ".")):
+        with storage_errors(Path(task["out"])):
             raise error
     except OptkitError as told:
         return told.to_json()
@@ -114,7 +139,7 @@ def _storage(error: OSError) -> dict[str, Any]:
 
 def _write(path: Path, answer: dict[str, Any]) -> None:
     temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(answer))
+    temporary.write_text(json.dumps({"schema": RESULT_SCHEMA, **answer}))
     temporary.replace(path)
 
 

@@ -109,9 +109,7 @@ def _race(root: str, log: str) -> None:
 def test_two_processes_build_one_key_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     context = multiprocessing.get_context("spawn")
-    racers = [
-        context.Process(target=_race, args=(str(tmp_path / "s"), str(log))) for _ in range(4)
-    ]
+    racers = [context.Process(target=_race, args=(str(tmp_path / "s"), str(log))) for _ in range(4)]
     for racer in racers:
         racer.start()
     for racer in racers:

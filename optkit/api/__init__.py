@@ -203,7 +203,7 @@ def _build(
     made = pipeline.run(job, runner, pipeline.BUILD)
     scores = None if evaluate is None else objects.scores(evaluate, made, runner)
     judged = findings.judge(made, runner.records, artifact=str(out / job.name), scores=scores)
-    path = delivery.deliver(made, judged, out, embed_eval)
+    path = delivery.deliver(made, judged, out, embed_eval, runner.store)
     return Built(judged.result, path)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from optkit.errors import OptkitError
 from optkit.execute.local import Limits
-from optkit.execute.runner import Input, StepKind, is_current, key_of, late_key
+from optkit.execute.runner import Input, StepKind, is_current, key_of, late_key, memory_of
 from optkit.store import Entry, Store
 
 
@@ -71,10 +71,12 @@ class Rehearsal:
         inputs: Mapping[str, Input],
         params: dict[str, Any],
         here: Mapping[str, Any] | None = None,
+        *,
+        place: str = "",
     ) -> Entry | Planned:
         def find() -> Entry | None:
             base = key_of(kind, inputs, params)
-            reads = self.store.recall(base)
+            reads = self.store.recall(memory_of(base, place))
             return self.store.peek(late_key(base, reads)) if reads and is_current(reads) else None
 
         return self._look(kind, label, inputs, find)

@@ -83,6 +83,8 @@ class Steps(Protocol):
         inputs: Mapping[str, Input],
         params: dict[str, Any],
         here: Mapping[str, Any] | None = None,
+        *,
+        place: str = "",
     ) -> Made: ...
 
 
@@ -140,20 +142,24 @@ class Runner:
         inputs: Mapping[str, Input],
         params: dict[str, Any],
         here: Mapping[str, Any] | None = None,
+        *,
+        place: str = "",
     ) -> Entry:
         """A step that runs the user's Python: its key also holds all that the code read.
 
         The step's meta has `reads`: {"files": {path: sha256}, "packages": {name: version}}. The
-        next run rehashes that list; only when something in it changed does the code run again.
+        next run of the code at that `place` (two projects may name theirs alike) rehashes that
+        list; only when something in it changed does the code run again.
         """
         base = key_of(kind, inputs, params)
+        memory = memory_of(base, place)
 
         def find() -> Entry | None:
-            reads = self.store.recall(base)
+            reads = self.store.recall(memory)
             return self.store.get(late_key(base, reads)) if reads and is_current(reads) else None
 
         def late(meta: dict[str, Any]) -> str:
-            self.store.remember(base, meta["reads"])
+            self.store.remember(memory, meta["reads"])
             return late_key(base, meta["reads"])
 
         return self._make(kind, label, lambda produce: self.store.make_late(
@@ -227,6 +233,11 @@ def is_current(reads: Mapping[str, Any]) -> bool:
         )
     except (OSError, KeyError, AttributeError):
         return False
+
+
+def memory_of(base: str, place: str) -> str:
+    """Under which key is remembered what the code at `place` read."""
+    return stores.digest_json({"base": base, "place": place})
 
 
 def late_key(base: str, reads: Mapping[str, Any]) -> str:

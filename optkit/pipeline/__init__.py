@@ -401,7 +401,8 @@ def _export(job: Job, runner: Steps) -> Made:
         "attribute": source.attribute,
         "code": None if job.code is None else str(job.code),
     }
-    return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here)
+    place = str(here["file"] or here["code"])
+    return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here, place=place)
 
 
 def _foreign(staged: Any) -> Foreign:
@@ -427,6 +428,7 @@ def _samples(made: Build, runner: Steps, role: str) -> Made:
         {**params, "what": str(place), "args": dict(args),
          "inputs": recipe.describe(made.inputs), "labelled": role == "evaluation"},
         {"path": str(place.path), "memory": runner.limits.memory_bytes // 4},
+        place=str(place.path),
     )  # fmt: skip
 
 

@@ -22,12 +22,12 @@ from optkit.pipeline import Build
 from optkit.pipeline.findings import Judged
 from optkit.report import to_html, to_markdown
 from optkit.steps import GRAPH, SIMULATION
-from optkit.store import fsync_dir, storage_errors
+from optkit.store import Store, fsync_dir, storage_errors
 
 _DETAILS = "details.json"
 
 
-def deliver(made: Build, judged: Judged, out: Path, embed_eval: int) -> Path:
+def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Path:
     """Write the artifact `out/<name>`, replacing an older one at once. Returns its folder."""
     entries = made.entries
     files: dict[str, Path | bytes] = {
@@ -40,8 +40,8 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int) -> Path:
         "report.md": _text(to_markdown(judged.report)),
         "recipe.yaml": _yaml(made.job.recipe.to_json()),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        samples = _samples(made, Path(folder) / "eval.safetensors", embed_eval)
+    with storage_errors(store.root), store.scratch() as folder:
+        samples = _samples(made, folder / "eval.safetensors", embed_eval)
         if samples is not None:
             files["eval.safetensors"] = samples
         engine = _engine(entries.get("engine"), "")

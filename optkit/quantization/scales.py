@@ -71,11 +71,12 @@ def bias_scale(activation: Scale, weight: Scale) -> Scale:
 
 def common_scale(parts: Sequence[np.ndarray], carrier: np.dtype | type) -> Scale:
     """g, rank 0: the mean of all these per-channel scales (1 if there are none). With `ratio` it
-    says s = g * r, so that a kernel sees one scale and codes still use each channel's range."""
-    every = np.concatenate(parts)
+    says s = g * r, so that a kernel sees one scale and codes still use each channel's range. Where
+    the carrier clamps g nothing is lost: the ratios make up for it."""
+    every = np.concatenate([np.empty(0, np.float32), *parts])
     mean = every.mean(dtype=np.float64) if every.size else np.float64(1)
-    scale, clamped = _carried(np.asarray(mean), carrier)
-    return Scale(scale, np.zeros((), np.int8), clamped)
+    scale, _ = _carried(np.asarray(mean), carrier)
+    return Scale(scale, np.zeros((), np.int8), 0)
 
 
 def ratio(scale: Scale, common: Scale, live: np.ndarray, carrier: np.dtype | type) -> Scale:

@@ -30,6 +30,7 @@ class _Weight(NamedTuple):
     numbers: np.ndarray  # float32, holding what the scale's carrier holds
     axis: int | None  # of the output channels; None: one scale for the tensor
     scale: Scale
+    split: bool  # into a common scale and ratios
     dtype: ir.DataType  # of the float graph
     bias: np.ndarray | None  # [channels]
 
@@ -83,16 +84,15 @@ class Writer:
         compilers merge products of one activation (query, key, value) if their scale is the same.
         """
         weights = [self._read(node, activation) for node in nodes]
-        split = [self._is_splittable(n, w) for n, w in zip(nodes, weights, strict=True)]
-        live = [w.scale.scale[w.live] for w, chosen in zip(weights, split, strict=True) if chosen]
-        common = scales.common_scale(live, self._carrier) if live else None
+        live = [w.scale.scale[w.live] for w in weights if w.split]
+        common = scales.common_scale(live, self._carrier)
         effective = []
-        for node, weight, chosen in zip(nodes, weights, split, strict=True):
-            scale, stored = weight.scale, weight.scale
-            if chosen and common is not None:
-                stored = common
+        for node, weight in zip(nodes, weights, strict=True):
+            scale = stored = weight.scale
+            if weight.split:
                 ratio = scales.ratio(weight.scale, common, weight.live, self._carrier)
-                scale = Scale(common.scale * ratio.scale, scale.zero_point, ratio.clamped)
+                scale = ratio._replace(scale=common.scale * ratio.scale)
+                stored = common
                 self._scale_behind(node, weight, ratio.scale)
             self._store(node, weight, scale, stored)
             if node.op_type in self._rules.integer_bias and weight.bias is not None:
@@ -121,11 +121,15 @@ class Writer:
         fmt, bias = self._rules.weight, operands.bias(node)
         numbers = _held(operands.weight(node), self._carrier)
         axis = operands.channel_axis(node) if fmt.granularity == "channel" else None
+        movable = bias is not None or not operands.has_bias(node)
+        split = axis is not None and node.op_type in self._rules.split_scale and movable
         floor = scales.floor_for_bias(
             bias if node.op_type in self._rules.integer_bias else None, activation
         )
-        scale = scales.weight_scale(numbers, axis, fmt, self._carrier, floor)
-        return _Weight(str(value.name), numbers, axis, scale, _dtype(value), bias)
+        # the parts of a split scale are rounded to the carrier, not their product
+        carrier = np.dtype(np.float32) if split else self._carrier
+        scale = scales.weight_scale(numbers, axis, fmt, carrier, floor)
+        return _Weight(str(value.name), numbers, axis, scale, split, _dtype(value), bias)
 
     def _store(self, node: ir.Node, weight: _Weight, scale: Scale, stored: Scale) -> None:
         """Codes under `scale`, dequantized with `stored`: the same, or the common part of it."""
@@ -156,10 +160,6 @@ class Writer:
             dq.attributes["axis"] = ir.AttrInt64("axis", axis)
         self._graph.insert_before(self._first, dq)  # ahead of every node that may read it
         return dq.outputs[0]
-
-    def _is_splittable(self, node: ir.Node, weight: _Weight) -> bool:
-        movable = weight.bias is not None or not operands.has_bias(node)
-        return weight.axis is not None and node.op_type in self._rules.split_scale and movable
 
     def _scale_behind(self, node: ir.Node, weight: _Weight, ratio: np.ndarray) -> None:
         """Multiply the node's result by `ratio` [channels] and add its bias there."""

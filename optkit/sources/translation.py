@@ -2,8 +2,7 @@
 
 The exporter's own optimiser stays off, so that BatchNorm and all else that the model has is there
 for `optkit.fusion` to fold or decline, and to log. Only what the exporter itself adds is settled
-here: sequences, which TensorRT refuses; shapes that torch knew and the graph recomputes; biases of
-zeros.
+here: sequences, which TensorRT refuses, and biases of zeros.
 
 Names: a node is called after its module ("blocks.0.attention.qkv/MatMul"), a weight after its
 parameter even when it is stored transposed, a dynamic axis as in the recipe.
@@ -94,7 +93,6 @@ def _settle(model: ir.Model) -> ir.Model:
     settled: ir.Model = rewriter.rewrite(
         model,
         [
-            rules.materialize_reshape_shape_rule,
             rules.remove_optional_bias_from_conv_rule,
             rules.remove_optional_bias_from_conv_transpose_rule,
         ],

@@ -42,7 +42,6 @@ RULES = {
         split_scale=OPS,
     ),
 }
-SCALE_DTYPE = {"cpu": np.float32, "gpu": np.float16}
 
 RESIDUAL = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[N,3,12,12] x, float[24,3,3,3] w_stem, float[24] b_stem, float[24,24,3,3] w_1,
@@ -156,13 +155,13 @@ class Workshop:
     def quantize(
         self,
         model: ir.Model,
-        kind: str,
+        kind: str | PlacementRules,
         *,
         method: Method = "minmax",
         carrier: ir.Model | None = None,
     ) -> tuple[ir.Model, Assignment, QuantLog]:
         """Calibrate `model` and quantize a copy of it (or of `carrier`, its FP16 cast)."""
-        rules = RULES[kind]
+        rules = kind if isinstance(kind, PlacementRules) else RULES[kind]
         assignment = assign(model, PRECISIONS["int8"], rules, "fp32")
         statistics = self.statistics(model, taps(model, assignment, rules))
         quantized = (carrier or model).clone()
@@ -173,7 +172,7 @@ class Workshop:
             rules,
             method=method,
             percentile=99.0,
-            scale_dtype=SCALE_DTYPE[kind],
+            scale_dtype=np.float16 if rules.activation.symmetric else np.float32,
         )
         return quantized, assignment, log
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from optkit import content, graph
-from optkit.errors import ExportFailed, InputRefused, UsageError
+from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
 from optkit.recipe import InputSpec
 from optkit.runtime import AxisRange, TensorInfo, backend
 from optkit.sources import torch_module
@@ -255,6 +255,23 @@ def test_failures_name_module_line_and_remedy(
     assert hint in str(caught.value.hint)
     assert line is None or str(caught.value.where).endswith(line)
     assert not (tmp_path / "m.onnx").exists()
+
+
+def test_exporter_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    export(nn.Linear(3, 2), tmp_path / "m.onnx", spec("x", "batch", 3))
+    with pytest.raises(ExportFailed):
+        export(Inner(decides), tmp_path / "n.onnx", spec("x", "batch", 3))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("absent", ["torch", "onnxscript"])
+def test_missing_toolchain_names_the_extra(
+    absent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, absent, None)
+    with pytest.raises(ToolchainMissing, match=absent) as caught:
+        export(nn.Linear(3, 2), tmp_path / "m.onnx", spec("x", "batch", 3))
+    assert "optkit[torch]" in str(caught.value.hint)
 
 
 def test_output_that_differs_from_torch_is_refused(tmp_path: Path) -> None:
