@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from optkit import errors
-from optkit.errors import WorkerFailed
+from optkit.errors import StorageError, WorkerFailed
 
 RESULT_SCHEMA = "optkit.worker/v1"
 _TICK_SECONDS = 0.05
@@ -71,8 +71,8 @@ def run(
 
     `scratch_root`: where the child's private working folder is made (and removed).
 
-    Raises WorkerFailed with the verdict crashed, timeout, oom or output, or whatever OptkitError
-    the step itself raised. No process of the task outlives the call.
+    Raises WorkerFailed with the verdict crashed, timeout, oom or output, StorageError when the disk
+    has no room for the result, or whatever OptkitError the step itself raised. No process of the task outlives the call.
     """
     if scratch_root is not None:
         scratch_root.mkdir(parents=True, exist_ok=True)
@@ -264,6 +264,12 @@ def _verdict(
     ):
         meta: dict[str, Any] = answer["meta"]
         return meta
+    if child.returncode == os.EX_IOERR:
+        raise StorageError(
+            f"the result of step {step!r} could not be written",
+            where=str(result.parent),
+            hint="free some space (`optkit cache gc`), then run the same command again",
+        )
     raise WorkerFailed(
         f"step {step!r} {_how(child.returncode)}",
         verdict="crashed",

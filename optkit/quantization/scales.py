@@ -70,12 +70,14 @@ def bias_scale(activation: Scale, weight: Scale) -> Scale:
 
 
 def common_scale(parts: Sequence[np.ndarray], carrier: np.dtype | type) -> Scale:
-    """g, rank 0: the mean of all these per-channel scales (1 if there are none). With `ratio` it
-    says s = g * r, so that a kernel sees one scale and codes still use each channel's range. Where
-    the carrier clamps g nothing is lost: the ratios make up for it."""
-    every = np.concatenate([np.empty(0, np.float32), *parts])
-    mean = every.mean(dtype=np.float64) if every.size else np.float64(1)
-    scale, _ = _carried(np.asarray(mean), carrier)
+    """g, rank 0: the least of all these per-channel scales (1 if there are none). With `ratio` it
+    says s = g * r, so that a kernel sees one scale and codes still use each channel's range.
+
+    The least, because the kernel writes y / r in half precision: with r >= 1 that stays in range
+    wherever y does. Where the carrier clamps g the ratios make up for it.
+    """
+    least = min((float(part.min()) for part in parts if part.size), default=1.0)
+    scale, _ = _carried(np.asarray(least), carrier)
     return Scale(scale, np.zeros((), np.int8), 0)
 
 
