@@ -133,6 +133,7 @@ def told_as(error: Exception, *, verbose: bool) -> OptkitError:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if not isinstance(error, OSError):
         return OptkitError(f"{type(error).__name__}: {error}", hint="a bug; --verbose shows where")
+    _settle_stdout()  # it may be what failed
     try:
         with storage_errors(Path("optkit")):
             raise error
@@ -167,14 +168,22 @@ def put(text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except (OSError, ValueError, AttributeError) as error:  # closed pipe, full disk, no fd 1 at all
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _settle_stdout()
         reason = error.strerror if isinstance(error, OSError) else "it is closed"
         raise StorageError(
             f"the result could not be written: {reason}",
             where="stdout",
             hint="finished work is kept; run the same command with an open stdout",
         ) from error
+
+
+def _settle_stdout() -> None:
+    """What cannot be written to stdout is not tried again when the process ends."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:

@@ -72,7 +72,8 @@ def run(
     `scratch_root`: where the child's private working folder is made (and removed).
 
     Raises WorkerFailed with the verdict crashed, timeout, oom or output, StorageError when the disk
-    has no room for the result, or whatever OptkitError the step itself raised. No process of the task outlives the call.
+    has no room for the result, or whatever OptkitError the step itself raised. No process of the
+    task outlives the call.
     """
     if scratch_root is not None:
         scratch_root.mkdir(parents=True, exist_ok=True)

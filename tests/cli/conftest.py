@@ -126,6 +126,19 @@ def optkit_apart() -> Optkit:
     return run
 
 
+@pytest.fixture
+def optkit_started() -> Callable[..., subprocess.Popen[str]]:
+    """`optkit …` as a process of its own that is still running."""
+
+    def start(*argv: object, cwd: Path, cache: Path, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *map(str, argv)], cwd=cwd, env=environment(cache), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        )  # fmt: skip
+
+    return start
+
+
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
     """A folder that all workers of one test run share; the store in it is safe for that."""
     base = factory.getbasetemp()
@@ -236,8 +249,25 @@ def weights() -> dict[str, np.ndarray]:
 @pytest.fixture
 def project(tmp_path: Path, weights: dict[str, np.ndarray]) -> Path:
     """A user's folder: model, calibration source, task, and the recipe optkit.yaml."""
-    folder = tmp_path / "project"
-    folder.mkdir()
+    return write_project(tmp_path / "project", weights)
+
+
+@pytest.fixture(scope="session")
+def small(
+    store: Path, weights: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same for tests that leave it as it is, built for `cpu` in int8, all steps in `store`."""
+    folder = write_project(tmp_path_factory.mktemp("small") / "project", weights)
+    done = subprocess.run(
+        [*COMMAND, "build", "--target", "cpu", "--json"],
+        cwd=folder, env=environment(store), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def write_project(folder: Path, weights: Mapping[str, np.ndarray]) -> Path:
+    folder.mkdir(parents=True)
     onnx.save(small_model(weights), folder / "small.onnx")
     np.savez(folder / "weights.npz", **weights)
     (folder / "source.py").write_text(SOURCE)

@@ -34,7 +34,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def workers() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "optkit.worker" in child.cmdline()]
 
 
 def test_runs_elsewhere_and_leaves_nothing(model: Path, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def build(
         },
         cast={"half_nodes": 120, "islands": {name("norm/Pow"): "overflows half precision"}},
         quantization={
-            "nodes": [{"node": node, "activation": name(f"{node}_x")} for node in nodes],
+            "nodes": {node: {"activation": name(f"{node}_x")} for node in nodes},
             "activations": {
                 name(f"{node}_x"): {"low": -3.2, "high": 3.1, "clipped": 0.0004} for node in nodes
             },
