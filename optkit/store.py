@@ -341,6 +341,8 @@ def _read(path: Path, key: str) -> Entry:
 
 
 def _verify(entry: Entry) -> None:
+    if entry.path.is_symlink() or (entry.path / _ENTRY).is_symlink():
+        raise IntegrityError("it is a link")
     present = {
         p.relative_to(entry.path).as_posix()
         for p in entry.path.rglob("*")

@@ -10,6 +10,7 @@ The command line is a thin skin over this module: it parses, calls, prints.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,40 +111,43 @@ def resolve(
     recipe: str | Path | Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     shapes: Mapping[str, str | None] | None = None,
+    runner: Runner | None = None,
 ) -> Recipe:
     """The recipe that MODEL, --recipe, --set and the shape options mean together.
 
     Without `recipe`: the one in the model's folder, else the project's, else (with a model) one
-    that says nothing but the model. Raises UsageError when there is neither model nor recipe.
+    that says nothing but the model. `runner`: reads an ONNX model's own inputs, where `shapes` are
+    given for inputs that no recipe declares. Raises UsageError when there is neither model nor
+    recipe.
     """
-    folder = Path(model) if model is not None and Path(model).is_dir() else None
     if isinstance(recipe, Mapping):
-        found = Recipe.from_dict(recipe)
+        found = Recipe.from_dict(recipe, model=model)
     elif recipe is not None:
-        found = Recipe.load(content.find_recipe(str(recipe)))
-    elif folder is not None:
-        found, model = Recipe.load(content.find_recipe(str(folder))), None
+        found = Recipe.load(content.find_recipe(str(recipe)), model)
+    elif model is not None and Path(model).is_dir():
+        found = Recipe.load(Path(model) / content.PROJECT_RECIPE)
+    elif model is not None:
+        found = Recipe.for_model(model)
     else:
-        default = content.default_recipe(Path.cwd()) if model is None else None
-        if default is not None:
-            found = Recipe.load(default)
-        elif model is not None:
-            found, model = Recipe.for_model(model), None
-        else:
+        default = content.default_recipe(Path.cwd())
+        if default is None:
             raise UsageError(
                 "no model and no recipe",
                 where="command line",
                 hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`)",
             )
-    if model is not None:
-        found = found.with_model(model)
+        found = Recipe.load(default)
     found = found.with_overrides(overrides)
     given = shapes or {}
     if not any(given.values()):
         return found
+    own = None
+    if not found.inputs and runner is not None and found.source and found.source.kind == "onnx":
+        own = {info.name: info.shape for info in pipeline.signature(found, runner)}
     return found.with_shapes(
-        min=given.get("min"), opt=given.get("opt"), max=given.get("max"), all=given.get("all")
-    )
+        min=given.get("min"), opt=given.get("opt"), max=given.get("max"), all=given.get("all"),
+        inputs=own,
+    )  # fmt: skip
 
 
 def pair(target: str, precision: str) -> tuple[Target, str]:
@@ -209,9 +213,11 @@ def _build(
 
 def rehearse(*, recipe: Recipe, target: str, precision: str, cache: Path | None) -> list[Line]:
     """The steps of a build, which are in the store already, and what the others took before."""
-    rehearsal = Rehearsal(open_store(cache), Limits(available_memory() // 2))
     job = Job(recipe, *pair(target, precision), code=Path.cwd())
-    pipeline.run(job, rehearsal, pipeline.BUILD)
+    limits = Limits(available_memory() // 2)
+    with tempfile.TemporaryDirectory() as folder:
+        rehearsal = Rehearsal(open_store(cache), limits, Path(folder) / "objects")
+        pipeline.run(job, rehearsal, pipeline.BUILD)
     return rehearsal.lines
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
-from optkit import graph
 from optkit.runtime import FusedLayer, Landing, LandingRow
+
+if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
+    import onnx_ir as ir
 
 # dtypes that count as having landed, by precision name
 _LANDED = {"int8": ("int8", "uint8")}
@@ -17,6 +18,8 @@ _LANDED = {"int8": ("int8", "uint8")}
 
 def products(model: ir.Model) -> dict[str, ir.Node]:
     """The nodes that multiply (Conv, MatMul, Gemm, ...), by name."""
+    from optkit import graph
+
     return {str(n.name): n for n in model.graph.all_nodes() if n.op_type in graph.WEIGHTED}
 
 
@@ -24,6 +27,8 @@ def landing(
     layers: Sequence[FusedLayer], nodes: Mapping[str, ir.Node], planned: Mapping[str, str]
 ) -> Landing:
     """Compare. `nodes`: from `products`; `planned`: node name → precision name, quantized ones."""
+    from optkit import graph
+
     home = {node: layer for layer in layers for node in layer.products}
     rows = tuple(_row(name, nodes[name].op_type, planned[name], home) for name in planned)
     activations = tuple(

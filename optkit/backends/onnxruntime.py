@@ -16,12 +16,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-import onnx_ir as ir
 
-from optkit import graph
 from optkit.backends.landing import landing, products
 from optkit.backends.profile import batch, profile
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
@@ -39,6 +37,9 @@ from optkit.runtime import (
     TensorInfo,
 )
 from optkit.target import Target, cpu
+
+if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
+    import onnx_ir as ir
 
 Level = Literal["all", "extended", "basic", "none"]
 
@@ -135,6 +136,8 @@ class OnnxRuntime:
 
         Raises ToolchainMissing or InputRefused (names the node).
         """
+        from optkit import graph
+
         loaded = graph.load(model)
         file = out / f"{self.name}.onnx"
         data = {model.parent / name for name in _external_files(loaded)}
@@ -252,6 +255,8 @@ def _kernels(
     model: Path, shapes: Mapping[str, tuple[int, ...]], nodes: Mapping[str, ir.Node]
 ) -> tuple[FusedLayer, ...]:
     """Load, run once on zeros of these shapes, and read what ran. `nodes`: those that multiply."""
+    from optkit import graph
+
     with tempfile.TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
         options = _options(None, False, "all")
@@ -342,6 +347,8 @@ class _Origins:
 
     @classmethod
     def of(cls, nodes: Mapping[str, ir.Node]) -> Self:
+        from optkit import graph
+
         model_nodes = next(iter(nodes.values())).graph if nodes else ()
         weights: dict[str, list[str]] = {}
         for name, node in nodes.items():
@@ -372,6 +379,8 @@ def _results(node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def _external_files(model: ir.Model) -> set[str]:
+    import onnx_ir as ir
+
     tensors = (v.const_value for g in model.graphs() for v in g.initializers.values())
     return {str(t.location) for t in tensors if isinstance(t, ir.ExternalTensor)}
 

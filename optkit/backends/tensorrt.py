@@ -22,7 +22,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from optkit import graph
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import HEADER, parse_layers, parse_memory
 from optkit.backends.profile import Profile, batch, profile
@@ -123,6 +122,8 @@ class TensorRT:
         Raises ToolchainMissing, InputRefused (names the node), Impossible (the hardware lacks a
         dtype) or WorkerFailed (out of memory). What `progress` raises cancels the build.
         """
+        from optkit import graph
+
         nodes = products(graph.load(model))
         at_opt = {name: (opt, opt, opt) for name, (_, opt, _) in spec.profile.items()}
         parts = 1 if at_opt == spec.profile else 2

@@ -179,7 +179,7 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
             "steps": [
                 asdict(line)
                 for line in api.rehearse(
-                    recipe=options.recipe(request),
+                    recipe=options.recipe(request, dry=True),
                     target=target,
                     precision=precision,
                     cache=request.cache,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -122,13 +123,23 @@ def gather(options: dict[str, Any]) -> Request:
     return Request(shapes=shapes, **{name: options.pop(name) for name in names if name in options})
 
 
-def recipe(request: Request) -> Recipe:
-    """The recipe that the shared options mean together."""
+def recipe(request: Request, *, dry: bool = False) -> Recipe:
+    """The recipe that the shared options mean together. Shapes may need the model to be read,
+    which is kept in the store, unless `dry`."""
     from optkit import api
 
-    return api.resolve(
-        request.model, recipe=request.recipe, overrides=request.overrides, shapes=request.shapes
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        ears, cache = request.terminal(), Path(folder) if dry else request.cache
+        try:
+            return api.resolve(
+                request.model,
+                recipe=request.recipe,
+                overrides=request.overrides,
+                shapes=request.shapes,
+                runner=runner(replace(request, cache=cache), ears),
+            )
+        finally:
+            ears.close()
 
 
 def runner(request: Request, terminal: Terminal) -> Runner:

@@ -45,10 +45,12 @@ class Line:
 
 @dataclass
 class Rehearsal:
-    """Has a Runner's `step` and `step_reading_code`, and runs nothing."""
+    """Has a Runner's `step` and `step_reading_code`, and runs nothing. `objects`: a passing folder
+    for the copies of foreign files, which have to be checked and hashed."""
 
     store: Store
     limits: Limits
+    objects: Path
     lines: list[Line] = field(default_factory=list)
     _history: dict[str, list[tuple[float, int]]] | None = None
 

@@ -62,7 +62,8 @@ class Steps(Protocol):
     """What the pipeline needs of a Runner, or of a Rehearsal."""
 
     @property
-    def store(self) -> Store: ...
+    def objects(self) -> Path:
+        """Where foreign files are staged."""
 
     @property
     def limits(self) -> Limits: ...
@@ -120,6 +121,10 @@ class Runner:
     listener: Listener
     carry: Callable[..., dict[str, Any]] = local.run
     records: list[Record] = field(default_factory=list)
+
+    @property
+    def objects(self) -> Path:
+        return self.store.objects
 
     def step(
         self,

@@ -19,10 +19,10 @@ from typing import Any
 
 from optkit import precision as precisions
 from optkit import runtime, store
-from optkit.errors import Impossible, InputRefused, ToolchainMissing
+from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.runner import Input, Made, Steps, installed
 from optkit.recipe import Recipe
-from optkit.runtime import BuildSpec, Evidence, TensorInfo
+from optkit.runtime import AxisRange, BuildSpec, Evidence, TensorInfo
 from optkit.steps import GRAPH, SIMULATION, STEPS
 from optkit.target import Target
 
@@ -61,12 +61,6 @@ class Job:
     def name(self) -> str:
         return f"{self.recipe.name}-{self.target.name}-{self.precision}"
 
-    @property
-    def batch(self) -> int | None:
-        """The batch size that is tuned for; None for a model without such an axis."""
-        axis = self.recipe.axis_ranges().get("batch")
-        return axis.opt if axis else None
-
 
 @dataclass
 class Build:
@@ -82,8 +76,26 @@ class Build:
     entries: dict[str, Made] = field(default_factory=dict)
 
     @property
+    def batch_axis(self) -> int | str | None:
+        """Axis 0 of the first input, its name or its fixed size; None: no input has axes."""
+        return next((info.shape[0] for info in self.inputs if info.shape), None)
+
+    @property
+    def batches(self) -> AxisRange | None:
+        """The batch sizes that are built for."""
+        axis = self.batch_axis
+        if isinstance(axis, int):
+            return AxisRange(axis, axis, axis)
+        return self.job.recipe.axis_ranges().get(axis or "")
+
+    @property
+    def batch(self) -> int | None:
+        """The batch size that is tuned for."""
+        return self.batches.opt if self.batches else None
+
+    @property
     def compiler(self) -> str:
-        """The backend whose engine this is about: the one that compiles here, or the pending one."""
+        """The backend whose engine this is about: which compiles here, or else is pending."""
         return self.backend or self.pending[0]
 
     @property
@@ -113,6 +125,12 @@ def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:
     for stage in stages:
         stage(made, runner)
     return made
+
+
+def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:
+    """The inputs of an ONNX model as it has them itself, where the recipe declares none."""
+    entry = _export(recipe, None, runner)
+    return _infos(entry.meta["inputs"])
 
 
 def check(job: Job) -> Build:
@@ -152,11 +170,25 @@ def export(made: Build, runner: Steps) -> None:
             STEPS["adopt"].kind, "adopt the exported graph", {"model": job.graph}, {}
         )
     else:
-        entry = _export(job, runner)
+        entry = _export(job.recipe, job.code, runner)
     made.entries["source"] = entry
     declared = [[name, part.dtype, part.shape] for name, part in job.recipe.inputs.items()]
     made.inputs = _infos(entry.meta.get("inputs", declared))
     made.outputs = _infos(entry.meta.get("outputs", []))
+
+
+def bound(made: Build, runner: Steps) -> None:
+    """Every dynamic axis must have a range before anything is tuned for it. Raises UsageError."""
+    ranges = made.job.recipe.axis_ranges()
+    for info in made.inputs:
+        for size in info.shape:
+            if isinstance(size, str) and size not in ranges:
+                raise UsageError(
+                    f"the sizes of its dynamic axis {size!r} are not known",
+                    where=f"input {info.name!r}",
+                    hint="give --min-shapes, --opt-shapes and --max-shapes, or in the recipe "
+                    f"axes: {{{size}: {{min: 1, opt: 8, max: 32}}}}",
+                )
 
 
 def fuse(made: Build, runner: Steps) -> None:
@@ -208,7 +240,7 @@ def quantize(made: Build, runner: Steps) -> None:
         STEPS["calibrate"].kind,
         "calibrate",
         {"graph": fused, "samples": made.entries["calibration"]},
-        {"precision": job.precision, "batch": job.batch and settings["batch"],
+        {"precision": job.precision, "batch": _calibration_batch(made),
          "families": [rule.to_json() for rule in rules.values()]},
         {"memory": runner.limits.memory_bytes},
     )  # fmt: skip
@@ -252,7 +284,7 @@ def evaluate(made: Build, runner: Steps) -> None:
         "reference": (reference, GRAPH, Evidence.SIMULATED),
     }
     for role, (graph, file, evidence) in roles.items():
-        params = {"file": file, "batch": made.job.batch, "evidence": evidence}
+        params = {"file": file, "batch": made.batch, "evidence": evidence}
         if samples is not None:
             task, here = _task(made, samples)
             entries[f"{role}_score"] = runner.step(
@@ -273,7 +305,8 @@ def evaluate(made: Build, runner: Steps) -> None:
 def time(made: Build, runner: Steps) -> None:
     """Latency: measured beside the baseline where the target is this machine, else predicted."""
     bench, entries = made.job.recipe.bench, made.entries
-    batches = sorted({*bench.batches, made.job.batch}) if made.job.batch else [1]
+    span = made.batches or AxisRange(1, 1, 1)
+    batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
     if made.measured:
         entries["latency"] = runner.step(
             STEPS["bench"].kind,
@@ -298,7 +331,7 @@ def time(made: Build, runner: Steps) -> None:
             # without an engine, a quantized graph is its carrier graph and the plan
             {"graph": entries[graph if compiled or not quantized else "baseline"]},
             {"name": made.job.target.name, "target": made.job.target.fingerprint(), "axes": sizes,
-             "batch": made.job.batch or 1, "engine": compiled and compiled.meta.get("engine"),
+             "batch": span.opt, "engine": compiled and compiled.meta.get("engine"),
              "planned": planned if quantized else {},
              "carrier": made.baseline_precision if quantized else precision},
         )  # fmt: skip
@@ -309,8 +342,8 @@ Stage = Callable[[Build, Steps], None]
 EXPORT: tuple[Stage, ...] = (export,)
 FUSE: tuple[Stage, ...] = (export, fuse)
 QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, carry, quantize)
-COMPILE: tuple[Stage, ...] = (*QUANTIZE, compile_)
-EVAL: tuple[Stage, ...] = (*QUANTIZE, evaluate)
+COMPILE: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], compile_)
+EVAL: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
 BUILD: tuple[Stage, ...] = (*COMPILE, evaluate, time)
 
@@ -346,6 +379,12 @@ def calibration_of(recipe: Recipe) -> dict[str, Any]:
     return {"method": found.method, "percentile": found.percentile, "batch": found.batch}
 
 
+def _calibration_batch(made: Build) -> int | None:
+    """Samples per run of the graph; None, as they were written, where its batch size is fixed."""
+    found: int = calibration_of(made.job.recipe)["batch"]
+    return found if isinstance(made.batch_axis, str) else None
+
+
 def _check_toolchain(job: Job, here: str | None) -> None:
     """Every distribution the chain will need, by name only: nothing is imported."""
     both = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
@@ -370,18 +409,18 @@ def _check_toolchain(job: Job, here: str | None) -> None:
             )
 
 
-def _export(job: Job, runner: Steps) -> Made:
+def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
     from optkit import stage
 
-    source, objects = job.recipe.source, runner.store.objects
+    source, objects = settings.source, runner.objects
     if source is None:
         raise InputRefused(
-            "no model", where=job.recipe.name, hint="name MODEL, or `model:` in the recipe"
+            "no model", where=settings.name, hint="name MODEL, or `model:` in the recipe"
         )
-    recipe = job.recipe.to_json()
-    described = job.recipe.describe()
+    recipe = settings.to_json()
+    described = settings.describe()
     params = {"kind": source.kind, "inputs": described, "axes": recipe["axes"]}
-    label = f"export {job.recipe.name}"
+    label = f"export {settings.name}"
     where = source.place.path if source.place is not None else None
     if source.kind == "onnx" and where is not None:
         model = stage.stage_onnx(where, objects)
@@ -399,7 +438,7 @@ def _export(job: Job, runner: Steps) -> Made:
         "file": None if where is None else str(where),
         "module": source.module,
         "attribute": source.attribute,
-        "code": None if job.code is None else str(job.code),
+        "code": None if code is None else str(code),
     }
     place = str(here["file"] or here["code"])
     return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here, place=place)

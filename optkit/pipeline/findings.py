@@ -136,7 +136,7 @@ def _sides(
             compiled,
             evidence if compiled else Evidence.PENDING,
             _note(made, backend),
-            _at(times[latency], made.job.batch),
+            _at(times[latency], made.batch),
             scores.get(role),
         )
 

@@ -84,6 +84,13 @@ class _Origin:
     def is_given(self, path: KeyPath) -> bool:
         return any(path[:end] in self.given for end in range(1, len(path) + 1))
 
+    def modelled(self, model: str | None) -> _Origin:
+        """With that model in place of the one that is named; None changes nothing."""
+        if model is None or not isinstance(self.data, dict):  # what is no mapping is refused later
+            return self
+        key = "path" if model.endswith((".onnx", ".pt2")) else "factory"
+        return self.put(("model",), {key: model}, f"MODEL {model}")
+
     def put(self, path: KeyPath, value: Any, where: str) -> _Origin:
         """With `value` at `path`, as given by the option `where`. Missing sections are created."""
         data = copy.deepcopy(self.data)
@@ -118,32 +125,35 @@ class Recipe(Part):
     _places: dict[str, Place] = PrivateAttr()
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a YAML recipe. Raises RecipeError with file, line and column."""
+    def load(cls, path: str | Path, model: str | None = None) -> Self:
+        """Read a YAML recipe, with `model` (see `with_model`) instead of the one it names, which
+        then need not exist. Raises RecipeError with file, line and column."""
         path = Path(path)
         if not path.is_file():
             raise RecipeError("no such recipe", where=str(path), hint="`optkit init` writes one")
         with path.open("rb") as file:
             parsed = document.parse(file.read(document.MAX_BYTES + 1), str(path))
         base = path.resolve().parent
-        return cls._build(_Origin(parsed.data, str(path), base, parsed.marks))
+        return cls._build(_Origin(parsed.data, str(path), base, parsed.marks).modelled(model))
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], base: Path | None = None) -> Self:
-        """A recipe from plain data; files are relative to `base` (default: the current folder)."""
+    def from_dict(
+        cls, data: Mapping[str, Any], base: Path | None = None, model: str | None = None
+    ) -> Self:
+        """A recipe from plain data; files are relative to `base` (default: the current folder).
+        `model` as for `load`."""
         base = (base or Path.cwd()).resolve()
-        return cls._build(_Origin(copy.deepcopy(dict(data)), "recipe", base))
+        return cls._build(_Origin(copy.deepcopy(dict(data)), "recipe", base).modelled(model))
 
     @classmethod
     def for_model(cls, model: str) -> Self:
         """A recipe that says nothing but the model, which gives its name."""
-        return cls.from_dict({"name": content.model_name(model)}).with_model(model)
+        return cls.from_dict({"name": content.model_name(model)}, model=model)
 
     def with_model(self, model: str) -> Self:
         """With `model` instead of the recipe's: "file.py:factory", "package.module:factory",
         "x.onnx" or "x.pt2", relative to the current folder. Raises RecipeError."""
-        key = "path" if model.endswith((".onnx", ".pt2")) else "factory"
-        return self._build(self._origin.put(("model",), {key: model}, f"MODEL {model}"))
+        return self._build(self._origin.modelled(model))
 
     def with_overrides(self, texts: Iterable[str]) -> Self:
         """With `key.path=value` settings on top, each value in YAML. Raises RecipeError whose
@@ -428,6 +438,7 @@ def _told(error: ValidationError, origin: _Origin) -> RecipeError:
         text = f"{value!r} is not one of {problem['ctx']['expected']}"
     elif kind == "value_error":
         text = str(problem["ctx"]["error"])
+        hint = "give min, opt and max, min ≤ opt ≤ max" if path[:1] == ("axes",) else hint
     else:
         text = f"{problem['msg'][0].lower()}{problem['msg'][1:]}, not {repr(value)[:60]}"
     text = f"{_dotted(path)}: {text}" if path else text

@@ -81,9 +81,7 @@ def environment(cache: Path | None, **changes: str | None) -> dict[str, str]:
 
 
 @pytest.fixture
-def optkit_here(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Optkit:
+def optkit_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Optkit:
     """`optkit …` in this process."""
 
     def run(*argv: object, cwd: Path | None = None, cache: Path | None = None) -> Ran:

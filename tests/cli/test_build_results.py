@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from optkit.artifact import Artifact
-from optkit.report.result import failed
 from optkit.errors import UsageError
+from optkit.report.result import failed
 
 Optkit = Callable[..., Any]
 
@@ -64,6 +65,33 @@ def test_the_second_run_does_nothing(build: Optkit, built: Path, tmp_path: Path)
     assert digests[0] == digests[1]
 
 
+WITHOUT_WORK = """\
+import subprocess, sys
+
+def refuse(*args, **kwargs):
+    raise AssertionError(f"a worker was started: {args}")
+
+subprocess.Popen = refuse
+from optkit.cli import main
+try:
+    main()
+finally:
+    heavy = {"torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "tensorrt", "tensorrt_rtx"}
+    sys.stderr.write(f"loaded: {sorted(heavy & sys.modules.keys())}\\n")
+"""
+
+
+def test_a_full_hit_starts_no_worker_and_loads_no_toolchain(
+    optkit_apart: Optkit, built: Path, store: Path, tmp_path: Path
+) -> None:
+    line = ["build", "--target", "l4", "--precision", "int8", "--json", "--out", tmp_path]
+    done = optkit_apart(*line, cache=store, command=[sys.executable, "-c", WITHOUT_WORK])
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "digits-vit-l4-int8/report.json").read_text())
+    assert done.result["cache_hits"] == len(report["provenance"]["steps"])
+    assert "loaded: []" in done.err
+
+
 @pytest.mark.parametrize(
     ("limit", "options", "code", "status", "verdict"),
     [
@@ -87,9 +115,7 @@ def test_the_gate_decides_the_exit_code_and_the_artifact_is_written_anyway(
     assert verdict in (artifact.path / "report.md").read_text()
 
 
-def test_a_target_that_nothing_here_compiles_for_is_pending(
-    build: Optkit, tmp_path: Path
-) -> None:
+def test_a_target_that_nothing_here_compiles_for_is_pending(build: Optkit, tmp_path: Path) -> None:
     done = build("--target", "h100", "--precision", "int8", "--json")
     result = done.result
     place = tmp_path / "out/digits-vit-h100-sxm-int8"

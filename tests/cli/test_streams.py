@@ -1,4 +1,4 @@
-"""Streams, terminals and signals: what a shell, a pipeline and an impatient user do to a command."""
+"""Streams, terminals and signals: what a shell, a pipeline and an impatient user do to it."""
 
 from __future__ import annotations
 
@@ -158,6 +158,8 @@ def test_a_signal_in_mid_build_leaves_no_process_and_the_same_command_goes_on(
     assert alive(cache) == []
     assert not any((cache / "tmp").iterdir())
     assert [path.name for path in (project / "artifacts").iterdir()] == [".gitignore"]
+    if group:
+        return  # what follows is the same, and takes its time
     (project / "go").touch()
     done = optkit_apart(*line, cwd=project, cache=cache)
     assert done.code == 0, done.err

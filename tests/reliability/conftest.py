@@ -1,0 +1,210 @@
+"""The demo build as a command, an undisturbed one to compare with, and what no build may leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from filelock import FileLock
+
+from optkit.artifact import Artifact
+from optkit.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "digits-vit-l4-int8"
+BUILD = ("build", "--recipe", "digits-vit", "--target", "l4", "--precision", "int8", "--json")
+_OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
+_INHERITED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has ended: exit code, the object on stdout, the text on stderr."""
+
+    code: int
+    result: dict[str, Any]
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A store, a folder for artifacts and a TMPDIR of its own, in which the demo is built."""
+
+    cache: Path
+    out: Path
+    temporary: Path
+
+    @classmethod
+    def within(cls, folder: Path) -> Demo:
+        demo = cls(folder / "cache", folder / "artifacts", folder / "tmp")
+        demo.temporary.mkdir(parents=True)
+        return demo
+
+    @property
+    def store(self) -> Store:
+        return Store(self.cache)
+
+    @property
+    def artifact(self) -> Artifact:
+        """Every byte of it is compared."""
+        found = Artifact.load(self.out / NAME)
+        found.verify()
+        return found
+
+    def start(
+        self,
+        *command: str,
+        cwd: Path = ROOT,
+        env: dict[str, str] | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> subprocess.Popen[str]:
+        """`optkit` with these arguments; by default the build. `before` runs in the new process."""
+        arguments = command or (*BUILD, "--out", str(self.out))
+        environment = {k: os.environ[k] for k in _INHERITED if k in os.environ}
+        environment |= {
+            "PYTHONPATH": str(ROOT),
+            "OPTKIT_CACHE": str(self.cache),
+            "TMPDIR": str(self.temporary),
+            **(env or {}),
+        }
+        return subprocess.Popen(
+            [*_OPTKIT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            cwd=cwd,
+            env=environment,
+            preexec_fn=before,
+        )
+
+    def run(self, *command: str, **how: Any) -> Finished:
+        return ended(self.start(*command, **how))
+
+    def rebuilt(self) -> str:
+        """`manifest.digest` of a build that nothing disturbs."""
+        done = self.run()
+        assert done.code == 0, done.stderr
+        return self.artifact.digest
+
+    def entries(self) -> dict[str, str]:
+        """Key → step of everything in the store."""
+        return {key: step for key, step, *_ in self.store.entries()}
+
+    def assert_sound(self) -> None:
+        """No entry is torn, and what killed builds left behind is gone after a gc."""
+        _, corrupt = self.store.verify()
+        assert corrupt == []
+        self.store.gc(2**40)
+        left = [*self.cache.glob("tmp/*"), *self.cache.glob("quarantine/*")]
+        left += [path for path in self.cache.glob("reads/*") if path.suffix != ".json"]
+        assert left == []
+        assert list(self.temporary.iterdir()) == []
+        assert {path.name for path in self.out.iterdir()} <= {".gitignore", NAME}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An undisturbed cold build. Nobody writes into it."""
+
+    demo: Demo
+    digest: str
+    result: dict[str, Any]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Step → seconds of all its runs, and "total"."""
+        return self.result["seconds"]
+
+    def fork(self, folder: Path, *, without: Collection[str] = ()) -> Demo:
+        """A copy of the finished store in `folder`, where these steps are still to be done."""
+        demo = Demo.within(folder)
+        shutil.copytree(self.demo.cache, demo.cache)
+        for key, step in demo.entries().items():
+            if step in without:
+                shutil.rmtree(demo.cache / "steps" / key[:2] / key)
+        return demo
+
+    def keep_artifact(self, demo: Demo) -> None:
+        """The finished artifact stands in `demo` as an older one of the same name."""
+        shutil.copytree(self.demo.out, demo.out)
+
+
+def ended(process: subprocess.Popen[str]) -> Finished:
+    """Wait for a command of `Demo.start`."""
+    stdout, stderr = process.communicate(timeout=600)
+    return Finished(process.returncode, json.loads(stdout or "{}"), stderr)
+
+
+def workers_of(pid: int) -> list[int]:
+    """Processes that a build with this process id started, and theirs."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("OPTKIT_PARENT") == str(pid):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Built once, also when several test processes run at once."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "reference"
+    with FileLock(f"{folder}.lock"):
+        told = folder / "result.json"
+        if not told.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            done = Demo.within(folder).run()
+            assert done.code == 0, done.stderr
+            told.write_text(json.dumps(done.result))
+    demo = Demo(folder / "cache", folder / "artifacts", folder / "tmp")
+    return Reference(demo, demo.artifact.digest, json.loads(told.read_text()))
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Demo:
+    """An empty store."""
+    return Demo.within(tmp_path / "demo")
+
+
+@pytest.fixture
+def finish() -> Callable[[subprocess.Popen[str]], Finished]:
+    """Wait for a command that was started."""
+    return ended
+
+
+@pytest.fixture
+def workers() -> Callable[[int], list[int]]:
+    """The processes that came from a build, by the build's process id."""
+    return workers_of
+
+
+@pytest.fixture
+def kill() -> Callable[[subprocess.Popen[str]], None]:
+    """kill -9 of the command alone; its workers have to go by themselves."""
+
+    def kill(process: subprocess.Popen[str]) -> None:
+        process.kill()
+        process.communicate()
+        # three looks: a worker that was being started may show up now, only to end at once
+        deadline, quiet = time.monotonic() + 60, 0
+        while quiet < 3:
+            assert time.monotonic() < deadline, workers_of(process.pid)
+            time.sleep(0.1)
+            quiet = 0 if workers_of(process.pid) else quiet + 1
+
+    return kill

@@ -1,0 +1,282 @@
+"""A store that is damaged, used by several builds at once, or on a disk that is full."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optkit.store import digest_file
+
+if TYPE_CHECKING:
+    from tests.reliability.conftest import Demo, Finished, Reference
+
+    Finish = Callable[[subprocess.Popen[str]], Finished]
+
+KIB, MIB = 2**10, 2**20
+
+
+def flip(entry: Path, file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.chmod(0o644)
+    file.write_bytes(data)
+
+
+def truncate(entry: Path, file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def delete(entry: Path, file: Path) -> None:
+    file.unlink()
+
+
+def swap(entry: Path, file: Path) -> None:
+    """With the file of that name in another sound entry, which is not harmed."""
+    other = next(
+        path
+        for path in sorted(entry.parents[1].glob(f"*/*/{file.name}"))
+        if digest_file(path) != digest_file(file)
+    )
+    shutil.copyfile(other, file)
+
+
+def link(entry: Path, file: Path) -> None:
+    """To the very bytes it should hold: they are outside the store, where anything may happen."""
+    outside = entry.parents[2].parent / f"outside-{entry.name}"
+    file.rename(outside)
+    file.symlink_to(outside)
+
+
+CORRUPTIONS = (flip, truncate, delete, swap, link)
+
+
+def largest(entry: Path) -> Path:
+    return max((path for path in entry.iterdir()), key=lambda path: path.stat().st_size)
+
+
+def assert_rebuilt(demo: Demo, corrupt: int, digest: str) -> None:
+    done = demo.run()
+    assert done.code == 0, done.stderr
+    assert done.stderr.count("was corrupt") == corrupt
+    assert demo.artifact.digest == digest
+    assert len(list(demo.cache.glob("quarantine/*"))) == corrupt
+    demo.assert_sound()
+
+
+def test_corrupt_entries_are_rebuilt(reference: Reference, tmp_path: Path) -> None:
+    """Five kinds of damage, at entries that are made in about a second."""
+    demo = reference.fork(tmp_path)
+    steps = ("cast", "calibrate", "quantize", "fuse", "predict")
+    for corrupt, step in zip(CORRUPTIONS, steps, strict=True):
+        key = next(key for key, name in demo.entries().items() if name == step)
+        entry = demo.cache / "steps" / key[:2] / key
+        corrupt(entry, largest(entry))
+    assert_rebuilt(demo, len(steps), reference.digest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", range(len(CORRUPTIONS)))
+def test_every_damage_at_every_entry(shift: int, reference: Reference, tmp_path: Path) -> None:
+    """All entries are damaged at once, each in another way; five turns give each entry each way."""
+    demo = reference.fork(tmp_path)
+    entries = sorted(demo.entries())
+    places = [demo.cache / "steps" / key[:2] / key for key in entries]
+    for number, entry in enumerate(places):
+        CORRUPTIONS[(number + shift) % len(CORRUPTIONS)](entry, largest(entry))
+    assert_rebuilt(demo, len(entries), reference.digest)
+
+
+@pytest.mark.slow
+def test_the_rest_of_the_store_is_not_trusted_either(reference: Reference, tmp_path: Path) -> None:
+    """Staged weights, lists of what code read, locks, whole entries that are links or files."""
+    demo = reference.fork(tmp_path)
+    for path in demo.cache.glob("objects/*/*"):
+        flip(path.parent, path)
+    for path in demo.cache.glob("reads/*"):
+        truncate(path.parent, path)
+    for path in demo.cache.glob("locks/*"):
+        path.write_bytes(b"left by nobody")
+    by_step = {step: key for key, step in demo.entries().items()}
+    linked, filed = (demo.cache / "steps" / by_step[s][:2] / by_step[s] for s in ("cast", "fuse"))
+    shutil.rmtree(linked)
+    linked.symlink_to(tmp_path / "nowhere")
+    shutil.rmtree(filed)
+    filed.write_text("not a folder")
+    assert_rebuilt(demo, 2, reference.digest)
+
+
+def test_verify_tells_and_quarantines(reference: Reference, tmp_path: Path) -> None:
+    demo = reference.fork(tmp_path)
+    key = sorted(demo.entries())[0]
+    entry = demo.cache / "steps" / key[:2] / key
+    flip(entry, largest(entry))
+    for code, corrupt in ((7, [key]), (0, [])):
+        done = demo.run("cache", "verify", "--json")
+        assert (done.code, done.result["corrupt"]) == (code, corrupt)
+
+
+def starts(stderr: str) -> Counter[str]:
+    """Label → how often a worker was started for it."""
+    return Counter(re.findall(r"^ +\.\.\. ([^%\n]+)$", stderr, re.MULTILINE))
+
+
+def build_at_once(demo: Demo, count: int, finish: Finish) -> tuple[Counter[str], int]:
+    """Workers started by all builds together, and the hits they had."""
+    processes = [demo.start() for _ in range(count)]
+    done = [finish(process) for process in processes]
+    assert [one.code for one in done] == [0] * count, [one.stderr for one in done]
+    return (
+        sum((starts(one.stderr) for one in done), Counter()),
+        sum(one.result["cache_hits"] for one in done),
+    )
+
+
+def test_two_builds_at_once_do_the_rest_once(
+    reference: Reference, tmp_path: Path, finish: Finish
+) -> None:
+    demo = reference.fork(tmp_path, without=("cast", "quantize", "predict"))
+    started, hits = build_at_once(demo, 2, finish)
+    entries = len(reference.demo.entries())
+    assert started == {"cast to FP16": 1, "quantize to int8": 1, "predict latency": 2}
+    assert hits == 2 * entries - started.total()
+    assert demo.artifact.digest == reference.digest
+    demo.assert_sound()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_cold_builds_at_once_do_each_step_once(
+    count: int, demo: Demo, reference: Reference, finish: Finish
+) -> None:
+    started, hits = build_at_once(demo, count, finish)
+    entries = len(reference.demo.entries())
+    assert started.total() == len(demo.entries()) == entries
+    assert hits == (count - 1) * entries
+    assert demo.artifact.digest == reference.digest
+    demo.assert_sound()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """A disk of its own that can be made larger: disk(bytes) -> its folder."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options: str) -> bool:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    if not mount("size=64k"):
+        pytest.skip("mounting needs root; the file size limit is tested instead")
+
+    def sized(size: int) -> Path:
+        assert mount(f"remount,size={size}")
+        return folder
+
+    yield sized
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("step", ["fuse", pytest.param("compile", marks=pytest.mark.slow)])
+def test_the_disk_of_the_store_is_full(
+    step: str, reference: Reference, tmp_path: Path, disk: Callable[[int], Path]
+) -> None:
+    elsewhere = reference.fork(tmp_path / "elsewhere", without=(step,))
+    demo = replace(elsewhere, cache=disk(64 * MIB) / "cache")
+    shutil.copytree(elsewhere.cache, demo.cache)
+    weights = sum(path.stat().st_size for path in demo.cache.glob("objects/*/*"))
+    disk(used(demo.cache) + weights + 100 * KIB)  # the weights are copied in again
+    before = demo.entries()
+    assert_no_room(demo.run())
+    assert demo.entries() == before
+    assert list(demo.cache.glob("tmp/*")) == []
+    assert {path.name for path in demo.out.iterdir()} == {".gitignore"}
+    disk(64 * MIB)
+    assert demo.rebuilt() == reference.digest
+    demo.assert_sound()
+
+
+@pytest.mark.slow
+def test_a_disk_that_grows_step_by_step(
+    demo: Demo, reference: Reference, disk: Callable[[int], Path]
+) -> None:
+    """Full at one step after the other; each run goes on where the last one ended."""
+    demo = replace(demo, cache=disk(MIB) / "cache")
+    codes = []
+    for size in range(400 * KIB, 64 * MIB, 600 * KIB):
+        disk(size)
+        done = demo.run()
+        codes.append(done.code)
+        if done.code == 0:
+            break
+        assert_no_room(done)
+        assert demo.store.verify()[1] == []
+        assert list(demo.cache.glob("tmp/*")) == []
+        assert {path.name for path in demo.out.iterdir()} == {".gitignore"}
+    assert codes[-1] == 0 and len(codes) > 5
+    assert demo.artifact.digest == reference.digest
+    demo.assert_sound()
+
+
+def test_the_disk_of_the_artifact_is_full(
+    reference: Reference, tmp_path: Path, disk: Callable[[int], Path]
+) -> None:
+    """The older artifact of that name survives; nothing of the new one is there."""
+    demo = replace(reference.fork(tmp_path / "store"), out=disk(64 * MIB) / "artifacts")
+    reference.keep_artifact(demo)
+    older = demo.artifact.manifest
+    disk(used(demo.out) + MIB)
+    assert_no_room(demo.run())
+    assert demo.artifact.manifest == older
+    assert {path.name for path in demo.out.iterdir()} == {".gitignore", older.name}
+    assert used(demo.out) < sum(file.size for file in older.files.values()) + MIB
+    disk(64 * MIB)
+    assert demo.rebuilt() == reference.digest
+    assert demo.artifact.manifest != older  # it says how long it took, and that all were hits
+    demo.assert_sound()
+
+
+@pytest.mark.parametrize(
+    ("missing", "limit"),
+    [
+        pytest.param((), 200 * KIB, id="staging"),
+        pytest.param(("fuse",), 500 * KIB, id="graph"),
+        pytest.param(("compile",), MIB, id="engine", marks=pytest.mark.slow),
+        pytest.param((), MIB, id="artifact"),
+    ],
+)
+def test_no_file_may_grow_so_large(
+    missing: tuple[str, ...], limit: int, reference: Reference, tmp_path: Path
+) -> None:
+    """The other way in which writing fails half way, on any machine."""
+    demo = reference.fork(tmp_path, without=missing)
+    reference.keep_artifact(demo)
+    older, before = demo.artifact.manifest, demo.entries()
+    limits = (limit, resource.RLIM_INFINITY)
+    assert_no_room(demo.run(before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limits)))
+    assert demo.entries() == before
+    assert demo.artifact.manifest == older
+    demo.assert_sound()
+    assert demo.rebuilt() == reference.digest
+
+
+def assert_no_room(done: Finished) -> None:
+    assert done.code == 8, done.stderr
+    assert done.result["error"]["code"] == "storage"
+    assert done.result["error"]["where"] and done.result["error"]["hint"]
+
+
+def used(folder: Path) -> int:
+    """Bytes taken from the disk that the folder is on."""
+    disk = os.statvfs(folder)
+    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize

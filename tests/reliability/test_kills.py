@@ -1,0 +1,129 @@
+"""kill -9 of the demo build at any moment, then the same command again: the same digest."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.reliability.conftest import Demo, Finished, Reference
+
+    Kill = Callable[[subprocess.Popen[str]], None]
+    Finish = Callable[[subprocess.Popen[str]], Finished]
+
+# those of the build, in its order
+STEPS = ("export", "fuse", "collect", "cast", "calibrate", "quantize", "compile", "evaluate",
+         "compare", "predict")  # fmt: skip
+_STARTUP_SECONDS = 1.5  # of a build in which every step is a hit
+
+
+def killed(process: subprocess.Popen[str], seconds: float, kill: Kill) -> bool:
+    """Whether it still ran when its time was over."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        return True
+    return False
+
+
+def one_step_again(
+    reference: Reference, folder: Path, step: str, rng: random.Random, kill: Kill, finish: Finish
+) -> None:
+    """A build with one step to do is killed once, at any instant of its time."""
+    span = _STARTUP_SECONDS + reference.seconds[step]
+    for attempt in itertools.count():
+        demo = reference.fork(folder / str(attempt), without=(step,))
+        process = demo.start()
+        if killed(process, rng.uniform(0, span), kill):
+            break
+        assert finish(process).code == 0  # it was faster than its kill: another instant
+    assert demo.store.verify()[1] == []
+    assert demo.rebuilt() == reference.digest
+    demo.assert_sound()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_while_a_step_runs(
+    seed: int, reference: Reference, tmp_path: Path, kill: Kill, finish: Finish
+) -> None:
+    step = ("cast", "quantize", "compile")[seed]
+    one_step_again(reference, tmp_path, step, random.Random(seed), kill, finish)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_three_kills_while_each_step_runs(
+    step: str, reference: Reference, tmp_path: Path, kill: Kill, finish: Finish
+) -> None:
+    rng = random.Random(f"kill {step}")
+    for turn in range(3):
+        one_step_again(reference, tmp_path / str(turn), step, rng, kill, finish)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_ten_kills_of_a_cold_build(seed: int, demo: Demo, reference: Reference, kill: Kill) -> None:
+    """Each run goes on where the last one was killed."""
+    rng = random.Random(seed)
+    kills = 0
+    while kills < 10:
+        # long enough that the longest step ends sooner or later
+        if killed(demo.start(), rng.uniform(0, 0.5 * reference.seconds["total"]), kill):
+            kills += 1
+            assert demo.store.verify()[1] == []
+        else:
+            assert demo.artifact.digest == reference.digest
+            demo.store.clear()
+    assert demo.rebuilt() == reference.digest
+    demo.assert_sound()
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_boundary(demo: Demo, reference: Reference, kill: Kill) -> None:
+    """At the first start of a step, then at its end, then at the next start, and so on."""
+    boundary = {"start": re.compile(r" +\.\.\. [^%]+$"), "end": re.compile(r" +[\d.]+ s  ")}
+    kills: list[str] = []
+    while True:
+        wanted = "end" if kills and kills[-1] == "start" else "start"
+        process = demo.start()
+        assert process.stderr is not None
+        if any(boundary[wanted].match(line) for line in process.stderr):
+            kill(process)
+            kills.append(wanted)
+            continue
+        assert process.wait() == 0
+        break
+    assert kills == ["start", "end"] * len(demo.entries())
+    assert demo.artifact.digest == reference.digest
+    demo.assert_sound()
+
+
+def test_a_kill_while_the_artifact_is_written(
+    reference: Reference, tmp_path: Path, kill: Kill
+) -> None:
+    """The older artifact stands or the new one does, whole."""
+    demo = reference.fork(tmp_path)
+    older = demo.run("build", "--recipe", "digits-vit", "--target", "l4", "--out", str(demo.out),
+                     "--set", "gates.max_drop=5%", "--json")  # fmt: skip
+    assert older.code == 0, older.stderr
+    digests = {demo.artifact.digest, reference.digest}
+    assert len(digests) == 2
+    rng = random.Random(8)
+    kills = 0
+    while kills < 3:
+        process = demo.start()
+        while not any(demo.out.glob(".*.part")) and process.poll() is None:
+            time.sleep(0.001)
+        kills += killed(process, rng.uniform(0, 0.03), kill)
+        assert demo.artifact.digest in digests
+    assert demo.rebuilt() == reference.digest
+    demo.assert_sound()
