@@ -20,8 +20,9 @@ It crosses the worker's border as JSON: `to_json` / `from_json`.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -167,6 +168,17 @@ def from_json(data: dict[str, Any]) -> OptkitError:
     cls = _BY_CODE.get(data.get("code", ""), OptkitError)
     extra = {"verdict": data["verdict"], "log": data.get("log", "")} if "verdict" in data else {}
     return cls(data["message"], where=data.get("where"), hint=data.get("hint"), **extra)
+
+
+@contextlib.contextmanager
+def located(place: str) -> Iterator[None]:
+    """Errors from inside say also where that is: "task.py, evaluation sample 3"."""
+    try:
+        yield
+    except OptkitError as error:
+        if place not in (error.where or ""):
+            error.where = f"{place}, {error.where}" if error.where else place
+        raise
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ one line in BACKENDS; measuring and reporting never ask which backend they hold.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from math import prod
@@ -45,6 +45,25 @@ class TensorInfo:
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+
+
+def batch_axis(inputs: Iterable[TensorInfo]) -> int | str | None:
+    """What counts samples: axis 0 of the first input that has axes, its name or its fixed size.
+
+    None where no input has axes: every feed is one sample.
+    """
+    return next((info.shape[0] for info in inputs if info.shape), None)
+
+
+def batched(inputs: Collection[TensorInfo]) -> frozenset[str]:
+    """The inputs whose axis 0 counts samples: those that share `batch_axis`."""
+    axis = batch_axis(inputs)
+    return frozenset(info.name for info in inputs if info.shape and info.shape[0] == axis)
+
+
+def count_samples(feed: Feed) -> int:
+    """Samples in a feed whose arrays stand in the order of the inputs, as a spool yields them."""
+    return next((len(array) for array in feed.values() if array.ndim), 1)
 
 
 # bits per element by the dtype names that layer lists use

@@ -9,13 +9,13 @@ it runs, so that the parent can read the table (names, versions, tools) in a mil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from optkit.errors import OptkitError
+from optkit.errors import OptkitError, located
 from optkit.execute.runner import StepKind
 
 if TYPE_CHECKING:
@@ -83,18 +83,26 @@ def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
 
 
 def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """The `standard` form; its outputs are compared with the unfused graph's.
+    """The `standard` form, FP32 inside; its outputs are compared with the unfused graph's.
 
     params: inputs, axes (name → min/opt/max): what the compared feeds are drawn from.
     """
+    import tempfile
+
     from optkit import fusion, graph
 
     progress("fusing", 0.1)
     model = graph.load(inputs["graph"] / GRAPH)
-    log = fusion.fuse(model)
-    graph.save(model, out / GRAPH)
-    progress("comparing with the unfused graph", 0.6)
-    error = _same_outputs(inputs["graph"] / GRAPH, out / GRAPH, params)
+    with tempfile.TemporaryDirectory() as folder:
+        before = inputs["graph"] / GRAPH
+        if widened := fusion.widen(model):
+            before = Path(folder) / GRAPH
+            graph.save(model, before)
+        log = fusion.fuse(model)
+        log = replace(log, entries=(*widened, *log.entries))
+        graph.save(model, out / GRAPH)
+        progress("comparing with the unfused graph", 0.6)
+        error = _same_outputs(before, out / GRAPH, params)
     return {"log": log.to_json(), "max_error": error, **_signature(out / GRAPH)}
 
 
@@ -120,7 +128,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     from optkit.recipe import infos_from_json
 
     path = Path(params["path"])
-    with reads.record() as record:
+    with located(str(path)), reads.record() as record:
         module = content.load_module(path)
         function = content.member(module, params["function"], path)
         if params["labelled"]:
@@ -158,10 +166,12 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
 
     params: precision, batch, families (placement rules as JSON); memory.
     """
+    import os
     import tempfile
 
     from optkit import calibration, graph
     from optkit.data.spool import Spool
+    from optkit.execute.local import resident
     from optkit.precision import precision
     from optkit.quantization import assign, qdq
     from optkit.runtime import PlacementRules
@@ -179,11 +189,13 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
         del model
         samples = Spool(inputs["samples"])
         with _cpu(tapped) as session:
+            free = params["memory"] - resident(os.getpid())
             statistics = calibration.observe(
                 session,
                 (feed for feed, _ in samples.batches(params["batch"])),
                 list(names),
-                memory_bytes=params["memory"],
+                # half: the runtime's pool grows ahead of need, and the samples are mapped as well
+                memory_bytes=max(free // 2, 0),
                 progress=progress,
             )
     save(statistics, out / STATISTICS)
@@ -219,7 +231,6 @@ def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     return {
         "log": log.to_json(),
         "assignment": assignment.to_json(),
-        "warnings": statistics.warnings(),
         **_signature(out / GRAPH),
     }
 
@@ -253,7 +264,10 @@ def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     path = Path(params["path"])
     score = content.member(content.load_module(path), "score", path)
     samples = _Counted(inputs["samples"], params["batch"], progress)
-    with _simulator(inputs["graph"] / params["file"], params["evidence"]) as session:
+    with (
+        located(str(path)),
+        _simulator(inputs["graph"] / params["file"], params["evidence"]) as session,
+    ):
         found = accuracy.score(
             session, samples, score, metric=params["metric"], evidence=Evidence(params["evidence"])
         )
@@ -437,10 +451,12 @@ class _Counted:
         self.progress = progress
 
     def __iter__(self) -> Iterator[Any]:
+        from optkit.runtime import count_samples
+
         done = 0
         for feed, labels in self.spool.batches(self.batch):
             yield feed, labels
-            done += len(next(iter(feed.values())))
+            done += count_samples(feed)
             self.progress(f"{done} of {len(self.spool)} samples", done / len(self.spool))
 
 

@@ -8,7 +8,6 @@ after that is keyed on what was written.
 from __future__ import annotations
 
 import inspect
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from optkit.data import spool
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.proxy import Proxy
 from optkit.execute.runner import Runner
 from optkit.measurement import Score
@@ -28,6 +27,8 @@ from optkit.store import Entry, digest_json
 from optkit.target import Target
 
 Evaluate = Callable[[Proxy], Any]
+
+_EVALUATE = "evaluate(session)"
 
 
 def job(
@@ -66,10 +67,10 @@ def spooled(batches: Iterable[Any], job: Job, runner: Runner) -> Entry:
     """Calibration batches from a loader (dict by input name, tuple or one array), in the store."""
     infos = _inputs(job, runner)
     names = [info.name for info in infos]
-    with tempfile.TemporaryDirectory(dir=_scratch(runner)) as folder:
+    with located("calibration"), runner.store.scratch() as folder:
         info = spool.write(
             (_feed(batch, names) for batch in batches),
-            Path(folder),
+            folder,
             infos,
             limit_samples=None,
             memory_bytes=runner.limits.memory_bytes // 4,
@@ -77,8 +78,8 @@ def spooled(batches: Iterable[Any], job: Job, runner: Runner) -> Entry:
         )
 
         def move(out: Path) -> dict[str, Any]:
-            for file in Path(folder).iterdir():
-                (out / file.name).write_bytes(file.read_bytes())
+            for file in list(folder.iterdir()):
+                file.rename(out / file.name)
             return {"info": info.to_json(), "metric": None}
 
         key = digest_json({"step": "spool", "version": 1, "digest": info.digest})
@@ -89,12 +90,12 @@ def scores(evaluate: Evaluate, made: Build, runner: Runner) -> dict[str, Score]:
     """Call the caller's function for candidate and baseline; role → Score.
 
     It returns one score per sample, shape [samples], in the same order each time: the drop is
-    judged on pairs. Raises InputRefused for a single number, and for scores that are not finite.
+    judged on pairs. Raises InputRefused for a single number, for scores that are not finite, and
+    for two that differ in length.
     """
-    roles = {
-        "candidate": (made.entries["graph"], made.simulation),
-        "baseline": (made.entries["baseline"], GRAPH),
-    }
+    roles = {"candidate": (made.entries["graph"], made.simulation)}
+    if not made.is_baseline:
+        roles["baseline"] = (made.entries["baseline"], GRAPH)
     level = "all" if made.measured else "basic"
     found = {}
     for role, (entry, file) in roles.items():
@@ -102,23 +103,35 @@ def scores(evaluate: Evaluate, made: Build, runner: Runner) -> dict[str, Score]:
         with Proxy(entry.file(file), {"level": level}, runner.limits, _scratch(runner)) as session:
             found[role] = _score(evaluate(session), made.evidence)
         runner.listener.done("evaluate", f"evaluate {role}", False, 0.0)
+    lengths = [score.samples for score in found.values()]
+    if len(set(lengths)) > 1:
+        raise InputRefused(
+            f"evaluate() returned {lengths[0]} scores for the candidate, {lengths[1]} for the "
+            "baseline",
+            where=_EVALUATE,
+            hint="score the same samples in the same order each time",
+        )
     return found
 
 
 def _score(returned: Any, evidence: Evidence) -> Score:
     from optkit.benchmarking import accuracy
 
-    values = np.asarray(returned, dtype=np.float64)
+    try:
+        values = np.asarray(_array(returned), dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty((0, 0))
     if values.ndim != 1 or not values.size:
         raise InputRefused(
-            f"evaluate() returned an array of shape {list(values.shape)}",
-            where="evaluate(session)",
+            f"evaluate() returned {repr(returned)[:60]}",
+            where=_EVALUATE,
             hint="return one score per sample, shape [samples]: a mean alone has no interval",
         )
     if not np.isfinite(values).all():
+        first = int(np.flatnonzero(~np.isfinite(values))[0])
         raise InputRefused(
-            f"evaluate() returned {values[~np.isfinite(values)][0]}",
-            where=f"sample {int(np.flatnonzero(~np.isfinite(values))[0])}",
+            f"evaluate() returned {values[first]}",
+            where=f"{_EVALUATE}, sample {first}",
             hint="every score must be a finite number",
         )
     return accuracy.from_samples(values, metric="score", evidence=evidence)
@@ -130,8 +143,8 @@ def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
     from optkit.sources import torch_module
     from optkit.store import digest_file
 
-    with tempfile.TemporaryDirectory(dir=_scratch(runner)) as folder:
-        file = Path(folder) / GRAPH
+    with runner.store.scratch() as folder:
+        file = folder / GRAPH
         runner.listener.start("export", f"export {recipe.name}")
         log = torch_module.export(
             model,
@@ -141,15 +154,15 @@ def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
             session=lambda path: backend("onnxruntime").session(path),
             progress=runner.listener.progress,
         )
-        names = sorted(path.name for path in Path(folder).iterdir())
+        names = sorted(path.name for path in folder.iterdir())
 
         def move(out: Path) -> dict[str, Any]:
             for name in names:
-                (out / name).write_bytes((Path(folder) / name).read_bytes())
+                (folder / name).rename(out / name)
             return {"log": log.to_json()}
 
         key = digest_json(
-            {"step": "memory", "files": [digest_file(Path(folder) / n) for n in names]}
+            {"step": "memory", "files": [digest_file(folder / name) for name in names]}
         )
         entry, hit = runner.store.make(key, "export", move)
         runner.listener.done("export", f"export {recipe.name}", hit, entry.seconds)

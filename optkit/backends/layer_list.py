@@ -30,6 +30,7 @@ _LAYER = re.compile(
     r"(?:, Constants: (?P<constants>.*?))?, Outputs: (?P<outputs>.*?)"
     r", TacticName: .*?, StreamId: \d+(?:, EventId: \d+)?, Metadata: (?P<metadata>.*)"
 )
+_KIND = re.compile(r"Name: .*?, LayerType: (\w+), ")
 _TENSOR = re.compile(
     r"\{ Name: (?P<name>.*?), Dimensions: \[(?P<dims>[-\d,]*)\], Strides: \[[^\]]*\], "
     r"StrideOrder: \[[^\]]*\], Datatype: (?P<dtype>\w+), Format: [^}]*\}"
@@ -46,8 +47,8 @@ _DTYPES = {
     "Int4": "int4",
 }  # fmt: skip
 
-# Synchronisation between streams and shape arithmetic on the host: no kernel, no data.
-_NO_KERNEL = ("signal", "wait", "shape_call")
+# Synchronisation between streams, shape arithmetic and branches on the host: no kernel, no data.
+_NO_KERNEL = ("signal", "wait", "shape_call", "cjmp", "jmp", "ShapeHostToDevice")
 
 # Kinds that are one matrix product or convolution. Other kinds may name the same ONNX node for what
 # was split off it: padding before, bias and requantization behind.
@@ -63,14 +64,18 @@ def parse_layers(message: str, products: Collection[str]) -> tuple[FusedLayer, .
     if not message.startswith(HEADER):
         raise _unreadable(message)
     rows = message.removeprefix(HEADER).split("\n\nI/O Tensors:")[0].strip("\n").splitlines()
-    layers = [_layer(row) for row in rows]
-    return _attributed([layer for layer in layers if layer.kind not in _NO_KERNEL], products)
+    return _attributed([_layer(row) for row in rows if _runs_kernel(row)], products)
 
 
 def parse_memory(messages: Iterable[str]) -> dict[str, int]:
     """Bytes by kind (host_persistent, device_persistent, scratch, activation, weights)."""
     found = (_MEMORY.search(message) for message in messages)
     return {row[1].lower().replace(" ", "_"): int(row[2]) for row in found if row}
+
+
+def _runs_kernel(row: str) -> bool:
+    kind = _KIND.match(row)
+    return kind is None or kind[1] not in _NO_KERNEL
 
 
 def _layer(row: str) -> FusedLayer:

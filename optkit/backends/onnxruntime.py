@@ -349,13 +349,13 @@ class _Origins:
     def of(cls, nodes: Mapping[str, ir.Node]) -> Self:
         from optkit import graph
 
-        model_nodes = next(iter(nodes.values())).graph if nodes else ()
+        graphs = {node.graph for node in nodes.values()}
         weights: dict[str, list[str]] = {}
         for name, node in nodes.items():
             if (weight := graph.constant_weight(node)) is not None:
                 weights.setdefault(str(weight[1].name), []).append(name)
         return cls(
-            frozenset(str(node.name) for node in model_nodes or ()),
+            frozenset(str(node.name) for owner in graphs for node in owner or ()),
             {weight: names[0] for weight, names in weights.items() if len(names) == 1},
             {str(v.name): name for name, node in nodes.items() for v in _results(node)},
         )

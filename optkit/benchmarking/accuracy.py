@@ -52,6 +52,7 @@ def _scores(
         raise InputRefused(
             f"the evaluation task's score() raised {type(error).__name__}: {error}",
             where=f"evaluation samples from {first}",
+            hint="it takes the outputs by name and the labels, and returns scores, shape [batch]",
         ) from error
     if scores.shape != (len(labels),):
         raise InputRefused(

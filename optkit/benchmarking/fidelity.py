@@ -2,7 +2,9 @@
 
     SQNR = 10·log10( Σ r² / Σ (r - c)² )  dB        cosine = Σ r·c / √(Σ r² · Σ c²)
 
-pooled over all outputs and samples, summed in float64, one batch in memory at a time.
+pooled over all outputs and samples, summed in float64, one batch in memory at a time. Integer and
+bool outputs (class indices, masks) are left out where the model also gives floats: a distance of
+two indices means nothing, and it would drown the floats.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 
 from optkit.errors import InputRefused
 from optkit.measurement import Fidelity
-from optkit.runtime import Evidence, Feed, Session
+from optkit.runtime import Evidence, Feed, Session, count_samples
 
 
 def fidelity(
@@ -36,12 +38,12 @@ def fidelity(
     samples = 0
     for feed in feeds:
         expected, actual = reference.run(feed), candidate.run(feed)
-        for output, values in expected.items():
+        for output, values in _judged(expected).items():
             r, c = _pair(output, values, actual, first=samples)
             error = r - c
             sums += (r @ r, c @ c, r @ c, error @ error)
             largest = max(largest, float(np.abs(error).max(initial=0.0)))
-        samples += len(next(iter(feed.values())))
+        samples += count_samples(feed)
     if not samples or (sums[0] == 0 and sums[3] > 0):
         what = "all its outputs are zero" if samples else "there are no samples"
         raise InputRefused(f"fidelity to {name} has no meaning: {what}", where=name)
@@ -54,6 +56,11 @@ def fidelity(
         max_abs_error=largest,
         samples=samples,
     )
+
+
+def _judged(outputs: Feed) -> Feed:
+    floats = {name: values for name, values in outputs.items() if values.dtype.kind == "f"}
+    return floats or outputs
 
 
 def _cosine(signal: float, power: float, dot: float) -> float:

@@ -1,9 +1,11 @@
-"""Two-sided 95 % intervals: Wilson, Tango's paired score, order statistics, seeded bootstrap.
+"""Two-sided 95 % intervals: Wilson, Tango's paired score, seeded bootstrap.
 
     proportion            Wilson 1927, score interval of one proportion
     paired difference     Tango 1998 (Statistics in Medicine 17:891-908), score interval of the
                           difference of two dependent proportions
-    median                the binomial order-statistic interval (exact, no distribution assumed)
+    median of latencies   percentile bootstrap over rounds: calls of one round share the state of
+                          the host, so they are one observation and not many (cluster bootstrap,
+                          Davison & Hinkley 1997, section 3.8)
     anything else         percentile bootstrap (Efron 1979) from one fixed seed
 
 Score intervals keep a width where nothing differs: with no flip among n samples Tango's upper end
@@ -23,6 +25,7 @@ from optkit.measurement import Interval
 Z95 = NormalDist().inv_cdf(0.975)
 SEED = 20_251
 RESAMPLES = 2_000
+_QUANTILES = 64  # of a round that stand for its calls
 _BISECTIONS = 60  # halves [-1, 1] below 1e-17
 
 
@@ -73,24 +76,32 @@ def _tango(delta: float, lost: float, gained: float, n: float) -> float:
     return difference / sqrt(variance)
 
 
-def median_interval(samples: np.ndarray) -> Interval | None:
-    """Interval of the median by order statistics; None below 6 samples, where 95 % is out of reach.
+def median_interval(rounds: np.ndarray) -> Interval | None:
+    """Interval of the median of all calls [rounds, calls]; None for a single round."""
+    return None if len(rounds) < 2 else percentiles(resampled_medians(rounds))
 
-    Ranks k and n + 1 - k with the largest k for which P(Binomial(n, ½) < k) ≤ 2.5 %.
+
+def resampled_medians(rounds: np.ndarray) -> np.ndarray:
+    """Medians [RESAMPLES] of what whole rounds [rounds, calls] give when drawn anew, fixed seed:
+    two sessions timed in the same rounds are drawn alike.
+
+    A round of many calls counts by its quantiles, so that the cost does not grow with the calls.
     """
-    n = samples.size
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
-    log_pmf = log_factorial[n] - log_factorial - log_factorial[::-1] - n * np.log(2.0)
-    rank = int(np.searchsorted(np.cumsum(np.exp(log_pmf)), 0.025, side="right"))
-    if rank == 0:
-        return None
-    ordered = np.sort(samples)
-    return Interval(float(ordered[rank - 1]), float(ordered[n - rank]))
+    if rounds.shape[1] > _QUANTILES:
+        rounds = np.quantile(rounds, (np.arange(_QUANTILES) + 0.5) / _QUANTILES, axis=1).T
+    drawn = np.random.default_rng(SEED).integers(0, len(rounds), (RESAMPLES, len(rounds)))
+    medians: np.ndarray = np.median(rounds[drawn].reshape(RESAMPLES, -1), axis=1)
+    return medians
 
 
 def bootstrap(count: int, statistic: Callable[[np.ndarray], float]) -> Interval:
     """Percentile bootstrap: `statistic(indices)` over resamples of `count` units, fixed seed."""
     rng = np.random.default_rng(SEED)
     draws = [statistic(rng.integers(0, count, count)) for _ in range(RESAMPLES)]
+    return percentiles(np.asarray(draws))
+
+
+def percentiles(draws: np.ndarray) -> Interval:
+    """The middle 95 % of bootstrap draws."""
     low, high = np.quantile(draws, (0.025, 0.975))
     return Interval(float(low), float(high))

@@ -22,7 +22,12 @@ from time import perf_counter_ns
 import numpy as np
 
 from optkit.benchmarking.evidence import weaker
-from optkit.benchmarking.intervals import SEED, bootstrap, median_interval
+from optkit.benchmarking.intervals import (
+    SEED,
+    median_interval,
+    percentiles,
+    resampled_medians,
+)
 from optkit.measurement import Difference, Interval, Latency
 from optkit.runtime import Evidence, Feed, Progress, Session
 
@@ -116,8 +121,9 @@ def _rounds(
 
 
 def summarize(rounds_ns: Sequence[Sequence[int]], batch: int) -> Latency:
-    """Quantiles and the interval of the median over the runs of all rounds (nanoseconds in)."""
-    samples = np.asarray(rounds_ns, dtype=np.float64).ravel() / _NS_PER_MS
+    """Quantiles over the runs of all rounds (nanoseconds in), and the median's interval."""
+    rounds = np.asarray(rounds_ns, dtype=np.float64) / _NS_PER_MS  # [rounds, burst]
+    samples = rounds.ravel()
     p50, p90, p95, p99 = (float(q) for q in np.quantile(samples, (0.5, 0.9, 0.95, 0.99)))
     return Latency(
         evidence=Evidence.MEASURED,
@@ -128,7 +134,7 @@ def summarize(rounds_ns: Sequence[Sequence[int]], batch: int) -> Latency:
         p95_ms=p95,
         p99_ms=p99 if samples.size >= P99_RUNS else None,
         min_ms=float(samples.min()),
-        ci95_ms=median_interval(samples),
+        ci95_ms=median_interval(rounds),
         runs=samples.size,
         rounds=len(rounds_ns),
         samples_ms=tuple(samples.tolist()),
@@ -161,6 +167,4 @@ def _ratio_interval(baseline: Latency, candidate: Latency) -> Interval | None:
         return None
     slow = np.reshape(baseline.samples_ms, (baseline.rounds, -1))  # [rounds, burst]
     fast = np.reshape(candidate.samples_ms, (candidate.rounds, -1))
-    return bootstrap(
-        baseline.rounds, lambda drawn: float(np.median(slow[drawn]) / np.median(fast[drawn]))
-    )
+    return percentiles(resampled_medians(slow) / resampled_medians(fast))

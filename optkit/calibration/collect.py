@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import length_hint
 
 import numpy as np
 
 from optkit.calibration.observer import Observer
+from optkit.data.spool import sample_digests
 from optkit.errors import InputRefused
-from optkit.runtime import Feed, Progress, Session
+from optkit.runtime import Feed, Progress, Session, batched
 from optkit.statistics import Statistics, data_digest
 
 # Bytes in use at the peak per byte of tapped values: the runtime's buffer, its copy for numpy, and
@@ -35,15 +35,16 @@ def observe(
     """
     observers = {name: Observer() for name in names}
     samples, data = 0, data_digest([])
-    for part, batched in _parts(session, feeds, memory_bytes, progress):
-        rows = _rows(part, batched)
-        _check_inputs(part, batched, first=samples)
+    batch = batched(session.inputs)
+    for part in _parts(session, feeds, batch, memory_bytes, progress):
+        rows = _rows(part, batch)
+        _check_inputs(part, batch, first=samples)
         outputs = session.run(part)
         for name, observer in observers.items():
             value = outputs.pop(name) if name in outputs else part[name]
             if not observer.update(value):
                 raise _not_finite(name, value, first=samples, rows=rows)
-        digests = (_digest(part, batched, row) for row in range(rows))
+        digests = map(bytes.fromhex, sample_digests(part, batch))
         samples, data = samples + rows, data_digest([bytes.fromhex(data), *digests])
     if not samples:
         raise InputRefused(
@@ -56,47 +57,46 @@ def observe(
 
 
 def _parts(
-    session: Session, feeds: Iterable[Feed], memory_bytes: int, progress: Progress
-) -> Iterator[tuple[Feed, tuple[str, ...]]]:
-    """Feeds that fit in the memory, each with the names of its inputs that count samples."""
+    session: Session,
+    feeds: Iterable[Feed],
+    batch: Collection[str],
+    memory_bytes: int,
+    progress: Progress,
+) -> Iterator[Feed]:
+    """Feeds that fit in the memory. `batch`: the inputs whose axis 0 counts samples."""
     batches, largest, limit = length_hint(feeds), 0, 0
     for done, feed in enumerate(feeds, start=1):
-        batched = _batched(session, feed)
-        rows = _rows(feed, batched)
+        _check_lengths(session, feed, batch)
+        rows = _rows(feed, batch)
         if rows and (size := sum(array.size for array in feed.values()) // rows) > largest:
-            largest, limit = size, _fitting_rows(session, feed, batched, memory_bytes)
+            largest, limit = size, _fitting_rows(session, feed, batch, memory_bytes)
         for start in range(0, rows, limit or 1):
-            yield _slice(feed, batched, start, min(start + limit, rows)), batched
+            yield _slice(feed, batch, start, min(start + limit, rows))
         progress("calibrate", min(done / batches, 1.0) if batches else 0.0)
 
 
-def _batched(session: Session, feed: Feed) -> tuple[str, ...]:
-    """The inputs whose axis 0 counts samples: those that share the first input's leading axis."""
+def _check_lengths(session: Session, feed: Feed, batch: Collection[str]) -> None:
     missing = [spec.name for spec in session.inputs if spec.name not in feed]
     if missing:
         raise InputRefused("the sample has no such array", where=f"input {missing[0]!r}")
-    leading = {spec.name: spec.shape[0] for spec in session.inputs if spec.shape}
-    axis = next(iter(leading.values()), None)
-    batched = tuple(name for name, size in leading.items() if size == axis)
-    lengths = {name: len(feed[name]) for name in batched}
+    lengths = {spec.name: len(feed[spec.name]) for spec in session.inputs if spec.name in batch}
     if len(set(lengths.values())) > 1:
         raise InputRefused(f"inputs differ in length: {lengths}", where="calibration sample")
-    return batched
 
 
-def _rows(feed: Feed, batched: Sequence[str]) -> int:
-    return len(feed[batched[0]]) if batched else 1
+def _rows(feed: Feed, batch: Collection[str]) -> int:
+    return next((len(feed[name]) for name in batch), 1)
 
 
-def _slice(feed: Feed, batched: Sequence[str], start: int, stop: int) -> Feed:
-    return {name: a[start:stop] if name in batched else a for name, a in feed.items()}
+def _slice(feed: Feed, batch: Collection[str], start: int, stop: int) -> Feed:
+    return {name: a[start:stop] if name in batch else a for name, a in feed.items()}
 
 
-def _fitting_rows(session: Session, feed: Feed, batched: Sequence[str], memory_bytes: int) -> int:
+def _fitting_rows(session: Session, feed: Feed, batch: Collection[str], memory_bytes: int) -> int:
     """How many samples may run at once, from the sizes that one sample's forward returns."""
-    dynamic = any(isinstance(s.shape[0], str) for s in session.inputs if s.name in batched)
-    unit = 1 if dynamic else _rows(feed, batched)
-    outputs = session.run(_slice(feed, batched, 0, unit))
+    dynamic = any(isinstance(s.shape[0], str) for s in session.inputs if s.name in batch)
+    unit = 1 if dynamic else _rows(feed, batch)
+    outputs = session.run(_slice(feed, batch, 0, unit))
     need = _PEAK * sum(value.nbytes for value in outputs.values())
     if need > memory_bytes:
         what = "one sample" if unit == 1 else f"the model's fixed batch of {unit}"
@@ -108,10 +108,10 @@ def _fitting_rows(session: Session, feed: Feed, batched: Sequence[str], memory_b
     return unit * max(memory_bytes // max(need, 1), 1)
 
 
-def _check_inputs(feed: Feed, batched: Sequence[str], *, first: int) -> None:
+def _check_inputs(feed: Feed, batch: Collection[str], *, first: int) -> None:
     for name, value in feed.items():
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            rows = len(value) if name in batched else 1
+            rows = len(value) if name in batch else 1
             raise _not_finite(name, value, first=first, rows=rows)
 
 
@@ -127,12 +127,3 @@ def _not_finite(name: str, value: np.ndarray, *, first: int, rows: int) -> Input
         where=f"tensor {name!r}, {sample}",
         hint="remove the sample, or find the operator that overflows in FP32",
     )
-
-
-def _digest(feed: Feed, batched: Sequence[str], row: int) -> bytes:
-    total = hashlib.sha256()
-    for name in sorted(feed):
-        value = np.ascontiguousarray(feed[name][row] if name in batched else feed[name])
-        total.update(f"{name}:{value.dtype.str}:{value.shape};".encode())
-        total.update(value.tobytes())
-    return total.digest()

@@ -119,8 +119,8 @@ def devices(as_json: bool) -> None:
         terminal.put(found.reason or "no GPU")
     terminal.put(
         f"cpu: {cpu.name}, {cpu.threads} of {cpu.physical_cores} cores, "
-        f"{cpu.memory_bytes / 2**30:.1f} GiB, {' '.join(cpu.features)} "
-        f"(target cpu, kind {cpu.kind})"
+        f"{cpu.memory_bytes / 2**30:.1f} GiB, target cpu (kind {cpu.kind})\n"
+        f"  {' '.join(cpu.features)}"
     )
 
 

@@ -11,7 +11,7 @@ from optkit.cli import options
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
 @options.work
 @options.output
 def inspect(path: Path, **shared: Any) -> None:

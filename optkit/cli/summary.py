@@ -99,7 +99,8 @@ def inspection(found: Json) -> str:
     )
     macs = graph.get("macs")
     if macs is not None:
-        lines.append(f"{macs:,} multiply-accumulates at {found['axes'] or 'its static shapes'}")
+        sizes = " and ".join(f"{axis} {size}" for axis, size in graph["axes"].items())
+        lines.append(f"{macs:,} multiply-accumulates" + (f" at {sizes}" if sizes else ""))
     rows = [["input", *_tensor(one)] for one in graph["inputs"]]
     rows += [["output", *_tensor(one)] for one in graph["outputs"]]
     lines.append(terminal.table(["", "name", "dtype", "shape"], rows))

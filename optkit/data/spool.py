@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optkit.errors import InputRefused, IntegrityError, nearest
-from optkit.runtime import Feed, Progress, TensorInfo
+from optkit.runtime import Feed, Progress, TensorInfo, batch_axis, batched
 from optkit.store import storage_errors, write_durably
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Spool:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IntegrityError("not a spool of samples, or damaged", where=str(path)) from error
         self._folder = path if path.is_dir() else path.parent
-        self._batched = _batched(self.inputs)
+        self._batched = batched(self.inputs)
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -256,7 +256,7 @@ class _Writer:
         self.samples = 0
         self._path = path
         self._inputs = {info.name: info for info in inputs}
-        self._batched = _batched(inputs)
+        self._batched = batched(inputs)
         self._fixed = _fixed_batch(inputs)
         self._memory = memory_bytes
         self._shard: dict[str, np.ndarray] = {}
@@ -277,7 +277,7 @@ class _Writer:
             feed = {n: a[:left] if n in self._batched else a for n, a in feed.items()}
             tags, count = None if tags is None else tags[:left], left
         row = len(self._rows)
-        self._digests += _digests(feed, self._batched, count)
+        self._digests += sample_digests(feed, self._batched)
         arrays = _arrays(row, feed, tags)
         if tags is not None:
             self._labels.update(tags.tobytes())
@@ -494,24 +494,19 @@ def _save(
             raise OSError(number, os.strerror(number), str(path)) from error
 
 
-def _batched(inputs: Sequence[TensorInfo]) -> frozenset[str]:
-    """The inputs whose axis 0 is the batch: of the same name or size as the first input's."""
-    batch = next((info.shape[0] for info in inputs if info.shape), None)
-    return frozenset(info.name for info in inputs if info.shape and info.shape[0] == batch)
-
-
 def _fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
-    batch = next((info.shape[0] for info in inputs if info.shape), None)
-    return batch if isinstance(batch, int) else None
+    axis = batch_axis(inputs)
+    return axis if isinstance(axis, int) else None
 
 
-def _count(feed: Feed, batched: frozenset[str]) -> int:
+def _count(feed: Feed, batched: Collection[str]) -> int:
     return next((len(feed[name]) for name in feed if name in batched), 1)
 
 
-def _digests(feed: Feed, batched: frozenset[str], count: int) -> list[str]:
+def sample_digests(feed: Feed, batched: Collection[str]) -> list[str]:
+    """One sha256 per sample, over its inputs' names, dtypes, shapes and bytes."""
     found = []
-    for index in range(count):
+    for index in range(_count(feed, batched)):
         hasher = hashlib.sha256()
         for name in sorted(feed):
             array = feed[name][index] if name in batched else feed[name]

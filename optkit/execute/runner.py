@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,8 @@ from optkit import store as stores
 from optkit.execute import local
 from optkit.execute.local import Limits
 from optkit.store import Entry, Store
+
+_TOLD = 5  # warnings of one step
 
 
 class Input(Protocol):
@@ -197,12 +199,19 @@ class Runner:
         seconds = round(time.monotonic() - started, 3)
         self.records.append(Record(kind.name, label, entry.key, hit, seconds))
         self.listener.done(kind.name, label, hit, seconds)
-        while self.store.warnings:
-            self.listener.note(self.store.warnings.pop(0))
+        for warning in (*self.store.warnings, *_some(entry.meta.get("warnings", ()))):
+            self.listener.note(warning)
+        self.store.warnings.clear()
         return entry
 
     def _waiting(self, label: str) -> Callable[[], None]:
         return lambda: self.listener.note(f"{label}: another process is making it; waiting")
+
+
+def _some(warnings: Sequence[str]) -> Iterator[str]:
+    yield from warnings[:_TOLD]
+    if len(warnings) > _TOLD:
+        yield f"and {len(warnings) - _TOLD} more of that kind"
 
 
 def key_of(kind: StepKind, inputs: Mapping[str, Input], params: dict[str, Any]) -> str:

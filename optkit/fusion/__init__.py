@@ -1,7 +1,8 @@
 """Fusion into the `standard` form: fewer nodes, the same function, plain ONNX operators only.
 
 RULES is the whole list, in the order in which they are tried; they are applied until none
-matches. The result equals the given graph up to float rounding.
+matches. The result equals the given graph up to float rounding. `widen` comes before: it makes a
+half-precision model FP32 inside.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from optkit.fusion.constants import fold_constants, fold_shapes
 from optkit.fusion.layout import merge_reshapes, merge_transposes, settle_reshape, swap_axes
 from optkit.fusion.noop import remove_dead, remove_noop, settle_castlike
 from optkit.fusion.rule import Declined, FusionEntry, FusionLog, Rule
+from optkit.fusion.widen import widen
 
-__all__ = ["RULES", "FusionEntry", "FusionLog", "Rule", "fuse"]
+__all__ = ["RULES", "FusionEntry", "FusionLog", "Rule", "fuse", "widen"]
 
 RULES: tuple[Rule[Any], ...] = (
     settle_castlike,

@@ -19,7 +19,7 @@ from typing import Any
 
 from optkit import precision as precisions
 from optkit import runtime, store
-from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
+from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError, located
 from optkit.execute.runner import Input, Made, Steps, installed
 from optkit.recipe import Recipe
 from optkit.runtime import AxisRange, BuildSpec, Evidence, TensorInfo
@@ -29,6 +29,7 @@ from optkit.target import Target
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch"}
 _VERSIONED = ("optkit", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu",
               "tensorrt-rtx", "tensorrt", "numpy", "ml-dtypes")  # fmt: skip
+MIN_SAMPLES = 8  # for calibration
 # Calibration taps what any backend may ask for, so statistics are shared by all targets.
 _BACKENDS = tuple(runtime.BACKENDS)
 
@@ -234,6 +235,7 @@ def quantize(made: Build, runner: Steps) -> None:
             where=job.recipe.name,
             hint="add `calibration: {source: ...}` to the recipe, or build --precision fp16",
         )
+    _check_enough(made.entries["calibration"], job.recipe)
     settings = calibration_of(job.recipe)
     rules = {name: runtime.backend(name).rules(job.target, job.precision) for name in _BACKENDS}
     statistics = runner.step(
@@ -379,6 +381,17 @@ def calibration_of(recipe: Recipe) -> dict[str, Any]:
     return {"method": found.method, "percentile": found.percentile, "batch": found.batch}
 
 
+def _check_enough(samples: Made, recipe: Recipe) -> None:
+    """After n samples, one in n + 1 of what follows exceeds a range. Raises InputRefused."""
+    found = samples.meta.get("info", {}).get("samples", MIN_SAMPLES)
+    if found < MIN_SAMPLES:
+        raise InputRefused(
+            f"{found} calibration samples are too few to learn ranges from",
+            where=str(recipe.calibration_source or recipe.name),
+            hint=f"give at least {MIN_SAMPLES}; 128 to 512 are usual",
+        )
+
+
 def _calibration_batch(made: Build) -> int | None:
     """Samples per run of the graph; None, as they were written, where its batch size is fixed."""
     found: int = calibration_of(made.job.recipe)["batch"]
@@ -426,10 +439,12 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
         model = stage.stage_onnx(where, objects)
         # its axes are its own, so profiles on the command line do not export it anew
         params = {"kind": "onnx", "inputs": described}
-        return runner.step(STEPS["export"].kind, label, {"model": _foreign(model)}, params)
+        with located(str(where)):
+            return runner.step(STEPS["export"].kind, label, {"model": _foreign(model)}, params)
     if source.kind == "pt2" and where is not None:
         archive = stage.stage_pt2(where, objects)
-        return runner.step(STEPS["export"].kind, label, {"model": _foreign(archive)}, params)
+        with located(str(where)):
+            return runner.step(STEPS["export"].kind, label, {"model": _foreign(archive)}, params)
     params |= {"factory": recipe["model"]["factory"], "args": dict(source.args)}
     inputs: dict[str, Input] = {}
     if source.weights is not None:

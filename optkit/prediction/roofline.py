@@ -37,6 +37,9 @@ _PEAKS = MappingProxyType(
 # What any compiler moves into the kernels beside it.
 _DISSOLVED = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
 
+# What runs an unknown number of times, or one part of several.
+_CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"})
+
 _NOTE = "optimistic bound: peak rates, no launch overhead"
 
 
@@ -51,7 +54,8 @@ def predict(
     compute = [_compute(layer, costs, target) for layer in layers]
     memory = [_layer_bytes(layer) / _bandwidth(target) for layer in layers]
     overlapped = sum(map(max, compute, memory))
-    return _latency(overlapped, sum(compute) + sum(memory), batch, f"{_NOTE}, per fused layer")
+    note = f"{_NOTE}, per fused layer{_unrolled(costs)}"
+    return _latency(overlapped, sum(compute) + sum(memory), batch, note)
 
 
 def for_graph(
@@ -79,7 +83,14 @@ def for_graph(
             unfused += size / _bandwidth(target)
     overlapped = sum(map(max, compute, memory))
     separate = sum(compute) + sum(memory) + unfused
-    return _latency(overlapped, separate, batch, f"{_NOTE}, from the unfused graph")
+    note = f"{_NOTE}, from the unfused graph{_unrolled(costs)}"
+    return _latency(overlapped, separate, batch, note)
+
+
+def _unrolled(costs: Mapping[str, NodeCost]) -> str:
+    """A remark where the band cannot hold the truth."""
+    found = sorted({cost.op for cost in costs.values()} & _CONTROL)
+    return f"; the inside of {', '.join(found)} is not fully counted" if found else ""
 
 
 def _latency(low: float, high: float, batch: int, note: str) -> Latency:
@@ -98,7 +109,7 @@ def _compute(layer: FusedLayer, costs: Mapping[str, NodeCost], target: Target) -
     """Seconds at the peak; none for a layer that multiplies nothing."""
     if layer.dtype is None:
         return 0.0
-    macs = sum(costs[node].macs or 0 for node in layer.products)
+    macs = sum(costs[node].macs or 0 for node in layer.products if node in costs)
     return 2 * macs / _peak(target, _PEAKS[layer.dtype])
 
 

@@ -53,7 +53,9 @@ def load(factory: str, args: Mapping[str, Any], weights: Path | None) -> nn.Modu
         ) from error
     if not isinstance(module, nn.Module):
         raise InputRefused(
-            f"the factory returned {type(module).__name__}, not an nn.Module", where=factory
+            f"the factory returned {type(module).__name__}, not an nn.Module",
+            where=factory,
+            hint="the factory must return the model",
         )
     if weights is not None:
         _load_weights(module, weights)

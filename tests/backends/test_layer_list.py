@@ -91,6 +91,24 @@ def test_an_unknown_form_is_an_error(text: str) -> None:
         layer_list.parse_layers(text, ())
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        "Name: [Copy 0], LayerType: ShapeHostToDevice, Inputs: [], Outputs: [ { Name: y, Location: "
+        "Device, Dimensions: [], Datatype: Int32, Format: unknown }], ParameterType: ShapeH2D, "
+        "TacticValue: 0x0000000000000000, StreamId: 0, Metadata: ",
+        "Name: cbr_myl0_4, LayerType: cjmp, Inputs: [], Constants: [], Outputs: [], TacticName: , "
+        "StreamId: 0, JumpTargetThen: a_myl0_5, JumpTargetElse: <EXIT>, Metadata: [ONNX Layer: if]",
+        "Name: jmp_myl0_8, LayerType: jmp, Inputs: [], Constants: [], Outputs: [], TacticName: , "
+        "StreamId: 0, JumpTarget: a_myl0_5, Metadata: [ONNX Layer: if]",
+    ],
+    ids=["copy", "branch", "jump"],
+)
+def test_branches_and_host_copies_are_no_layers_whatever_their_form(row: str) -> None:
+    kernel = layer("a_myl0_5", "gemm", "int8 float16", ("a",))
+    assert layer_list.parse_layers(message(row, written(kernel)), ()) == (kernel,)
+
+
 def test_a_node_belongs_to_the_layer_that_multiplies_it() -> None:
     rows = (
         layer("pad", "kgen", "float32 int8", ("quantize", "conv")),

@@ -244,6 +244,42 @@ def test_float_convolutions_keep_their_nodes(
     assert {layer.dtype for layer in engine.layers if layer.products} == {"float32"}
 
 
+def test_a_product_in_a_loop_hides_no_other(
+    compiled: Callable[..., Engine], net: Any, tmp_path: Path
+) -> None:
+    """Its graph is not the main one; and a shared weight does not tell its nodes apart."""
+    build = net(carrier="float32", activation="uint8")
+    w = build.weight("w", (4, 4), 1)
+    a = build.node("MatMul", [build.quantized("x", zero_point=128), w], "a")
+    b = build.node("MatMul", [build.quantized(a, zero_point=128), w], "b")
+    model = onnx.load(build.write(tmp_path / "m.onnx", b, (2, 4), (2, 4)))
+    floats = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2, 4)) for n in ("s", "t")]
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["s", "v"], ["t"], name="inner"),
+            helper.make_node("Identity", ["c"], ["d"], name="go_on"),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            floats[0],
+        ],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, []), floats[1]],
+    )
+    constants = {"v": np.ones((4, 4), np.float32), "turns": np.int64(2)}
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()
+    )
+    loop = helper.make_node("Loop", ["turns", "", "x"], ["looped"], name="loop", body=body)
+    model.graph.node.insert(0, loop)
+    for node in model.graph.node[1:]:
+        node.input[:] = ["looped" if name == "x" else name for name in node.input]
+    onnx.save(model, tmp_path / "m.onnx")
+    landing = compiled(tmp_path / "m.onnx", (2, 4), "a", "b").landing
+    assert (landing.planned, landing.landed) == (2, 2)
+
+
 def test_external_weights_come_along(
     ort: OnnxRuntime, compiled: Callable[..., Engine], net: Any, tmp_path: Path
 ) -> None:

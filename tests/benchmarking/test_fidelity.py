@@ -73,6 +73,26 @@ def test_infinities_both_agree_on_are_left_out(session: Any) -> None:
     assert found.sqnr_db == pytest.approx(20.0)
 
 
+def test_class_indices_do_not_drown_the_logits(session: Any) -> None:
+    def with_index(error: float) -> Any:
+        def run(feed: Feed) -> Feed:
+            logits = feed["x"].astype(np.float64) * (1 + error)
+            return {"class": np.full(len(logits), 7 if error else 3), "logits": logits}
+
+        return run
+
+    found = compare(session, with_index(0.0), with_index(0.1))
+    assert found.sqnr_db == pytest.approx(20.0)
+    only = compare(session, lambda f: {"c": np.array([3])}, lambda f: {"c": np.array([4])})
+    assert only.max_abs_error == 1.0
+
+
+def test_samples_are_counted_behind_a_scalar_input(session: Any) -> None:
+    data = [{"t": np.float32(2), "x": np.ones((5, 2), np.float32)}] * 2
+    found = compare(session, lambda f: f, lambda f: f, data)  # type: ignore[arg-type]
+    assert found.samples == 10
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_names_output_and_sample(session: Any, bad: float) -> None:
     def broken(feed: Feed) -> Feed:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
-from scipy.stats import binom, norm
 from scipy.stats import bootstrap as scipy_bootstrap
+from scipy.stats import norm
 
 from optkit.benchmarking.intervals import (
     Z95,
@@ -131,12 +131,28 @@ def test_paired_score_covers_the_truth_at_its_nominal_rate() -> None:
     assert 0.93 <= covered <= 0.98
 
 
-@given(st.integers(1, 400))
-@settings(max_examples=40)
-def test_median_interval_takes_the_ranks_of_the_binomial(n: int) -> None:
-    found = median_interval(np.random.default_rng(n).permutation(n) + 1.0)  # value = rank
-    rank = next((k for k in range(n // 2, 0, -1) if binom.cdf(k - 1, n, 0.5) <= 0.025), None)
-    assert found == (None if rank is None else (rank, n + 1 - rank))
+def test_rounds_are_the_units_of_a_median_s_interval() -> None:
+    """Calls of one round share the host's state: 40 rounds are 40 observations, not 400."""
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(100):
+        host = rng.lognormal(0, 0.1, (40, 1))
+        found = median_interval(host * rng.lognormal(0, 0.02, (40, 10)))
+        assert found is not None
+        covered += found.low <= 1 <= found.high
+    assert covered >= 85  # taking each call for itself covers 53
+
+
+@given(st.integers(2, 12), st.integers(1, 80), st.integers(0, 9))
+@settings(max_examples=20)
+def test_median_interval_agrees_with_drawing_whole_rounds(
+    count: int, calls: int, seed: int
+) -> None:
+    rounds = np.random.default_rng(seed).gamma(4.0, size=(count, calls))
+    found = median_interval(rounds)
+    expected = bootstrap(count, lambda drawn: float(np.median(rounds[drawn])))
+    spread = float(np.ptp(rounds))
+    assert found == pytest.approx(expected, abs=0.06 * spread)
+    assert median_interval(rounds[:1]) is None
 
 
 def test_bootstrap_of_a_mean_agrees_with_scipy_and_is_repeatable() -> None:

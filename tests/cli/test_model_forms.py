@@ -32,6 +32,7 @@ def create(width=32):
 """
 FACTORY = """\
 name: net
+model: {factory: model.py:create, args: {width: 64}}
 inputs: {x: {dtype: float32, shape: [batch, 16]}}
 axes: {batch: {min: 1, opt: 4, max: 16}}
 """
@@ -86,13 +87,12 @@ def test_a_factory_in_a_file_or_a_package_is_the_same_model(
     (tmp_path / "mine").mkdir()
     for file in ("model.py", "mine/__init__.py", "mine/model.py"):
         (tmp_path / file).write_text(MODEL if file.endswith("model.py") else "")
-    in_file = export("model.py:create", "--recipe", "net.yaml", cwd=tmp_path)
-    in_package = export("mine.model:create", "--recipe", "net.yaml", cwd=tmp_path)
+    in_file = export("--recipe", "net.yaml", cwd=tmp_path)
+    width = ["--set", "model.args.width=64"]  # MODEL replaces the recipe's, and its arguments
+    in_package = export("mine.model:create", "--recipe", "net.yaml", *width, cwd=tmp_path)
     assert in_file.read_bytes() == in_package.read_bytes()
     assert signature(in_file) == ("x", ["batch", 16])
-    wide = ["--set", "model.args.width=64"]
-    wider = export("model.py:create", "--recipe", "net.yaml", *wide, cwd=tmp_path)
-    assert 64 in {size for tensor in onnx.load(wider).graph.initializer for size in tensor.dims}
+    assert 64 in {size for t in onnx.load(in_file).graph.initializer for size in t.dims}
 
 
 def test_a_pt2_archive_brings_its_own_inputs(export: Callable[..., Path], tmp_path: Path) -> None:

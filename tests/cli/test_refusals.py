@@ -47,14 +47,15 @@ def replace(file: Path, old: str, new: str) -> None:
     [
         ("range(0, count, 32)", "()", ["source.py", "no samples"]),
         ("count=96", "count=0", ["source.py", "no samples"]),
-        ('"x":', '"y":', ["sample 0", "no input 'y'", "x"]),
-        ("{", "{**{'z': 1}, ", ["sample 0", "no input 'z'"]),
-        ("(32, 16)", "(32, 15)", ["sample 0", "'x'", "[32, 15]", "[batch, 16]"]),
-        ("(32, 16)", "(16,)", ["sample 0", "'x'", "[16]", "axis 0 is the batch"]),
-        (".astype(np.float32)", "", ["sample 0", "float64", "float32", "astype"]),
-        (".astype(np.float32)", ".astype(np.float32) / 0", ["sample 0", "'x'", "not finite"]),
+        ('"x":', '"y":', ["source.py, sample 0", "no input 'y'", "x"]),
+        ("{", "{**{'z': 1}, ", ["source.py, sample 0", "no input 'z'"]),
+        ("(32, 16)", "(32, 15)", ["source.py, sample 0", "'x'", "[32, 15]", "[batch, 16]"]),
+        ("(32, 16)", "(16,)", ["source.py, sample 0", "'x'", "[16]", "axis 0 is the batch"]),
+        (".astype(np.float32)", "", ["source.py, sample 0", "float64", "float32", "astype"]),
+        (".astype(np.float32)", ".astype(np.float32) / 0", ["sample 0", "not finite"]),
         ("rng.standard_normal((32, 16))", "np.full((32, 16), np.nan)", ["sample 0", "NaN"]),
-        ('yield {"x": ', "yield (", ["sample 0", "yields ndarray", "yield {"]),
+        ('{"x": ', "[", ["source.py:6", "SyntaxError"]),
+        ('yield {"x"', 'yield 1, 2, {"x"', ["source.py, sample 0", "yields tuple", "yield {"]),
         ("def samples", "def sample", ["source.py", "samples", "sample"]),
         ("rng.", "ring.", ["source.py:6", "NameError", "ring"]),
         ("import numpy", "import numpie", ["source.py:1", "ModuleNotFoundError", "numpie"]),
@@ -68,13 +69,17 @@ def test_calibration_samples_that_cannot_be_used(
     refused(build(), 5, *told)
 
 
-def test_calibration_samples_too_few_to_mean_anything_are_told_of(
-    build: Optkit, project: Path
+@pytest.mark.parametrize(("count", "code"), [(7, 5), (8, 0)])
+def test_calibration_samples_that_are_few(
+    count: int, code: int, build: Optkit, project: Path, optkit_here: Optkit, store: Path
 ) -> None:
-    replace(project / "source.py", "(32, 16)", "(1, 16)")
-    done = build("--set", "calibration.samples=1")
-    assert done.code == 0
-    done.told("calibration samples", "1 ")
+    line = ["quantize", "--target", "cpu", "--set", f"calibration.samples={count}", "--json"]
+    done = optkit_here(*line, "--out", project / "out", cwd=project, cache=store)
+    assert done.code == code
+    if code:
+        done.told("source.py", "7 calibration samples are too few", "hint: give at least 8")
+    else:
+        done.told("note: only 8 calibration samples; 32 or more are usual")
 
 
 def test_samples_may_not_be_both_calibration_and_evaluation(build: Optkit, project: Path) -> None:
@@ -88,13 +93,13 @@ def test_samples_may_not_be_both_calibration_and_evaluation(build: Optkit, proje
     ("old", "new", "code", "told"),
     [
         ("(outputs[\"y\"].argmax(1) == labels).astype(float)", "labels * np.nan", 5,
-         ["evaluation sample 0", "nan", "finite"]),
-        (".astype(float)", ".mean()", 5, ["evaluation samples", "shape []", "one score per sample"]),
-        ('outputs["y"]', 'outputs["z"]', 5, ["evaluation samples", "KeyError", "'z'"]),
+         ["task.py, evaluation sample 0", "nan", "finite"]),
+        (".astype(float)", ".mean()", 5, ["task.py", "shape []", "one score per"]),
+        ('outputs["y"]', 'outputs["z"]', 5, ["task.py, evaluation samples", "KeyError", "'z'"]),
         ("METRIC =", "METRICS =", 5, ["task.py", "METRIC"]),
         ("def score", "def scores", 5, ["task.py", "score"]),
         ("range(16)", "()", 5, ["task.py", "no samples"]),
-        ("labels).astype", "labels[:-1]).astype", 5, ["evaluation samples", "score()"]),
+        ("labels).astype", "labels[:-1]).astype", 5, ["task.py, evaluation samples", "score()"]),
     ],
 )  # fmt: skip
 def test_evaluation_tasks_that_cannot_be_used(
@@ -110,15 +115,15 @@ def test_evaluation_tasks_that_cannot_be_used(
         ("axes: {batch: {min: 9, opt: 8, max: 32}}", [":31:8", "min 9 is larger than opt 8"]),
         ("axes: {batch: {min: 1, opt: 64, max: 32}}", [":31:8", "opt 64 is larger than max 32"]),
         ("axes: {batch: {min: 0, opt: 1, max: 2}}", [":31:16", "axes.batch.min"]),
-        ("  indented: wrong", [":31", "check the YAML syntax"]),
+        ("\tbatch: 1", [":31:1", "check the YAML syntax"]),
         ("axes: {batch: [}", [":31:", "check the YAML syntax"]),
         ("axes: {}\naxes: {}", [":32:1", "stands twice", ":31:1"]),
-        ("axis: {}", [":31:1", "unknown key", "did you mean axes?"]),
+        ("axis: {}", [":31:1", "unknown key", "did you mean axes or"]),
         ("axes: {batch: {min: 1, opt: 1, max: 2, mix: 3}}", [":31:40", "did you mean"]),
         ("inputs: {x: {dtype: float31, shape: [batch, 16]}}", [":31:14", "float32"]),
-        ("inputs: {y: {dtype: float32, shape: [batch, 16]}}", [":31:10", "no such input", "x"]),
-        ("inputs: {x: {dtype: float16, shape: [batch, 16]}}", [":31:14", "float32, not float16"]),
-        ("inputs: {x: {dtype: float32, shape: [batch, 15]}}", ["x", "16", "15"]),
+        ("inputs: {y: {dtype: float32, shape: [batch, 16]}}", ["small.onnx", "'y'", "x"]),
+        ("inputs: {x: {dtype: float16, shape: [batch, 16]}}", ["small.onnx, input 'x'", "float32"]),
+        ("inputs: {x: {dtype: float32, shape: [batch, 15]}}", ["small.onnx, input", "16", "15"]),
     ],
 )  # fmt: skip
 def test_recipes_that_cannot_be_used(
@@ -145,7 +150,7 @@ def test_recipes_that_cannot_be_used(
         (["--set", "calibration.method=guess"], ["--set", "minmax", "percentile"]),
         (["--set", "calibration.source=nosuch.py"], ["--set", "no such file"]),
         (["--set", "calibration.samples=0"], ["--set", "greater than or equal to 1"]),
-        (["--set", "bench.secs=1"], ["--set", "unknown key", "did you mean seconds?"]),
+        (["--set", "bench.secs=1"], ["--set", "unknown key", "did you mean seconds or"]),
     ],
 )
 def test_options_that_cannot_be_used(options: list[str], told: list[str], build: Optkit) -> None:
@@ -170,7 +175,7 @@ def test_activations_that_overflow_are_named(build: Optkit, project: Path) -> No
     replace(project / "source.py", ".astype(np.float32)", ".astype(np.float32) * 3e38")
     replace(project / "source.py", "rng.standard_normal((32, 16))", "np.full((32, 16), 1.0)")
     done = build()
-    refused(done, 5, "sample", "not finite")
+    refused(done, 5, "sample 0", "holds inf", "overflows")
     assert any(name in done.err for name in ("m1", "a1", "'h'", "m2", "'y'"))
 
 

@@ -113,7 +113,17 @@ def test_an_unfused_graph_by_hand() -> None:
 
 
 def test_unknown_sizes_count_as_nothing() -> None:
-    costs = {"loop": NodeCost("Loop", None, 0, None, None), "fc": cost(10, 1, 1, 1)}
+    costs = {"top": NodeCost("TopK", None, 0, None, None), "fc": cost(10, 1, 1, 1)}
     known = {"fc": costs["fc"]}
     toy = device(1e9, fp16=1e12)
     assert roofline.for_graph(costs, toy, 1) == roofline.for_graph(known, toy, 1)
+
+
+def test_what_loops_or_branches_hide_is_told() -> None:
+    costs = {"rnn": NodeCost("LSTM", 0, 0, 1, 1), "fc": cost(10, 1, 1, 1)}
+    toy = device(1e9, fp16=1e12)
+    for found in (
+        roofline.for_graph(costs, toy, 1),
+        roofline.predict([layer(1, "float16", ("fc", "in the loop's body"))], costs, toy, 1),
+    ):
+        assert "the inside of LSTM is not fully counted" in (found.note or "")

@@ -41,13 +41,9 @@ def delete(entry: Path, file: Path) -> None:
 
 
 def swap(entry: Path, file: Path) -> None:
-    """With the file of that name in another sound entry, which is not harmed."""
-    other = next(
-        path
-        for path in sorted(entry.parents[1].glob(f"*/*/{file.name}"))
-        if digest_file(path) != digest_file(file)
-    )
-    shutil.copyfile(other, file)
+    """By a file of another entry, of that name if there is one."""
+    others = sorted(entry.parents[1].glob("*/*/*"), key=lambda path: path.name != file.name)
+    shutil.copyfile(next(p for p in others if digest_file(p) != digest_file(file)), file)
 
 
 def link(entry: Path, file: Path) -> None:

@@ -1,0 +1,75 @@
+"""What `import optkit` offers, and that each name is what it says."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import optkit
+
+PUBLIC = {
+    "Artifact", "Recipe", "Target", "bench", "build", "compile", "errors", "evaluate", "export",
+    "fuse", "load", "quantize",
+}  # fmt: skip
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(optkit.__all__) == PUBLIC
+    assert len(optkit.__all__) == len(PUBLIC)
+    assert dir(optkit) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_name_resolves_and_is_documented(name: str) -> None:
+    found = getattr(optkit, name)
+    assert inspect.getdoc(found)
+    if inspect.isfunction(found):
+        assert found.__annotations__.keys() == {*inspect.signature(found).parameters, "return"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nosuch"):
+        _ = optkit.nosuch
+    assert not hasattr(optkit, "tune_everything")
+
+
+def test_star_import_gives_the_public_names() -> None:
+    found: dict[str, object] = {}
+    exec("from optkit import *", found)
+    assert found.keys() >= PUBLIC
+
+
+def test_no_module_bears_a_public_functions_name() -> None:
+    """Else `optkit.export` would turn into a module once that module is imported."""
+    modules = {module.name for module in pkgutil.iter_modules(optkit.__path__)}
+    functions = {name for name in PUBLIC if inspect.isfunction(getattr(optkit, name))}
+    assert not modules & functions
+    for name in sorted(modules - {"worker"}):
+        importlib.import_module(f"optkit.{name}")
+    assert all(inspect.isfunction(getattr(optkit, name)) for name in functions)
+
+
+def test_every_error_has_its_documented_exit_code() -> None:
+    codes = {
+        "OptkitError": 1, "UsageError": 2, "RecipeError": 2, "UnknownName": 2, "GateFailed": 3,
+        "ToolchainMissing": 4, "InputRefused": 5, "UnsafeFile": 5, "ExportFailed": 5,
+        "Impossible": 5, "WorkerFailed": 6, "IntegrityError": 7, "StorageError": 8,
+    }  # fmt: skip
+    classes = {
+        name: found
+        for name, found in vars(optkit.errors).items()
+        if inspect.isclass(found) and issubclass(found, optkit.errors.OptkitError)
+    }
+    assert {name: found.exit_code for name, found in classes.items()} == codes
+    for name, found in classes.items():
+        told = optkit.errors.from_json(found("what", where="where", hint="do").to_json())
+        assert type(told) is found and str(told) == "where: what", name
+        assert (told.where, told.hint) == ("where", "do")
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(optkit.__file__).parent / "py.typed").exists()

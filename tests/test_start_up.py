@@ -1,0 +1,76 @@
+"""What starting up costs: nothing heavy is loaded before it is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = ["numpy", "pydantic", "torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "tensorrt",
+         "tensorrt_rtx", "ruamel", "rich", "psutil", "safetensors", "jinja2"]  # fmt: skip
+TOOLCHAIN = ["torch", "onnx", "onnx_ir", "onnxscript", "onnxruntime", "tensorrt", "tensorrt_rtx"]
+
+LOADED = """\
+import json, sys
+try:
+{code}
+finally:
+    print("LOADED", json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+
+
+def loaded(code: str, tmp_path: Path) -> set[str]:
+    """Top-level modules after running the code in a fresh interpreter."""
+    body = LOADED.format(code="\n".join(f"    {line}" for line in code.splitlines()))
+    env = {"PYTHONPATH": str(ROOT), "OPTKIT_CACHE": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", body], capture_output=True, text=True, check=False, env=env,
+        cwd=tmp_path,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("LOADED ")]
+    assert lines, done.stderr
+    return set(json.loads(lines[-1].removeprefix("LOADED ")))
+
+
+def command(*argv: str) -> str:
+    return f"from optkit.cli import main\nmain({list(argv)!r})"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import optkit",
+        "import optkit\noptkit.errors.UsageError('no')\ndir(optkit)",
+        command("--help"),
+        command("build", "--help"),
+        "import optkit.errors, optkit.store, optkit.execute.local, optkit.execute.runner",
+    ],
+)
+def test_starting_up_loads_nothing_heavy(code: str, tmp_path: Path) -> None:
+    assert not loaded(code, tmp_path) & set(HEAVY)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import optkit\noptkit.build, optkit.load, optkit.Recipe, optkit.Target, optkit.Artifact",
+        command("targets"),
+        command("cache", "ls"),
+        command("build", "--target", "t4", "--precision", "fp8"),
+        command("build", "--target", "nosuch"),
+        "import optkit.worker, optkit.steps",
+        "from optkit.runtime import BACKENDS, backend\n[backend(name) for name in BACKENDS]",
+    ],
+)
+def test_the_parent_loads_no_toolchain(code: str, tmp_path: Path) -> None:
+    assert not loaded(code, tmp_path) & set(TOOLCHAIN)
+
+
+def test_nothing_is_written_by_looking(tmp_path: Path) -> None:
+    loaded("import optkit\noptkit.build", tmp_path)
+    loaded(command("targets"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
