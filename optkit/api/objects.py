@@ -7,7 +7,6 @@ after that is keyed on what was written.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from optkit.target import Target
 
 Evaluate = Callable[[Proxy], Any]
 
+_BUILD = "build(model, example_inputs)"
 _EVALUATE = "evaluate(session)"
 
 
@@ -45,14 +45,22 @@ def job(
     Raises UsageError without example inputs, ExportFailed when torch cannot export the module.
     """
     from optkit import content
+    from optkit.sources import torch_module
 
+    if not callable(getattr(model, "forward", None)):
+        raise UsageError(
+            f"a model is an nn.Module or the path of one, not {type(model).__name__}",
+            where=_BUILD,
+            hint='e.g. build(net, torch.zeros(1, 3, 224, 224), ...) or build("model.onnx", ...)',
+        )
     if example_inputs is None:
         raise UsageError(
             "an nn.Module needs example_inputs",
-            where="build(model, example_inputs)",
+            where=_BUILD,
             hint="a tensor, a tuple or a dict by argument name, axis 0 the batch",
         )
-    feed = _named(model, example_inputs)
+    with located(_BUILD):
+        feed = torch_module.named(model, example_inputs)
     if recipe is None or isinstance(recipe, Mapping):
         given = dict(recipe or {})
         given.setdefault("name", name or type(model).__name__)
@@ -143,7 +151,7 @@ def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
     from optkit.sources import torch_module
     from optkit.store import digest_file
 
-    with runner.store.scratch() as folder:
+    with located(type(model).__name__), runner.store.scratch() as folder:
         file = folder / GRAPH
         runner.listener.start("export", f"export {recipe.name}")
         log = torch_module.export(
@@ -186,14 +194,6 @@ def _feed(batch: Any, names: list[str]) -> dict[str, Any]:
 def _array(value: Any) -> np.ndarray:
     """numpy of an array or a torch tensor (also one that needs gradients or lies on a device)."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-
-
-def _named(model: Any, example_inputs: Any) -> dict[str, np.ndarray]:
-    """Example inputs by the names of `forward`'s parameters."""
-    if isinstance(example_inputs, Mapping):
-        return {name: _array(value) for name, value in example_inputs.items()}
-    parameters = list(inspect.signature(model.forward).parameters)
-    return _feed(example_inputs, parameters)
 
 
 def _declared(value: np.ndarray) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Terminal:
 def keep_stderr() -> None:
     """Let work go on when nobody can read what it says: stderr closed, full, or a broken pipe."""
     if not isinstance(sys.stderr, _Heedless):
-        sys.stderr = _Heedless(sys.stderr)  # type: ignore[assignment]
+        sys.stderr = _Heedless(sys.stderr)
 
 
 class _Heedless:

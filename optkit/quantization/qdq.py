@@ -64,8 +64,12 @@ class QuantLog:
 
 
 def taps(model: ir.Model, assignment: Assignment, rules: PlacementRules) -> list[str]:
-    """Names of the values whose ranges `apply` will ask for; give it the FP32 fused graph."""
-    return list(dict.fromkeys(str(site.value.name) for site in sites(model, assignment, rules)))
+    """Names of the values whose ranges `apply` will ask for; give it the FP32 fused graph.
+
+    Of a value cast from another float, that one: the FP16 cast may leave out the Cast between.
+    """
+    wanted = (_uncast(site.value) for site in sites(model, assignment, rules))
+    return list(dict.fromkeys(str(value.name) for value in wanted))
 
 
 def apply(
@@ -110,6 +114,16 @@ def apply(
             nodes[str(node.name)] = QuantizedNode(op, planned[str(node.name)], span, name)
     writer.remove_unread()
     return QuantLog(nodes, activations, writer.clamped, tuple(statistics.warnings()))
+
+
+def _uncast(value: ir.Value) -> ir.Value:
+    producer = value.producer()
+    while producer is not None and producer.op_type == "Cast":
+        source = producer.inputs[0]
+        if source is None or source.dtype is None or not source.dtype.is_floating_point():
+            break
+        value, producer = source, source.producer()
+    return value
 
 
 def _observed(value: ir.Value, statistics: Statistics) -> str:

@@ -95,5 +95,5 @@ def test_the_child_does_not_outlive_its_parent(code: str, sent: int, tmp_path: P
     time.sleep(0.7)
     parent.send_signal(sent)
     parent.wait(10)
-    gone, alive = psutil.wait_procs(children, timeout=5)
+    _gone, alive = psutil.wait_procs(children, timeout=5)
     assert not alive

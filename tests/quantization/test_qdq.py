@@ -292,3 +292,25 @@ def test_the_log_is_json_and_the_graph_the_same_bytes_each_time(
         found.append((graph.digest(tmp_path / name), json.dumps(log.to_json())))
     assert found[0] == found[1]
     assert json.loads(found[0][1])["nodes"]["conv1"]["activation"] == "sr"
+
+
+def test_a_half_input_is_calibrated_where_both_graphs_have_it(
+    network: Network, workshop: Any
+) -> None:
+    """The FP16 cast drops the Cast at the border, and with it the name of what it put out."""
+    model = network(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (float16[N,4] x, float[4,4] w_1, float[4,4] w_2) => (float[N,4] y) {
+        [wide] f = Cast <to = 1> (x)
+        [first] h = MatMul (f, w_1)
+        [relu] r = Relu (h)
+        [second] y = MatMul (r, w_2)
+        }"""
+    )
+    half = model.clone()
+    to_fp16(half)
+    assert "wide" not in {n.name for n in half.graph}
+    _, _, full = workshop.quantize(model, "gpu")
+    _, _, cast = workshop.quantize(model, "gpu", carrier=half)
+    scales = [[v.scale for v in log.activations.values()] for log in (full, cast)]
+    assert scales[0] == scales[1] and len(scales[0]) == 2
