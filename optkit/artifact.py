@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UsageError
 from optkit.runtime import Evidence, Feed, Session, TensorInfo, backend
 from optkit.stage.door import copy_in, show
@@ -230,10 +232,17 @@ class Artifact:
         return _running(session, "onnxruntime", Evidence.SIMULATED, f"{note}; {graph} runs")
 
     def run(self, feed: Feed) -> Feed:
-        """Outputs for one feed. The session of the first call stays open until `close`."""
+        """Outputs for one feed: arrays by name, or what `np.asarray` takes (a CPU tensor).
+
+        The session of the first call stays open until `close`.
+        """
         if self._running is None:
             self._running = self.session()
-        return self._running.run(feed)
+        return self._running.run({name: np.asarray(value) for name, value in feed.items()})
+
+    def __repr__(self) -> str:
+        gate = (self.result.get("gate") or {}).get("verdict")
+        return f"Artifact({str(self.path)!r}, gate={gate!r}, digest={self.digest[:12]!r})"
 
     def close(self) -> None:
         """Close what `run` opened. May be called twice."""

@@ -9,13 +9,14 @@ it runs, so that the parent can read the table (names, versions, tools) in a mil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from optkit.errors import OptkitError, located
+from optkit.errors import InputRefused, OptkitError, located
 from optkit.execute.runner import StepKind
 
 if TYPE_CHECKING:
@@ -46,14 +47,18 @@ class Step:
 def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """A Python factory, a `.pt2` or an `.onnx` → one graph of opset ≥ 21, compared with its source.
 
-    params: kind, inputs, axes, args; where the code lies: file or module, attribute, code.
+    params: kind, inputs, axes, args; where the code lies: file or module, attribute, code; what
+    the user calls the weights.
     """
     from optkit import sources
     from optkit.data import reads
     from optkit.recipe import axes_from_json, inputs_from_json
 
     place = params.get("file") or params.get("module")
-    with reads.record(params.get("code")) as record:
+    with (
+        _named(inputs.get("weights"), params.get("weights")),
+        reads.record(params.get("code")) as record,
+    ):
         log = sources.export(
             params["kind"],
             inputs,
@@ -140,6 +145,10 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
             limit_samples=params["limit"],
             memory_bytes=params["memory"],
             progress=progress,
+        )
+    if params["labelled"] and not written.labelled:
+        raise InputRefused(
+            "samples() yields no labels", where=str(path), hint="yield pairs: feed, labels"
         )
     metric = content.metric(module, path) if params["labelled"] else None
     return {"info": written.to_json(), "metric": metric, "reads": _outside(record.to_json(), out)}
@@ -367,6 +376,17 @@ def summary(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     folder_or_file = inputs["model"]
     file = folder_or_file / GRAPH if folder_or_file.is_dir() else folder_or_file
     return {"summary": graph.summary(graph.load(file), params["axes"])}
+
+
+@contextmanager
+def _named(staged: Path | None, given: str | None) -> Iterator[None]:
+    """An error about the store's copy of a file is told about the file that the user named."""
+    try:
+        yield
+    except OptkitError as error:
+        if staged is not None and error.where == str(staged):
+            error.where = given
+        raise
 
 
 def _outside(reads: dict[str, Any], out: Path) -> dict[str, Any]:

@@ -204,6 +204,23 @@ def test_upgrade_inlines_functions_and_lifts_constants() -> None:
     np.testing.assert_array_equal(run(model, {"x": x})["y"], x + np.float32(2.5))
 
 
+@pytest.mark.parametrize("opset", [9, 21])
+def test_initializers_listed_as_inputs_become_constants(opset: int, image: np.ndarray) -> None:
+    """As every file before IR version 4 has them."""
+    proto = classifier(opset)
+    for tensor in proto.graph.initializer:
+        proto.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        )
+    given = ir.from_proto(proto)
+    assert graph.summary(given)["parameters"] == WEIGHT.size + HEAD.size
+    model = graph.upgrade(given)
+    assert [value.name for value in model.graph.inputs] == ["image"]
+    assert graph.constant_weight(model.graph[0]) is not None
+    before = run(graph.upgrade(ir.from_proto(classifier())), {"image": image})
+    np.testing.assert_array_equal(run(model, {"image": image})["logits"], before["logits"])
+
+
 def test_inputs_and_outputs_name_their_dynamic_axes(model: ir.Model) -> None:
     assert graph.inputs(model) == (("image", "float32", ("batch", 3, 16, 12)),)
     assert graph.outputs(model) == (("logits", "float32", ("batch", 5)),)

@@ -49,10 +49,10 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
 @click.option(
     "--embed-eval",
     default="64M",
-    callback=lambda c, p, v: options.parse_size(v),
+    callback=lambda c, p, v: options.parse_size(v, least=0),
     show_default=True,
     metavar="SIZE",
-    help="Evaluation samples the artifact may carry.",
+    help="Evaluation samples the artifact may carry; 0 for none.",
 )
 @options.work
 @options.output
@@ -73,7 +73,7 @@ def build(
     from optkit.cli import terminal
 
     request = options.gather(shared)
-    pairs = [(t, p) for t in dict.fromkeys(targets) for p in dict.fromkeys(precisions)]
+    pairs = list(dict.fromkeys((_name(t), p) for t in targets for p in precisions))
     if dry_run:
         return _rehearse(request, pairs)
     misnamed = [(pair, error) for pair in pairs if (error := _misnamed(*pair)) is not None]
@@ -86,6 +86,16 @@ def build(
     _show(request, results, several=len(pairs) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
+
+
+def _name(target: str) -> str:
+    """The target's own name, so that an alias beside it is no second build."""
+    from optkit import target as targets
+
+    try:
+        return targets.target(target).name
+    except UsageError:
+        return target  # told with all others that nobody knows
 
 
 def _misnamed(target: str, precision: str) -> UsageError | None:
@@ -161,9 +171,8 @@ def _show(request: options.Request, results: list[dict[str, Any]], *, several: b
     if built and not request.json:
         terminal.put(summary.table(built))
     for one in built:
-        for reason in (one["gate"] or {}).get("reasons", []):
-            if not request.quiet:
-                terminal.Terminal().note(f"{one['target']} {one['precision']}: {reason}")
+        for remark in summary.remarks(one):
+            terminal.Terminal().note(f"{one['target']} {one['precision']}: {remark}")
 
 
 def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:

@@ -41,15 +41,15 @@ class Request:
         return Terminal(quiet=self.quiet, verbose=self.verbose)
 
 
-def parse_size(text: str) -> int:
-    """Bytes from "512M", "2GiB", "1073741824". Raises UsageError."""
+def parse_size(text: str, least: int = 1) -> int:
+    """Bytes from "512M", "2GiB", "1073741824". Raises UsageError for less than `least`."""
     digits = text.strip().lower().removesuffix("b").removesuffix("i")
     unit = digits[-1:] if digits[-1:] in _UNITS and digits else ""
     try:
         value = float(digits.removesuffix(unit)) * _UNITS[unit]
     except ValueError:
         value = -1
-    if value <= 0:
+    if not least <= value < 2**63:
         raise UsageError(f"{text!r} is not a size", hint="write it like 512M or 2GiB")
     return int(value)
 

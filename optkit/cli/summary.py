@@ -17,7 +17,7 @@ def table(results: list[Json]) -> str:
             one["precision"],
             verdict(one),
             _latency(one["latency"]),
-            _ratio(one["speedup"]),
+            _ratio(one["speedup"], interval=False),
             _score(one["accuracy"]),
             _points(one["drop"]),
             _size(one["size"]),
@@ -39,10 +39,25 @@ def table(results: list[Json]) -> str:
     lines = [terminal.table(columns, rows)]
     for one in results:
         lines.append(f"{one['artifact']}: {_evidence(one)}")
+        lines.append(f"  report: {one['artifact']}/report.html")
         lines += [
             f"  pending: {row['backend']}, finish with `{row['finish']}`" for row in one["pending"]
         ]
     return "\n".join(lines)
+
+
+def remarks(result: Json) -> list[str]:
+    """What a reader of the table should be told in words: undecided gates, and no gain."""
+    found = list((result["gate"] or {}).get("reasons", []))
+    speedup, baseline = result["speedup"], result["baseline"]
+    if speedup and baseline and baseline["precision"] != result["precision"]:
+        high = speedup["ci95"][1] if speedup["ci95"] else speedup["value"]
+        if high < 1:
+            found.append(
+                f"not faster than {baseline['precision']}: {speedup['value']:.2f}x "
+                f"({speedup['evidence']}); the report lists layers and bytes beside it"
+            )
+    return found
 
 
 def verdict(result: Json) -> str:
@@ -120,13 +135,18 @@ def _tensor(one: Json) -> list[str]:
 
 
 def _latency(one: Json | None) -> str:
-    return "-" if not one else f"{one['p50_ms']:.3g} ms b{one['batch']}"
-
-
-def _ratio(one: Json | None) -> str:
+    """A prediction is a bound: no launch overhead, peak rates."""
     if not one:
         return "-"
-    span = f" [{one['ci95'][0]:.2f}, {one['ci95'][1]:.2f}]" if one["ci95"] else ""
+    bound = ">= " if one["evidence"] == "predicted" else ""
+    return f"{bound}{one['p50_ms']:.3g} ms b{one['batch']}"
+
+
+def _ratio(one: Json | None, *, interval: bool = True) -> str:
+    if not one:
+        return "-"
+    shown = interval and one["ci95"]
+    span = f" [{one['ci95'][0]:.2f}, {one['ci95'][1]:.2f}]" if shown else ""
     return f"{one['value']:.2f}x{span}"
 
 
@@ -137,7 +157,8 @@ def _score(one: Json | None) -> str:
 def _points(one: Json | None) -> str:
     if not one:
         return "-"
-    span = f" [{one['ci95'][0]:.2%}, {one['ci95'][1]:.2%}]" if one["ci95"] else ""
+    low, high = (100 * end for end in one["ci95"] or (0, 0))
+    span = f" [{low:.2f}, {high:.2f}]" if one["ci95"] else ""
     return f"{one['value']:.2%}{span}"
 
 

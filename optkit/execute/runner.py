@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from optkit import store as stores
+from optkit.errors import OptkitError
 from optkit.execute import local
 from optkit.execute.local import Limits
 from optkit.store import Entry, Store
@@ -190,9 +191,13 @@ class Runner:
                 "params": {**params, **(here or {})},
                 "out": str(folder),
             }
-            return self.carry(
-                task, self.limits, self.listener.progress, scratch_root=self.store.root / "tmp"
-            )
+            try:
+                return self.carry(
+                    task, self.limits, self.listener.progress, scratch_root=self.store.root / "tmp"
+                )
+            except OptkitError as error:
+                error.where = error.where or label
+                raise
 
         started = time.monotonic()
         entry, hit = make(produce)

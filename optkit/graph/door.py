@@ -125,10 +125,14 @@ def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
 
 def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
     """The form all stages start from: plain ONNX at opset ≥ `minimum`, no model-local functions,
-    constants as initializers, every node named. The given model may be consumed.
+    constants as initializers that are no inputs as well (older files list them there, and as
+    defaults nobody feeds they hide that weights are constant), every node named. The given model
+    may be consumed.
 
     Raises InputRefused where the graph cannot be converted.
     """
+    for value in [value for value in model.graph.inputs if value.is_initializer()]:
+        model.graph.inputs.remove(value)
     InlinePass()(model)
     version = model.opset_imports.get("", 0)
     if version < minimum:
@@ -204,14 +208,20 @@ def _with_light_weights(
             heavy[name] = model.graph.initializers[name]
             del light.graph.initializers[name]
             _declare(value, heavy[name])
-            light.graph.inputs.append(value)
+            if not value.is_graph_input():
+                light.graph.inputs.append(value)
+    for graph in light.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):  # the library would seek the file
+                value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=value.name)
     try:
         result = ir.from_proto(apply(ir.to_proto(light)))
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
         raise InputRefused(f"{what}: {_last_line(error)}") from error
     for value in list(result.graph.inputs):
         if value.name in heavy:
-            result.graph.inputs.remove(value)
+            if not heavy[value.name].is_graph_input():
+                result.graph.inputs.remove(value)
             value.const_value = heavy[value.name].const_value
             result.graph.register_initializer(value)
     return result

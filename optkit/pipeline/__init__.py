@@ -140,6 +140,7 @@ def check(job: Job) -> Build:
     Raises Impossible (the target's matrix says no), UnknownName (not built), ToolchainMissing.
     """
     check_pair(job.target, job.precision)
+    _check_samples(job)
     here, pending = None, []
     for option in job.target.default_backends:
         if here is None and runtime.backend(option.name).offline(job.target) is None:
@@ -229,12 +230,6 @@ def quantize(made: Build, runner: Steps) -> None:
     if not precisions.precision(job.precision).quantized:
         made.entries["graph"] = made.entries["cast"] if job.precision == "fp16" else fused
         return
-    if "calibration" not in made.entries:
-        raise InputRefused(
-            f"{job.precision} needs calibration samples and the recipe names none",
-            where=job.recipe.name,
-            hint="add `calibration: {source: ...}` to the recipe, or build --precision fp16",
-        )
     _check_enough(made.entries["calibration"], job.recipe)
     settings = calibration_of(job.recipe)
     rules = {name: runtime.backend(name).rules(job.target, job.precision) for name in _BACKENDS}
@@ -398,6 +393,17 @@ def _calibration_batch(made: Build) -> int | None:
     return found if isinstance(made.batch_axis, str) else None
 
 
+def _check_samples(job: Job) -> None:
+    given = job.calibration is not None or job.recipe.calibration is not None
+    if precisions.precision(job.precision).quantized and not given:
+        raise InputRefused(
+            f"{job.precision} needs calibration samples and there are none",
+            where=job.recipe.name,
+            hint="add `calibration: {source: ...}` to the recipe (in Python: calibration=batches), "
+            "or build fp16",
+        )
+
+
 def _check_toolchain(job: Job, here: str | None) -> None:
     """Every distribution the chain will need, by name only: nothing is imported."""
     both = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
@@ -445,6 +451,12 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
         archive = stage.stage_pt2(where, objects)
         with located(str(where)):
             return runner.step(STEPS["export"].kind, label, {"model": _foreign(archive)}, params)
+    if not settings.inputs:
+        raise InputRefused(
+            "a Python model needs its inputs declared",
+            where=settings.name,
+            hint="write a recipe with `inputs:` (`optkit init` starts one) and give it by --recipe",
+        )
     params |= {"factory": recipe["model"]["factory"], "args": dict(source.args)}
     inputs: dict[str, Input] = {}
     if source.weights is not None:
@@ -454,6 +466,7 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
         "module": source.module,
         "attribute": source.attribute,
         "code": None if code is None else str(code),
+        "weights": None if source.weights is None else str(source.weights.path),
     }
     place = str(here["file"] or here["code"])
     return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here, place=place)

@@ -55,6 +55,8 @@ def _why_float(
         return f"{op} has no integer kernel in this backend"
     if index == 0:
         return "the constant is the left operand: its scale would lie along the summed axis"
+    if any(value is None or value.dtype is None for value in (node.inputs[0], node.outputs[0])):
+        return "the type of what it reads or makes is not known: a foreign operator is before it"
     if not _is_plain(node.inputs[index], constant):
         return "its weight is quantized already or not a plain float tensor"
     if op == "Gemm" and not _is_plain_gemm(node):

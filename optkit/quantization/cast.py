@@ -104,6 +104,8 @@ def _reason(node: ir.Node) -> str | None:
     values = [value for value in (*node.inputs, *node.outputs) if value is not None]
     if any(not isinstance(value.type, ir.TensorType | None) for value in values):
         return "it works on sequences"
+    if any(value.type is None for value in values):
+        return "the type of what it reads or makes is not known"
     if not any(_is_wide(value) for value in values):
         return "it holds a subgraph" if _has_subgraph(node) else None
     if node.op_type in _SENSITIVE:

@@ -325,6 +325,9 @@ def test_the_stages_are_functions_too(cache: Path, tmp_path: Path) -> None:
     assert timed["latency"][0]["evidence"] == "measured"
     scored = optkit.evaluate(f"{source}:create", target="cpu", precision="fp32", **options)
     assert scored["accuracy"] is None and scored["fidelity"]["cosine"] == pytest.approx(1)
+    graph = exported / "model.onnx"  # which is a model as well
+    pending = optkit.build(graph, target="h100", precision="fp16", out=tmp_path, cache=cache)
+    assert (pending.name, pending.result["status"]) == ("model-h100-sxm-fp16", "pending")
     with pytest.raises(TypeError, match="nosuch"):
         optkit.export(f"{source}:create", out=tmp_path / "g", nosuch=1)
     assert str(source) not in sys.path

@@ -61,6 +61,16 @@ def test_the_cache_is_in_the_users_folder_also_without_home(
     assert named.json["root"] == "/h/c"
 
 
+def test_evaluation_samples_are_embedded_as_far_as_they_may(
+    optkit_here: Optkit, small: Path, store: Path, tmp_path: Path
+) -> None:
+    for size, embedded in (("64M", True), ("1K", False), ("0", False)):
+        line = ["build", "--target", "cpu", "--out", tmp_path, "--embed-eval", size]
+        assert optkit_here(*line, cwd=small, cache=store).code == 0
+        assert (tmp_path / "small-cpu-int8/eval.safetensors").exists() == embedded
+    assert (tmp_path / ".gitignore").read_text() == "*\n"
+
+
 def test_paths_with_spaces_and_other_letters(
     optkit_here: Optkit, project: Path, store: Path, tmp_path: Path
 ) -> None:

@@ -179,6 +179,25 @@ def test_activations_that_overflow_are_named(build: Optkit, project: Path) -> No
     assert any(name in done.err for name in ("m1", "a1", "'h'", "m2", "'y'"))
 
 
+@pytest.mark.parametrize(
+    ("body", "options", "told"),
+    [
+        ("import os; os.abort()", [], ["killed by SIGABRT", "log"]),
+        ("import time; time.sleep(60)", ["--timeout", "1"], ["longer than 1 s", "--timeout"]),
+        ("x = [b'1' * 10**7 for _ in range(10**4)]", ["--memory", "400M"],
+         ["more than 400 MiB", "--memory"]),
+    ],
+)  # fmt: skip
+def test_code_that_dies_is_exit_6_with_the_end_of_its_log(
+    body: str, options: list[str], told: list[str], build: Optkit, project: Path
+) -> None:
+    source = f"def samples():\n    print('last words', flush=True)\n    {body}\n    yield\n"
+    (project / "source.py").write_text(source)
+    done = build(*options)
+    refused(done, 6, "collect calibration samples", *told)
+    assert "last words" in done.err.partition("log:")[2]
+
+
 BLOCKED = """\
 import importlib.metadata, sys
 

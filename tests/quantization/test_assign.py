@@ -54,6 +54,20 @@ def test_a_stem_in_front_of_max_pooling_is_quantized(
     assert decide(network(text), rules["cpu"]).nodes["stem"] == "int8"
 
 
+def test_what_reads_from_a_foreign_operator_stays_float(
+    network: Network, rules: dict[str, PlacementRules]
+) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "com.example" : 1]>
+        g (float[N,8] x, float[8,8] w) => (float[N,8] y) {
+        [first] a = MatMul (x, w)
+        [odd] b = com.example.Odd (a)
+        [second] y = MatMul (b, w)
+        }"""
+    found = decide(network(text), rules["gpu"])
+    assert found.nodes == {"first": "int8", "second": "fp16"}
+    assert "foreign operator" in found.reasons["second"]
+
+
 def test_float_precisions_quantize_nothing(
     network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
 ) -> None:

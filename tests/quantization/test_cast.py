@@ -335,6 +335,25 @@ def test_subgraphs_stay_in_float() -> None:
         close(before, after, {"x": X, "c": np.array(choice)})
 
 
+def test_what_a_foreign_operator_makes_is_not_mixed_with_half() -> None:
+    """Nothing says that its result is half, or float: all that reads it stays as it was."""
+    model = graph.upgrade(
+        ir.from_onnx_text("""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+        g (float[n, 4] x) => (float[n, 4] y) <float[4, 4] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
+        8.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0}> {
+            [first] a = MatMul(x, w)
+            [odd] b = com.microsoft.Gelu(a)
+            [act] c = Relu(b)
+            [second] y = MatMul(c, w)
+        }""")
+    )
+    after = model.clone()
+    log = to_fp16(after)
+    assert dtype(after, "a") == HALF
+    assert set(log.islands) == {"odd", "act", "second"}
+    close(model, after, {"x": X})
+
+
 def test_sequences_stay_in_float() -> None:
     before, after, log = cast("""g (float[n, 4] x) => (float[?, 4] y) {
         a = Relu(x)

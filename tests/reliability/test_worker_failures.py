@@ -120,15 +120,15 @@ def test_a_real_worker_is_killed(
     reference: Reference, tmp_path: Path, workers: Workers, finish: Finish
 ) -> None:
     """As the kernel's out-of-memory killer does it: in the middle of the work."""
-    demo = reference.fork(tmp_path, without=("export",))
+    demo = reference.fork(tmp_path, without=("compile",))
     process = demo.start()
     while not (found := workers(process.pid)) and process.poll() is None:
         time.sleep(0.01)
-    time.sleep(0.5)
+    time.sleep(0.3)
     for pid in found:
         os.kill(pid, signal.SIGKILL)
     done = finish(process)
     assert done.code == 6
-    assert done.result["error"]["message"].startswith("step 'export' was killed by SIGKILL")
+    assert done.result["error"]["message"].startswith("step 'compile' was killed by SIGKILL")
     assert demo.rebuilt() == reference.digest
     demo.assert_sound()

@@ -93,6 +93,17 @@ def test_without_declared_inputs_the_graphs_own_stand(tmp_path: Path) -> None:
     assert log.inputs[0].shape == ("N", 4)
 
 
+def test_first_axes_without_a_name_are_one_batch(tmp_path: Path) -> None:
+    path = write(tmp_path / "in.onnx", shape=(None, 4))
+    model = onnx.load(path)
+    model.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, (None, None)))
+    onnx.save(model, path)
+    log = export(path, tmp_path / "out.onnx")
+    assert [info.shape for info in log.inputs] == [("batch", 4), ("batch", "z.1")]
+    other = write(tmp_path / "other.onnx", shape=(None, "batch"))
+    assert export(other, tmp_path / "out.onnx").inputs[0].shape == ("x.0", "batch")
+
+
 @pytest.mark.parametrize(
     ("specs", "message", "hint"),
     [
