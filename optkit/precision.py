@@ -17,26 +17,27 @@ Granularity = Literal["tensor", "channel"]
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """One quantized number format, e.g. signed 8-bit integers per channel, symmetric."""
+    """One quantized number format, e.g. signed 8-bit integers per channel, symmetric.
+
+    `bits`: those that codes use; fewer than the dtype has where a kernel's sums would overflow.
+    """
 
     dtype: Literal["int8", "uint8"]
     granularity: Granularity
     symmetric: bool
-
-    @property
-    def bits(self) -> int:
-        return 8
+    bits: int = 8
 
     @property
     def qmin(self) -> int:
-        """Smallest code. Symmetric s8 leaves -128 unused so that negation is exact."""
+        """Smallest code. Symmetric signed codes leave the lowest unused so that negation is exact:
+        -127 of 8 bits."""
         if self.dtype == "uint8":
             return 0
-        return -127 if self.symmetric else -128
+        return -self.qmax if self.symmetric else -self.qmax - 1
 
     @property
     def qmax(self) -> int:
-        return 255 if self.dtype == "uint8" else 127
+        return (1 << self.bits) - 1 if self.dtype == "uint8" else (1 << self.bits - 1) - 1
 
 
 @dataclass(frozen=True)

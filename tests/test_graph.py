@@ -401,3 +401,28 @@ def test_macs_are_the_products_of_a_direct_convolution(
     result = run(model, {"x": np.ones((batch, 4, 7, 6), np.float32)})["y"]
     assert found.macs == int(result.sum())
     assert found.out_bytes == 4 * prod(result.shape)
+
+
+def test_external_weights_of_an_older_opset_are_converted(tmp_path: Path) -> None:
+    """The converter must not seek the data file: it may stand in another folder."""
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4)
+    made = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
+            "g",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 3])],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 4])],
+            [onnx.numpy_helper.from_array(weight, "w")],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 18)],
+    )
+    onnx.save(
+        made,
+        tmp_path / "old.onnx",
+        save_as_external_data=True,
+        location="old.data",
+        size_threshold=0,
+    )
+    model = graph.upgrade(graph.load(tmp_path / "old.onnx"))
+    assert model.opset_imports[""] == 21
+    np.testing.assert_array_equal(graph.array(model.graph.initializers["w"]), weight)

@@ -8,6 +8,7 @@ after that is keyed on what was written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,8 @@ def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
     """The graph's inputs: known from the recipe, else from the exported graph."""
     from optkit import pipeline
 
-    return pipeline.run(job, runner, pipeline.EXPORT).inputs
+    full = replace(job, precision="fp32")  # which asks for no samples before they are here
+    return pipeline.run(full, runner, pipeline.EXPORT).inputs
 
 
 def _feed(batch: Any, names: list[str]) -> dict[str, Any]:

@@ -88,10 +88,13 @@ class OnnxRuntime:
     def rules(self, target: Target, precision: str) -> PlacementRules:
         """u8 activations: s8 × s8 has no fast kernel on x86. A convolution computes in integers
         only up to a quantized output; a MatMul or Gemm gives floats at no cost. Biases are written
-        as integers here: ONNX Runtime, doing it itself, clips them."""
+        as integers here: ONNX Runtime, doing it itself, clips them. Where VPMADDUBSW adds pairs of
+        products in 16 bits (x86 without VNNI) weights keep to 7 bits, or the sums would saturate
+        (ONNX Runtime's documentation on quantization, "reduce_range")."""
+        weight_bits = 7 if _adds_in_16_bits(target.fingerprint()) else 8
         return PlacementRules(
             activation=NumberFormat("uint8", "tensor", symmetric=False),
-            weight=NumberFormat("int8", "channel", symmetric=True),
+            weight=NumberFormat("int8", "channel", symmetric=True, bits=weight_bits),
             ops=frozenset({"Conv", "MatMul", "Gemm"}),
             residual_adds=True,
             quantize_outputs=frozenset({"Conv"}),
@@ -173,6 +176,11 @@ class OnnxRuntime:
         """Load an ONNX file. `threads`: default all physical cores this process may use;
         `spinning` False: idle threads sleep, for benchmarks."""
         return OrtSession(model, _options(threads, spinning, level))
+
+
+def _adds_in_16_bits(machine: Mapping[str, Any]) -> bool:
+    x86 = machine.get("machine") in ("x86_64", "AMD64")
+    return x86 and not {"avx_vnni", "avx512_vnni", "amx_int8"} & set(machine["features"])
 
 
 class OrtSession:

@@ -33,9 +33,8 @@ def profile(inputs: Sequence[TensorInfo], axes: Mapping[str, AxisRange]) -> Prof
 
 
 def batch(found: Mapping[str, tuple[Shape, Shape, Shape]]) -> int | None:
-    """Size of axis 0 of the first input at the optimum; None for a scalar input."""
-    opt = next(iter(found.values()))[1] if found else ()
-    return opt[0] if opt else None
+    """Size of axis 0 of the first input that has axes, at the optimum; None where none has."""
+    return next((opt[0] for _, opt, _ in found.values() if opt), None)
 
 
 def _shape(tensor: TensorInfo, axes: Mapping[str, AxisRange], end: str) -> Shape:

@@ -451,12 +451,6 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
         archive = stage.stage_pt2(where, objects)
         with located(str(where)):
             return runner.step(STEPS["export"].kind, label, {"model": _foreign(archive)}, params)
-    if not settings.inputs:
-        raise InputRefused(
-            "a Python model needs its inputs declared",
-            where=settings.name,
-            hint="write a recipe with `inputs:` (`optkit init` starts one) and give it by --recipe",
-        )
     params |= {"factory": recipe["model"]["factory"], "args": dict(source.args)}
     inputs: dict[str, Input] = {}
     if source.weights is not None:

@@ -81,6 +81,12 @@ def export(
     Raises ExportFailed, or ToolchainMissing without torch.
     """
     toolchain.require()
+    if not specs:
+        raise InputRefused(
+            "a Python model needs its inputs declared",
+            where=type(module).__name__,
+            hint="write a recipe with `inputs:` (`optkit init` starts one) and give it by --recipe",
+        )
     module = _unwrapped(module)
     specs, axes = fix_single_sizes(specs, axes)
     sizes = traced_sizes(axes)

@@ -40,7 +40,8 @@ def test_an_axis_without_a_range_is_named() -> None:
     assert "length: {min:" in (caught.value.hint or "")
 
 
-def test_batch_is_the_first_size_of_the_first_input() -> None:
+def test_batch_is_the_first_size_of_the_first_input_that_has_axes() -> None:
     assert batch({"x": ((1, 3), (8, 3), (9, 3)), "y": ((5,), (5,), (5,))}) == 8
+    assert batch({"scalar": ((), (), ()), "x": ((1, 3), (8, 3), (9, 3))}) == 8
     assert batch({"scalar": ((), (), ())}) is None
     assert batch({}) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from onnx import TensorProto, helper
 
 from optkit.backends.onnxruntime import OnnxRuntime, check_feed
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
-from optkit.runtime import AxisRange, Engine, TensorInfo
-from optkit.target import target
+from optkit.runtime import AxisRange, Engine, PlacementRules, TensorInfo
+from optkit.target import cpu, target
+from optkit.target.machine import describe
 
 BATCH = {"batch": AxisRange(1, 8, 32)}
 
@@ -158,6 +160,28 @@ def test_a_missing_wheel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_it_compiles_for_this_machine_only() -> None:
     assert OnnxRuntime().offline(target("cpu")) is None
     assert OnnxRuntime().offline(target("l4")) is not None
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "bits"),
+    [
+        ("x86_64", ("avx2", "fma"), 7),
+        ("x86_64", ("avx2", "avx512f"), 7),
+        ("x86_64", ("avx2", "avx_vnni"), 8),
+        ("x86_64", ("avx2", "avx512f", "avx512_vnni"), 8),
+        ("aarch64", ("asimd",), 8),
+    ],
+)
+def test_weights_keep_to_seven_bits_where_pairs_add_in_sixteen(
+    machine: str, features: tuple[str, ...], bits: int
+) -> None:
+    info = replace(cpu(), machine=machine, features=features)
+    rules = OnnxRuntime().rules(describe(info), "int8")
+    assert rules.weight.bits == bits
+    pair = 2 * 255 * rules.weight.qmax
+    assert (pair < 1 << 15) == (bits == 7)
+    assert PlacementRules.from_json(json.loads(json.dumps(rules.to_json()))) == rules
+    assert OnnxRuntime().rules(target("l4"), "int8").weight.bits == 8
 
 
 # ── what a graph became ────────────────────────────────────────────────────────────────────────

@@ -281,14 +281,21 @@ def test_both_wheels_of_onnx_runtime_are_refused(
 
 
 def test_models_that_cannot_be_used(build: Optkit, project: Path) -> None:
+    def plain(model: str) -> Any:
+        return build(model, "--precision", "fp32")
+
     (project / "torn.onnx").write_bytes((project / "small.onnx").read_bytes()[:-20])
     (project / "empty.onnx").touch()
     (project / "prose.onnx").write_text("I am no model.\n" * 40)
     for name in ("torn", "empty", "prose"):
-        refused(build(f"{name}.onnx"), 5, f"{name}.onnx")
-    refused(build("nosuch.onnx"), 2, "nosuch.onnx", "no such file")
-    refused(build("model.pickle"), 2, "model.pickle", "file.py:factory", "x.onnx")
-    refused(build("source.py"), 2, "source.py", "names no function", "file.py:factory")
-    refused(build("nosuch.module:create"), 5, "nosuch.module", "importable")
-    refused(build("source.py:create"), 5, "source.py", "'create'")
-    refused(build("source.py:samples"), 5, "samples", "not an nn.Module")
+        refused(plain(f"{name}.onnx"), 5, f"{name}.onnx")
+    refused(plain("nosuch.onnx"), 2, "nosuch.onnx", "no such file")
+    refused(plain("model.pickle"), 2, "model.pickle", "file.py:factory", "x.onnx")
+    refused(plain("source.py"), 2, "source.py", "names no function", "file.py:factory")
+    inputs = ["--set", "inputs={x: {dtype: float32, shape: [batch, 16]}}", "--precision", "fp32"]
+    for model, *told in (
+        ("nosuch.module:create", "nosuch.module", "importable"),
+        ("source.py:create", "source.py", "'create'"),
+        ("source.py:samples", "samples", "not an nn.Module"),
+    ):
+        refused(build(model, *inputs), 5, *told)

@@ -400,3 +400,9 @@ def test_weights_that_are_no_safetensors(factory: Path, tmp_path: Path) -> None:
     torch.save({"0.weight": torch.zeros(4, 3)}, tmp_path / "w.pt")
     with pytest.raises(InputRefused, match="not a safetensors file"):
         torch_module.load(f"{factory}:create", {}, tmp_path / "w.pt")
+
+
+def test_inputs_must_be_declared(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="inputs declared") as caught:
+        export(nn.Linear(2, 2), tmp_path / "m.onnx")
+    assert caught.value.where == "Linear" and "optkit init" in str(caught.value.hint)
