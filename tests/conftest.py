@@ -12,22 +12,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slice", default=None, help="i/n: run the i-th of n parts of the tests")
 
 
+@pytest.hookimpl(trylast=True)  # after -m has chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep one of n parts; a test's part depends on its name only, so that all parts cover all."""
+    """Keep one of n parts, dealt in the order of a hash of the names: all parts cover all."""
     chosen = config.getoption("--slice")
     if not chosen:
         return
     index, count = (int(part) for part in chosen.split("/"))
-    names = sorted({item.nodeid.split("[")[0] for item in items})
-    kept = {
-        name
-        for position, name in enumerate(
-            sorted(names, key=lambda n: hashlib.sha256(n.encode()).hexdigest())
-        )
-        if position % count == index
-    }
-    selected = [item for item in items if item.nodeid.split("[")[0] in kept]
-    config.hook.pytest_deselected([item for item in items if item not in selected])
+    dealt = sorted(items, key=lambda item: hashlib.sha256(item.nodeid.encode()).hexdigest())
+    kept = {item.nodeid for item in dealt[index::count]}
+    selected = [item for item in items if item.nodeid in kept]
+    config.hook.pytest_deselected(items=[item for item in items if item not in selected])
     items[:] = selected
 
 

@@ -3,7 +3,8 @@
 Two runtimes that compute the same float32 function differ by the order of their sums: 1e-7 to 4e-5
 of the largest output over whole networks. A wrong export (a dropped mask, a fixed size) is off by
 orders of magnitude more, so the limit is 1e-3 of the largest output, and 3e-2 for 16-bit outputs,
-whose own rounding is 1e-3 to 8e-3. Integers and bools must be equal.
+whose own rounding is 1e-3 to 8e-3. Of integers and bools one in 1,000 may differ: among the pixels
+of a class map some stand on an edge, where rounding decides.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from optkit.runtime import Feed, Progress, Session
 from optkit.sources.log import Check
 
 _LIMITS = {2: 3e-2, 4: 1e-3, 8: 1e-3}  # share of the largest output, by bytes of the dtype
+_TURNED = 1e-3  # share of integers
 
 
 def check(
@@ -41,7 +43,8 @@ def check(
 
 
 def _compare(name: str, expected: np.ndarray, found: np.ndarray, where: str) -> float:
-    """The largest absolute difference. NaN agrees with NaN, and an infinity with itself."""
+    """The largest absolute difference; of integers and bools, the share that differs. NaN agrees
+    with NaN, and an infinity with itself."""
     if expected.shape != found.shape or expected.dtype != found.dtype:
         raise _differs(
             f"output {name!r} is {found.dtype} {list(found.shape)} in the graph and "
@@ -50,9 +53,9 @@ def _compare(name: str, expected: np.ndarray, found: np.ndarray, where: str) -> 
         )
     if expected.dtype.kind not in "f":
         wrong = int(np.count_nonzero(expected != found))
-        if wrong:
+        if wrong > _TURNED * found.size:
             raise _differs(f"{wrong} of {found.size} values of output {name!r} differ", where)
-        return 0.0
+        return wrong / max(found.size, 1)
     a, b = expected.astype(np.float64), found.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     scale = np.abs(a[np.isfinite(a)]).max(initial=0.0)

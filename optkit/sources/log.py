@@ -10,7 +10,8 @@ from optkit.runtime import TensorInfo
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison with the source: axis sizes, and the largest difference of each output."""
+    """One comparison with the source: axis sizes, and the largest difference of each output (of
+    integers and bools: the share that differs)."""
 
     sizes: dict[str, int]
     errors: dict[str, float]

@@ -123,6 +123,16 @@ def test_what_is_not_finite_must_agree() -> None:
             compare(special, found)
 
 
+def test_one_class_index_of_many_may_turn() -> None:
+    classes = np.zeros((50, 50), np.int64)
+    turned = classes.copy()
+    turned[0, :2] = 1
+    assert compare(classes, turned) == 2 / 2500
+    turned[0, 2] = 1
+    with pytest.raises(ExportFailed, match="3 of 2500"):
+        compare(classes, turned)
+
+
 def test_shapes_dtypes_and_integers_must_be_the_same() -> None:
     y = np.arange(3)
     assert compare(y, y) == 0.0

@@ -1,0 +1,77 @@
+"""The steps' own part: what is compared after a rewrite, and at which sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import graph
+from optkit.errors import InputRefused, OptkitError
+from optkit.steps import GRAPH, fuse
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
+
+
+def quiet(what: str, fraction: float) -> None: ...
+
+
+def run(tmp_path: Path, text: str, axes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The fuse step over a graph given as text."""
+    for name in ("source", "out"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    model = graph.upgrade(ir.from_onnx_text(HEADER + text))
+    graph.save(model, tmp_path / "source" / GRAPH)
+    inputs = [
+        {"name": i.name, "dtype": i.dtype, "shape": list(i.shape), "range": None}
+        for i in graph.inputs(model)
+    ]
+    params = {"inputs": inputs, "axes": axes or {}}
+    return fuse({"graph": tmp_path / "source"}, params, tmp_path / "out", quiet)
+
+
+def test_nan_agrees_with_nan(tmp_path: Path) -> None:
+    """Random inputs are not what a logarithm was made for."""
+    meta = run(
+        tmp_path,
+        "g (float[N,8] x) => (float[N,8] y) { i = Identity (x) l = Log (i) y = Add (l, x) }",
+    )
+    assert meta["max_error"] == 0.0 and meta["log"]["counts"] == {"remove_noop": 1}
+
+
+def test_an_axis_without_a_range_gets_a_size_that_runs(tmp_path: Path) -> None:
+    text = """g (float[N,1,H,W] x) => (float[N,1,A,B] y)
+        <float[1,1,5,5] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 1.0, 2.0, 3.0, 4.0, 5.0,
+        6.0, 7.0, 8.0, 9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0}> { y = Conv (x, w) }"""
+    assert list(run(tmp_path, text)["inputs"][0][2]) == ["N", 1, "H", "W"]
+    with pytest.raises(InputRefused, match="random inputs") as caught:
+        run(tmp_path, text, {name: {"opt": 3, "min": 3, "max": 3} for name in "NHW"})
+    assert "axes" in (caught.value.hint or "")
+
+
+def test_a_half_model_is_compared_with_its_own_widening(tmp_path: Path) -> None:
+    meta = run(
+        tmp_path,
+        """g (float16[N,4] x, float16[N,4] z) => (float16[N,4] y) {
+        s = Softmax (x) i = Identity (s) y = Mul (i, z) }""",
+    )
+    assert meta["log"]["counts"] == {"remove_noop": 1, "widen": 1}
+    assert meta["inputs"][0][1] == "float16" and meta["max_error"] < 1e-4
+
+
+def test_a_fusion_that_changes_the_result_is_a_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from optkit import fusion
+
+    def wrong(model: ir.Model) -> fusion.FusionLog:
+        model.graph.initializers["c"].const_value = ir.tensor(np.float32([1.001]), name="c")
+        return fusion.FusionLog((), 1, 1)
+
+    monkeypatch.setattr(fusion, "fuse", wrong)
+    with pytest.raises(OptkitError, match="changed the result") as caught:
+        run(tmp_path, "g (float[N,8] x) => (float[N,8] y) <float[1] c = {1.0}> { y = Mul (x, c) }")
+    assert caught.value.exit_code == 1
