@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from optkit.precision import PRECISIONS
+
 
 @dataclass(frozen=True)
 class Assignment:
     """Node name → precision name, for every node that was *considered* (Conv, MatMul, Gemm with a
-    constant weight). A node left in float maps to the carrier ("fp16" or "fp32") and has a reason.
+    constant weight). A node left in float maps to the carrier ("fp16", ...) and has a reason.
     """
 
     nodes: dict[str, str] = field(default_factory=dict)
@@ -17,7 +19,7 @@ class Assignment:
 
     def quantized(self) -> dict[str, str]:
         """The nodes assigned a quantized precision: what landing is counted against."""
-        return {n: p for n, p in self.nodes.items() if p not in ("fp32", "fp16")}
+        return {node: name for node, name in self.nodes.items() if PRECISIONS[name].quantized}
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -252,8 +252,13 @@ axes:
 # calibration:
 #   source: calibration.py
 #   samples: 256
-#   method: minmax        # or percentile
+#   method: auto          # or minmax, percentile, entropy, mse
 #   batch: 8
+
+# How weights are rounded, and which nodes are exceptions.
+# quantization:
+#   weights: auto         # or rtn, mse, gptq, awq, hqq
+#   nodes: {{"*head*": fp16}}
 
 # Needed to judge accuracy. A file with `samples()`, which yields (feed, labels) in batches,
 # `score(outputs, labels)`, which returns one score per sample, and METRIC, the metric's name.

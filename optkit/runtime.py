@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -70,7 +70,8 @@ def count_samples(feed: Feed) -> int:
 DTYPE_BITS: Mapping[str, int] = MappingProxyType(
     {
         "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8e4m3fn": 8,
-        "int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8, "bool": 8, "int4": 4,
+        "float4e2m1": 4, "int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8, "bool": 8,
+        "int4": 4, "uint4": 4,
     }
 )  # fmt: skip
 
@@ -103,6 +104,7 @@ class FusedLayer:
     nodes: tuple[str, ...]  # names of the ONNX nodes it came from
     products: tuple[str, ...] = ()  # those Conv, MatMul, Gemm among them that it multiplies
     dtype: str | None = None  # what it multiplies in; None: no product
+    weight_dtype: str | None = None  # what it reads of the constant weight; None: it reads none
 
     @property
     def bytes_moved(self) -> int | None:
@@ -123,8 +125,10 @@ class LandingRow:
     op: str
     planned: str  # precision name, e.g. "int8"
     landed: bool
-    dtype: str | None  # dtype of the first input of the fused layer (None: no layer names the node)
+    dtype: str | None  # dtype of the first input of the fused layer, of weight-only precisions that
+    # of the weight (None: no layer names the node)
     layer: str | None
+    note: str | None = None  # what keeps it from counting although its weight is stored as planned
 
 
 @dataclass(frozen=True)
@@ -220,6 +224,7 @@ def layers_from_json(rows: list[dict[str, Any]]) -> tuple[FusedLayer, ...]:
         FusedLayer(
             r["name"], r["kind"], tensors(r["inputs"]), tensors(r["constants"]),
             tensors(r["outputs"]), tuple(r["nodes"]), tuple(r["products"]), r["dtype"],
+            r.get("weight_dtype"),
         )
         for r in rows
     )  # fmt: skip
@@ -233,12 +238,13 @@ def landing_from_json(data: dict[str, Any]) -> Landing:
 
 @dataclass(frozen=True)
 class PlacementRules:
-    """What a backend wants of a quantized graph on one target: pure data, no native code behind it.
+    """What a backend wants of one precision in a graph, on one target: pure data, no native code
+    behind it. `activation` None: only weights are quantized.
 
     The quantizer obeys them; the landing report checks them against the compiled engine.
     """
 
-    activation: NumberFormat
+    activation: NumberFormat | None
     weight: NumberFormat
     ops: frozenset[str]  # op types with a constant weight that may be quantized
     residual_adds: bool  # quantize the other input of an Add that follows a quantized Conv (never
@@ -248,11 +254,23 @@ class PlacementRules:
     float_output: bool  # leave the graph's last layer with a float output
     excluded: Mapping[str, str] = field(default_factory=dict)  # op type -> why never on this target
     min_conv_channels: int = 1  # a Conv with fewer input channels (all groups) stays in float
+    thin_conv: str = "float is faster"  # why
+    grouped_conv: bool = True  # a Conv in groups may be quantized
+    blocks: Literal["any", "halving", "powers"] = "any"  # block sizes: any, those that divide the
+    # summed axis into two or more, or those that divide it and are powers of two
+    free_bias: bool = False  # a product takes a bias at no cost, so one may be added
+    embeddings: bool = False  # a table of embeddings may be stored in 8 bits per row
     integer_bias: frozenset[str] = frozenset()  # op types whose bias must be int32 behind a
     # DequantizeLinear of scale activation × weight, or they stay float
     split_scale: frozenset[str] = frozenset()  # op types whose per-channel weight scale is split:
     # a scalar in the weight's DequantizeLinear, the rest a Mul (and the bias an Add) behind it
+    tensor_ops: frozenset[str] = frozenset()  # op types whose weights get one scale per tensor
     gemm_for_matrices: bool = False  # write a MatMul of two matrices (rank 2) as Gemm
+
+    def weight_of(self, op: str) -> NumberFormat:
+        """The weight format of an op type."""
+        one = op in self.tensor_ops and self.weight.granularity == "channel"
+        return replace(self.weight, granularity="tensor") if one else self.weight
 
     def to_json(self) -> dict[str, Any]:
         sets = {key: sorted(getattr(self, key)) for key in _RULE_SETS}
@@ -260,12 +278,12 @@ class PlacementRules:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        formats = {key: NumberFormat(**data[key]) for key in ("activation", "weight")}
+        formats = {key: data[key] and NumberFormat(**data[key]) for key in ("activation", "weight")}
         sets = {key: frozenset(data[key]) for key in _RULE_SETS}
         return cls(**{**data, **formats, **sets})
 
 
-_RULE_SETS = ("ops", "quantize_outputs", "integer_bias", "split_scale")
+_RULE_SETS = ("ops", "quantize_outputs", "integer_bias", "split_scale", "tensor_ops")
 
 
 class Session(Protocol):
@@ -299,7 +317,10 @@ class Backend(Protocol):
         """Distribution name → version of what compiles, read without importing it."""
 
     def rules(self, target: Any, precision: str) -> PlacementRules:
-        """Placement rules for a target (`target.Target`). Pure."""
+        """Placement rules of a quantized precision on a target (`target.Target`). Pure.
+
+        Raises Impossible, with the reason, for a precision that this backend does not run.
+        """
 
     def spec(
         self,

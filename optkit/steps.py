@@ -93,7 +93,8 @@ def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
 def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """The `standard` form, FP32 inside; its outputs are compared with the unfused graph's.
 
-    params: inputs, axes (name → min/opt/max): what the compared feeds are drawn from.
+    params: inputs, axes (name → min/opt/max): what the compared feeds are drawn from; compare:
+    False if the two graphs are not run, for the reason `uncompared`.
     """
     import tempfile
 
@@ -109,21 +110,34 @@ def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
         log = fusion.fuse(model)
         log = replace(log, entries=(*widened, *log.entries))
         graph.save(model, out / GRAPH)
+        meta = {"log": log.to_json(), "max_error": None, **_signature(out / GRAPH)}
+        if not params.get("compare", True):
+            return {**meta, "warnings": [params["uncompared"]]}
         progress("comparing with the unfused graph", 0.6)
-        error = _same_outputs(before, out / GRAPH, params)
-    return {"log": log.to_json(), "max_error": error, **_signature(out / GRAPH)}
+        return {**meta, "max_error": _same_outputs(before, out / GRAPH, params)}
 
 
 def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """FP32 → FP16 carriers."""
-    from optkit import graph
-    from optkit.quantization.cast import to_fp16
+    """FP32 → FP16 or BF16 carriers; of BF16, which ONNX Runtime lacks, also the simulation.
 
+    params: carrier ("fp16" or "bf16").
+    """
+    from optkit import graph
+    from optkit.quantization.cast import HALVES, to_half
+    from optkit.quantization.simulation import simulate_bf16
+
+    carrier = params["carrier"]
     model = graph.load(inputs["graph"] / GRAPH)
-    log = to_fp16(model)
+    if model.opset_imports[""] < HALVES[carrier].opset:
+        model = graph.upgrade(model, HALVES[carrier].opset)
+    log = to_half(model, carrier)
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
-    return {"log": log.to_json(), **_signature(out / GRAPH)}
+    described = _signature(out / GRAPH)
+    if carrier == "bf16":
+        simulate_bf16(model)
+        graph.save(model, out / SIMULATION)
+    return {"log": log.to_json(), **described}
 
 
 def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -176,75 +190,157 @@ def random(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
 def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """FP32 graph and samples → statistics of every value that any backend family would quantize.
 
-    params: precision, batch, families (placement rules as JSON); memory.
+    params: batch, families (by backend: precision → placement rules as JSON), moments; memory;
+    checkpoint: a folder outside the step's own, in which a killed run finds how far it was.
     """
     import os
+    import shutil
     import tempfile
 
     from optkit import calibration, graph
     from optkit.data.spool import Spool
     from optkit.execute.local import resident
-    from optkit.precision import precision
-    from optkit.quantization import assign, qdq
-    from optkit.runtime import PlacementRules
-    from optkit.statistics import save
+    from optkit.quantization import qdq
+    from optkit.quantization.assign import assign
+    from optkit.statistics import merged_taps, save
 
     model = graph.load(inputs["graph"] / GRAPH)
-    names: dict[str, None] = {}
+    taps = []
     for family in params["families"]:
-        rules = PlacementRules.from_json(family)
-        assignment = assign.assign(model, precision(params["precision"]), rules, "fp32")
-        names |= dict.fromkeys(qdq.taps(model, assignment, rules))
+        rules = _rules(family)
+        for precision in rules:
+            assignment = assign(model, precision, rules, "fp32")
+            taps += qdq.taps(model, assignment, rules, moments=params["moments"])
+    taps = merged_taps(taps)
+    names = [tap.name for tap in taps]
+    fills = calibration.fills(model, names)
+    kept = Path(params["checkpoint"]) if params.get("checkpoint") else None
     with tempfile.TemporaryDirectory() as folder:
         tapped = Path(folder) / GRAPH
-        graph.save(graph.expose(model, names), tapped)
+        # beside the graph: the runtime maps them, and no copy of them is made on the way
+        graph.save(graph.expose(model, names), tapped, inline_limit=0)
         del model
         samples = Spool(inputs["samples"])
-        with _cpu(tapped) as session:
+        with _cpu(tapped, spinning=False, pooled=False) as session:
             free = params["memory"] - resident(os.getpid())
             statistics = calibration.observe(
                 session,
-                (feed for feed, _ in samples.batches(params["batch"])),
-                list(names),
-                # half: the runtime's pool grows ahead of need, and the samples are mapped as well
+                calibration.SpooledFeeds(samples, params["batch"]),
+                taps,
+                # half: the runtime holds inner values, too, and the samples are mapped
                 memory_bytes=max(free // 2, 0),
                 progress=progress,
+                fills=fills,
+                total=len(samples),
+                checkpoint=kept,
             )
     save(statistics, out / STATISTICS)
+    if kept is not None:
+        shutil.rmtree(kept, ignore_errors=True)
     return {"values": len(names), "samples": statistics.samples, "warnings": statistics.warnings()}
 
 
-def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """Assignment, then Q/DQ on the carrier graph; on FP16 carriers also the FP32 simulation of it.
+def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """FP32 graph and its statistics → the same function in a form that quantizes better, and the
+    statistics of that form.
 
-    params: precision, carrier, method, percentile, rules.
+    params: precision, carrier, rules (precision → placement rules as JSON), settings (quantization).
     """
-    import numpy as np
-
     from optkit import graph
-    from optkit.precision import precision
-    from optkit.quantization import assign, qdq
-    from optkit.runtime import PlacementRules
+    from optkit.quantization import prepare as prepares
+    from optkit.quantization.assign import assign
+    from optkit.recipe import Quantization
+    from optkit.statistics import load, save
+
+    progress("smoothing and equalizing", 0.1)
+    model = graph.load(inputs["graph"] / GRAPH)
+    statistics = load(inputs["statistics"] / STATISTICS)
+    rules, settings = _rules(params["rules"]), Quantization.model_validate(params["settings"])
+    unbounded = {n: v.unbounded for n, v in statistics.values.items() if v.unbounded}
+    assignment = assign(
+        model, params["precision"], rules, "fp32", overrides=settings.nodes, unbounded=unbounded
+    )
+    alpha: Any = {"auto": "search"}.get(str(settings.smooth), settings.smooth)
+    wishes = prepares.PrepareSettings(
+        alpha=alpha,
+        equalize=settings.equalize,
+        carrier=_dtype(params["carrier"]),
+        leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
+    )
+    log, statistics = prepares.prepare(model, statistics, assignment, rules, wishes)
+    graph.save(model, out / GRAPH)
+    save(statistics, out / STATISTICS)
+    error = _same_outputs(inputs["graph"] / GRAPH, out / GRAPH, params)
+    return {"log": log.to_json(), "max_error": error, **_signature(out / GRAPH)}
+
+
+def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Assignment and its numbers, then Q/DQ on the carrier graph; where carriers are not FP32, also
+    the FP32 simulation of it.
+
+    params: precision, carrier, method, percentile, rules (precision → placement rules as JSON),
+    settings (quantization).
+    """
+    from optkit import graph
+    from optkit.quantization import qdq, streamed
+    from optkit.quantization.assign import assign
+    from optkit.quantization.decide import decide
+    from optkit.recipe import Quantization
     from optkit.statistics import load
 
-    rules = PlacementRules.from_json(params["rules"])
-    statistics = load(inputs["statistics"] / STATISTICS)
-    settings = {"method": params["method"], "percentile": params["percentile"]}
-    dtype = {"fp16": np.float16, "fp32": np.float32}[params["carrier"]]
+    rules, settings = _rules(params["rules"]), Quantization.model_validate(params["settings"])
+    statistics = load(inputs["statistics"] / STATISTICS) if "statistics" in inputs else None
+    values = statistics.values if statistics is not None else {}
+    unbounded = {name: value.unbounded for name, value in values.items() if value.unbounded}
+    dtype = _dtype(params["carrier"])
     fused = graph.load(inputs["fused"] / GRAPH)
-    assignment = assign.assign(fused, precision(params["precision"]), rules, params["carrier"])
+    assignment = assign(
+        fused, params["precision"], rules, params["carrier"],
+        overrides=settings.nodes, unbounded=unbounded,
+    )  # fmt: skip
+    if streamed.is_for(fused, assignment, rules, settings):
+        place = inputs["carrier"] / GRAPH
+        told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
+        meta = {"log": told.to_json(), "assignment": assignment.to_json()}
+        return {**meta, "warnings": list(told.warnings), **_signature(out / GRAPH)}
+    progress("finding scales and codes", 0.1)
+    decisions = decide(
+        fused, assignment, statistics, rules, settings,
+        method=params["method"], percentile=params["percentile"], carrier=dtype,
+    )  # fmt: skip
+    progress("writing Q/DQ", 0.8)
     carrier = graph.load(inputs["carrier"] / GRAPH)
-    log = qdq.apply(carrier, assignment, statistics, rules, scale_dtype=dtype, **settings)
+    tables = settings.embeddings and any(own.embeddings for own in rules.values())
+    log = qdq.apply(
+        carrier, decisions, assignment, rules, statistics, scale_dtype=dtype, embeddings=tables
+    )
     graph.save(carrier, out / GRAPH)
     graph.check(out / GRAPH)
-    if params["carrier"] == "fp16":
-        qdq.apply(fused, assignment, statistics, rules, scale_dtype=dtype, **settings)
+    if params["carrier"] != "fp32":
+        qdq.apply(
+            fused, decisions, assignment, rules, statistics, scale_dtype=dtype, simulated=True
+        )
         graph.save(fused, out / SIMULATION)
     return {
         "log": log.to_json(),
         "assignment": assignment.to_json(),
         **_signature(out / GRAPH),
     }
+
+
+def ort(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """A quantized graph in the operators that ONNX Runtime's CPU kernels run fastest.
+
+    params: inputs, axes (what the compared feeds are drawn from).
+    """
+    from optkit import graph
+    from optkit.fusion.ort import to_ort
+
+    model = graph.load(inputs["graph"] / GRAPH)
+    log = to_ort(model)
+    graph.save(model, out / GRAPH)
+    graph.check(out / GRAPH)
+    return {"log": log.to_json(), **_signature(out / GRAPH)}
 
 
 def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -381,6 +477,98 @@ def summary(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     return {"summary": graph.summary(graph.load(file), params["axes"])}
 
 
+def survey(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """The layers that each precision could quantize, what they read and weigh, for a search.
+
+    params: rules (precision → placement rules as JSON), carrier, axes.
+    """
+    from dataclasses import asdict
+
+    from optkit import graph
+    from optkit.quantization.assign import assign
+    from optkit.quantization.operands import uncast
+    from optkit.statistics import load
+
+    rules = _rules(params["rules"])
+    values = load(inputs["statistics"] / STATISTICS).values if "statistics" in inputs else {}
+    unbounded = {name: value.unbounded for name, value in values.items() if value.unbounded}
+    model = graph.load(inputs["graph"] / GRAPH)
+    found = {
+        name: assign(model, name, {name: own}, params["carrier"], unbounded=unbounded)
+        for name, own in rules.items()
+    }
+    costs = graph.costs(model, params["axes"])
+    layers = []
+    for node in model.graph:
+        able = [name for name, own in found.items() if node.name in own.quantized()]
+        if able and node.inputs[0] is not None:
+            reads = str(uncast(node.inputs[0]).name)
+            cost = asdict(costs[str(node.name)])
+            layers.append({"node": node.name, "reads": reads, "cost": cost, "precisions": able})
+    reasons = {node: why for own in found.values() for node, why in own.reasons.items()}
+    named = {row["node"] for row in layers}
+    return {"layers": layers, "reasons": {n: r for n, r in reasons.items() if n not in named}}
+
+
+def sensitivity(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """How far the outputs move when one group of layers alone is quantized, for each group.
+
+    params: precision, rules, carrier, groups (node names), method, percentile, settings
+    (quantization), samples, batch.
+    """
+    import tempfile
+
+    from optkit import graph
+    from optkit.assignment import Assignment
+    from optkit.benchmarking.sensitivity import record
+    from optkit.data.spool import Spool
+    from optkit.quantization import qdq
+    from optkit.quantization.decide import decide
+    from optkit.recipe import Quantization
+    from optkit.statistics import load
+
+    path, groups, precision = inputs["graph"] / GRAPH, params["groups"], params["precision"]
+    rules, settings = _rules(params["rules"]), Quantization.model_validate(params["settings"])
+    statistics = load(inputs["statistics"] / STATISTICS) if "statistics" in inputs else None
+    dtype = _dtype(params["carrier"])
+    progress("finding scales and codes", 0.0)
+    decisions = decide(
+        graph.load(path), Assignment({str(n): precision for group in groups for n in group}),
+        statistics, rules, settings,
+        method=params["method"], percentile=params["percentile"], carrier=dtype,
+    )  # fmt: skip
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, _cpu(path, level="basic") as reference:
+        feeds = (feed for feed, _ in Spool(inputs["samples"]).batches(params["batch"]))
+        recorded = record(reference, feeds, samples=params["samples"])
+        for index, group in enumerate(groups):
+            progress(f"layer {index + 1} of {len(groups)}", index / len(groups))
+            variant = graph.load(path)
+            alone = Assignment({str(node): precision for node in group})
+            qdq.apply(
+                variant, decisions, alone, rules, statistics, scale_dtype=dtype, simulated=True
+            )
+            graph.save(variant, Path(folder) / GRAPH)
+            with _cpu(Path(folder) / GRAPH, level="basic") as candidate:
+                rows.append(recorded.deviation(candidate).to_json())
+    return {"rows": rows}
+
+
+def deviate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """How far a graph's outputs are from the FP32 fused graph's on the first samples.
+
+    params: file, evidence, samples, batch.
+    """
+    from optkit.benchmarking.sensitivity import record
+    from optkit.data.spool import Spool
+
+    feeds = (feed for feed, _ in Spool(inputs["samples"]).batches(params["batch"]))
+    with _cpu(inputs["reference"] / GRAPH, level="basic") as reference:
+        recorded = record(reference, feeds, samples=params["samples"])
+    with _simulator(inputs["graph"] / params["file"], params["evidence"]) as candidate:
+        return {"deviation": recorded.deviation(candidate).to_json()}
+
+
 @contextmanager
 def _named(staged: Path | None, given: str | None) -> Iterator[None]:
     """An error about the store's copy of a file is told about the file that the user named."""
@@ -399,10 +587,25 @@ def _outside(reads: dict[str, Any], out: Path) -> dict[str, Any]:
     return {**reads, "files": files}
 
 
+def _dtype(carrier: str) -> Any:
+    """The numpy dtype of a carrier."""
+    import ml_dtypes
+    import numpy as np
+
+    return {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}[carrier]
+
+
+def _rules(family: Mapping[str, Any]) -> dict[str, Any]:
+    from optkit.runtime import PlacementRules
+
+    return {name: PlacementRules.from_json(data) for name, data in family.items()}
+
+
 def _cpu(model: Path, **options: Any) -> Session:
     from optkit.runtime import backend
 
-    return backend("onnxruntime").session(model, **options)
+    # idle threads that spin take the cores from whoever else works on this machine
+    return backend("onnxruntime").session(model, **{"spinning": False, **options})
 
 
 def _simulator(model: Path, evidence: str) -> Session:
@@ -485,7 +688,6 @@ def _signature(path: Path) -> dict[str, Any]:
     return {
         "inputs": [list(spec) for spec in graph.inputs(model)],
         "outputs": [list(spec) for spec in graph.outputs(model)],
-        "graph": graph.digest(path),
         "parameters": graph.parameters(model),
     }
 
@@ -510,9 +712,11 @@ class _Counted:
             self.progress(f"{done} of {len(self.spool)} samples", done / len(self.spool))
 
 
+_RESUMING = ("calibrate",)
+
 STEPS: Mapping[str, Step] = MappingProxyType(
     {
-        name: Step(StepKind(name, version, tools), run)
+        name: Step(StepKind(name, version, tools, resumes=name in _RESUMING), run)
         for name, version, tools, run in (
             ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
@@ -520,14 +724,19 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("cast", 1, ("onnx", "onnx-ir"), cast),
             ("collect", 1, ("numpy", "safetensors"), collect),
             ("random", 1, ("numpy", "safetensors"), random),
-            ("calibrate", 1, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
-            ("quantize", 1, ("numpy", "onnx", "onnx-ir"), quantize),
+            ("calibrate", 2, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
+            ("prepare", 1, ("onnxruntime", "numpy", "onnx-ir"), prepare),
+            ("quantize", 2, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
+            ("ort", 1, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
             ("evaluate", 1, ("onnxruntime", "numpy"), evaluate),
             ("compare", 1, ("onnxruntime", "numpy"), compare),
             ("bench", 1, ("onnxruntime", "numpy"), bench),
             ("predict", 1, ("onnx", "onnx-ir"), predict),
             ("summary", 1, ("onnx", "onnx-ir"), summary),
+            ("survey", 1, ("onnx", "onnx-ir"), survey),
+            ("sensitivity", 1, ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes"), sensitivity),
+            ("deviate", 1, ("onnxruntime", "numpy"), deviate),
         )
     }
 )

@@ -20,7 +20,9 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ _ENTRY = "entry.json"
 # No permission, or a file (or /proc, or nothing at all) where a folder is wanted.
 _NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT,
              errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # fmt: skip
+_LARGE = 64 << 20
+_digests: dict[tuple[int, ...], str] = {}  # of large files that this process has read or written
 _ABANDONED_SECONDS = 3600.0
 _IN_USE_SECONDS = 3600.0
 
@@ -66,6 +70,29 @@ def digest_json(value: Any) -> str:
 def digest_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_once(path: Path) -> str:
+    """`digest_file` of the store's own, which nobody writes to: a large file is read once in the
+    life of this process, under whatever names it is linked."""
+    with path.open("rb") as file:
+        identity = _identity(file.fileno())
+        sha256 = _digests.get(identity) or hashlib.file_digest(file, "sha256").hexdigest()
+        if identity == _identity(file.fileno()):
+            remember_digest(file.fileno(), sha256)
+    return sha256
+
+
+def remember_digest(descriptor: int, sha256: str) -> None:
+    """Tell `digest_once` of a large file that has just been hashed while it was written."""
+    if os.fstat(descriptor).st_size >= _LARGE:
+        _digests[_identity(descriptor)] = sha256
+
+
+def _identity(descriptor: int) -> tuple[int, ...]:
+    """Another one after any write. (Not the inode's change time: a new link changes it too.)"""
+    facts = os.fstat(descriptor)
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 @contextmanager
@@ -245,14 +272,18 @@ class Store:
             for p in (*self.root.glob("steps/*/*"), *self.root.glob("objects/*/*"))
             if p.is_file() or (p / _ENTRY).exists()
         ]
-        total = sum(_size(p) for _, p in kept)
+        names = Counter(
+            found for path in (*doomed, *(p for _, p in kept)) for found in _files(path)
+        )
+        freed = sum(_give_up(p, names) for p in doomed)
+        total = sum(size for _, size in names)
         for used, path in sorted(kept):
             if total <= max_bytes:
                 break
             if now - used > _IN_USE_SECONDS:
                 doomed.append(path)
-                total -= _size(path)
-        freed = sum(_size(p) for p in doomed)
+                last = _give_up(path, names)
+                freed, total = freed + last, total - last
         for path in doomed:
             _remove(path)
         return len(doomed), freed
@@ -272,7 +303,7 @@ class Store:
     ) -> None:
         files = {}
         for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-            files[path.relative_to(folder).as_posix()] = digest_file(path)
+            files[path.relative_to(folder).as_posix()] = digest_once(path)
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         body = {
@@ -352,7 +383,7 @@ def _verify(entry: Entry) -> None:
         raise IntegrityError("files are missing or were added")
     for name, sha in entry.files.items():
         path = entry.path / name
-        if path.is_symlink() or digest_file(path) != sha:
+        if path.is_symlink() or digest_once(path) != sha:
             raise IntegrityError(f"{name} does not match its digest")
 
 
@@ -368,9 +399,27 @@ def _abandoned(path: Path, now: float) -> bool:
 
 
 def _size(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(p.lstat().st_size for p in path.rglob("*") if p.is_file())
+    """Bytes on the disk: a file of several names counts once."""
+    return sum(size for _, size in set(_files(path)))
+
+
+def _files(path: Path) -> Iterator[tuple[int, int]]:
+    """(inode, bytes) of every file in a folder, or of the file."""
+    for file in (path,) if path.is_file() else path.rglob("*"):
+        facts = file.lstat()
+        if stat.S_ISREG(facts.st_mode):
+            yield facts.st_ino, facts.st_size
+
+
+def _give_up(path: Path, names: Counter[tuple[int, int]]) -> int:
+    """Take its files' names off the count; the bytes of those that have none left."""
+    freed = 0
+    for found in _files(path):
+        names[found] -= 1
+        if not names[found]:
+            del names[found]
+            freed += found[1]
+    return freed
 
 
 def _remove(path: Path) -> None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import json
 import os
 import resource
+import shutil
 import stat
 import struct
 import subprocess
@@ -688,6 +690,72 @@ def test_mutated_archives_never_break_the_reader(draw: st.DataObject) -> None:
         zip_members(Path(file.name))
 
 
+# --- large data files ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose data file counts as large, in this process that has hashed no other."""
+    monkeypatch.setattr("optkit.stage.twins._WORTH_A_LOOK", 1)
+    monkeypatch.setattr("optkit.store._digests", {})
+    (folder / "w.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
+    return external_model(folder, "w.bin")
+
+
+def test_what_the_store_holds_is_not_copied_again(large: Path, objects: Path) -> None:
+    first = stage_onnx(large, objects)
+    inode = (first.path.parent / "w.bin").stat().st_ino
+    assert stage_onnx(large, objects) == first
+    other = large.with_name("other.onnx")
+    other.write_bytes(large.read_bytes() + b"\x12\x00")  # another producer, the same weights
+    second = stage_onnx(other, objects)
+    assert second.sha256 != first.sha256
+    copy = second.path.parent / "w.bin"
+    assert copy.stat().st_ino == inode and copy.stat().st_mode & 0o777 == 0o444
+    (large.parent / "w.bin").write_bytes(bytes(16))  # the user's file is another one
+    assert copy.read_bytes() == struct.pack("<4f", 1, 2, 3, 4)
+
+
+def test_the_same_time_does_not_hide_other_bytes(large: Path, objects: Path) -> None:
+    data = large.parent / "w.bin"
+    before = data.stat()
+    first = stage_onnx(large, objects)
+    with data.open("r+b") as file:
+        file.write(b"y")
+    os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
+    second = stage_onnx(large, objects)
+    assert second.sha256 != first.sha256
+    assert (second.path.parent / "w.bin").read_bytes() == data.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["gone", "changed", "link", "cut"])
+def test_a_twin_that_is_no_longer_one(how: str, large: Path, objects: Path) -> None:
+    twin = stage_onnx(large, objects).path.parent / "w.bin"
+    twin.chmod(0o644)
+    if how == "changed":
+        twin.write_bytes(bytes(16))
+    elif how == "cut":
+        twin.write_bytes(bytes(8))
+    else:
+        twin.unlink()
+    if how == "link":
+        twin.symlink_to(large.parent / "w.bin")
+    copy = stage_onnx(large, objects).path.parent / "w.bin"
+    assert copy.read_bytes() == (large.parent / "w.bin").read_bytes()
+    assert not copy.is_symlink() and not copy.samefile(large.parent / "w.bin")
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "ab/../../secret", ""])
+def test_a_hint_leads_nowhere_else(path: str, large: Path, objects: Path) -> None:
+    stage_onnx(large, objects)
+    (objects.parent / "secret").write_bytes((large.parent / "w.bin").read_bytes())
+    (hint,) = (objects.parent / "reads").iterdir()
+    hint.write_text(json.dumps({"path": path}))
+    shutil.rmtree(objects)
+    copy = stage_onnx(large, objects).path.parent / "w.bin"
+    assert copy.stat().st_nlink == 1 and copy.read_bytes() == (large.parent / "w.bin").read_bytes()
+
+
 # --- races --------------------------------------------------------------------------------------
 
 
@@ -720,15 +788,15 @@ def test_a_file_that_grows_while_it_is_read(
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(bytes(10))
-    real = os.read
+    real = os.readv
 
-    def read_grown(descriptor: int, size: int) -> bytes:
+    def read_grown(descriptor: int, buffers: Any) -> int:
         if path.stat().st_size < 20:
             with path.open("ab") as file:
                 file.write(b"x")
-        return real(descriptor, size)
+        return real(descriptor, buffers)
 
-    monkeypatch.setattr(os, "read", read_grown)
+    monkeypatch.setattr(os, "readv", read_grown)
     with pytest.raises(UnsafeFile, match="limit is 10"):
         stage_file(path, objects, limit_bytes=10)
     assert published(objects) == []
@@ -746,7 +814,7 @@ def test_a_file_that_shrinks_before_it_is_copied(
             os.truncate(data, 8)
         return real(source, target, **options)
 
-    monkeypatch.setattr("optkit.stage.model.copy_in", copy_shrunk)
+    monkeypatch.setattr("optkit.stage.twins.copy_in", copy_shrunk)
     with pytest.raises(UnsafeFile, match="which has 8"):
         stage_onnx(external_model(folder, "w.bin"), objects)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -257,3 +259,86 @@ def test_write_durably_keeps_the_old_file_when_it_fails(
     with pytest.raises(OSError):
         stores.write_durably(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_large_file_is_read_once_under_all_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command verifies a linked file of several entries once, another one anew."""
+    monkeypatch.setattr(stores, "_LARGE", 1000)
+    monkeypatch.setattr(stores, "_digests", {})
+    read = []
+    real = hashlib.file_digest
+
+    def counted(file: BinaryIO, name: str) -> object:
+        read.append(os.fstat(file.fileno()).st_ino)
+        return real(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    store = Store(tmp_path)
+    data = b"x" * 5000
+
+    def produce(folder: Path) -> dict[str, object]:
+        (folder / "w.data").write_bytes(data)
+        return {}
+
+    first, _ = store.make("aa", "say", produce)
+
+    def link(folder: Path) -> dict[str, object]:
+        (folder / "w.data").hardlink_to(first.file("w.data"))
+        return {}
+
+    second, _ = store.make("bb", "say", link)
+    assert store.get("aa") == first and store.get("bb") == second
+    inode = first.file("w.data").stat().st_ino
+    assert read.count(inode) == 1
+    stores._digests.clear()  # the next command
+    assert Store(tmp_path).verify() == (2, [])
+    assert read.count(inode) == 2
+
+
+def test_a_large_file_that_changed_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_LARGE", 1000)
+    monkeypatch.setattr(stores, "_digests", {})
+    store = Store(tmp_path)
+    entry, _ = store.make("aa", "say", write("x" * 5000))
+    with entry.file("a.txt").open("r+b") as file:
+        file.write(b"y")
+    assert store.get("aa") is None
+    assert "corrupt" in store.warnings[0]
+
+
+def test_gc_counts_a_linked_file_once(tmp_path: Path) -> None:
+    """Removing one of its names frees nothing, the last one all."""
+    store = Store(tmp_path)
+    first, _ = store.make("aa", "say", write("x" * 50_000))
+
+    def link(folder: Path) -> dict[str, object]:
+        (folder / "w.data").hardlink_to(first.file("a.txt"))
+        (folder / "own").write_bytes(bytes(10_000))
+        return {}
+
+    store.make("bb", "say", link)
+    for key, age in (("aa", 9000), ("bb", 8000)):
+        then = time.time() - age
+        os.utime(store.get(key).path / "entry.json", (then, then))
+    shared = 50_000
+    removed, freed = store.gc(max_bytes=shared + 20_000)
+    assert removed == 1 and 150_000 < freed < 160_000  # of aa: b.txt and entry.json, not a.txt
+    assert [key for key, *_ in store.entries()] == ["bb"]
+    then = time.time() - 8000
+    os.utime(store.get("bb").path / "entry.json", (then, then))
+    removed, freed = store.gc(max_bytes=0)
+    assert removed == 1 and freed >= shared + 10_000
+
+
+def test_abandoned_links_free_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    entry, _ = store.make("aa", "say", write("x" * 50_000))
+    left = tmp_path / "tmp" / "999999999-left"
+    left.mkdir(parents=True)
+    (left / "w.data").hardlink_to(entry.file("a.txt"))
+    assert store.gc(max_bytes=1 << 30) == (1, 0)
+    assert store.get("aa") == entry

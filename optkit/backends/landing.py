@@ -1,5 +1,11 @@
 """Planned against real: which nodes the compiler really multiplies in the precision they were
-assigned, counted in ONNX nodes."""
+assigned, counted in ONNX nodes.
+
+values and weights quantized   landed: the fused layer's first input has the planned dtype
+weights alone quantized        landed: the layer that multiplies reads the weight in that dtype. A
+                               weight that a kernel of its own turns into floats in front of the
+                               product has not landed: it is stored small, and moved three times
+"""
 
 from __future__ import annotations
 
@@ -7,20 +13,27 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from optkit.precision import precision as scheme_of
 from optkit.runtime import FusedLayer, Landing, LandingRow
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir
 
-# dtypes that count as having landed, by precision name
-_LANDED = {"int8": ("int8", "uint8")}
+_APART = "dequantized by a kernel of its own"
+# the other names of a dtype: codes of either sign multiply in the same kernels
+_ALIKE = {"int8": ("int8", "uint8"), "int4": ("int4", "uint4")}
+
+
+# operators of ONNX Runtime that a MatMul or Gemm may have become
+_FUSED = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
 
 
 def products(model: ir.Model) -> dict[str, ir.Node]:
     """The nodes that multiply (Conv, MatMul, Gemm, ...), by name."""
     from optkit import graph
 
-    return {str(n.name): n for n in model.graph.all_nodes() if n.op_type in graph.WEIGHTED}
+    multiplying = (*graph.WEIGHTED, *_FUSED)
+    return {str(n.name): n for n in model.graph.all_nodes() if n.op_type in multiplying}
 
 
 def landing(
@@ -30,9 +43,10 @@ def landing(
     from optkit import graph
 
     home = {node: layer for layer in layers for node in layer.products}
-    rows = tuple(_row(name, nodes[name].op_type, planned[name], home) for name in planned)
+    alone = {tensor.name: layer for layer in layers if not layer.inputs for tensor in layer.outputs}
+    rows = tuple(_row(name, nodes[name].op_type, planned[name], home, alone) for name in planned)
     activations = tuple(
-        _row(name, node.op_type, "", home)
+        _row(name, node.op_type, "", home, alone)
         for name, node in nodes.items()
         if node.op_type == "MatMul" and graph.constant_weight(node) is None
     )
@@ -45,8 +59,31 @@ def landing(
     )
 
 
-def _row(name: str, op: str, precision: str, home: Mapping[str, FusedLayer]) -> LandingRow:
-    layer = home.get(name)
-    dtype = layer.dtype if layer else None
-    landed = dtype in _LANDED.get(precision, ())
-    return LandingRow(name, op, precision, landed, dtype, layer.name if layer else None)
+def _row(
+    name: str,
+    op: str,
+    planned: str,
+    home: Mapping[str, FusedLayer],
+    alone: Mapping[str, FusedLayer],
+) -> LandingRow:
+    """`home`: the layer that multiplies each node; `alone`: by output, the layers that read nothing
+    but constants."""
+    layer, wanted = home.get(name), _wanted(planned)
+    if layer is None:
+        return LandingRow(name, op, planned, False, None, None)
+    of_weight = bool(planned) and scheme_of(planned).weight_only
+    dtype = (layer.weight_dtype or layer.dtype) if of_weight else layer.dtype
+    makers = (alone[tensor.name] for tensor in layer.inputs if tensor.name in alone)
+    unpacked = any(tensor.dtype in wanted for maker in makers for tensor in maker.constants)
+    landed = dtype in wanted
+    note = _APART if unpacked and not landed else None
+    return LandingRow(name, op, planned, landed, dtype, layer.name, note)
+
+
+def _wanted(planned: str) -> tuple[str, ...]:
+    """The dtypes that count for a precision; none for MatMuls of two activations."""
+    scheme = scheme_of(planned) if planned else None
+    if scheme is None or scheme.weights is None:
+        return ()
+    codes = (scheme.activations or scheme.weights).dtype
+    return _ALIKE.get(codes, (codes,))

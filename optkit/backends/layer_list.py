@@ -19,9 +19,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from math import prod
 
 from optkit.errors import ToolchainMissing
-from optkit.runtime import FusedLayer, LayerTensor
+from optkit.runtime import DTYPE_BITS, FusedLayer, LayerTensor
 
 HEADER = "Layers:"
 
@@ -42,7 +43,8 @@ _MEMORY = re.compile(
 )
 
 _DTYPES = {
-    "Float": "float32", "Half": "float16", "BF16": "bfloat16", "FP8": "float8e4m3fn",
+    "Float": "float32", "Half": "float16", "BF16": "bfloat16", "BFloat16": "bfloat16",
+    "FP8": "float8e4m3fn", "FP4E2M1": "float4e2m1",
     "Int64": "int64", "Int32": "int32", "Int8": "int8", "UInt8": "uint8", "Bool": "bool",
     "Int4": "int4",
 }  # fmt: skip
@@ -121,7 +123,11 @@ def _attributed(layers: list[FusedLayer], products: Collection[str]) -> tuple[Fu
                     owner.setdefault(node, index)
     owned = [tuple(n for n in layer.nodes if owner.get(n) == i) for i, layer in enumerate(layers)]
     return tuple(
-        replace(layer, products=mine, dtype=_multiplies_in(layer) if mine else None)
+        replace(
+            layer, products=mine, dtype=_multiplies_in(layer), weight_dtype=_reads_weight_in(layer)
+        )
+        if mine
+        else layer
         for layer, mine in zip(layers, owned, strict=True)
     )
 
@@ -133,6 +139,13 @@ def _multiplies_in(layer: FusedLayer) -> str | None:
         return layer.inputs[0].dtype if layer.inputs else None
     dtypes = [t.dtype for t in (*layer.outputs, *layer.constants)]
     return next((dtype for dtype in dtypes if "float" in dtype), "float32")
+
+
+def _reads_weight_in(layer: FusedLayer) -> str | None:
+    """The dtype of the largest constant (of equal ones the narrowest): beside a weight there are
+    scales and biases, and alpha and beta, which are no tensors at all."""
+    sizes = [(prod(t.shape), -DTYPE_BITS[t.dtype], t.dtype) for t in layer.constants]
+    return max((row for row in sizes if row[0] > 1), default=(0, 0, None))[2]
 
 
 def _unreadable(row: str) -> ToolchainMissing:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
+from optkit import precision as schemes
 from optkit.backends.landing import landing, products
 from optkit.backends.profile import batch, profile
-from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
+from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.precision import NumberFormat
 from optkit.runtime import (
     DTYPE_BITS,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
 
 Level = Literal["all", "extended", "basic", "none"]
 
+_PRECISIONS = ("int8", "int8-weight-only", "int4", "nf4")  # quantized ones with kernels
 _PROVIDERS = ["CPUExecutionProvider"]
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 
@@ -91,10 +93,28 @@ class OnnxRuntime:
         as integers here: ONNX Runtime, doing it itself, clips them. Where VPMADDUBSW adds pairs of
         products in 16 bits (x86 without VNNI) weights keep to 7 bits, or the sums would saturate
         (ONNX Runtime's documentation on quantization, "reduce_range")."""
-        weight_bits = 7 if _adds_in_16_bits(target.fingerprint()) else 8
+        scheme = schemes.precision(precision)
+        if scheme.weights is None or precision not in _PRECISIONS:
+            raise Impossible(
+                f"ONNX Runtime has no {precision} kernels on a CPU",
+                where=f"{target.name} × {precision}",
+                hint=f"here it runs {', '.join(_PRECISIONS)}",
+            )
+        if scheme.weight_only:
+            return PlacementRules(
+                activation=None,
+                weight=scheme.weights,
+                ops=frozenset({"MatMul", "Gemm"}),
+                residual_adds=False,
+                quantize_outputs=frozenset(),
+                float_output=True,
+                blocks="powers" if precision == "nf4" else "any",
+                embeddings=True,
+            )
+        limit = 7 if _adds_in_16_bits(target.fingerprint()) else None
         return PlacementRules(
             activation=NumberFormat("uint8", "tensor", symmetric=False),
-            weight=NumberFormat("int8", "channel", symmetric=True, bits=weight_bits),
+            weight=NumberFormat("int8", "channel", symmetric=True, limit_bits=limit),
             ops=frozenset({"Conv", "MatMul", "Gemm"}),
             residual_adds=True,
             quantize_outputs=frozenset({"Conv"}),
@@ -102,6 +122,8 @@ class OnnxRuntime:
             min_conv_channels=4,
             integer_bias=frozenset({"Conv", "Gemm"}),
             gemm_for_matrices=True,
+            free_bias=True,
+            embeddings=True,
         )
 
     def spec(
@@ -172,10 +194,14 @@ class OnnxRuntime:
         threads: int | None = None,
         spinning: bool = True,
         level: Level = "all",
+        pooled: bool = True,
     ) -> OrtSession:
         """Load an ONNX file. `threads`: default all physical cores this process may use;
-        `spinning` False: idle threads sleep, for benchmarks."""
-        return OrtSession(model, _options(threads, spinning, level))
+        `spinning` False: idle threads sleep, for benchmarks; `pooled` False: memory goes back to
+        the system as soon as it is free."""
+        options = _options(threads, spinning, level)
+        options.enable_cpu_mem_arena = pooled
+        return OrtSession(model, options)
 
 
 def _adds_in_16_bits(machine: Mapping[str, Any]) -> bool:

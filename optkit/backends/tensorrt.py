@@ -22,11 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from optkit import precision as schemes
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import HEADER, parse_layers, parse_memory
 from optkit.backends.profile import Profile, batch, profile
 from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
-from optkit.precision import NumberFormat
 from optkit.runtime import (
     AxisRange,
     BuildSpec,
@@ -40,6 +40,7 @@ from optkit.target import Target, gpus
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _BUILDING = threading.Lock()  # the library has one logger per process
+_FAILED: set[str] = set()  # modules whose last build gave nothing
 
 
 class TensorRT:
@@ -69,20 +70,31 @@ class TensorRT:
             return {}
 
     def rules(self, target: Target, precision: str) -> PlacementRules:
-        """s8 symmetric, one scale per activation tensor, on inputs only: the compiler moves each
-        requantization into the kernel in front of it."""
-        excluded = {}
-        if target.compute_capability == "7.5":
-            excluded["Conv"] = "compute capability 7.5 never multiplies INT8 convolutions"
-        return PlacementRules(
-            activation=NumberFormat("int8", "tensor", symmetric=True),
-            weight=NumberFormat("int8", "channel", symmetric=True),
-            ops=frozenset({"Conv", "MatMul", "Gemm"}),
-            residual_adds=True,
+        """Symmetric codes, one scale per activation tensor, on inputs only: the compiler moves each
+        requantization into the kernel in front of it. Raises Impossible for NF4."""
+        scheme = schemes.precision(precision)
+        if scheme.weights is None or scheme.weights.dtype == "nf4":
+            raise Impossible(
+                f"{self.title} has no kernels for {precision}",
+                where=f"{target.name} × {precision}",
+                hint="nf4 runs on ONNX Runtime (--target cpu)",
+            )
+        rules = PlacementRules(
+            activation=scheme.activations,
+            weight=scheme.weights,
+            ops=frozenset({"MatMul", "Gemm"} if scheme.weight_only else {"Conv", "MatMul", "Gemm"}),
+            residual_adds=not scheme.weight_only,
             quantize_outputs=frozenset(),
             float_output=True,
-            excluded=excluded,
+            blocks="halving",
         )
+        if precision == "int8" and target.compute_capability == "7.5":
+            why = "compute capability 7.5 never multiplies INT8 convolutions"
+            return replace(rules, excluded={"Conv": why})
+        if precision == "fp8":
+            why = "an FP8 convolution of so few channels never lands"
+            return replace(rules, min_conv_channels=4, thin_conv=why, grouped_conv=False)
+        return rules
 
     def spec(
         self,
@@ -178,9 +190,9 @@ class TensorRT:
             raise ToolchainMissing(
                 f"{self.title} cannot start: {_reason(record.errors) or error}", hint=self.install
             ) from error
-        network = builder.create_network(
-            1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)  # its number has moved
-        )
+        if self.module in _FAILED:
+            self._settle(trt, builder, spec)
+        network = self._network(trt, builder)
         parser = trt.OnnxParser(network, logger)  # owns the weights: must outlive the build
         self._parse(parser, network, model)
         config = builder.create_builder_config()
@@ -192,11 +204,31 @@ class TensorRT:
         self._set_shapes(builder, network, config, shapes, record)
         config.progress_monitor = _monitor(trt, progress, record)
         plan = builder.build_serialized_network(network, config)
+        if plan is None:
+            _FAILED.add(self.module)
         if record.raised is not None:
             raise record.raised
         if plan is None:
             raise self._refusal(spec, record.errors)
         return _Built(bytes(plan), record.layers, record.memory)
+
+    def _network(self, trt: Any, builder: Any) -> Any:
+        return builder.create_network(
+            1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)  # its number has moved
+        )
+
+    def _settle(self, trt: Any, builder: Any, spec: BuildSpec) -> None:
+        """Build a network that nobody wants. TensorRT-RTX 1.7 compiles the one after a refused
+        build for the hardware that refused, whatever it is told: after a refusal for compute
+        capability 7.5 all INT8 convolutions of a network for 8.9 come out in FP16."""
+        network = self._network(trt, builder)
+        tensor = network.add_input("x", trt.float32, (1,))
+        layer = network.add_identity(tensor)
+        network.mark_output(layer.get_output(0))
+        config = builder.create_builder_config()
+        self._aim(trt, config, spec)
+        builder.build_serialized_network(network, config)
+        _FAILED.discard(self.module)
 
     def _parse(self, parser: Any, network: Any, model: Path) -> None:
         """Read the ONNX file, and its external data, into `network`."""
@@ -235,7 +267,8 @@ class TensorRT:
         reason = _reason(errors) or "the build failed without a reason"
         where = f"{self.title} for {spec.target}"
         if match := re.search(r"model contains HW-specific datatypes: ([\w, ]+)", reason):
-            return Impossible(f"the hardware has no {match[1]}", where=where)
+            kinds = match[1].replace("b16", "bf16")
+            return Impossible(f"the hardware has no {kinds}", where=where)
         if match := re.search(r"Cannot compile operation '(.*?)' for (.*)", reason):
             return Impossible(match[2], where=f"{where}: node {match[1]!r}")
         if re.search(r"out ?of ?memory|bad_alloc", reason, re.IGNORECASE):
@@ -265,9 +298,12 @@ class TensorRTRTX(TensorRT):
     def rules(self, target: Target, precision: str) -> PlacementRules:
         """As TensorRT, with the channels' scales behind each product and a scalar in front of it.
         A scale per channel in front makes convolutions write Float (nearly twice the bytes), and a
-        projection that is taken apart behind (merged Q, K, V) falls out of INT8."""
+        projection that is taken apart behind (merged Q, K, V) falls out of INT8, with weights alone
+        quantized too. Blocks of 4 bits are read by the product's own kernel where there are two or
+        more of them; blocks of INT8 never are."""
         rules = super().rules(target, precision)
-        return replace(rules, split_scale=rules.ops)
+        per_channel = rules.weight.granularity == "channel"
+        return replace(rules, split_scale=rules.ops) if per_channel else rules
 
     def offline(self, target: Target) -> str | None:
         """None for a compute capability that TensorRT-RTX compiles for."""

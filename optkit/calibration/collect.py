@@ -1,78 +1,292 @@
-"""The calibration loop: one forward per batch serves all observers, within a memory budget."""
+"""The calibration loop: one forward per part of the data serves all observers.
+
+    forward of part n + 1 (the runtime's threads)   while   part n is counted (one thread beside it)
+
+Second moments take 12 K² bytes a value. Those that do not fit in half of the memory beside the
+others get passes over the data of their own, and wait in files (in the extreme: layer by layer).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
 from operator import length_hint
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
-from optkit.calibration.observer import Observer
+from optkit.calibration.checkpoint import Checkpoint, State, read_moments, write_moments
+from optkit.calibration.cutting import Cutter
+from optkit.calibration.fills import NO_FILLS, Fills
+from optkit.calibration.observer import Observer, Products
+from optkit.calibration.part import Part, data, mask_input, real_tokens
 from optkit.data.spool import sample_digests
-from optkit.errors import InputRefused
-from optkit.runtime import Feed, Progress, Session, batched
-from optkit.statistics import Statistics, data_digest
+from optkit.errors import InputRefused, IntegrityError
+from optkit.runtime import Feed, Progress, Session
+from optkit.statistics import CHUNK, ROWS, Moments, Statistics, Tap, ValueStatistics, data_digest
 
-# Bytes in use at the peak per byte of tapped values: the runtime's buffer, its copy for numpy, and
-# inner values that are not tapped but alive (measured: 2.1 to 2.8 on a CNN and a transformer).
-_PEAK = 3
+_PRODUCT_BYTES = 12  # per element of a matrix of second moments: float64 and the chunk's float32
 
 
 def observe(
     session: Session,
     feeds: Iterable[Feed],
-    names: Sequence[str],
+    taps: Sequence[Tap],
     *,
     memory_bytes: int,
     progress: Progress,
+    fills: Mapping[str, Fills] = MappingProxyType({}),
+    first: int = 0,
+    total: int | None = None,
+    checkpoint: Path | None = None,
 ) -> Statistics:
-    """Run every feed once and return the statistics of the values `names`.
+    """Run every feed and return the statistics of the tapped values.
 
-    `session` runs a graph in which `names` are outputs (`graph.expose`) or inputs. A batch that
+    `session` runs a graph in which the values are outputs (`graph.expose`) or inputs. A batch that
     needs more than `memory_bytes` is run in parts, where the model's batch axis is dynamic.
-    Raises InputRefused for NaN or Inf in an input or a tapped value (naming tensor and sample), an
-    empty set, inputs of unequal length, or one sample that does not fit in the memory.
+    `first`: number of the first sample, for a shard; `total`: samples expected, for the time left.
+    `checkpoint`: a folder that keeps the state every few seconds; the same call goes on from there
+    and ends with the same bits. The caller removes it once the result is safe. Going on, and
+    moments that need passes of their own, read `feeds` anew: then it must not be an iterator.
+    Raises InputRefused for NaN or Inf in an input (naming tensor and sample), an empty set, inputs
+    of unequal length, one sample or matrix of moments that does not fit in the memory;
+    IntegrityError for a checkpoint of other samples. A tapped value that holds such numbers, or no
+    data, is `unbounded` in the result.
     """
-    observers = {name: Observer() for name in names}
-    samples, data = 0, data_digest([])
-    batch = batched(session.inputs)
-    for part in _parts(session, feeds, batch, memory_bytes, progress):
-        rows = _rows(part, batch)
-        _check_inputs(part, batch, first=samples)
-        outputs = session.run(part)
-        for name, observer in observers.items():
-            value = outputs.pop(name) if name in outputs else part[name]
-            if not observer.update(value):
-                raise _not_finite(name, value, first=samples, rows=rows)
-        digests = map(bytes.fromhex, sample_digests(part, batch))
-        samples, data = samples + rows, data_digest([bytes.fromhex(data), *digests])
-    if not samples:
-        raise InputRefused(
-            "the calibration set is empty",
-            where="calibration",
-            hint="the sample source yielded nothing; 128 to 512 samples are usual",
+    identity = [
+        [asdict(tap) for tap in taps],
+        {name: asdict(found) for name, found in fills.items()},
+        [asdict(info) for info in session.inputs],
+        first,
+    ]
+    kept = Checkpoint(checkpoint, identity)
+    clock = _Clock(progress, total, length_hint(feeds))
+    run = _Run(session, feeds, taps, fills, Cutter(session, memory_bytes), first, clock)
+    if (state := kept.read()) is not None:
+        run.resume(state)
+    with tempfile.TemporaryDirectory() as folder:
+        return run.finish(kept, checkpoint or Path(folder))
+
+
+class _Run:
+    """One calibration: passes over the data, the first of which observes all values."""
+
+    def __init__(
+        self,
+        session: Session,
+        feeds: Iterable[Feed],
+        taps: Sequence[Tap],
+        fills: Mapping[str, Fills],
+        cutter: Cutter,
+        first: int,
+        clock: _Clock,
+    ) -> None:
+        self._session, self._feeds, self._first = session, feeds, first
+        self._taps = {tap.name: tap for tap in taps}
+        self._fills, self._cutter, self._clock = fills, cutter, clock
+        self._mask = mask_input(session.inputs)
+        self._observers = {tap.name: Observer(tap.channel_axis, rows=tap.rows) for tap in taps}
+        self._products: dict[str, Products] = {}
+        self._groups: list[list[str]] = []  # names whose moments a pass sums; empty: not yet known
+        self._pass, self._done, self._data = 0, 0, data_digest([])
+
+    def finish(self, checkpoint: Checkpoint, folder: Path) -> Statistics:
+        """Make the passes that are left, and put what they found together."""
+        while True:
+            self._run_pass(checkpoint)
+            found = {n: m for n, p in self._products.items() if (m := p.result()) is not None}
+            if self._pass + 1 >= len(self._groups):
+                break
+            write_moments(folder, self._pass, found)
+            self._pass, self._done, self._data = self._pass + 1, 0, data_digest([])
+            self._start_products()
+            checkpoint.write(self.state())
+        found |= read_moments(folder, range(self._pass))
+        values = {
+            name: _with_moments(observer.result(), found.get(name))
+            for name, observer in sorted(self._observers.items())
+        }
+        return Statistics(values, self._done, self._data)
+
+    def state(self) -> State:
+        """All that `resume` needs."""
+        numbers = {
+            "pass": self._pass,
+            "done": self._done,
+            "data": self._data,
+            "groups": self._groups,
+            "sizes": self._cutter.sizes,
+        }
+        return State(
+            numbers,
+            {name: observer.result() for name, observer in self._observers.items()},
+            {name: products.state() for name, products in self._products.items()},
         )
-    values = {name: observer.result() for name, observer in sorted(observers.items())}
-    return Statistics(values, samples, data)
+
+    def resume(self, state: State) -> None:
+        """Go on from there. Raises IntegrityError where the samples are others now."""
+        numbers = state.numbers
+        self._pass, self._done = numbers["pass"], numbers["done"]
+        self._data, self._groups = numbers["data"], numbers["groups"]
+        self._cutter.sizes = numbers["sizes"]
+        if _digest_of_first(self._done, self._feeds, self._cutter) != self._data:
+            raise IntegrityError(
+                "the checkpoint was made with other samples",
+                where="calibration",
+                hint="remove its folder, or give the samples it was made with",
+            )
+        for name, value in state.values.items():
+            self._observers[name].resume(value)
+        self._start_products()
+        for name, (arrays, count) in state.products.items():
+            self._products[name].resume(arrays, count)
+
+    def _run_pass(self, checkpoint: Checkpoint) -> None:
+        self._clock.start(self._done)
+        with ThreadPoolExecutor(1) as beside:
+            counted: Future[None] | None = None
+            for feed, part in self._parts():
+                values = feed | self._session.run(feed)
+                if counted is not None:
+                    counted.result()
+                    if checkpoint.due:
+                        checkpoint.write(self.state())
+                counted = beside.submit(self._count, values, part)
+                del values
+                self._clock.tell(part.last - self._first, self._pass, max(len(self._groups), 1))
+            if counted is not None:
+                counted.result()
+        if not self._done:
+            raise InputRefused(
+                "the calibration set is empty",
+                where="calibration",
+                hint="the sample source yielded nothing; 128 to 512 samples are usual",
+            )
+
+    def _parts(self) -> Iterator[tuple[Feed, Part]]:
+        """What is left of the data in this pass, checked."""
+        cutter, number, skip = self._cutter, self._first, self._first + self._done
+        for feeds, feed in enumerate(self._feeds, start=1):
+            _check_lengths(self._session, feed, cutter.batched)
+            end = number + cutter.count(feed)
+            at = max(number, skip)
+            if at < end:
+                cutter.measure(feed)
+                self._plan()
+            for cut in cutter.parts(feed, number, at - number):
+                _check_inputs(cut, cutter.batched, first=at)
+                digests = [bytes.fromhex(found) for found in sample_digests(cut, cutter.batched)]
+                self._clock.feeds = feeds if at + len(digests) == end else feeds - 1
+                yield cut, Part(at, digests, real_tokens(cut, self._mask))
+                at += len(digests)
+            number = end
+
+    def _plan(self) -> None:
+        """Share the memory between values and second moments, once sizes are known."""
+        if self._groups:
+            return
+        shapes, cutter = self._cutter.shapes, self._cutter
+        channels = {
+            name: shapes[name][tap.channel_axis]
+            for name, tap in self._taps.items()
+            if tap.channel_axis is not None and shapes[name]
+        }
+        rows = sum(4 * ROWS * k for name, k in channels.items() if self._taps[name].rows)
+        products = {
+            name: _PRODUCT_BYTES * k * k for name, k in channels.items() if self._taps[name].moments
+        }
+        free = cutter.memory_bytes - cutter.need - rows
+        for name, size in products.items():
+            if size > free:
+                raise InputRefused(
+                    f"its second moments need {size >> 20} MiB of memory, {free >> 20} are free",
+                    where=f"tensor {name!r}",
+                    hint="raise --memory",
+                )
+        self._groups = _grouped(products, free // 2)
+        cutter.reserved = rows + max(sum(products[n] for n in group) for group in self._groups)
+        self._start_products()
+
+    def _start_products(self) -> None:
+        axes = {name: self._taps[name].channel_axis for name in self._groups[self._pass]}
+        self._products = {n: Products(axis) for n, axis in axes.items() if axis is not None}
+
+    def _count(self, values: Feed, part: Part) -> None:
+        """Observe one part: in the first pass all values, later those whose moments are summed.
+
+        Each value is let go as soon as it is counted: the next part needs the memory."""
+        for name in self._observers if self._pass == 0 else self._products:
+            axis = self._taps[name].channel_axis
+            found = data(values.pop(name), part, self._fills.get(name, NO_FILLS), axis)
+            if self._pass == 0:
+                self._observers[name].update(found, part)
+            if name in self._products and found.verdict is None:
+                self._products[name].update(found)
+        if part.last % CHUNK == 0:
+            for products in self._products.values():
+                products.end_chunk()
+        self._done += part.samples
+        self._data = data_digest([bytes.fromhex(self._data), *part.digests])
 
 
-def _parts(
-    session: Session,
-    feeds: Iterable[Feed],
-    batch: Collection[str],
-    memory_bytes: int,
-    progress: Progress,
-) -> Iterator[Feed]:
-    """Feeds that fit in the memory. `batch`: the inputs whose axis 0 counts samples."""
-    batches, largest, limit = length_hint(feeds), 0, 0
-    for done, feed in enumerate(feeds, start=1):
-        _check_lengths(session, feed, batch)
-        rows = _rows(feed, batch)
-        if rows and (size := sum(array.size for array in feed.values()) // rows) > largest:
-            largest, limit = size, _fitting_rows(session, feed, batch, memory_bytes)
-        for start in range(0, rows, limit or 1):
-            yield _slice(feed, batch, start, min(start + limit, rows))
-        progress("calibrate", min(done / batches, 1.0) if batches else 0.0)
+class _Clock:
+    """Tells progress: samples, their rate, and the time left."""
+
+    def __init__(self, progress: Progress, samples: int | None, batches: int) -> None:
+        self._progress, self._samples, self._batches = progress, samples, batches
+        self.feeds = 0  # that are done in this pass
+        self.start(0)
+
+    def start(self, done: int) -> None:
+        """A pass begins, or goes on, with `done` samples."""
+        self._begun, self._started = done, time.monotonic()
+
+    def tell(self, done: int, index: int, passes: int) -> None:
+        """`done` samples of pass `index` of `passes`."""
+        whole, part = (self._samples, done) if self._samples else (self._batches, self.feeds)
+        share = min(part / whole, 1.0) if whole else 0.0
+        rate = (done - self._begun) / max(time.monotonic() - self._started, 1e-9)
+        told = f"{done} of {self._samples} samples" if self._samples else f"{done} samples"
+        if passes > 1:
+            told = f"pass {index + 1} of {passes}, {told}"
+        told += f", {rate:.3g}/s"
+        if self._samples and rate:
+            left = (self._samples * (passes - index) - done) / rate
+            told += f", {max(left, 0):.0f} s left"
+        self._progress(told, (index + share) / passes)
+
+
+def _grouped(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
+    """Names in order, cut where the sizes of a group would pass the budget. At least one group."""
+    groups: list[list[str]] = [[]]
+    held = 0
+    for name, size in sizes.items():
+        if groups[-1] and held + size > budget:
+            groups.append([])
+            held = 0
+        groups[-1].append(name)
+        held += size
+    return groups
+
+
+def _with_moments(value: ValueStatistics, moments: Moments | None) -> ValueStatistics:
+    return replace(value, moments=moments) if value.unbounded is None else value
+
+
+def _digest_of_first(count: int, feeds: Iterable[Feed], cutter: Cutter) -> str:
+    """`Statistics.data` of the first `count` samples."""
+    data, left = data_digest([]), count
+    for feed in feeds:
+        if left <= 0:
+            break
+        cut = cutter.cut(feed, 0, left)
+        digests = [bytes.fromhex(found) for found in sample_digests(cut, cutter.batched)]
+        data, left = data_digest([bytes.fromhex(data), *digests]), left - len(digests)
+    return data
 
 
 def _check_lengths(session: Session, feed: Feed, batch: Collection[str]) -> None:
@@ -84,46 +298,14 @@ def _check_lengths(session: Session, feed: Feed, batch: Collection[str]) -> None
         raise InputRefused(f"inputs differ in length: {lengths}", where="calibration sample")
 
 
-def _rows(feed: Feed, batch: Collection[str]) -> int:
-    return next((len(feed[name]) for name in batch), 1)
-
-
-def _slice(feed: Feed, batch: Collection[str], start: int, stop: int) -> Feed:
-    return {name: a[start:stop] if name in batch else a for name, a in feed.items()}
-
-
-def _fitting_rows(session: Session, feed: Feed, batch: Collection[str], memory_bytes: int) -> int:
-    """How many samples may run at once, from the sizes that one sample's forward returns."""
-    dynamic = any(isinstance(s.shape[0], str) for s in session.inputs if s.name in batch)
-    unit = 1 if dynamic else _rows(feed, batch)
-    outputs = session.run(_slice(feed, batch, 0, unit))
-    need = _PEAK * sum(value.nbytes for value in outputs.values())
-    if need > memory_bytes:
-        what = "one sample" if unit == 1 else f"the model's fixed batch of {unit}"
-        raise InputRefused(
-            f"{what} needs about {need >> 20} MiB of memory, {memory_bytes >> 20} are allowed",
-            where="calibration",
-            hint="raise --memory" + ("" if unit == 1 else ", or export a dynamic batch axis"),
-        )
-    return unit * max(memory_bytes // max(need, 1), 1)
-
-
 def _check_inputs(feed: Feed, batch: Collection[str], *, first: int) -> None:
     for name, value in feed.items():
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            rows = len(value) if name in batch else 1
-            raise _not_finite(name, value, first=first, rows=rows)
-
-
-def _not_finite(name: str, value: np.ndarray, *, first: int, rows: int) -> InputRefused:
-    """`first`: number of the batch's first sample; `rows`: samples in the batch."""
-    bad = np.argwhere(~np.isfinite(value))[0]
-    each, rest = divmod(value.shape[0] if value.ndim else 1, rows)
-    # a value like [batch * sequence, features] still tells the sample
-    known = value.ndim and each and not rest
-    sample = f"sample {first + int(bad[0]) // each}" if known else f"samples from {first}"
-    return InputRefused(
-        f"holds {value[tuple(bad)]}",
-        where=f"tensor {name!r}, {sample}",
-        hint="remove the sample, or find the operator that overflows in FP32",
-    )
+        if value.dtype.kind != "f" or np.isfinite(value).all():
+            continue
+        bad = np.argwhere(~np.isfinite(value))[0]
+        sample = first + int(bad[0]) if name in batch else first
+        raise InputRefused(
+            f"holds {value[tuple(bad)]}",
+            where=f"tensor {name!r}, sample {sample}",
+            hint="remove the sample, or repair its source",
+        )

@@ -1,34 +1,183 @@
-"""One streaming observer per value: extremes and the histogram that every range method reads."""
+"""Streaming observers of one value: each part of the data is counted once and dropped.
+
+`Observer` keeps extremes, the histogram, numbers per channel and the sample of rows; `Products` the
+second moments, whose memory (12 K² bytes) may ask for passes of their own.
+"""
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
-from optkit.statistics import ValueStatistics, count_bins
+from optkit.calibration.part import Data, Part
+from optkit.statistics import ROWS, Channels, Moments, Rows, ValueStatistics, Verdict
+from optkit.statistics.bins import by_value, codes_of, count_codes
+from optkit.statistics.sums import add_symmetric, limbs
+from optkit.statistics.values import NOTHING
+
+_LAST = np.uint64(2**64 - 1)
 
 
 class Observer:
-    """Accumulates `ValueStatistics` over batches; holds only the bins that were hit."""
+    """Accumulates `ValueStatistics` (moments apart); holds only the bins that were hit.
 
-    def __init__(self) -> None:
-        self._low, self._high = np.inf, -np.inf
-        self._bins = np.empty(0, np.uint16)
-        self._counts = np.empty(0, np.int64)
+    `axis`: that of the channels, None: no numbers per channel; `rows`: keep a sample of them.
+    """
 
-    def update(self, x: np.ndarray) -> bool:
-        """Count one batch (floats, any shape). False, and nothing is counted, for NaN or Inf."""
-        if not x.size:
-            return True
-        low, high = float(x.min()), float(x.max())  # both are NaN if one element is
-        if not np.isfinite(low) or not np.isfinite(high):
-            return False
-        counts = count_bins(x)
-        counts[self._bins] += self._counts
-        self._bins = np.flatnonzero(counts).astype(np.uint16)
-        self._counts = counts[self._bins]
+    def __init__(self, axis: int | None, *, rows: bool) -> None:
+        self._axis = axis
+        self._wants_rows = rows
+        self._low, self._high = NOTHING[:2]
+        self._codes, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)  # by code
+        self._channels: Channels | None = None
+        self._sample: RowSample | None = None
+        self._excluded = 0
+        self._verdict: Verdict | None = None
+
+    def update(self, data: Data, part: Part) -> None:
+        """Count what is data of one part."""
+        if self._verdict is not None or not data.x.size:
+            return
+        if data.verdict is not None:
+            self.resume(ValueStatistics(*NOTHING, verdict=data.verdict))
+            return
+        self._excluded += data.excluded
         # + 0.0 turns -0.0 into 0.0, so that the sign does not depend on the order of samples
-        self._low, self._high = min(self._low, low) + 0.0, max(self._high, high) + 0.0
-        return True
+        self._low, self._high = min(self._low, data.low) + 0.0, max(self._high, data.high) + 0.0
+        counts = count_codes(data.kept)
+        counts[self._codes] += self._counts
+        self._codes = np.flatnonzero(counts)
+        self._counts = counts[self._codes]
+        if self._axis is None:
+            return
+        x = _by_channel(data.x, self._axis)
+        found = _channels(x)
+        self._channels = found if self._channels is None else self._channels.merged(found)
+        if self._wants_rows:
+            self._sample = self._sample or RowSample(x.shape[1])
+            self._sample.update(x, _row_hashes(x, data, part))
 
     def result(self) -> ValueStatistics:
-        return ValueStatistics(self._low, self._high, self._bins, self._counts)
+        bins, counts = by_value(self._codes, self._counts)
+        rows = None if self._sample is None else self._sample.result()
+        return ValueStatistics(
+            self._low, self._high, bins, counts, self._channels, rows, None,
+            self._excluded, self._verdict,
+        )  # fmt: skip
+
+    def resume(self, value: ValueStatistics) -> None:
+        """Go on from what `result` gave."""
+        self._low, self._high, self._channels = value.low, value.high, value.channels
+        self._codes, self._counts = codes_of(value.bins), value.counts
+        self._excluded, self._verdict = value.excluded, value.verdict
+        self._sample = None if value.rows is None else RowSample.of(value.rows)
+
+
+class RowSample:
+    """The rows with the `ROWS` smallest hashes so far, each hash once, in slots of one buffer."""
+
+    def __init__(self, channels: int) -> None:
+        self._hashes = np.full(ROWS, _LAST)  # of empty slots: larger than all
+        self._data = np.zeros((ROWS, channels), np.float32)
+
+    @classmethod
+    def of(cls, rows: Rows) -> RowSample:
+        sample = cls(rows.data.shape[1])
+        sample._hashes[: len(rows.hashes)] = rows.hashes
+        sample._data[: len(rows.hashes)] = rows.data
+        return sample
+
+    def update(self, x: np.ndarray, hashes: np.ndarray) -> None:
+        """Offer the rows of x [outer, K, inner], numbered outer × inner, with their hashes."""
+        better = np.flatnonzero(hashes < self._hashes.max())
+        _, first = np.unique(np.concatenate([self._hashes, hashes[better]]), return_index=True)
+        chosen = first[:ROWS]  # `first`: a hash that is kept already stays where it is
+        fresh = better[chosen[chosen >= ROWS] - ROWS]
+        leaving = np.ones(ROWS, bool)
+        leaving[chosen[chosen < ROWS]] = False
+        slots = np.flatnonzero(leaving)[: len(fresh)]
+        self._hashes[leaving] = _LAST
+        self._hashes[slots] = hashes[fresh]
+        outer, inner = np.divmod(fresh, x.shape[2])
+        self._data[slots] = x[outer, :, inner]
+
+    def result(self) -> Rows:
+        order = np.argsort(self._hashes)[: int((self._hashes < _LAST).sum())]
+        return Rows(self._hashes[order], self._data[order])
+
+
+class Products:
+    """Accumulates `Moments`: float32 products within a chunk, then exact sums of chunks."""
+
+    def __init__(self, axis: int) -> None:
+        self._axis = axis
+        self._chunk: np.ndarray | None = None  # float32 [K, K]
+        self._total: np.ndarray | None = None
+        self._diagonal = np.empty(0)
+        self._count = 0
+
+    def update(self, data: Data) -> None:
+        if not data.x.size:
+            return
+        x = _by_channel(data.x, self._axis)
+        rows = x.transpose(0, 2, 1).reshape(-1, x.shape[1])  # a view where the channels are last
+        product = rows.T @ rows
+        self._chunk = product if self._chunk is None else np.add(self._chunk, product, self._chunk)
+        self._count += len(rows)
+
+    def end_chunk(self) -> None:
+        """The next part belongs to another chunk of samples."""
+        if self._chunk is None:
+            return
+        if self._total is None:
+            size = len(self._chunk)
+            self._total, self._diagonal = np.zeros((size, size)), np.zeros(size)
+        add_symmetric(self._total, self._diagonal, self._chunk)
+        self._chunk = None
+
+    def result(self) -> Moments | None:
+        """None where nothing was seen. Ends the chunk."""
+        self.end_chunk()
+        return None if self._total is None else Moments(self._total, self._diagonal, self._count)
+
+    def state(self) -> tuple[dict[str, np.ndarray], int]:
+        """(arrays, rows counted): what `resume` goes on from."""
+        arrays = {} if self._chunk is None else {"chunk": self._chunk}
+        if self._total is not None:
+            arrays |= {"total": self._total, "diagonal": self._diagonal}
+        return arrays, self._count
+
+    def resume(self, arrays: dict[str, np.ndarray], count: int) -> None:
+        self._chunk, self._count = arrays.get("chunk"), count
+        self._total = arrays.get("total")
+        self._diagonal = arrays.get("diagonal", self._diagonal)
+
+
+def _by_channel(x: np.ndarray, axis: int) -> np.ndarray:
+    """x as [outer, K, inner], a view: the channels' axis in the middle."""
+    axis = axis % x.ndim
+    view: np.ndarray = x.reshape(prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
+    return view
+
+
+def _channels(x: np.ndarray) -> Channels:
+    """Of x [outer, K, inner]."""
+    if x.shape[2] == 1:
+        x, axes = x[:, :, 0], (0,)
+    else:
+        axes = (0, 2)  # type: ignore[assignment]
+    sums = limbs(np.add.reduce(x, axis=axes))
+    zero = np.float32(0)  # as above: -0.0 becomes 0.0
+    rows = x.size // x.shape[1]
+    return Channels(x.min(axis=axes) + zero, x.max(axis=axes) + zero, sums, rows)
+
+
+def _row_hashes(x: np.ndarray, data: Data, part: Part) -> np.ndarray:
+    """Hashes of the rows of x [outer, K, inner]; rows of padding have numbers, too."""
+    outer, _, inner = x.shape
+    if data.places is None:
+        return part.hashes(outer * inner)
+    each = outer * inner // len(data.places)  # rows per token
+    hashes: np.ndarray = part.hashes(data.length * each).reshape(-1, each)[data.places].reshape(-1)
+    return hashes

@@ -129,6 +129,9 @@ def spawn(
     environment |= {
         "PYTHONPATH": os.pathsep.join(_import_path()),
         "PYTHONHASHSEED": "0",  # set order must not reach a graph
+        # numpy's BLAS spins while it waits for its threads: on a busy machine many times slower
+        # than one thread, and sums in another order; what is large brings threads of its own
+        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
         "TMPDIR": str(work),
         "OPTKIT_PARENT": str(os.getpid()),
         "OPTKIT_TASK": scratch.name,  # the mark by which every descendant is found again

@@ -8,6 +8,7 @@ parameters as `here` and never enters a key.
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,11 +37,12 @@ class Input(Protocol):
 @dataclass(frozen=True)
 class StepKind:
     """Name, version (raise it when the step's meaning changes), and the distributions whose
-    versions belong to its identity."""
+    versions belong to its identity. `resumes`: it goes on where a killed try of it ended."""
 
     name: str
     version: int
     tools: tuple[str, ...] = ()
+    resumes: bool = False
 
 
 class Made(Protocol):
@@ -137,11 +139,18 @@ class Runner:
         params: dict[str, Any],
         here: Mapping[str, Any] | None = None,
     ) -> Entry:
-        """The step's entry, from the store or freshly made in a worker."""
+        """The step's entry, from the store or freshly made in a worker. One that `resumes` finds in
+        params["checkpoint"] the folder in which a killed try of it left how far it came."""
         key = key_of(kind, inputs, params)
-        return self._make(kind, label, lambda produce: self.store.make(
+        checkpoint = self.store.root / "tmp" / f"resume-{key}"
+        if kind.resumes:
+            here = {**(here or {}), "checkpoint": str(checkpoint)}
+        entry = self._make(kind, label, lambda produce: self.store.make(
             key, kind.name, produce, self._waiting(label)
         ), inputs, params, here)  # fmt: skip
+        if kind.resumes:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        return entry
 
     def step_reading_code(
         self,

@@ -5,6 +5,11 @@
 What is called fp32 from here on is so: the reference, the baseline on a CPU, the graph that
 calibration runs. Half precision on a GPU is the work of `quantization.cast`, which drops these
 casts again. Widening is exact for every stored number; only roundings in between are gone.
+
+Weights too large for the model file stay as they are stored, with a Cast behind: written anew in
+FP32 they would take twice their bytes in every step that follows.
+
+    w (half, in a data file) ── Cast ──► w.fp32 ──► MatMul
 """
 
 from __future__ import annotations
@@ -19,13 +24,15 @@ from optkit.fusion.rule import FusionEntry
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FLOAT = ir.DataType.FLOAT
+_LARGE_BYTES = 1 << 20  # a weight that is worth a Cast of its own
 _DTYPES = ("to", "dtype", "output_dtype", "precision", "softmax_precision", "stash_type")
 """Attributes that hold a dtype."""
 
 
-def widen(model: ir.Model) -> tuple[FusionEntry, ...]:
+def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[FusionEntry, ...]:
     """Turn float16 and bfloat16 into float32, subgraphs included, in place. One entry if anything
-    was half, none else. Raises InputRefused where an operator needs the half precision."""
+    was half, none else. `inline_limit`: from that many bytes of half weights on, large ones stay
+    stored as they are. Raises InputRefused where an operator needs the half precision."""
     if not any(_is_half(value) for value in _values(model)):
         return ()
     foreign = next((node for node in model.graph.all_nodes() if node.domain != ""), None)
@@ -33,37 +40,64 @@ def widen(model: ir.Model) -> tuple[FusionEntry, ...]:
         reason = f"{foreign.domain}.{foreign.op_type} may need half precision"
         return (FusionEntry("widen", str(foreign.name), "declined", reason),)
     borders = {value: value.dtype for value in (*model.graph.inputs, *model.graph.outputs)}
+    names = graph.value_names(model)
+    nodes = {str(node.name) for node in model.graph.all_nodes()}
+    stay = _large_weights(model, inline_limit) - borders.keys()
     for value in _values(model):
-        if _is_half(value) and (value not in borders or value.producer() is not None):
+        inside = value not in borders or value.producer() is not None
+        if _is_half(value) and inside and value not in stay:
             _widen_value(value)
     for node in model.graph.all_nodes():
         _widen_attributes(node)
-    names = graph.value_names(model)
-    nodes = {str(node.name) for node in model.graph.all_nodes()}
+    for value in sorted(stay, key=lambda value: str(value.name)):
+        _cast_behind(model.graph, value, names, nodes)
     casts = 0
     for value, dtype in borders.items():
         if dtype in _HALVES and (value in model.graph.inputs or value.producer() is not None):
             _cast_at_border(model.graph, value, dtype, names, nodes)
             casts += 1
     graph.infer_shapes(model)
-    return (FusionEntry("widen", "", "applied", f"half became float32, {casts} borders kept"),)
+    what = f"half became float32, {casts} borders kept"
+    what += f", {len(stay)} weights stored as they are" if stay else ""
+    return (FusionEntry("widen", "", "applied", what),)
+
+
+def _large_weights(model: ir.Model, inline_limit: int) -> set[ir.Value]:
+    halves = {v: v.const_value.nbytes for v in model.graph.initializers.values()
+              if _is_half(v) and v.const_value is not None}  # fmt: skip
+    if sum(halves.values()) < inline_limit:
+        return set()
+    return {value for value, size in halves.items() if size >= _LARGE_BYTES}
+
+
+def _cast_behind(main: ir.Graph, value: ir.Value, names: set[str], nodes: set[str]) -> None:
+    """Let all that read a value without a producer read it in FP32."""
+    uses = list(value.uses())
+    name, node = _claim(value, names, nodes)
+    cast = ir.node("Cast", [value], {"to": _FLOAT.value}, name=node)
+    main.insert_before(main[0], cast)
+    cast.outputs[0].name, cast.outputs[0].type = name, ir.TensorType(_FLOAT)
+    cast.outputs[0].shape = value.shape
+    for use in uses:
+        use.node.replace_input_with(use.idx, cast.outputs[0])
+
+
+def _claim(value: ir.Value, names: set[str], nodes: set[str]) -> tuple[str, str]:
+    """Fresh names for a Cast beside `value`: of its FP32 side, and of the node."""
+    name = graph.unique_name(f"{value.name}.fp32", names)
+    names.add(name)
+    node = graph.unique_name(f"cast_{name}", nodes)
+    nodes.add(node)
+    return name, node
 
 
 def _cast_at_border(
     main: ir.Graph, value: ir.Value, dtype: ir.DataType, names: set[str], nodes: set[str]
 ) -> None:
-    name = graph.unique_name(f"{value.name}.fp32", names)
-    names.add(name)
-    node = graph.unique_name(f"cast_{name}", nodes)
-    nodes.add(node)
     if value.producer() is None:
-        uses = list(value.uses())
-        cast = ir.node("Cast", [value], {"to": _FLOAT.value}, name=node)
-        main.insert_before(main[0], cast)
-        cast.outputs[0].name, cast.outputs[0].type = name, ir.TensorType(_FLOAT)
-        for use in uses:
-            use.node.replace_input_with(use.idx, cast.outputs[0])
+        _cast_behind(main, value, names, nodes)
     else:
+        name, node = _claim(value, names, nodes)
         cast = ir.node("Cast", [value], {"to": dtype.value}, name=node)
         main.append(cast)
         cast.outputs[0].name, value.name = value.name, name
@@ -71,7 +105,7 @@ def _cast_at_border(
         for index, output in enumerate(main.outputs):
             if output is value:
                 main.outputs[index] = cast.outputs[0]
-    cast.outputs[0].shape = value.shape
+        cast.outputs[0].shape = value.shape
 
 
 def _values(model: ir.Model) -> Iterable[ir.Value]:

@@ -4,6 +4,7 @@ door    files, protobuf and the onnx library's own functions (checker, shape inf
         conversion, one-node evaluation); nothing else in optkit imports `onnx`
 shapes  inputs, outputs, static binding of named axes, taps
 nodes   identity of nodes, constant weights, finite numbers
+weights weights on disk: rows of them, tensors computed while they are written, links
 costs   parameters, bytes and multiply-accumulates; the summary that `inspect` prints
 """
 
@@ -13,6 +14,7 @@ from onnx_ir import Model as Graph
 
 from optkit.graph.costs import NodeCost, costs, parameters, summary
 from optkit.graph.door import (
+    INLINE_LIMIT,
     check,
     digest,
     evaluate,
@@ -25,6 +27,7 @@ from optkit.graph.door import (
 from optkit.graph.nodes import (
     WEIGHTED,
     add_constant,
+    add_tensor,
     array,
     check_finite,
     constant_weight,
@@ -34,17 +37,23 @@ from optkit.graph.nodes import (
     value_names,
 )
 from optkit.graph.shapes import TensorSpec, bind, expose, inputs, outputs
+from optkit.graph.weights import Form, Stored, computed, rows, spread
 
 __all__ = [
+    "INLINE_LIMIT",
     "WEIGHTED",
+    "Form",
     "Graph",
     "NodeCost",
+    "Stored",
     "TensorSpec",
     "add_constant",
+    "add_tensor",
     "array",
     "bind",
     "check",
     "check_finite",
+    "computed",
     "constant_weight",
     "costs",
     "digest",
@@ -57,7 +66,9 @@ __all__ = [
     "load",
     "outputs",
     "parameters",
+    "rows",
     "save",
+    "spread",
     "summary",
     "takes_half",
     "unique_name",

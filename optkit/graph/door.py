@@ -7,7 +7,11 @@ large initializers are declared as inputs, so a model's size does not matter to 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -22,10 +26,15 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from optkit.errors import InputRefused, UnsafeFile
+from optkit.graph import weights
 from optkit.graph.nodes import ensure_names
+from optkit.graph.weights import Computed, Stored
 
 _MINIMUM_IR_VERSION = 10  # the first that may hold opset 21
 _SMALL_BYTES = 1024  # initializers up to this size stay visible to shape inference (shapes, axes)
+INLINE_LIMIT = 256 << 20
+"""Weights of fewer bytes in all stand in the model file itself: a model of one file, as long as
+reading and writing it takes a few times that much memory only."""
 
 
 def load(path: Path) -> ir.Model:
@@ -35,35 +44,40 @@ def load(path: Path) -> ir.Model:
     plain file below the model's own folder, or is shorter than the model says.
     """
     proto = _parse(path)
-    for tensor in _external_tensors(proto):
-        _check_external(tensor, path)
+    for found in _external_tensors(proto):
+        _check_external(found, path)
     try:
         model = ir.from_proto(proto)
     except ir.serde.SerdeError as error:
         raise InputRefused(
             f"not a valid ONNX model: {_last_line(error)}", where=str(path)
         ) from error
-    ir.external_data.set_base_dir(model.graph, path.parent)
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _stored(value.const_value, path)
+    for node, name, tensor in _constants_on_disk(model):
+        node.attributes[name] = ir.AttrTensor(name, _stored(tensor, path))
     return model
 
 
-def save(model: ir.Model, path: Path, *, inline_limit: int = 1 << 30) -> None:
-    """Write an ONNX file: the same graph gives the same bytes.
+def save(model: ir.Model, path: Path, *, inline_limit: int = INLINE_LIMIT) -> None:
+    """Write an ONNX file: the same graph from the same data files gives the same bytes.
 
     What exporters add about themselves (producer, doc strings, metadata) is left out. Weights are
-    inline below `inline_limit` bytes in total, otherwise in `<name>.data` beside the file.
+    inline below `inline_limit` bytes in total, otherwise in data files beside the model, at most
+    one piece of one tensor in memory at a time. A data file of the loaded graph that stays almost
+    whole is linked, not copied, if nobody may write it; see `weights.store`.
     """
     copy = model.clone()
     _strip(copy)
-    weights = [v for graph in copy.graphs() for v in graph.initializers.values()]
-    if sum(_nbytes(value) for value in weights) < inline_limit:
-        for value in weights:
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=value.name)
+    constants = [v for graph in copy.graphs() for v in graph.initializers.values()]
+    if sum(_nbytes(value) for value in constants) >= inline_limit:
+        weights.store(constants, path)
     else:
-        ir.external_data.unload_from_model(
-            copy, path.parent, path.name + ".data", size_threshold_bytes=_SMALL_BYTES
-        )
+        weights.inline(constants)
+    for node, name, tensor in _constants_on_disk(copy):
+        node.attributes[name] = ir.AttrTensor(name, ir.Tensor(tensor.numpy().copy(), tensor.dtype))
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_bytes(ir.to_proto(copy).SerializeToString(deterministic=True))
     temporary.replace(path)
@@ -71,7 +85,7 @@ def save(model: ir.Model, path: Path, *, inline_limit: int = 1 << 30) -> None:
 
 def digest(path: Path) -> str:
     """sha256 over the model file and, in name order, the external data files it refers to."""
-    locations = sorted({_external_info(t)["location"] for t in _external_tensors(_parse(path))})
+    locations = _locations(_parse(path))
     total = hashlib.sha256()
     for file in (path, *(path.parent / location for location in locations)):
         with file.open("rb") as stream:
@@ -82,14 +96,17 @@ def digest(path: Path) -> str:
 def check(path: Path) -> None:
     """Raise InputRefused unless the file is valid ONNX by the library's checker with strict shape
     inference, and every node of it has a name of its own."""
+    model = load(path)
     try:
-        onnx.checker.check_model(str(path), full_check=True)
+        with tempfile.TemporaryDirectory() as folder:
+            # the library refuses hard links, which `load` has checked, and reads no weight anyway
+            onnx.checker.check_model(str(_hollow(path, Path(folder))), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise InputRefused(
             f"not a valid ONNX model: {_last_line(error)}", where=str(path)
         ) from error
     seen: set[str] = set()
-    for node in load(path).graph.all_nodes():
+    for node in model.graph.all_nodes():
         if not node.name or node.name in seen:
             raise InputRefused(
                 f"{node.op_type} node has {'a name used twice' if node.name else 'no name'}",
@@ -160,8 +177,10 @@ def evaluate(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> 
         raise InputRefused(_last_line(error), where=node.name) from error
 
 
-def takes_half(node: ir.Node) -> tuple[list[bool], list[bool]] | None:
-    """Per input and per output: may it be float16 by the operator's definition?
+def takes_half(
+    node: ir.Node, dtype: ir.DataType = ir.DataType.FLOAT16
+) -> tuple[list[bool], list[bool]] | None:
+    """Per input and per output: may it be half (`dtype`) by the operator's definition?
 
     None for an operator that ONNX does not define.
     """
@@ -171,9 +190,11 @@ def takes_half(node: ir.Node) -> tuple[list[bool], list[bool]] | None:
     except onnx.defs.SchemaError:
         return None
 
+    wanted = f"tensor({dtype.name.lower()})"
+
     def side(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> list[bool]:
         last = len(parameters) - 1  # a variadic parameter stands for all that follow
-        return ["tensor(float16)" in parameters[min(index, last)].types for index in range(count)]
+        return [wanted in parameters[min(index, last)].types for index in range(count)]
 
     return side(schema.inputs, len(node.inputs)), side(schema.outputs, len(node.outputs))
 
@@ -204,7 +225,7 @@ def _with_light_weights(
     light = model.clone()
     heavy: dict[str, ir.Value] = {}
     for name, value in list(light.graph.initializers.items()):
-        if _nbytes(value) > _SMALL_BYTES:
+        if _nbytes(value) > _SMALL_BYTES or isinstance(value.const_value, Computed):
             heavy[name] = model.graph.initializers[name]
             del light.graph.initializers[name]
             _declare(value, heavy[name])
@@ -313,6 +334,46 @@ def _external_info(tensor: onnx.TensorProto) -> dict[str, str]:
     return {"location": "", **{entry.key: entry.value for entry in tensor.external_data}}
 
 
+def _locations(proto: onnx.ModelProto) -> list[str]:
+    return sorted({_external_info(tensor)["location"] for tensor in _external_tensors(proto)})
+
+
+def _hollow(path: Path, folder: Path) -> Path:
+    """The model in another folder, its data files there as holes of the same size."""
+    locations = _locations(_parse(path))
+    if not locations:
+        return path
+    for location in locations:
+        hole = folder / location
+        hole.parent.mkdir(parents=True, exist_ok=True)
+        hole.touch()
+        os.truncate(hole, (path.parent / location).stat().st_size)
+    return Path(shutil.copyfile(path, folder / path.name))
+
+
+def _constants_on_disk(model: ir.Model) -> Iterator[tuple[ir.Node, str, ir.ExternalTensor]]:
+    """Tensors in data files that are attributes of nodes."""
+    for node in model.graph.all_nodes():
+        for name, attribute in list(node.attributes.items()):
+            if attribute.type == ir.AttributeType.TENSOR:
+                tensor = attribute.as_tensor()
+                if isinstance(tensor, ir.ExternalTensor):
+                    yield node, name, tensor
+
+
+def _stored(tensor: ir.ExternalTensor, path: Path) -> Stored:
+    place = path.parent / tensor.location
+    if (tensor.offset or 0) + tensor.nbytes > place.stat().st_size:
+        raise UnsafeFile(
+            f"external data {str(tensor.location)!r} is too short",
+            where=f"{path}: tensor {tensor.name!r}",
+        )
+    return Stored(
+        tensor.location, tensor.offset, tensor.nbytes, tensor.dtype, shape=tensor.shape,
+        name=tensor.name, base_dir=path.parent,
+    )  # fmt: skip
+
+
 def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
     info = _external_info(tensor)
     where = f"{path}: tensor {tensor.name!r}"
@@ -322,8 +383,11 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
     data = path.parent / location
     if not info["location"] or data.is_symlink() or not data.is_file():
         raise UnsafeFile(f"external data {info['location']!r} is not a file here", where=where)
+    facts = data.stat()
+    if facts.st_nlink > 1 and stat.S_IMODE(facts.st_mode) & 0o222:  # the store's own are read-only
+        raise UnsafeFile(f"external data {info['location']!r} is a hard link", where=where)
     end = int(info.get("offset", 0)) + int(info.get("length", 0))
-    if end > data.stat().st_size:
+    if end > facts.st_size:
         raise UnsafeFile(f"external data {info['location']!r} is too short", where=where)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from optkit.errors import InputRefused
+from optkit.graph.weights import rows, spread
 
 WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 """Operators that multiply by a weight; the ones that may be quantized and whose MACs count."""
 
 _WEIGHT_INPUTS = {"Conv": (1,), "ConvTranspose": (1,), "MatMul": (1, 0), "Gemm": (1, 0)}
 _TRANSPARENT = ("Transpose", "DequantizeLinear", "QuantizeLinear", "Cast", "Identity")
+_BLOCK_BYTES = 4 << 20
 _PARAMETRIC = (*WEIGHTED, "BatchNormalization", "LayerNormalization", "GroupNormalization")
 
 
@@ -71,9 +73,16 @@ def value_names(model: ir.Model) -> set[str]:
 
 def add_constant(graph: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
     """A new initializer. The caller has made sure that no value has that name."""
-    tensor = ir.Tensor(np.asarray(numbers, order="C"), name=name)
+    return add_tensor(graph, ir.Tensor(np.asarray(numbers, order="C"), name=name))
+
+
+def add_tensor(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """A new initializer under the tensor's own name, which no value has."""
     value = ir.Value(
-        name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+        name=tensor.name,
+        shape=ir.Shape(tensor.shape.numpy()),
+        type=ir.TensorType(tensor.dtype),
+        const_value=tensor,
     )
     graph.register_initializer(value)
     return value
@@ -83,35 +92,59 @@ def check_finite(model: ir.Model) -> None:
     """Raise InputRefused, naming the tensor, if a constant holds NaN or an infinity.
 
     Infinity is meant in masks and limits (a constant of only 0 and ±inf that is not the parameter
-    of a layer); those pass.
+    of a layer); those pass. Weights are read in blocks, on several threads.
     """
+    constants: list[ir.Value] = []
     for graph in model.graphs():
-        constants = list(graph.initializers.values())
+        constants += graph.initializers.values()
         constants += [n.outputs[0] for n in graph if n.op_type == "Constant"]
-        for value in constants:
-            _check_constant(value)
+    for value, bad in zip(constants, spread(_count_bad, constants), strict=True):
+        if bad and not _is_mask(value):
+            raise _not_finite(value, bad)
 
 
-def _check_constant(value: ir.Value) -> None:
+def _count_bad(value: ir.Value) -> int:
+    """How many numbers of a floating constant are NaN or infinite. Eight-bit floats saturate.
+
+    In every IEEE format these are the numbers whose exponent is all ones, so whose bits without
+    the sign reach those of infinity.
+    """
     tensor = _constant_tensor(value)
-    if tensor is None or not tensor.dtype.is_floating_point():
-        return
-    numbers = tensor.numpy()
-    if numbers.dtype.itemsize == 1:  # 8-bit floats saturate; numpy cannot ask them
-        return
-    bad = int(numbers.size - np.count_nonzero(np.isfinite(numbers)))
-    if bad and not _is_mask(value, numbers):
-        users = ", ".join(sorted({str(n.name) for n in value.consumers()})[:3]) or "nothing"
-        raise InputRefused(
-            f"{bad} of {numbers.size} numbers are NaN or infinite (used by {users})",
-            where=f"tensor {value.name!r}",
-            hint="the checkpoint is damaged or training diverged; export a sound one",
-        )
+    if tensor is None or not tensor.dtype.is_floating_point() or tensor.dtype.bitwidth <= 8:
+        return 0
+    unsigned = np.dtype(f"u{tensor.dtype.bitwidth // 8}")
+    infinity = np.array(np.inf, tensor.dtype.numpy()).view(unsigned)[()]
+    magnitude = unsigned.type(np.iinfo(unsigned).max >> 1)
+    return sum(
+        int(np.count_nonzero((block.view(unsigned) & magnitude) >= infinity))
+        for block in _blocks(tensor)
+    )
 
 
-def _is_mask(value: ir.Value, numbers: np.ndarray) -> bool:
-    masked = np.isinf(numbers) | (numbers == 0)
-    return bool(masked.all()) and all(n.op_type not in _PARAMETRIC for n in value.consumers())
+def _is_mask(value: ir.Value) -> bool:
+    tensor = _constant_tensor(value)
+    assert tensor is not None
+    if any(node.op_type in _PARAMETRIC for node in value.consumers()):
+        return False
+    return all(bool((np.isinf(block) | (block == 0)).all()) for block in _blocks(tensor))
+
+
+def _blocks(tensor: ir.TensorProtocol) -> Iterator[np.ndarray]:
+    """The numbers in blocks of a few MiB."""
+    dims = tensor.shape.numpy()
+    row = tensor.nbytes // dims[0] if dims and dims[0] else 0
+    return rows(tensor, max(_BLOCK_BYTES // max(row, 1), 1))
+
+
+def _not_finite(value: ir.Value, bad: int) -> InputRefused:
+    users = ", ".join(sorted({str(n.name) for n in value.consumers()})[:3]) or "nothing"
+    tensor = _constant_tensor(value)
+    size = tensor.size if tensor is not None else bad
+    return InputRefused(
+        f"{bad} of {size} numbers are NaN or infinite (used by {users})",
+        where=f"tensor {value.name!r}",
+        hint="the checkpoint is damaged or training diverged; export a sound one",
+    )
 
 
 def _constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:

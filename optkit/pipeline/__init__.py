@@ -13,6 +13,7 @@ verdict, `delivery` into an artifact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,11 @@ _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxs
 _VERSIONED = ("optkit", "torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu",
               "tensorrt-rtx", "tensorrt", "numpy", "ml-dtypes")  # fmt: skip
 MIN_SAMPLES = 8  # for calibration
-# Calibration taps what any backend may ask for, so statistics are shared by all targets.
+_BYTES_TO_COMPARE = 12  # per parameter: float32, of two sessions, one laying its copy out anew
+# Calibration taps what any backend may ask for, so statistics are shared by all targets, and by
+# all precisions: the others quantize no value that these do not.
 _BACKENDS = tuple(runtime.BACKENDS)
+_LEARNED = ("int8", "fp8")
 
 
 @dataclass(frozen=True)
@@ -153,15 +157,24 @@ def check(job: Job) -> Build:
 
 def check_pair(target: Target, precision: str) -> None:
     """Whether this precision can be had on this target at all. Raises Impossible or UnknownName."""
-    if precision in target.precisions:
-        reason = target.why_not(precision)
+    scheme = precisions.precision(precision)
+    for column in scheme.needs:
+        reason = target.why_not(column) if column in target.precisions else None
         if reason is not None:
-            can = [name for name in precisions.PRECISIONS if target.supports(name)]
+            can = [p.name for p in precisions.PRECISIONS.values() if _takes(target, p)]
             hint = (
                 f"{target.name} takes {', '.join(can)}" if can else "`optkit targets` lists others"
             )
             raise Impossible(reason, where=f"{target.name} × {precision}", hint=hint)
-    precisions.precision(precision)
+    if scheme.quantized:
+        for option in target.default_backends:
+            runtime.backend(option.name).rules(target, precision)
+
+
+def _takes(target: Target, scheme: precisions.Precision) -> bool:
+    return bool(scheme.needs) and all(
+        target.supports(column) for column in scheme.needs if column in target.precisions
+    )
 
 
 def export(made: Build, runner: Steps) -> None:
@@ -194,9 +207,16 @@ def bound(made: Build, runner: Steps) -> None:
 
 
 def fuse(made: Build, runner: Steps) -> None:
-    """graph → graph: the `standard` form, compared before and after."""
-    inputs = {"graph": made.entries["source"]}
-    made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", inputs, _sizes(made))
+    """graph → graph: the `standard` form, compared before and after where memory allows it."""
+    source, params, here = made.entries["source"], _sizes(made), {}
+    needed = _BYTES_TO_COMPARE * source.meta.get("parameters", 0)
+    if needed > runner.limits.memory_bytes:
+        params["compare"] = False
+        here["uncompared"] = (
+            f"the fused graph is not compared with the unfused one: running both needs about "
+            f"{needed / 2**30:.3g} GiB, the limit is {runner.limits.memory_bytes / 2**30:.3g} GiB"
+        )
+    made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", {"graph": source}, params, here)
 
 
 def collect(made: Build, runner: Steps) -> None:
@@ -219,44 +239,108 @@ def collect(made: Build, runner: Steps) -> None:
 
 def carry(made: Build, runner: Steps) -> None:
     """The carriers: FP16 on GPUs, FP32 on a CPU. The carrier graph is the baseline's graph too."""
-    fused = made.entries["fused"]
-    made.entries["cast"] = runner.step(STEPS["cast"].kind, "cast to FP16", {"graph": fused}, {})
-    made.entries["baseline"] = made.entries["cast"] if made.baseline_precision == "fp16" else fused
+    fused, job = made.entries["fused"], made.job
+    half = _cast(fused, "fp16", runner)
+    made.entries["baseline"] = half if made.baseline_precision == "fp16" else fused
+    made.entries["cast"] = _cast(fused, "bf16", runner) if job.precision == "bf16" else half
+
+
+def _cast(graph: Made, carrier: str, runner: Steps) -> Made:
+    label = f"cast to {carrier.upper()}"
+    return runner.step(STEPS["cast"].kind, label, {"graph": graph}, {"carrier": carrier})
 
 
 def quantize(made: Build, runner: Steps) -> None:
-    """Statistics of the FP32 graph, then Q/DQ on the carrier as the backend's rules want it."""
+    """Statistics of the FP32 graph, a form of it that quantizes better, then Q/DQ on the carrier as
+    the backend's rules want it."""
     job, fused = made.job, made.entries["fused"]
     if not precisions.precision(job.precision).quantized:
-        made.entries["graph"] = made.entries["cast"] if job.precision == "fp16" else fused
+        made.entries["graph"] = made.entries["cast"] if job.precision != "fp32" else fused
         return
-    _check_enough(made.entries["calibration"], job.recipe)
-    settings = calibration_of(job.recipe)
-    rules = {name: runtime.backend(name).rules(job.target, job.precision) for name in _BACKENDS}
-    statistics = runner.step(
+    rules = _rules_of(runtime.backend(made.compiler), job)
+    inputs: dict[str, Input] = {"fused": fused, "carrier": made.entries["baseline"]}
+    params = {"precision": job.precision, "carrier": made.baseline_precision, "rules": rules,
+              **_settings(job.recipe)}  # fmt: skip
+    if "calibration" in made.entries:
+        _check_enough(made.entries["calibration"], job.recipe)
+        statistics = _calibrate(made, runner)
+        inputs["statistics"] = made.entries["statistics"] = statistics
+    if "statistics" in inputs and _prepares(job):
+        prepared = runner.step(
+            STEPS["prepare"].kind,
+            "smooth and equalize",
+            {"graph": fused, "statistics": inputs["statistics"]},
+            {**params, **_sizes(made)},
+        )
+        inputs |= {"fused": prepared, "statistics": prepared, "carrier": prepared}
+        made.entries["prepared"] = prepared
+        if made.baseline_precision != "fp32":
+            inputs["carrier"] = _cast(prepared, made.baseline_precision, runner)
+    found = runner.step(STEPS["quantize"].kind, f"quantize to {job.precision}", inputs, params)
+    made.entries["quantized"] = made.entries["graph"] = found
+    if made.compiler == "onnxruntime":
+        made.entries["graph"] = runner.step(
+            STEPS["ort"].kind, "write ONNX Runtime's operators", {"graph": found}, _sizes(made)
+        )
+
+
+def _calibrate(made: Build, runner: Steps) -> Made:
+    """Statistics that serve every quantized precision of every backend alike."""
+    job = made.job
+    families = [_rules_of(runtime.backend(name), job, _LEARNED) for name in _BACKENDS]
+    return runner.step(
         STEPS["calibrate"].kind,
         "calibrate",
-        {"graph": fused, "samples": made.entries["calibration"]},
-        {"precision": job.precision, "batch": _calibration_batch(made),
-         "families": [rule.to_json() for rule in rules.values()]},
+        {"graph": made.entries["fused"], "samples": made.entries["calibration"]},
+        {"batch": _calibration_batch(made), "families": families,
+         "moments": job.recipe.quantization.weights in ("auto", "gptq", "awq")},
         {"memory": runner.limits.memory_bytes},
     )  # fmt: skip
-    made.entries["statistics"] = statistics
-    made.entries["graph"] = runner.step(
-        STEPS["quantize"].kind,
-        f"quantize to {job.precision}",
-        {"fused": fused, "carrier": made.entries["baseline"], "statistics": statistics},
-        {"precision": job.precision, "method": settings["method"],
-         "percentile": settings["percentile"], "carrier": made.baseline_precision,
-         "rules": rules[made.compiler].to_json()},
-    )  # fmt: skip
+
+
+def _rules_of(
+    backend: runtime.Backend, job: Job, names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Precision → placement rules as JSON, of those the backend runs on the job's target; without
+    `names`: the job's own and those its recipe gives to nodes. Raises Impossible for one of these.
+    """
+    if names is None:
+        wanted = {job.precision, *job.recipe.quantization.nodes.values()}
+        quantized = sorted(name for name in wanted if precisions.precision(name).quantized)
+        placed = job.recipe.quantization.placement.model_dump(mode="json", exclude_none=True)
+        return {n: {**backend.rules(job.target, n).to_json(), **placed} for n in quantized}
+    found = {}
+    for name in names:
+        with suppress(Impossible):
+            found[name] = backend.rules(job.target, name).to_json()
+    return found
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    calibration = calibration_of(recipe)
+    return {
+        "method": calibration["method"],
+        "percentile": calibration["percentile"],
+        "settings": recipe.quantization.model_dump(mode="json"),
+    }
+
+
+def _prepares(job: Job) -> bool:
+    """Whether the values themselves are quantized, so that their outliers matter, or AWQ asked for
+    a rescaled graph."""
+    settings = job.recipe.quantization
+    names = {job.precision, *settings.nodes.values()}
+    takes_part = any(precisions.precision(name).activations for name in names)
+    return (takes_part and (settings.smooth, settings.equalize) != ("off", "off")) or (
+        settings.weights == "awq"
+    )
 
 
 def compile_(made: Build, runner: Steps) -> None:
     """graph → engine, for candidate and baseline, with the backend's own layer list."""
-    for role, graph, precision in (
-        ("engine", made.entries["graph"], made.job.precision),
-        ("baseline_engine", made.entries["baseline"], made.baseline_precision),
+    for role, graph, precision, planned in (
+        ("engine", made.entries["graph"], made.job.precision, _planned(made)),
+        ("baseline_engine", made.entries["baseline"], made.baseline_precision, {}),
     ):
         backend = runtime.backend(made.compiler)
         spec = backend.spec(made.inputs, made.job.target, precision, made.job.recipe.axis_ranges())
@@ -266,7 +350,7 @@ def compile_(made: Build, runner: Steps) -> None:
                 STEPS["compile"].kind,
                 f"compile {precision} for {made.job.target.name}",
                 {"graph": graph},
-                {"backend": made.backend, "spec": spec.to_json(), "planned": _planned(graph),
+                {"backend": made.backend, "spec": spec.to_json(), "planned": planned,
                  "versions": backend.versions(), "host": _host(made)},
             )  # fmt: skip
 
@@ -315,7 +399,7 @@ def time(made: Build, runner: Steps) -> None:
         )  # fmt: skip
         return
     sizes = {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}
-    planned = _planned(entries["graph"])
+    planned = _planned(made)
     for role, graph, engine, precision in (
         ("latency", "graph", "engine", made.job.precision),
         ("baseline_latency", "baseline", "baseline_engine", made.baseline_precision),
@@ -356,7 +440,7 @@ def identity(made: Build) -> str:
             "graph": entries["graph"].files[GRAPH],
             "baseline": entries["baseline"].files[GRAPH],
             "statistics": entries["statistics"].digest if "statistics" in entries else None,
-            "assignment": entries["graph"].meta.get("assignment"),
+            "assignment": _assignment(made),
             "spec": {role: spec.to_json() for role, spec in sorted(made.specs.items())},
             "versions": tool_versions(),
         }
@@ -395,7 +479,9 @@ def _calibration_batch(made: Build) -> int | None:
 
 def _check_samples(job: Job) -> None:
     given = job.calibration is not None or job.recipe.calibration is not None
-    if precisions.precision(job.precision).quantized and not given:
+    scheme = precisions.precision(job.precision)
+    learns = job.recipe.quantization.weights in ("gptq", "awq")
+    if scheme.quantized and not given and (learns or not scheme.weight_only):
         raise InputRefused(
             f"{job.precision} needs calibration samples and there are none",
             where=job.recipe.name,
@@ -519,10 +605,15 @@ def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:
     return params, {"path": str(place.path)}
 
 
-def _planned(graph: Made) -> dict[str, str]:
+def _assignment(made: Build) -> dict[str, Any] | None:
+    quantized = made.entries.get("quantized")
+    return quantized.meta.get("assignment") if quantized is not None else None
+
+
+def _planned(made: Build) -> dict[str, str]:
     from optkit.assignment import Assignment
 
-    found = graph.meta.get("assignment")
+    found = _assignment(made)
     return Assignment.from_json(found).quantized() if found else {}
 
 

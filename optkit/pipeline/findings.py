@@ -192,13 +192,13 @@ def _engine(made: Build, role: str) -> Engine | None:
 
 
 def _rewrites(made: Build) -> Rewrites:
-    graph = made.entries["graph"].meta
-    assignment = graph.get("assignment")
+    done = made.entries["quantized"].meta if "quantized" in made.entries else None
     return Rewrites(
         made.entries["fused"].meta["log"],
         made.entries["cast"].meta["log"] if made.baseline_precision == "fp16" else {},
-        graph["log"] if assignment else {},
-        Assignment.from_json(assignment) if assignment else Assignment(),
+        made.entries["prepared"].meta["log"] if "prepared" in made.entries else {},
+        done["log"] if done else {},
+        Assignment.from_json(done["assignment"]) if done else Assignment(),
     )
 
 

@@ -1,13 +1,17 @@
-"""Which nodes become INT8, by the rules of the backend that will run them. Changes nothing."""
+"""Which nodes get which precision, by the rules of the backend that runs them. Changes nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
-from optkit.precision import Precision
+from optkit.precision import PRECISIONS
 from optkit.quantization import operands
+from optkit.quantization.blocks import fitting_block
 from optkit.quantization.sites import tail
 from optkit.runtime import PlacementRules
 
@@ -15,14 +19,23 @@ _FOLDABLE = ("Transpose", "Identity", "Cast")
 
 
 def assign(
-    model: ir.Model, precision: Precision, rules: PlacementRules, carrier: str
+    model: ir.Model,
+    precision: str,
+    rules: Mapping[str, PlacementRules],
+    carrier: str,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    unbounded: Mapping[str, str] | None = None,
 ) -> Assignment:
     """Consider every Conv, ConvTranspose, MatMul and Gemm that multiplies by a constant.
 
-    A node gets `precision.name`, or `carrier` ("fp16", "fp32") with the reason. Nodes inside
-    If and Loop bodies stay in float and are not considered.
+    A node gets `precision`, or what the last matching pattern of `overrides` says (node name with
+    `*` and `?` → precision name), or `carrier` ("fp16", "fp32", "bf16") with the reason. `rules`:
+    precision name → what the backend wants of it. `unbounded`: value name → why it has no range;
+    a node that reads one stays in float. Nodes inside If and Loop bodies do too and are not
+    considered.
     """
-    last = _last_layers(model) if rules.float_output else frozenset()
+    last = _last_layers(model)
     nodes: dict[str, str] = {}
     reasons: dict[str, str] = {}
     for node in model.graph:
@@ -30,29 +43,46 @@ def assign(
         if weight is None:
             continue
         name = str(node.name)
-        reason = _why_float(node, weight, precision, rules, last)
-        nodes[name] = carrier if reason else precision.name
+        wanted = _wanted(name, precision, overrides or {})
+        reason = _why_float(node, weight, wanted, rules, last, unbounded or {})
+        nodes[name] = carrier if reason else wanted
         if reason:
             reasons[name] = reason
     return Assignment(nodes, reasons)
 
 
+def _wanted(name: str, precision: str, overrides: Mapping[str, str]) -> str:
+    matching = (found for pattern, found in overrides.items() if fnmatchcase(name, pattern))
+    return next(reversed(list(matching)), precision)
+
+
 def _why_float(
     node: ir.Node,
     weight: tuple[int, ir.Value],
-    precision: Precision,
-    rules: PlacementRules,
+    precision: str,
+    rules: Mapping[str, PlacementRules],
     last: frozenset[ir.Node],
+    unbounded: Mapping[str, str],
 ) -> str | None:
     """The first reason against quantizing the node, or None."""
+    if not PRECISIONS[precision].quantized:
+        return f"{precision} quantizes nothing"
+    own = rules[precision]
+    reason = _why_not_its_operator(node, weight, own)
+    if reason is None and own.activation is not None:
+        reason = _why_not_its_values(node, own, last, unbounded)
+    return reason
+
+
+def _why_not_its_operator(
+    node: ir.Node, weight: tuple[int, ir.Value], rules: PlacementRules
+) -> str | None:
     index, constant = weight
     op = node.op_type
-    if not precision.quantized:
-        return f"{precision.name} quantizes nothing"
     if op in rules.excluded:
         return rules.excluded[op]
     if op not in rules.ops:
-        return f"{op} has no integer kernel in this backend"
+        return f"{op} has no {rules.weight.dtype} kernel in this backend"
     if index == 0:
         return "the constant is the left operand: its scale would lie along the summed axis"
     if any(value is None or value.dtype is None for value in (node.inputs[0], node.outputs[0])):
@@ -64,10 +94,29 @@ def _why_float(
     if op == "MatMul" and constant.shape is not None and len(constant.shape) != 2:
         return "the weight is not a matrix: one scale per column would mix different matrices"
     if op == "Conv" and _is_thin(node, constant, rules):
-        return f"fewer than {rules.min_conv_channels} input channels: float is faster"
+        return f"fewer than {rules.min_conv_channels} input channels: {rules.thin_conv}"
+    if op == "Conv" and not rules.grouped_conv and node.attributes.get_int("group", 1) > 1:
+        return "a convolution in groups has no kernel of this precision"
+    if rules.weight.block_size is not None and fitting_block(node, rules) is None:
+        return f"no block size divides its {operands.summed(node)} summed channels"
+    return None
+
+
+def _why_not_its_values(
+    node: ir.Node,
+    rules: PlacementRules,
+    last: frozenset[ir.Node],
+    unbounded: Mapping[str, str],
+) -> str | None:
+    op = node.op_type
+    assert node.inputs[0] is not None
+    activation = str(operands.uncast(node.inputs[0]).name)
+    if activation in unbounded:
+        return f"{activation} has no range: {unbounded[activation]}"
     if op in rules.integer_bias and operands.has_bias(node) and operands.bias(node) is None:
         return "its bias is not one constant per output channel, as an integer kernel needs"
-    if op in rules.quantize_outputs and (node in last or tail(node).is_graph_output()):
+    at_the_end = (rules.float_output and node in last) or tail(node).is_graph_output()
+    if op in rules.quantize_outputs and at_the_end:
         return "its result is a model output, and an integer kernel would leave 8 bits of it"
     return None
 

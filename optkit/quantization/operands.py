@@ -15,6 +15,20 @@ def channel_axis(node: ir.Node) -> int:
     return 0 if node.op_type == "Conv" else 1
 
 
+def summed_axis(node: ir.Node) -> int:
+    """The axis of a MatMul's or Gemm's weight along which products are summed."""
+    return 1 - channel_axis(node)
+
+
+def summed(node: ir.Node) -> int:
+    """How many products a MatMul or Gemm sums: the length of that axis."""
+    found = graph.constant_weight(node)
+    assert found is not None and found[1].shape is not None
+    stored = found[1].shape.numpy()
+    transposed = _transposed(node.inputs[found[0]], found[1])
+    return int(stored[1 - summed_axis(node)] if transposed else stored[summed_axis(node)])
+
+
 def weight(node: ir.Node) -> np.ndarray:
     """The constant weight as the node reads it, behind the Transposes between them (if any)."""
     found = graph.constant_weight(node)
@@ -32,8 +46,24 @@ def bias(node: ir.Node) -> np.ndarray | None:
     return np.broadcast_to(numbers.reshape(-1), channels) if numbers.size in (1, channels) else None
 
 
+def loose_bias(node: ir.Node) -> bool:
+    """A bias that is not one constant per output channel, so that nothing can be added to it."""
+    return has_bias(node) and bias(node) is None
+
+
 def has_bias(node: ir.Node) -> bool:
     return len(node.inputs) > 2 and node.inputs[2] is not None
+
+
+def uncast(value: ir.Value) -> ir.Value:
+    """Of a value cast from another float, that one: the cast of a graph may leave out the Cast."""
+    producer = value.producer()
+    while producer is not None and producer.op_type == "Cast":
+        source = producer.inputs[0]
+        if source is None or source.dtype is None or not source.dtype.is_floating_point():
+            break
+        value, producer = source, source.producer()
+    return value
 
 
 def computed(node: ir.Node) -> list[ir.Value]:
@@ -45,6 +75,18 @@ def computed(node: ir.Node) -> list[ir.Value]:
         and not graph.is_constant(value)
         and (value.dtype is None or value.dtype.is_floating_point())
     ]
+
+
+def _transposed(value: ir.Value | None, constant: ir.Value) -> bool:
+    """Whether an odd number of Transposes lies between a stored matrix and its node."""
+    odd = False
+    while value is not None and value is not constant:
+        producer = value.producer()
+        assert producer is not None
+        if producer.op_type == "Transpose":
+            odd = not odd
+        value = producer.inputs[0]
+    return odd
 
 
 def _laid_out(value: ir.Value | None, constant: ir.Value) -> np.ndarray:

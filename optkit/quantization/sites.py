@@ -8,13 +8,14 @@ quantize_outputs   Conv ─(Relu)─ Q ── DQ ──►                  an i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
+from optkit.precision import NumberFormat
 from optkit.quantization.operands import computed
 from optkit.runtime import PlacementRules
 
@@ -22,23 +23,29 @@ Reader = tuple[ir.Node, int]
 """A node and the index of its input."""
 
 
+Rules = Mapping[str, PlacementRules]
+"""Precision name → what the backend wants of it."""
+
+
 @dataclass(frozen=True)
 class Site:
     """A value to quantize. `readers` get the dequantized value; the others keep the float one."""
 
     value: ir.Value
+    format: NumberFormat
     readers: tuple[Reader, ...]
 
 
-def sites(model: ir.Model, assignment: Assignment, rules: PlacementRules) -> list[Site]:
-    """All values that get a pair, in the order of the nodes that want them."""
+def sites(model: ir.Model, assignment: Assignment, rules: Rules) -> list[Site]:
+    """All values that get a pair, in the order of the nodes that want them; one pair per format."""
     planned = assignment.quantized()
-    wanted: dict[ir.Value, dict[Reader, None]] = {}
+    wanted: dict[tuple[ir.Value, NumberFormat], dict[Reader, None]] = {}
     for node in model.graph:
-        if node.name in planned:
-            for value, readers in _wanted_by(node, planned, rules):
-                wanted.setdefault(value, {}).update(dict.fromkeys(readers))
-    return [Site(value, tuple(readers)) for value, readers in wanted.items()]
+        own = rules[planned[str(node.name)]] if node.name in planned else None
+        if own is not None and own.activation is not None:
+            for value, readers in _wanted_by(node, planned, own):
+                wanted.setdefault((value, own.activation), {}).update(dict.fromkeys(readers))
+    return [Site(value, fmt, tuple(readers)) for (value, fmt), readers in wanted.items()]
 
 
 def tail(node: ir.Node) -> ir.Value:

@@ -10,98 +10,88 @@ integer_bias   int32 ── DQ(s · s_c) ──►          joins the integer pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.quantization import operands, scales
+from optkit.quantization import formats, operands, scales
+from optkit.quantization.decide import ActivationNumbers, WeightNumbers
 from optkit.quantization.scales import Scale
-from optkit.quantization.sites import Site
+from optkit.quantization.sites import Rules, Site
 from optkit.runtime import PlacementRules
 
-
-class _Weight(NamedTuple):
-    """A constant weight as its node reads it, with its scales, and the node's constant bias."""
-
-    name: str
-    numbers: np.ndarray  # float32, holding what the scale's carrier holds
-    axis: int | None  # of the output channels; None: one scale for the tensor
-    scale: Scale
-    split: bool  # into a common scale and ratios
-    dtype: ir.DataType  # of the float graph
-    bias: np.ndarray | None  # [channels]
-
-    @property
-    def live(self) -> np.ndarray:
-        """bool [channels]: those that are not all zero."""
-        others = tuple(d for d in range(self.numbers.ndim) if d != self.axis)
-        return np.asarray(self.numbers.any(axis=others))
+_NOT_LOADED = ("float4e2m1", "nf4")  # no DequantizeLinear of ONNX Runtime takes them
 
 
 class Writer:
-    """Adds Q/DQ to one graph under fresh names; a weight that several nodes read is stored once.
+    """Adds Q/DQ to one graph under fresh names; a weight that several nodes read is stored once."""
 
-    `clamped` counts the scales moved to what the carrier holds as a normal number.
-    """
-
-    def __init__(self, model: ir.Model, rules: PlacementRules, carrier: np.dtype) -> None:
-        self.clamped = 0
+    def __init__(
+        self, model: ir.Model, rules: Rules, carrier: np.dtype, *, simulated: bool
+    ) -> None:
         self._graph = model.graph
+        self._opset = model.opset_imports
         self._rules = rules
         self._carrier = carrier
+        self._simulated = simulated
         self._first = model.graph[0]
         self._nodes = {str(node.name) for node in model.graph.all_nodes()}
         self._values = graph.value_names(model)
-        self._stored: dict[tuple[str, int | None, bytes], ir.Value] = {}
+        self._stored: dict[tuple[str, int | None, str, bytes], ir.Value] = {}
         self._replaced: list[ir.Value] = []
+        self._second: dict[ir.Value, ir.Value] = {}  # dequantized value -> that of its rest
 
-    def pair(self, site: Site, low: float, high: float) -> Scale:
-        """Put Q and DQ between the value and the site's readers."""
-        value, name, dtype = site.value, str(site.value.name), _dtype(site.value)
-        scale = scales.activation_scale(low, high, self._rules.activation, self._carrier)
-        self.clamped += scale.clamped
-        s = self._constant(f"{name}_scale", scale.scale, dtype)
+    def pair(self, site: Site, numbers: ActivationNumbers) -> None:
+        """Put Q and DQ between the value and the site's readers; for two terms a second pair on
+        what the first leaves."""
+        value, name = site.value, str(site.value.name)
+        made, first = self._pair(value, name, numbers.scale)
+        if numbers.rest is not None:
+            rest = self._node("Sub", [value, first], f"{name}_rest", value, value)
+            pair, second = self._pair(rest.outputs[0], f"{name}_rest", numbers.rest)
+            made += [rest, *pair]
+            self._second[first] = second
+        producer = value.producer()
+        if producer is None:
+            self._graph.insert_before(self._first, made)
+        else:
+            self._graph.insert_after(producer, made)
+        for reader, index in site.readers:
+            reader.replace_input_with(index, first)
+
+    def _pair(self, value: ir.Value, name: str, scale: Scale) -> tuple[list[ir.Node], ir.Value]:
+        s = self._constant(f"{name}_scale", scale.scale, _dtype(value))
         z = self._constant(f"{name}_zero_point", scale.zero_point)
         q = self._node("QuantizeLinear", [value, s, z], f"{name}_quantized", z, value)
         dq = self._node("DequantizeLinear", [q.outputs[0], s, z], f"{name}_dequantized", s, value)
-        producer = value.producer()
-        if producer is None:
-            self._graph.insert_before(self._first, [q, dq])
-        else:
-            self._graph.insert_after(producer, [q, dq])
-        for reader, index in site.readers:
-            reader.replace_input_with(index, dq.outputs[0])
-        return scale
+        return [q, dq], dq.outputs[0]
 
-    def weights(self, nodes: Sequence[ir.Node], activation: Scale) -> list[Scale]:
-        """Store the weights of all nodes that multiply one activation as codes, layout changes on
-        the way to them folded in, and their biases in the form the rules ask for.
-
-        Returns the effective scales. Where scales are split, the nodes share the common one:
-        compilers merge products of one activation (query, key, value) if their scale is the same.
-        """
-        weights = [self._read(node, activation) for node in nodes]
-        live = [w.scale.scale[w.live] for w in weights if w.split]
-        common = scales.common_scale(live, self._carrier)
-        effective = []
-        for node, weight in zip(nodes, weights, strict=True):
-            scale = stored = weight.scale
-            if weight.split:
-                ratio = scales.ratio(weight.scale, common, weight.live, self._carrier)
-                scale = ratio._replace(scale=common.scale * ratio.scale)
-                stored = common
-                self._scale_behind(node, weight, ratio.scale)
-            self._store(node, weight, scale, stored)
-            if node.op_type in self._rules.integer_bias and weight.bias is not None:
-                self._integer_bias(node, weight.bias, activation, scale, weight.dtype)
-            if node.op_type == "MatMul" and self._rules.gemm_for_matrices and _is_of_matrices(node):
-                node.op_type = "Gemm"
-            self.clamped += scale.clamped
-            effective.append(scale)
-        return effective
+    def weight(self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules) -> None:
+        """Store the node's weight as codes, layout changes on the way to it folded in, and its bias
+        in the form the rules ask for."""
+        constant = node.inputs[1]
+        assert constant is not None
+        dtype = _dtype(constant)
+        if numbers.format.dtype == "nf4" and not self._simulated:
+            self._replace_by_bnb4(node, numbers, dtype)
+            return
+        if numbers.ratio is not None:
+            self._scale_behind(node, numbers)
+        key = (
+            numbers.name, numbers.axis, numbers.format.dtype,
+            numbers.scale.scale.tobytes() + numbers.stored.scale.tobytes(),
+        )  # fmt: skip
+        if key not in self._stored:
+            self._stored[key] = self._dequantized(numbers, dtype)
+        self._replace(node, 1, self._stored[key])
+        if numbers.ratio is None and numbers.bias is not None:
+            self._set_bias(node, numbers, rules, dtype)
+        if node.op_type == "MatMul" and rules.gemm_for_matrices and _is_of_matrices(node):
+            node.op_type = "Gemm"
+        self._add_second_term(node)
 
     def remove_unread(self) -> None:
         """Drop the float weights and biases that nobody reads any more, and what led from them."""
@@ -115,67 +105,132 @@ class Writer:
                 walk = producer.inputs[0]
                 self._graph.remove(producer, safe=True)
 
-    def _read(self, node: ir.Node, activation: Scale) -> _Weight:
-        value = node.inputs[1]
-        assert value is not None
-        fmt, bias = self._rules.weight, operands.bias(node)
-        numbers = _held(operands.weight(node), self._carrier)
-        axis = operands.channel_axis(node) if fmt.granularity == "channel" else None
-        movable = bias is not None or not operands.has_bias(node)
-        split = axis is not None and node.op_type in self._rules.split_scale and movable
-        floor = scales.floor_for_bias(
-            bias if node.op_type in self._rules.integer_bias else None, activation
-        )
-        # the parts of a split scale are rounded to the carrier, not their product
-        carrier = np.dtype(np.float32) if split else self._carrier
-        scale = scales.weight_scale(numbers, axis, fmt, carrier, floor)
-        return _Weight(str(value.name), numbers, axis, scale, split, _dtype(value), bias)
-
-    def _store(self, node: ir.Node, weight: _Weight, scale: Scale, stored: Scale) -> None:
-        """Codes under `scale`, dequantized with `stored`: the same, or the common part of it."""
-        key = (weight.name, weight.axis, scale.scale.tobytes() + stored.scale.tobytes())
-        if key not in self._stored:
-            codes = scales.quantize(weight.numbers, scale, self._rules.weight, weight.axis)
-            self._stored[key] = self._dequantized(
-                weight.name, codes, stored, weight.axis, weight.dtype
-            )
-        self._replace(node, 1, self._stored[key])
-
-    def _integer_bias(
-        self, node: ir.Node, bias: np.ndarray, activation: Scale, weight: Scale, dtype: ir.DataType
-    ) -> None:
-        scale = scales.bias_scale(activation, weight)
-        codes = np.rint(bias / scale.scale.astype(np.float64)).astype(np.int32)
-        self._replace(node, 2, self._dequantized(f"{node.name}_bias", codes, scale, 0, dtype))
-
-    def _dequantized(
-        self, name: str, codes: np.ndarray, scale: Scale, axis: int | None, dtype: ir.DataType
-    ) -> ir.Value:
-        q = self._constant(f"{name}_quantized", codes)
-        s = self._constant(f"{name}_scale", scale.scale, dtype)
-        # without one ONNX Runtime has no integer Gemm
-        z = self._constant(f"{name}_zero_point", scale.zero_point)
-        dq = self._node("DequantizeLinear", [q, s, z], f"{name}_dequantized", s, q)
-        if scale.scale.ndim and axis is not None:
-            dq.attributes["axis"] = ir.AttrInt64("axis", axis)
+    def _dequantized(self, numbers: WeightNumbers, dtype: ir.DataType) -> ir.Value:
+        """Codes ── DequantizeLinear, or the floats that they stand for."""
+        name, fmt = numbers.name, numbers.format
+        if self._simulated and fmt.dtype in _NOT_LOADED:
+            return self._constant(f"{name}_simulated", numbers.floats(), dtype)
+        codes = self._constant(f"{name}_quantized", numbers.codes)
+        stored = numbers.stored
+        if stored.outer is not None:
+            s = self._two_level(name, numbers, dtype)
+            parts: list[ir.Value] = [codes, s]
+        else:
+            s = self._constant(f"{name}_scale", stored.scale, dtype)
+            # without one ONNX Runtime has no integer Gemm
+            parts = [codes, s, self._constant(f"{name}_zero_point", stored.zero_point)]
+        dq = self._node("DequantizeLinear", parts, f"{name}_dequantized", s, codes)
+        if stored.scale.ndim and numbers.axis is not None:
+            dq.attributes["axis"] = ir.AttrInt64("axis", numbers.axis)
+        if numbers.block_size is not None:
+            dq.attributes["block_size"] = ir.AttrInt64("block_size", numbers.block_size)
         self._graph.insert_before(self._first, dq)  # ahead of every node that may read it
         return dq.outputs[0]
 
-    def _scale_behind(self, node: ir.Node, weight: _Weight, ratio: np.ndarray) -> None:
-        """Multiply the node's result by `ratio` [channels] and add its bias there."""
-        along = (1, -1) + (1,) * (weight.numbers.ndim - 2) if node.op_type == "Conv" else (-1,)
+    def _two_level(self, name: str, numbers: WeightNumbers, dtype: ir.DataType) -> ir.Value:
+        """The block scales as E4M3 under one scale for the tensor."""
+        block, outer = scales.two_level(numbers.stored)
+        b = self._constant(f"{name}_block_scale", block)
+        o = self._constant(f"{name}_tensor_scale", outer, dtype)
+        dq = self._node("DequantizeLinear", [b, o], f"{name}_scale", o, b)
+        self._graph.insert_before(self._first, dq)
+        return dq.outputs[0]
+
+    def _set_bias(
+        self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules, dtype: ir.DataType
+    ) -> None:
+        """The node's own bias, in integers where its kernel wants that; else a float behind it."""
+        bias, activation = numbers.bias, numbers.activation
+        assert bias is not None
+        if node.op_type in rules.integer_bias and activation is not None:
+            scale = scales.bias_scale(activation, numbers.scale)
+            codes = np.rint(bias / scale.scale.astype(np.float64)).astype(np.int32)
+            c = self._constant(f"{node.name}_bias_quantized", codes)
+            s = self._constant(f"{node.name}_bias_scale", scale.scale, dtype)
+            z = self._constant(f"{node.name}_bias_zero_point", scale.zero_point)
+            dq = self._node("DequantizeLinear", [c, s, z], f"{node.name}_bias_dequantized", s, c)
+            if scale.scale.ndim:
+                dq.attributes["axis"] = ir.AttrInt64("axis", 0)
+            self._graph.insert_before(self._first, dq)
+            self._replace(node, 2, dq.outputs[0])
+        elif operands.has_bias(node):
+            self._replace(node, 2, self._constant(f"{node.name}_bias", bias, dtype))
+        else:
+            self._behind(node, [("Add", "bias", bias)])
+
+    def _add_second_term(self, node: ir.Node) -> None:
+        """y = dq(q(x)) W + dq(q(x - dq(q(x)))) W: the two products share the weight."""
+        first = node.inputs[0]
+        second = self._second.get(first) if first is not None else None
+        if second is None:
+            return
         result, name = node.outputs[0], str(node.outputs[0].name)
+        uses = list(result.uses())
+        result.name = self._claim(f"{name}_first")
+        weight = node.inputs[1]
+        assert weight is not None
+        parts = [second, weight]
+        product = self._node("MatMul", parts, f"{name}_second", result, result)
+        if node.op_type == "Gemm":
+            product.op_type = "Gemm"
+            for attribute in node.attributes.values():
+                product.attributes[attribute.name] = attribute
+        total = self._node("Add", [result, product.outputs[0]], name, result, result)
+        self._graph.insert_after(node, [product, total])
+        self._take_over(result, uses, total.outputs[0], name)
+
+    def _replace_by_bnb4(self, node: ir.Node, numbers: WeightNumbers, dtype: ir.DataType) -> None:
+        """MatMulBnb4 (com.microsoft): the weight as [N, K], flattened, two codes to a byte."""
+        codes, scale = numbers.by_rows()
+        packed = self._constant(f"{numbers.name}_quantized", formats.pack4(codes))
+        absmax = self._constant(f"{numbers.name}_absmax", scale.reshape(-1), dtype)
+        bias = node.inputs[2] if operands.has_bias(node) else None
+        for index in range(2, len(node.inputs)):
+            node.replace_input_with(index, None)
+        self._replace(node, 1, packed)
+        node.resize_inputs(3)
+        node.replace_input_with(2, absmax)
+        node.op_type, node.domain = "MatMulBnb4", "com.microsoft"
+        self._opset.setdefault("com.microsoft", 1)
+        node.attributes.clear()
+        n, k = codes.shape
+        for key, number in (("K", k), ("N", n), ("block_size", numbers.block_size or 0),
+                            ("quant_type", 1)):  # fmt: skip
+            node.attributes[key] = ir.AttrInt64(key, number)
+        if bias is not None:
+            array = graph.array(bias)
+            assert array is not None
+            self._behind(node, [("Add", "bias", array)])
+
+    def _scale_behind(self, node: ir.Node, numbers: WeightNumbers) -> None:
+        """Multiply the node's result by the ratios [channels] and add its bias there."""
+        assert numbers.ratio is not None
+        behind = [("Mul", "scale", numbers.ratio)]
+        if numbers.bias is not None:
+            if operands.has_bias(node):
+                self._replace(node, 2, None)
+                node.resize_inputs(2)  # TensorRT's parser takes an empty name for a missing tensor
+            behind.append(("Add", "bias", numbers.bias))
+        self._behind(node, behind)
+
+    def _behind(self, node: ir.Node, operations: Sequence[tuple[str, str, np.ndarray]]) -> None:
+        """Put element-wise operations with constants [channels] behind the node: the last takes
+        over the result's name."""
+        convolves = node.op_type == "Conv"
+        result, name = node.outputs[0], str(node.outputs[0].name)
+        along = (1, -1) + (1,) * (_rank(node) - 2) if convolves else (-1,)
         uses, dtype = list(result.uses()), _dtype(result)
         result.name = self._claim(f"{name}_unscaled")
-        r = self._constant(f"{node.name}_channel_scale", ratio.reshape(along), dtype)
-        made = [self._node("Mul", [result, r], f"{name}_scaled", result, result)]
-        if weight.bias is not None:
-            self._replace(node, 2, None)
-            node.resize_inputs(2)  # TensorRT's parser takes an empty name for a missing tensor
-            b = self._constant(f"{node.name}_channel_bias", weight.bias.reshape(along), dtype)
-            made.append(self._node("Add", [made[0].outputs[0], b], name, result, result))
+        made, last = [], result
+        for op, what, numbers in operations:
+            c = self._constant(f"{node.name}_channel_{what}", numbers.reshape(along), dtype)
+            made.append(self._node(op, [last, c], f"{name}_{what}", result, result))
+            last = made[-1].outputs[0]
         self._graph.insert_after(node, made)
-        last = made[-1].outputs[0]
+        self._take_over(result, uses, last, name)
+
+    def _take_over(self, result: ir.Value, uses: Sequence[Any], last: ir.Value, name: str) -> None:
+        """Let `last` stand for what `result` was, under its name."""
         last.name = name
         for use in uses:
             use.node.replace_input_with(use.idx, last)
@@ -211,15 +266,14 @@ class Writer:
             self._replaced.append(old)
 
 
-def _held(numbers: np.ndarray, carrier: np.dtype) -> np.ndarray:
-    """As the FP16 cast leaves a weight: rounded, or in FP32 where it is beyond half's range."""
-    if np.abs(numbers).max(initial=0.0) > np.finfo(carrier).max:
-        return numbers.astype(np.float32)
-    return numbers.astype(carrier).astype(np.float32)
-
-
 def _is_of_matrices(node: ir.Node) -> bool:
     return all(v is not None and v.shape is not None and len(v.shape) == 2 for v in node.inputs)
+
+
+def _rank(node: ir.Node) -> int:
+    weight = node.inputs[1]
+    assert weight is not None and weight.shape is not None
+    return len(weight.shape)
 
 
 def _dtype(value: ir.Value) -> ir.DataType:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from optkit.recipe.inputs import InputSpec, axes_from_json, infos_from_json, inputs_from_json
 from optkit.recipe.recipe import Recipe, Source
-from optkit.recipe.schema import Axis, Bench, Calibration, Eval, Gates, Input, Model
+from optkit.recipe.schema import (
+    Axis,
+    Bench,
+    Calibration,
+    Eval,
+    Gates,
+    Input,
+    Model,
+    Placement,
+    Quantization,
+)
 from optkit.recipe.shapes import parse_shapes
 
 __all__ = [
-    "Axis", "Bench", "Calibration", "Eval", "Gates", "Input", "InputSpec", "Model", "Recipe",
-    "Source", "axes_from_json", "infos_from_json", "inputs_from_json", "parse_shapes",
+    "Axis", "Bench", "Calibration", "Eval", "Gates", "Input", "InputSpec", "Model", "Placement",
+    "Quantization", "Recipe", "Source", "axes_from_json", "infos_from_json", "inputs_from_json",
+    "parse_shapes",
 ]  # fmt: skip

@@ -33,6 +33,7 @@ from optkit.recipe.schema import (
     Model,
     Name,
     Part,
+    Quantization,
     fixed,
 )
 from optkit.recipe.shapes import parse_shapes
@@ -117,6 +118,7 @@ class Recipe(Part):
     inputs: dict[str, Input] = Field(default_factory=dict)
     axes: dict[str, Annotated[Axis, BeforeValidator(fixed)]] = Field(default_factory=dict)
     calibration: Calibration | None = None
+    quantization: Quantization = Quantization()
     eval: Eval | None = None
     gates: Gates = Gates()
     bench: Bench = Bench()

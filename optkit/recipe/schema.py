@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,6 +20,8 @@ from pydantic import (
     JsonValue,
     model_validator,
 )
+
+from optkit.precision import PRECISIONS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -119,10 +122,46 @@ class Calibration(Part):
 
     source: str  # a name, file.py or file.py:function
     samples: int = Field(default=256, ge=1)
-    method: Literal["minmax", "percentile"] = "minmax"
+    method: Literal["auto", "minmax", "percentile", "entropy", "mse"] = "auto"
     percentile: float = Field(default=99.99, gt=50, le=100)
     batch: int = Field(default=8, ge=1)
     args: Args = {}
+
+
+Operators = Annotated[tuple[Literal["Conv", "MatMul", "Gemm"], ...], Field(strict=False)]
+
+
+class Placement(Part):
+    """Where a backend's own rules on pairs and scales are overridden; null: as the backend says."""
+
+    residual_adds: bool | None = None  # quantize the shortcut that a convolution is added to
+    tensor_ops: Operators | None = None  # operators whose weights get one scale per tensor
+    split_scale: Operators | None = None  # ... a scalar in front, the channels' ratios behind
+
+
+class Quantization(Part):
+    """How the numbers of a quantized precision are found, and which nodes are exceptions."""
+
+    weights: Literal["auto", "rtn", "mse", "gptq", "awq", "hqq"] = "auto"
+    block_size: Literal[16, 32, 64, 128] | None = None  # of int4 and nf4
+    smooth: Literal["auto", "off"] | Annotated[float, Field(gt=0, lt=1)] = "auto"
+    equalize: Literal["auto", "off"] = "auto"
+    bias_correction: bool = True
+    embeddings: bool = True  # tables of embeddings in 8 bits, where the backend reads them so
+    two_term: Annotated[tuple[str, ...], Field(strict=False)] = ()  # patterns of node names
+    nodes: dict[str, str] = {}  # pattern of a node's name -> its precision
+    placement: Placement = Placement()
+
+    @model_validator(mode="after")
+    def known(self) -> Self:
+        for pattern, name in self.nodes.items():
+            if name not in PRECISIONS:
+                raise ValueError(f"{pattern}: {name!r} is not one of {', '.join(PRECISIONS)}")
+        return self
+
+    def is_two_term(self, node: str) -> bool:
+        """Whether the node's activation is told in two terms."""
+        return any(fnmatchcase(node, pattern) for pattern in self.two_term)
 
 
 class Eval(Part):

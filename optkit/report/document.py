@@ -10,6 +10,7 @@ Schema `optkit.report/v1` (schemas/report.json):
     landing              one row per planned node; landing_activations: MatMuls of two activations
     quantization         one row per considered node: its precision, and the range or the reason
     fusion, cast         what was rewritten or declined; what became FP16
+    preparation          values smoothed or equalized before quantization, or why not
     conditions           the host while latency was measured
     provenance           recipe, digests, versions, steps (key, hit, seconds), build_spec by role
 """
@@ -38,6 +39,7 @@ class Rewrites:
 
     fusion: Mapping[str, Any] = field(default_factory=dict)
     cast: Mapping[str, Any] = field(default_factory=dict)
+    preparation: Mapping[str, Any] = field(default_factory=dict)
     quantization: Mapping[str, Any] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=Assignment)
 
@@ -76,6 +78,7 @@ def compose(
             "quantization": _decisions(rewrites),
             "fusion": list(rewrites.fusion.get("entries", ())),
             "cast": dict(rewrites.cast),
+            "preparation": list(rewrites.preparation.get("entries", ())),
             "conditions": dict(conditions),
             "provenance": {**_NOTHING, **provenance},
         }
@@ -106,6 +109,7 @@ def _decisions(rewrites: Rewrites) -> list[dict[str, Any]]:
                 "low": value.get("low"),
                 "high": value.get("high"),
                 "clipped": value.get("clipped"),
+                "method": value.get("method"),
             }
         )
     return rows

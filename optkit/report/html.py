@@ -38,6 +38,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         kinds=view.kinds(ours, theirs),
         landing=view.landing(report["landing"], ours, theirs),
         fusion=_table(report["fusion"]),
+        preparation=_table(report["preparation"]),
         cast=_pairs({k: v for k, v in report["cast"].items() if not isinstance(v, Mapping)}),
         islands=_pairs(report["cast"].get("islands"), verbatim=True),
         conditions=_pairs(report["conditions"]),

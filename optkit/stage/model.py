@@ -20,7 +20,8 @@ from optkit.stage.door import (
     show,
 )
 from optkit.stage.scan import External, Scan, check_trip_count
-from optkit.store import digest_file, digest_json, fsync_dir, storage_errors, write_durably
+from optkit.stage.twins import Twins
+from optkit.store import digest_json, digest_once, fsync_dir, storage_errors, write_durably
 
 _MODEL = "model.onnx"
 _ENTRY = "entry.json"  # what the folder holds; the store's gc dates a folder by it
@@ -49,7 +50,7 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
 
     Raises UnsafeFile naming the file and the tensor, InputRefused (missing), StorageError.
     """
-    limits = limits or Limits()
+    limits, twins = limits or Limits(), Twins(store_objects)
     with scratch(store_objects) as folder:
         tree = folder / "model"
         tree.mkdir(mode=0o700)
@@ -58,7 +59,7 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
             files = {_MODEL: copy_in(source, tree / _MODEL, limit_bytes=limit, where=str(path))}
         try:
             scan = _scan(tree / _MODEL, limits)
-            files |= _copy_data(scan.external, path.parent.resolve(), tree, limits)
+            files |= _copy_data(scan.external, path.parent.resolve(), tree, limits, twins)
             for loop, reference in scan.trip_counts:
                 check_trip_count(_read_int64(tree, reference), loop, limits)
         except UnsafeFile as error:
@@ -66,6 +67,7 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
             raise UnsafeFile(error.message, where=where, hint=error.hint) from error
         digest = digest_json({name: list(facts) for name, facts in files.items()})
         place = _publish(tree, files, store_objects, digest)
+        twins.remember(place)
     return StagedModel(place / _MODEL, digest, files, scan.nodes, scan.tensors)
 
 
@@ -81,7 +83,7 @@ def _scan(path: Path, limits: Limits) -> Scan:
 
 
 def _copy_data(
-    references: list[External], base: Path, tree: Path, limits: Limits
+    references: list[External], base: Path, tree: Path, limits: Limits, twins: Twins
 ) -> dict[str, tuple[str, int]]:
     by_location: dict[str, list[External]] = defaultdict(list)
     for reference in references:
@@ -95,8 +97,8 @@ def _copy_data(
             _check_ranges(users, os.fstat(source).st_size)
             with storage_errors(tree):
                 (tree / location).parent.mkdir(parents=True, exist_ok=True)
-            files[location] = copy_in(
-                source, tree / location, limit_bytes=left, where=users[0].tensor
+            files[location] = twins.bring(
+                source, tree, location, limit_bytes=left, where=users[0].tensor
             )
         left -= files[location][1]
         _check_ranges(users, files[location][1])  # the copy counts: the source may have shrunk
@@ -144,6 +146,6 @@ def _intact(place: Path, files: dict[str, tuple[str, int]]) -> bool:
         if p.is_symlink() or not p.is_dir()
     }
     return present == {*files, _ENTRY} and all(
-        not (place / name).is_symlink() and digest_file(place / name) == sha256
+        not (place / name).is_symlink() and digest_once(place / name) == sha256
         for name, (sha256, _) in files.items()
     )

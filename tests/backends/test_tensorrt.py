@@ -380,6 +380,19 @@ def test_an_operator_the_hardware_lacks_is_impossible(
     assert "the_node" in (caught.value.where or "")
 
 
+def test_a_refused_build_leaves_nothing_to_the_next(
+    compiled: Callable[..., Engine], net: Any, tmp_path: Path
+) -> None:
+    """Without `_settle`, the library compiles the next network for 7.5: no INT8 convolution."""
+    refused = single(net, tmp_path / "refused.onnx", "MatMul", np.ones((4, 4), np.float32))
+    sound = residual(net, tmp_path / "sound.onnx")
+    for _ in range(2):
+        with pytest.raises(Impossible):
+            compiled(refused, spec(("batch", 4), "t4", "fp32"))
+        engine = compiled(sound, spec(("batch", 8, 16, 16)), *CONVOLUTIONS)
+        assert engine.landing.by_dtype == {"int8": 3}
+
+
 def test_too_little_workspace_says_so(
     compiled: Callable[..., Engine], net: Any, tmp_path: Path
 ) -> None:

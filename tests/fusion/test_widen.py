@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -110,3 +111,29 @@ def test_foreign_operators_keep_their_precision(half: Callable[[str], ir.Model])
     (entry,) = widen(model)
     assert entry.outcome == "declined" and "com.example.Add" in entry.reason
     assert "p" in halves(model)
+
+
+def test_large_weights_stay_stored_as_they_are(
+    half: Callable[[str], ir.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Cast behind them says the same as numbers written anew."""
+    monkeypatch.setattr(sys.modules[widen.__module__], "_LARGE_BYTES", 2 * 6 * 8)
+    whole, stored = half(HALF), half(HALF)
+    widen(whole)
+    (entry,) = widen(stored, inline_limit=2 * (6 * 8 + 8))
+    assert "1 weights stored as they are" in entry.reason
+    assert stored.graph.initializers["w"].dtype == ir.DataType.FLOAT16
+    assert stored.graph.initializers["b"].dtype == ir.DataType.FLOAT
+    assert halves(stored) - halves(whole) == {"w"}
+    feed = {
+        "x": np.random.default_rng(5).standard_normal((3, 6)).astype(np.float16),
+        "i": np.arange(3).reshape(3, 1),
+    }
+    for a, b in zip(compute(whole, feed), compute(stored, feed), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_large_weights_below_the_limit_become_float(half: Callable[[str], ir.Model]) -> None:
+    model = half(HALF)
+    widen(model, inline_limit=1000)
+    assert halves(model) == {"y"}

@@ -13,11 +13,14 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
-from optkit.precision import PRECISIONS, NumberFormat
+from optkit.precision import NumberFormat
 from optkit.quantization.assign import assign
+from optkit.quantization.decide import decide
 from optkit.quantization.qdq import QuantLog, apply, taps
+from optkit.quantization.ranges import Method
+from optkit.recipe import Quantization
 from optkit.runtime import Feed, PlacementRules
-from optkit.statistics import Method, Statistics
+from optkit.statistics import Statistics, Tap
 
 OPS = frozenset({"Conv", "MatMul", "Gemm"})
 RULES = {
@@ -42,6 +45,8 @@ RULES = {
         split_scale=OPS,
     ),
 }
+
+PLAIN = Quantization(weights="rtn", bias_correction=False)  # the numbers that follow from ranges
 
 RESIDUAL = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[N,3,12,12] x, float[24,3,3,3] w_stem, float[24] b_stem, float[24,24,3,3] w_1,
@@ -140,14 +145,14 @@ class Workshop:
         with OnnxRuntime().session(path, level="none", threads=1) as session:
             return session.run(given)
 
-    def statistics(self, model: ir.Model, names: list[str]) -> Statistics:
+    def statistics(self, model: ir.Model, wanted: list[Tap]) -> Statistics:
         path = self.folder / "taps.onnx"
-        graph.save(graph.expose(model, names), path)
+        graph.save(graph.expose(model, [tap.name for tap in wanted]), path)
         with OnnxRuntime().session(path, threads=1) as session:
             return observe(
                 session,
                 [feed(model, seed=1), feed(model, seed=2)],
-                names,
+                wanted,
                 memory_bytes=1 << 30,
                 progress=lambda what, fraction: None,
             )
@@ -157,23 +162,31 @@ class Workshop:
         model: ir.Model,
         kind: str | PlacementRules,
         *,
+        precision: str = "int8",
         method: Method = "minmax",
         carrier: ir.Model | None = None,
+        settings: Quantization = PLAIN,
+        overrides: dict[str, str] | None = None,
+        simulated: bool = False,
     ) -> tuple[ir.Model, Assignment, QuantLog]:
         """Calibrate `model` and quantize a copy of it (or of `carrier`, its FP16 cast)."""
-        rules = kind if isinstance(kind, PlacementRules) else RULES[kind]
-        assignment = assign(model, PRECISIONS["int8"], rules, "fp32")
-        statistics = self.statistics(model, taps(model, assignment, rules))
+        own = kind if isinstance(kind, PlacementRules) else RULES[kind]
+        rules = {precision: own}
+        assignment = assign(model, precision, rules, "fp32", overrides=overrides)
+        moments = settings.weights in ("auto", "gptq")
+        wanted = taps(model, assignment, rules, moments=moments)
+        statistics = self.statistics(model, wanted) if wanted else None
+        symmetric = own.activation is None or own.activation.symmetric
+        dtype = np.float16 if symmetric else np.float32
+        decisions = decide(
+            model, assignment, statistics, rules, settings,
+            method=method, percentile=99.0, carrier=dtype,
+        )  # fmt: skip
         quantized = (carrier or model).clone()
         log = apply(
-            quantized,
-            assignment,
-            statistics,
-            rules,
-            method=method,
-            percentile=99.0,
-            scale_dtype=np.float16 if rules.activation.symmetric else np.float32,
-        )
+            quantized, decisions, assignment, rules, statistics,
+            scale_dtype=dtype, simulated=simulated,
+        )  # fmt: skip
         return quantized, assignment, log
 
 

@@ -9,7 +9,6 @@ import onnx_ir as ir
 import pytest
 
 from optkit.assignment import Assignment
-from optkit.precision import PRECISIONS
 from optkit.quantization.assign import assign
 from optkit.runtime import PlacementRules
 
@@ -18,7 +17,7 @@ HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 def decide(model: ir.Model, rules: PlacementRules) -> Assignment:
-    return assign(model, PRECISIONS["int8"], rules, "fp16")
+    return assign(model, "int8", {"int8": rules}, "fp16")
 
 
 def test_a_gpu_takes_every_layer(
@@ -71,7 +70,7 @@ def test_what_reads_from_a_foreign_operator_stays_float(
 def test_float_precisions_quantize_nothing(
     network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
 ) -> None:
-    found = assign(network(nets["residual"]), PRECISIONS["fp16"], rules["gpu"], "fp16")
+    found = assign(network(nets["residual"]), "fp16", {"int8": rules["gpu"]}, "fp16")
     assert set(found.nodes.values()) == {"fp16"} and not found.quantized()
 
 
@@ -94,7 +93,7 @@ def test_an_excluded_operator_tells_the_rules_reason(
         ("Gemm <beta=0.5> (x, w, b)", "float[8,8] x, float[8,8] w, float[8] b", "beta"),
         ("Gemm (x, w, b)", "float[8,8] x, float[8,8] w, float[8,8] b", "one constant per"),
         ("Gemm (x, w, x)", "float[8,8] x, float[8,8] w", "one constant per"),
-        ("ConvTranspose (x, w)", "float[1,8,4,4] x, float[8,8,2,2] w", "no integer kernel"),
+        ("ConvTranspose (x, w)", "float[1,8,4,4] x, float[8,8,2,2] w", "no int8 kernel"),
         ("Conv (x, w)", "float[1,8,4,4] x, float[8,8,2,2] w", "model output"),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from optkit import graph
-from optkit.quantization.cast import CastLog, to_fp16
+from optkit.quantization.cast import CastLog, to_half
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
@@ -40,7 +40,7 @@ def cast(source: str | ir.Model) -> tuple[ir.Model, ir.Model, CastLog]:
     before = graph.infer_shapes(given)
     graph.ensure_names(before)
     after = before.clone()
-    log = to_fp16(after)
+    log = to_half(after)
     assert graph.inputs(after) == graph.inputs(before)
     assert graph.outputs(after) == graph.outputs(before)
     assert {n.name for n in before.graph} <= {n.name for n in after.graph} | idle_casts(before)
@@ -348,7 +348,7 @@ def test_what_a_foreign_operator_makes_is_not_mixed_with_half() -> None:
         }""")
     )
     after = model.clone()
-    log = to_fp16(after)
+    log = to_half(after)
     assert dtype(after, "a") == HALF
     assert set(log.islands) == {"odd", "act", "second"}
     close(model, after, {"x": X})

@@ -12,7 +12,7 @@ import pytest
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.backends.tensorrt import TensorRTRTX
-from optkit.quantization.cast import to_fp16
+from optkit.quantization.cast import to_half
 from optkit.runtime import AxisRange, Landing
 from optkit.target import target
 
@@ -114,7 +114,7 @@ def test_tensorrt_rtx_lands_all_of_it_for_l4(
     backend = TensorRTRTX()
     rules = backend.rules(target("l4"), "int8")
     half = model.clone()
-    to_fp16(half)
+    to_half(half)
     quantized, assignment, _ = workshop.quantize(model, rules, carrier=half)
     (tmp_path / "out").mkdir()
     found = compiled(backend, "l4", quantized, assignment.quantized(), tmp_path / "out")

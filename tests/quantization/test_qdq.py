@@ -14,10 +14,11 @@ import pytest
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.precision import PRECISIONS
 from optkit.quantization.assign import assign
-from optkit.quantization.cast import to_fp16
+from optkit.quantization.cast import to_half
+from optkit.quantization.decide import decide
 from optkit.quantization.qdq import apply, taps
+from optkit.recipe import Quantization
 from optkit.runtime import PlacementRules
 from optkit.statistics import Statistics
 
@@ -80,7 +81,7 @@ def test_the_fp16_graph_and_its_simulation_hold_the_same_numbers(
 ) -> None:
     model = network(nets[net])
     half = model.clone()
-    to_fp16(half)
+    to_half(half)
     simulation, _, _ = workshop.quantize(model, "gpu")
     engine, _, _ = workshop.quantize(model, "gpu", carrier=half)
 
@@ -104,7 +105,7 @@ def test_a_tapped_model_output_is_found_in_the_fp16_graph(network: Network, work
         }"""
     )
     half = model.clone()
-    to_fp16(half)
+    to_half(half)
     _, _, log = workshop.quantize(model, "gpu", carrier=half)
     assert len(log.activations) == 2 and len(log.nodes) == 2
 
@@ -113,20 +114,21 @@ def test_taps_are_all_that_apply_needs_and_a_missing_one_is_named(
     network: Network, nets: dict[str, str], workshop: Any, rules: dict[str, PlacementRules]
 ) -> None:
     model = network(nets["residual"])
-    assignment = assign(model, PRECISIONS["int8"], rules["cpu"], "fp32")
-    names = taps(model, assignment, rules["cpu"])
-    statistics = workshop.statistics(model, names)
+    own = {"int8": rules["cpu"]}
+    assignment = assign(model, "int8", own, "fp32")
+    statistics = workshop.statistics(model, taps(model, assignment, own))
     lacking = Statistics(
         {n: v for n, v in statistics.values.items() if n != "r1"}, 32, statistics.data
     )
-    options: dict[str, Any] = {"method": "minmax", "percentile": 100, "scale_dtype": np.float32}
+    options: dict[str, Any] = {"method": "minmax", "percentile": 100, "carrier": np.float32}
     with pytest.raises(InputRefused) as error:
-        apply(model.clone(), assignment, lacking, rules["cpu"], **options)
+        decide(model, assignment, lacking, own, Quantization(), **options)
     assert error.value.where == "tensor 'r1'"
+    decisions = decide(model, assignment, statistics, own, Quantization(), **options)
     old = model.clone()
     old.opset_imports[""] = 20
     with pytest.raises(InputRefused, match="opset 21"):
-        apply(old, assignment, statistics, rules["cpu"], **options)
+        apply(old, decisions, assignment, own, statistics, scale_dtype=np.float32)
 
 
 def test_one_weight_of_two_nodes_is_stored_once_and_stays_for_its_float_reader(
@@ -308,7 +310,7 @@ def test_a_half_input_is_calibrated_where_both_graphs_have_it(
         }"""
     )
     half = model.clone()
-    to_fp16(half)
+    to_half(half)
     assert "wide" not in {n.name for n in half.graph}
     _, _, full = workshop.quantize(model, "gpu")
     _, _, cast = workshop.quantize(model, "gpu", carrier=half)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.reference
 import onnxruntime
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
-from optkit.precision import NumberFormat
+from optkit.errors import InputRefused
+from optkit.precision import PRECISIONS, Codes, NumberFormat
+from optkit.quantization.formats import storage
 from optkit.quantization.scales import (
     Scale,
+    Search,
     activation_scale,
     bias_scale,
+    block_sizes,
     common_scale,
     dequantize,
+    expand,
     floor_for_bias,
     quantize,
     ratio,
     representable,
+    two_level,
     weight_scale,
 )
 
@@ -41,6 +48,7 @@ def step(scale: Scale, axis: int, ndim: int) -> np.ndarray:
     return scale.scale.reshape(shape)
 
 
+@settings(deadline=None)
 @given(WEIGHTS, st.data(), st.sampled_from(CARRIERS))
 def test_a_weight_comes_back_within_half_a_step(
     w: np.ndarray, data: st.DataObject, carrier: type
@@ -53,6 +61,7 @@ def test_a_weight_comes_back_within_half_a_step(
     assert (error <= step(scale, axis, w.ndim) * (0.5 + 1e-5) + 1e-30).all()
 
 
+@settings(deadline=None)
 @given(NUMBERS, NUMBERS, st.data(), st.sampled_from([S8, U8]))
 def test_an_activation_comes_back_within_half_a_step(
     a: float, b: float, data: st.DataObject, fmt: NumberFormat
@@ -65,6 +74,7 @@ def test_an_activation_comes_back_within_half_a_step(
     assert dequantize(quantize(np.float32([0]), scale, fmt), scale) == 0  # padding is exact
 
 
+@settings(deadline=None)
 @given(NUMBERS, NUMBERS, st.sampled_from([S8, U8]), st.sampled_from(CARRIERS))
 def test_scales_are_normal_numbers_of_their_carrier(
     a: float, b: float, fmt: NumberFormat, carrier: type
@@ -110,6 +120,7 @@ def test_a_channel_of_zeros_has_scale_one() -> None:
     assert weight_scale(np.zeros((0, 3)), None, S8, np.float32).scale == 1
 
 
+@settings(deadline=None)
 @given(WEIGHTS, st.data())
 def test_codes_equal_onnx_quantize_linear(w: np.ndarray, data: st.DataObject) -> None:
     axis = data.draw(st.integers(0, w.ndim - 1))
@@ -133,6 +144,7 @@ def test_codes_equal_onnxruntime_also_beyond_the_range(fmt: NumberFormat) -> Non
     assert np.array_equal(quantize(x, scale, fmt), np.maximum(codes, lowest))
 
 
+@settings(deadline=None)
 @given(st.floats(-5, 5, width=32), st.floats(2**-7, 5, width=32))
 def test_beyond_the_representable_interval_more_than_half_a_step_is_lost(
     low: float, width: float
@@ -149,6 +161,7 @@ def test_beyond_the_representable_interval_more_than_half_a_step_is_lost(
             assert ((error > scale.scale * 0.5001) == lost).all()
 
 
+@settings(deadline=None)
 @given(
     hnp.arrays(np.float32, (4, 5), elements=st.floats(-1, 1, width=32)),
     hnp.arrays(np.float32, 4, elements=st.floats(-100, 100, width=32)),
@@ -177,6 +190,7 @@ def test_a_channel_whose_weights_vanish_keeps_its_bias(vanishing: float) -> None
     assert np.rint(bias / step).astype(np.int32) * step == pytest.approx([0.777, 0.777], rel=1e-4)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(2**-10, 2**-4), min_size=1, max_size=9), st.sampled_from(CARRIERS))
 def test_a_split_scale_multiplies_back(parts: list[float], carrier: type) -> None:
     scale = Scale(np.array(parts, carrier).astype(np.float32), np.zeros(len(parts), np.int8), 0)
@@ -226,3 +240,128 @@ def model(shape: tuple[int, ...], axis: int | None, scale: Scale) -> onnx.ModelP
         ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+FORMATS = [
+    NumberFormat(dtype, granularity, not dtype.startswith("u"), block_size=size)
+    for dtype in ("int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4")
+    for granularity, size in (("tensor", None), ("channel", None), ("block", 16), ("block", 48))
+]  # fmt: skip
+NASTY = st.one_of(
+    st.floats(-1, 1, width=32),
+    st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 1e-12, 6e4, 1e38, -1e38]),
+)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(FORMATS),
+    hnp.arrays(np.float32, st.tuples(st.integers(1, 60), st.integers(1, 4)), elements=NASTY),
+    st.sampled_from(["absmax", "mse"]),
+    st.sampled_from([np.float16, np.float32, ml_dtypes.bfloat16]),
+)
+def test_every_scale_is_a_positive_number_that_the_carrier_holds(
+    fmt: NumberFormat, w: np.ndarray, search: Search, carrier: type
+) -> None:
+    axis = None if fmt.granularity == "tensor" else 1
+    scale = weight_scale(w, axis, fmt, carrier, search=search)
+    assert scale.scale.dtype == np.float32 and scale.zero_point.dtype == storage(fmt)
+    assert scale.scale.shape == scale.zero_point.shape
+    assert np.isfinite(scale.scale).all() and (scale.scale > 0).all()
+    if scale.outer is None:
+        assert np.array_equal(scale.scale.astype(carrier).astype(np.float32), scale.scale)
+    assert np.isfinite(dequantize(quantize(w, scale, fmt, axis), scale, axis, fmt)).all()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 100), st.sampled_from([16, 32, 48]), st.sampled_from(["int4", "uint4"]))
+def test_blocks_are_ranges_of_the_first_axis(k: int, size: int, dtype: Codes) -> None:
+    w = np.random.default_rng(k).standard_normal((k, 3)).astype(np.float32) + 0.5
+    fmt = NumberFormat(dtype, "block", dtype == "int4", block_size=size)
+    scale = weight_scale(w, 1, fmt, np.float32)
+    channel = NumberFormat(dtype, "channel", dtype == "int4")
+    for index, start in enumerate(range(0, k, size)):  # the last one may be short
+        alone = weight_scale(w[start : start + size], 1, channel, np.float32)
+        assert np.array_equal(scale.scale[index], alone.scale)
+        assert np.array_equal(scale.zero_point[index], alone.zero_point)
+    assert len(scale.scale) == -(-k // size)
+    assert np.array_equal(expand(scale.scale, fmt, k), np.repeat(scale.scale, size, axis=0)[:k])
+    assert expand(alone.scale, channel, k) is alone.scale
+
+
+@pytest.mark.parametrize("dtype", ["uint4", "uint8", "int4"])
+def test_asymmetric_weights_use_every_code(dtype: Codes) -> None:
+    fmt = NumberFormat(dtype, "channel", symmetric=False)
+    w = np.linspace(-0.3, 1.2, 200, dtype=np.float32).reshape(-1, 1)
+    scale = weight_scale(w, 1, fmt, np.float32)
+    codes = quantize(w, scale, fmt, 1).astype(int)
+    assert (codes.min(), codes.max()) == (fmt.qmin, fmt.qmax)
+    assert scale.scale == pytest.approx([1.5 / (2**fmt.bits - 1)])
+    assert scale.zero_point[0].astype(int) - fmt.qmin == round(0.3 / float(scale.scale[0]))
+    assert np.abs(dequantize(codes, scale, 1) - w).max() <= scale.scale[0] * 0.75
+
+
+@settings(deadline=None)
+@given(st.integers(0, 99))
+def test_nvfp4_scales_have_nvidias_two_levels(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w = (rng.standard_normal((70, 6)) * 10.0 ** rng.uniform(-4, 1, (1, 6))).astype(np.float32)
+    w[16:32] = 0
+    fmt = PRECISIONS["nvfp4"].weights
+    assert fmt is not None
+    scale = weight_scale(w, 1, fmt, np.float16)
+    blocks, outer = two_level(scale)
+    assert outer == pytest.approx(np.abs(w).max() / (6 * 448), rel=1e-6) and outer.shape == ()
+    assert blocks.dtype == ml_dtypes.float8_e4m3fn and blocks.shape == (5, 6)
+    units = blocks.astype(np.float32)
+    assert np.array_equal(units * outer, scale.scale)
+    wanted = np.abs(w[:16]).max(axis=0) / 6 / outer
+    assert np.array_equal(blocks[0], np.maximum(wanted, 2.0**-9).astype(ml_dtypes.float8_e4m3fn))
+    assert units.max() == 448 and (units[1] == 1).all()
+    codes = quantize(w, scale, fmt)
+    again = codes.astype(np.float32) * np.repeat(units, 16, axis=0)[:70] * outer
+    assert dequantize(codes, scale, fmt=fmt) == pytest.approx(again, rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_weights_that_are_not_finite_are_refused(fmt: NumberFormat, bad: float) -> None:
+    w = np.ones((50, 4), np.float32)
+    w[33, 2] = bad
+    axis = None if fmt.granularity == "tensor" else 1
+    with pytest.raises(InputRefused, match=r"-?(nan|inf) at index \[33, 2\]"):
+        weight_scale(w, axis, fmt, np.float16)
+
+
+def test_block_sizes_that_divide() -> None:
+    assert [block_sizes(k) for k in (4096, 96, 100, 16)] == [(16, 32, 64, 128), (16, 32), (), (16,)]
+
+
+@settings(deadline=None)
+@given(st.floats(-1e4, 1e4, width=32), st.floats(-1e4, 1e4, width=32))
+def test_an_fp8_activation_fills_the_format(a: float, b: float) -> None:
+    fmt = NumberFormat("float8e4m3fn", "tensor", symmetric=True)
+    scale = activation_scale(min(a, b), max(a, b), fmt, np.float32)
+    low, high = representable(scale, fmt)
+    assert scale.zero_point == 0 and scale.zero_point.dtype == ml_dtypes.float8_e4m3fn
+    if abs(a) + abs(b) > 1e-30:
+        assert high == -low == pytest.approx(max(abs(a), abs(b)), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "uint8"])
+@pytest.mark.parametrize("k", [64, 70])  # a short last block
+def test_blocks_are_those_of_onnxruntime(dtype: Codes, k: int) -> None:
+    w = np.random.default_rng(0).standard_normal((k, 9)).astype(np.float32)
+    fmt = NumberFormat(dtype, "block", not dtype.startswith("u"), block_size=16)
+    scale = weight_scale(w, 1, fmt, np.float16)
+    codes = quantize(w, scale, fmt)
+    node = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], axis=0, block_size=16)
+    named = {"q": codes, "s": scale.scale, "z": scale.zero_point}
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in named.items()]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, (k, 9))
+    graph = helper.make_graph([node], "blocks", [], [result], constants)
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = onnxruntime.InferenceSession(
+        built.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    assert np.array_equal(dequantize(codes, scale, fmt=fmt), session.run(None, {})[0])

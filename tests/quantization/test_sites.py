@@ -8,7 +8,6 @@ import onnx_ir as ir
 import pytest
 
 from optkit.assignment import Assignment
-from optkit.precision import PRECISIONS
 from optkit.quantization.assign import assign
 from optkit.quantization.sites import sites
 from optkit.runtime import PlacementRules
@@ -18,8 +17,8 @@ Network = Callable[..., ir.Model]
 
 def placed(model: ir.Model, rules: PlacementRules) -> dict[str, set[str]]:
     """Value → the names of the nodes that read it dequantized."""
-    assignment = assign(model, PRECISIONS["int8"], rules, "fp32")
-    found = sites(model, assignment, rules)
+    assignment = assign(model, "int8", {"int8": rules}, "fp32")
+    found = sites(model, assignment, {"int8": rules})
     assert len({site.value for site in found}) == len(found)  # one pair per value
     return {str(site.value.name): {str(node.name) for node, _ in site.readers} for site in found}
 
@@ -106,4 +105,4 @@ def test_a_product_in_front_of_a_relu_writes_integers_where_convolutions_do(
 def test_nothing_planned_nothing_placed(
     network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
 ) -> None:
-    assert sites(network(nets["residual"]), Assignment({"conv1": "fp32"}), rules["cpu"]) == []
+    assert sites(network(nets["residual"]), Assignment({"conv1": "fp32"}), {}) == []

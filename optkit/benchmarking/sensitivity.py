@@ -1,0 +1,141 @@
+"""How far a quantized variant's outputs are from recorded reference outputs, without labels.
+
+    noise      Σ (r - c)² / Σ r², the inverse of the SQNR, pooled as in `fidelity`
+    divergence mean over rows of KL(softmax(r) || softmax(c)) = Σ p (log p - log q), in nats
+
+The noise of layers that are quantized one at a time adds up to that of all of them, as far as their
+errors are independent (Lin, Talathi, Annapureddy: Fixed Point Quantization of Deep Convolutional
+Networks, ICML 2016). The divergence says what the noise does to a decision, where outputs are
+logits along their last axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from math import log10
+from typing import Any, Self
+
+import numpy as np
+
+from optkit.benchmarking.fidelity import fidelity
+from optkit.runtime import Evidence, Feed, Session, TensorInfo, count_samples
+
+RECORDED_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """`noise`: error power over signal power, 0 for equal outputs. `divergence`: nats, None where
+    no output has a last axis of two or more, or one distribution excludes what the other holds."""
+
+    noise: float
+    divergence: float | None
+    samples: int
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """None: the outputs are equal."""
+        return -10 * log10(self.noise) if self.noise > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls(data["noise"], data["divergence"], data["samples"])
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Inputs, and what the reference made of them."""
+
+    feeds: tuple[Feed, ...]
+    outputs: tuple[Feed, ...]
+
+    def deviation(self, candidate: Session) -> Deviation:
+        """Run the candidate on the same inputs. Raises InputRefused as `fidelity` does."""
+        watched = _Watched(candidate, self.outputs)
+        found = fidelity(
+            _Replay(self.outputs), watched, self.feeds, name="fp32", evidence=Evidence.SIMULATED
+        )
+        noise = 0.0 if found.sqnr_db is None else 10 ** (-found.sqnr_db / 10)
+        return Deviation(noise, watched.divergence, found.samples)
+
+
+def record(session: Session, feeds: Iterable[Feed], *, samples: int) -> Recorded:
+    """The first `samples` samples in whole batches, or fewer where inputs and outputs would take
+    more than RECORDED_BYTES; at least one batch."""
+    kept: list[tuple[Feed, Feed]] = []
+    seen = held = 0
+    for feed in feeds:
+        if kept and (seen >= samples or held >= RECORDED_BYTES):
+            break
+        outputs = session.run(feed)
+        kept.append((feed, outputs))
+        seen += count_samples(feed)
+        held += sum(array.nbytes for part in (feed, outputs) for array in part.values())
+    return Recorded(tuple(feed for feed, _ in kept), tuple(made for _, made in kept))
+
+
+def divergence(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
+    """KL of the softmax along the last axis, in nats: [..., n] twice → float64 [...]."""
+    log_p, log_q = _log_softmax(expected), _log_softmax(actual)
+    p = np.exp(log_p)
+    with np.errstate(invalid="ignore"):
+        terms = np.where(p > 0, p * (log_p - log_q), 0.0)
+    found: np.ndarray = terms.sum(axis=-1)
+    return found
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    x = logits.astype(np.float64)
+    x = x - x.max(axis=-1, keepdims=True)
+    found: np.ndarray = x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return found
+
+
+class _Replay:
+    """A session that gives recorded outputs, in their order."""
+
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+
+    def __init__(self, outputs: Iterable[Feed]) -> None:
+        self._left = iter(outputs)
+
+    def run(self, feed: Feed) -> Feed:
+        return next(self._left)
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class _Watched(_Replay):
+    """A session whose outputs are compared as distributions while they pass."""
+
+    def __init__(self, session: Session, expected: Iterable[Feed]) -> None:
+        super().__init__(expected)
+        self._session = session
+        self._sum = 0.0
+        self._rows = 0
+
+    def run(self, feed: Feed) -> Feed:
+        outputs = self._session.run(feed)
+        for name, values in next(self._left).items():
+            other = outputs.get(name)
+            logits = values.dtype.kind == "f" and values.ndim > 1 and values.shape[-1] > 1
+            if logits and other is not None and other.shape == values.shape:
+                rows = divergence(values, other)
+                self._sum += float(rows.sum())
+                self._rows += rows.size
+        return outputs
+
+    @property
+    def divergence(self) -> float | None:
+        mean = self._sum / self._rows if self._rows else np.inf
+        return max(mean, 0.0) if np.isfinite(mean) else None

@@ -1,0 +1,105 @@
+"""Cuts feeds into parts that fit in the memory.
+
+How many samples run at once follows from what one sample's forward returns. A cut never depends on
+more than the feeds, the budget and the number of the sample, so a run that goes on after a kill
+cuts as the first did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from optkit.data.spool import Spool
+from optkit.errors import InputRefused
+from optkit.runtime import Feed, Session, batched
+from optkit.statistics import CHUNK
+
+# Bytes in use at the peak per byte of tapped values: the runtime's buffer, its copy for numpy,
+# inner values that are not tapped but alive, and the part before, which is still being counted.
+PEAK = 4
+_ENOUGH = 64 << 20  # bytes; larger parts take as much time per sample
+
+
+class SpooledFeeds:
+    """The feeds of a spool, `size` samples each; iterated as often as passes need."""
+
+    def __init__(self, spool: Spool, size: int | None) -> None:
+        self._spool, self._size = spool, size
+
+    def __iter__(self) -> Iterator[Feed]:
+        return (feed for feed, _ in self._spool.batches(self._size))
+
+
+@dataclass
+class Cutter:
+    """`memory_bytes`: for everything. `reserved`: what of it is not for a part's values."""
+
+    session: Session
+    memory_bytes: int
+    reserved: int = 0
+    largest: int = 0  # elements of the largest sample seen
+    need: int = 0  # bytes that a unit of it takes
+    unit: int = 1  # samples that must run together
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of a unit's values
+
+    def __post_init__(self) -> None:
+        self.batched: Collection[str] = batched(self.session.inputs)
+        dynamic = any(
+            isinstance(info.shape[0], str)
+            for info in self.session.inputs
+            if info.name in self.batched
+        )
+        self._fixed = not dynamic
+
+    @property
+    def sizes(self) -> list[int]:
+        """What decides about cuts; set it to cut as another run did."""
+        return [self.memory_bytes, self.reserved, self.largest, self.need, self.unit]
+
+    @sizes.setter
+    def sizes(self, sizes: list[int]) -> None:
+        self.memory_bytes, self.reserved, self.largest, self.need, self.unit = sizes
+
+    def count(self, feed: Feed) -> int:
+        """Samples in a feed."""
+        return next((len(feed[name]) for name in self.batched), 1)
+
+    def parts(self, feed: Feed, number: int, skip: int) -> Iterator[Feed]:
+        """The feed's parts, less its first `skip` samples. `number`: that of its first sample."""
+        rows = self.count(feed)
+        start = skip
+        while start < rows:
+            border = rows if self._fixed else start + CHUNK - (number + start) % CHUNK
+            stop = min(start + self.limit, rows, border)
+            yield self.cut(feed, start, stop)
+            start = stop
+
+    @property
+    def limit(self) -> int:
+        """Samples that may run at once."""
+        free = min(self.memory_bytes - self.reserved, max(_ENOUGH, self.need))
+        return self.unit * max(free // max(self.need, 1), 1)
+
+    def cut(self, feed: Feed, start: int, stop: int) -> Feed:
+        return {n: a[start:stop] if n in self.batched else a for n, a in feed.items()}
+
+    def measure(self, feed: Feed) -> None:
+        """Learn what a sample takes, where this feed's are larger than all before."""
+        size = sum(array.size for array in feed.values()) // max(self.count(feed), 1)
+        if size <= self.largest:
+            return
+        self.unit = self.count(feed) if self._fixed else 1
+        one = self.cut(feed, 0, self.unit)
+        outputs = self.session.run(one)
+        self.largest, self.need = size, PEAK * sum(value.nbytes for value in outputs.values())
+        self.shapes = {name: value.shape for name, value in (one | outputs).items()}
+        if self.need > self.memory_bytes:
+            fixed = self.unit > 1
+            what = f"the model's fixed batch of {self.unit}" if fixed else "one sample"
+            needed, allowed = self.need >> 20, self.memory_bytes >> 20
+            raise InputRefused(
+                f"{what} needs about {needed} MiB of memory, {allowed} are allowed",
+                where="calibration",
+                hint="raise --memory" + (", or export a dynamic batch axis" if fixed else ""),
+            )

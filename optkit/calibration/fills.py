@@ -1,0 +1,245 @@
+"""Numbers that a graph writes where there is no data: the fills of attention masks.
+
+    Where(mask, x, -inf)        x + (1 - mask) * -3.4e38        x + Where(mask, 0, -1e4)
+
+Such a constant, or a sum of two, is no activation: a range that held it would leave one code for
+all data (scales of 1e36 in peers). So constants of large magnitude are followed through the graph
+to the tapped values, and the observers leave out what equals them. Operators that compute with all
+of their input (Softmax, MatMul, sums) end the trail: a fill that spoils *them* spoils the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+
+LEAST = 1e4
+"""The least magnitude of a constant that is taken for a fill."""
+
+_SURELY = 1e30  # nothing but a mask is multiplied by a constant like this
+_MOST = 8  # different fills of one constant or value; more are data
+_LAYOUT = frozenset(
+    {"Reshape", "Transpose", "Expand", "Unsqueeze", "Squeeze", "Flatten", "Slice", "Gather",
+     "Split", "Concat", "Identity", "Cast", "Tile", "Pad", "GatherND", "GatherElements", "Where",
+     "Max", "Min", "ReduceMax", "ReduceMin", "MaxPool", "GlobalMaxPool", "TopK", "DepthToSpace",
+     "SpaceToDepth", "ScatterND", "ScatterElements", "Clip", "Relu"}
+)  # fmt: skip
+_DATA_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"Where": (1, 2), "Concat": (), "Max": (), "Min": (), "Pad": (0, 2), "ScatterND": (0, 2),
+     "ScatterElements": (0, 2)}
+)  # fmt: skip  # operators whose input 0 is not all of the data; (): every input is
+
+
+@dataclass(frozen=True)
+class Fills:
+    """Which elements of a value are no data: those equal to one of `values`, those at or beyond
+    `low` or `high` (a fill to which data was added), and, where `infinite`, ±inf."""
+
+    values: tuple[float, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    infinite: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.values) or self.infinite or (self.low, self.high) != (None, None)
+
+    def match(self, x: np.ndarray) -> np.ndarray:
+        """bool, of x's shape: True for what is no data."""
+        found = np.isinf(x) if self.infinite else np.zeros(x.shape, bool)
+        for value in self.values:
+            found |= x == np.float32(value)
+        if self.low is not None:
+            found |= x <= np.float32(self.low)
+        if self.high is not None:
+            found |= x >= np.float32(self.high)
+        return found
+
+
+NO_FILLS = Fills()
+
+
+class _Fill(NamedTuple):
+    """A constant on its way. `shifted`: data was added to it."""
+
+    value: float
+    shifted: bool = False
+
+
+_Trail = frozenset[_Fill]
+
+
+def fills(model: ir.Model, names: Iterable[str]) -> dict[str, Fills]:
+    """The fills that can reach each of these values; names without any are left out."""
+    trails: dict[ir.Value, _Trail] = {}
+    flags: set[ir.Value] = set()
+    for node in model.graph:
+        found = _through(node, trails, flags)
+        for output in node.outputs:
+            if found:
+                trails[output] = found
+        if _is_flag(node, flags):
+            flags.update(node.outputs)
+    wanted = set(names)
+    return {
+        str(value.name): _summary(trail) for value, trail in trails.items() if value.name in wanted
+    }
+
+
+def _through(node: ir.Node, trails: Mapping[ir.Value, _Trail], flags: set[ir.Value]) -> _Trail:
+    """The fills in what a node puts out."""
+
+    def of(value: ir.Value | None) -> _Trail:
+        return frozenset() if value is None else trails.get(value) or _constant_fills(value)
+
+    if node.op_type == "ConstantOfShape":
+        return _large(_attribute_value(node))
+    if node.op_type in _LAYOUT:
+        chosen = _DATA_INPUTS.get(node.op_type, (0,)) or range(len(node.inputs))
+        inputs = [node.inputs[i] for i in chosen if i < len(node.inputs)]
+        return _bounded(frozenset().union(*map(of, inputs)))
+    compute = _ARITHMETIC.get(node.op_type)
+    if compute is None or any(value is None for value in node.inputs):
+        return frozenset()
+    operands = [(value, of(value)) for value in node.inputs if value is not None]
+    return _bounded(compute(operands, flags))
+
+
+_Operands = list[tuple[ir.Value, _Trail]]
+
+
+def _add(operands: _Operands, flags: set[ir.Value], sign: float = 1.0) -> _Trail:
+    (a, fills_a), (b, fills_b) = operands
+    fills_b = frozenset(_Fill(sign * f.value, f.shifted) for f in fills_b)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = {
+            _Fill(float(np.float32(f.value) + np.float32(g.value)), f.shifted or g.shifted)
+            for f in fills_a
+            for g in fills_b
+        }
+    alone = {_beside(f, b) for f in fills_a} | {_beside(f, a) for f in fills_b}
+    return frozenset(f for f in sums | alone if not np.isnan(f.value))
+
+
+def _beside(fill: _Fill, other: ir.Value) -> _Fill:
+    """A fill plus what is not one: itself, where nothing or zeros are added."""
+    numbers = graph.array(other)
+    plain = numbers is not None and not np.where(np.abs(numbers) >= LEAST, 0, numbers).any()
+    return _Fill(fill.value, fill.shifted or not plain)
+
+
+def _sub(operands: _Operands, flags: set[ir.Value]) -> _Trail:
+    return _add(operands, flags, -1.0)
+
+
+def _mul(operands: _Operands, flags: set[ir.Value]) -> _Trail:
+    """fill × 0 or 1 is a fill, fill × constant a scaled one; a large constant × data is data."""
+    found: set[_Fill] = set()
+    for (_, own), (other, _) in (operands, operands[::-1]):
+        if not own:
+            continue
+        numbers = graph.array(other)
+        if numbers is not None and numbers.size == 1:
+            found |= _times(own, float(numbers.reshape(())))
+        elif numbers is None:
+            found |= {f for f in own if other in flags or abs(f.value) >= _SURELY}
+    return frozenset(found)
+
+
+def _div(operands: _Operands, flags: set[ir.Value]) -> _Trail:
+    (_, own), (other, _) = operands
+    numbers = graph.array(other)
+    if numbers is None or numbers.size != 1 or not numbers.any():
+        return frozenset()
+    return _times(own, 1.0 / float(numbers.reshape(())))
+
+
+def _neg(operands: _Operands, flags: set[ir.Value]) -> _Trail:
+    return _times(operands[0][1], -1.0)
+
+
+def _times(trail: _Trail, factor: float) -> _Trail:
+    with np.errstate(over="ignore"):
+        scaled = {_Fill(float(np.float32(f.value * factor)), f.shifted) for f in trail}
+    return frozenset(f for f in scaled if abs(f.value) >= LEAST)
+
+
+_ARITHMETIC: Mapping[str, Callable[[_Operands, set[ir.Value]], _Trail]] = MappingProxyType(
+    {"Add": _add, "Sub": _sub, "Mul": _mul, "Div": _div, "Neg": _neg}
+)
+_BOOLEAN = frozenset(
+    {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "Xor",
+     "IsNaN", "IsInf"}
+)  # fmt: skip
+_KEEPS_FLAGS = frozenset(
+    {"Cast", "Reshape", "Transpose", "Expand", "Unsqueeze", "Squeeze", "Slice", "Gather",
+     "Identity", "Tile", "Concat", "Flatten", "Mul"}
+)  # fmt: skip
+
+
+def _is_flag(node: ir.Node, flags: set[ir.Value]) -> bool:
+    """Whether a node's output holds zeros and ones: comparisons, 1 - flag, and whole numbers made
+    floats (a mask given as an input)."""
+    if node.op_type in _BOOLEAN:
+        return True
+
+    def flag(value: ir.Value | None) -> bool:
+        if value is None:
+            return False
+        whole = value.dtype is not None and (
+            value.dtype.is_integer() or value.dtype == ir.DataType.BOOL
+        )
+        return value in flags or (whole and node.op_type == "Cast" and not graph.is_constant(value))
+
+    if node.op_type == "Sub":
+        numbers = graph.array(node.inputs[0])
+        return numbers is not None and bool((numbers == 1).all()) and flag(node.inputs[1])
+    data = node.inputs if node.op_type in ("Mul", "Concat") else node.inputs[:1]
+    return node.op_type in _KEEPS_FLAGS and all(map(flag, data))
+
+
+def _constant_fills(value: ir.Value) -> _Trail:
+    if value.dtype is None or not value.dtype.is_floating_point():
+        return frozenset()
+    numbers = graph.array(value)
+    return frozenset() if numbers is None or numbers.dtype.itemsize < 2 else _large(numbers)
+
+
+def _large(numbers: np.ndarray | None) -> _Trail:
+    """The fills among a constant's numbers: none where large ones are many, as data are."""
+    if numbers is None or not numbers.size:
+        return frozenset()
+    if numbers.min() > -LEAST and numbers.max() < LEAST:  # weights: no copy of them is made
+        return frozenset()
+    found = np.unique(numbers[np.abs(numbers) >= LEAST])
+    few = found.size <= _MOST and (numbers.size <= _MOST or np.unique(numbers).size <= 2 * _MOST)
+    return frozenset(_Fill(float(v)) for v in found if not np.isnan(v)) if few else frozenset()
+
+
+def _attribute_value(node: ir.Node) -> np.ndarray | None:
+    attribute = node.attributes.get("value")
+    return None if attribute is None else attribute.as_tensor().numpy()
+
+
+def _bounded(trail: _Trail) -> _Trail:
+    """No more than a few: the largest magnitudes (sums of sums would grow without end)."""
+    return frozenset(sorted(trail, key=lambda f: (-abs(f.value), f))[: 4 * _MOST])
+
+
+def _summary(trail: _Trail) -> Fills:
+    """Data added to a fill stays on its side of half of it."""
+    exact = {f.value for f in trail if np.isfinite(f.value)}
+    shifted = {f.value for f in trail if f.shifted and np.isfinite(f.value)}
+    low, high = [v / 2 for v in shifted if v < 0], [v / 2 for v in shifted if v > 0]
+    return Fills(
+        tuple(sorted(exact)),
+        max(low, default=None),
+        min(high, default=None),
+        any(np.isinf(f.value) for f in trail) or any(abs(v) > 1e38 for v in shifted),
+    )

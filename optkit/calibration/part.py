@@ -1,0 +1,170 @@
+"""One part of the data: a few samples that ran together, and what of a value in it is data.
+
+Taken out are rows of padding (where an input says which tokens are real) and the fills of masks.
+What no range may be made of (NaN, an infinity that no mask explains, numbers beyond all formats)
+is told as a verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from optkit.calibration.fills import Fills
+from optkit.runtime import Feed, TensorInfo
+from optkit.statistics import Verdict
+
+BEYOND = 65504.0 * 127
+"""Larger magnitudes have no range: not even the scale of their 8-bit codes fits in FP16."""
+
+_MASK = re.compile(r"(^|[._/])([a-z]+_)?mask$")
+_PADDING = re.compile("pad|mlm|label|masked")
+_GOLDEN, _MIX_1, _MIX_2 = (
+    np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """`first`: the number of its first sample; `digests`: sha256, one per sample; `real`: bool
+    [samples, tokens], False for padding; None where no input says or nothing is padded."""
+
+    first: int
+    digests: Sequence[bytes]
+    real: np.ndarray | None = None
+    _known: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        return len(self.digests)
+
+    @property
+    def last(self) -> int:
+        """The number after its last sample's."""
+        return self.first + self.samples
+
+    def hashes(self, rows: int) -> np.ndarray:
+        """uint64 [rows], one per row of a value that has so many rows in this part: of its sample's
+        digest and its index in the sample (rows that do not divide by samples: the first's)."""
+        if rows not in self._known:
+            each = np.uint64(rows // self.samples if rows % self.samples == 0 else rows)
+            index = np.arange(rows, dtype=np.uint64)
+            keys = self._keys[(index // each).astype(np.intp)]
+            self._known[rows] = _mixed(keys ^ _mixed(index % each))
+        return self._known[rows]
+
+    def sample(self, index: int, length: int) -> int:
+        """The number of the sample that stands at `index` of `length` along a leading axis."""
+        whole = length >= self.samples and length % self.samples == 0
+        return self.first + (index // (length // self.samples) if whole else 0)
+
+    @cached_property
+    def _keys(self) -> np.ndarray:
+        return np.array(
+            [int.from_bytes(digest[:8], "little") for digest in self.digests], np.uint64
+        )
+
+
+class Data(NamedTuple):
+    """What of a value in a part is data.
+
+    `x` holds the real rows with zeros for fills; `kept`, of any shape, all elements that are data;
+    `places`: where the real rows stood among `length` along the leading axis (tokens, where padding
+    was taken out; None: all). With a verdict nothing else is of use.
+    """
+
+    x: np.ndarray
+    kept: np.ndarray
+    low: float
+    high: float
+    length: int
+    places: np.ndarray | None
+    verdict: Verdict | None
+
+    @property
+    def excluded(self) -> int:
+        return self.x.size - self.kept.size
+
+
+def data(value: np.ndarray, part: Part, fills: Fills, axis: int | None) -> Data:
+    """Take out of a value (floats of any shape) what is none. `axis`: that of the channels."""
+    x, places = _real_rows(np.asarray(value, np.float32), part, axis)
+    length = (
+        part.real.size if places is not None and part.real is not None else (x.shape or (1,))[0]
+    )
+    kept = x
+    if fills and x.size:
+        no_data = fills.match(x)
+        if no_data.any():
+            kept = x[~no_data]
+            x = np.where(no_data, np.float32(0), x)
+    low, high = (float(kept.min()), float(kept.max())) if kept.size else (np.inf, -np.inf)
+    verdict = None
+    if kept.size and not (low >= -BEYOND and high <= BEYOND):  # both are NaN if one element is
+        with np.errstate(invalid="ignore"):
+            flat = int(np.argmax(~(np.abs(x) <= BEYOND)))
+        row = flat // (x.size // x.shape[0]) if x.ndim else 0
+        place = row if places is None else int(places[row])
+        verdict = Verdict(part.sample(place, length), _told(float(x.reshape(-1)[flat])))
+    return Data(x, kept, low, high, length, places, verdict)
+
+
+def mask_input(inputs: Collection[TensorInfo]) -> str | None:
+    """The input that tells tokens from padding: named `…mask`, integers or bool, [batch, tokens].
+
+    1 is a real token, as everywhere in exported language models; names that speak of padding (where
+    1 often means the opposite) or of what a loss masks are not meant.
+    """
+    for info in inputs:
+        name = info.name.lower()
+        named = _MASK.search(name) is not None and _PADDING.search(name) is None
+        whole = info.dtype == "bool" or info.dtype.startswith("int")
+        if named and whole and len(info.shape) == 2:
+            return info.name
+    return None
+
+
+def real_tokens(feed: Feed, name: str | None) -> np.ndarray | None:
+    """bool [samples, tokens] of the mask input `name`; None where it is no mask of zeros and ones,
+    masks nothing, or everything."""
+    if name is None:
+        return None
+    real = feed[name] != 0
+    sound = (feed[name][real] == 1).all() and real.any() and not real.all()
+    return real if sound else None
+
+
+def _real_rows(x: np.ndarray, part: Part, axis: int | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """(rows [m, …] of real tokens, their places among all tokens), or x itself and None."""
+    real = part.real
+    if real is None or x.ndim < 2:
+        return x, None
+    leading = x.ndim if axis is None else axis % x.ndim  # axes in front of the channels
+    if leading >= 2 and x.shape[:2] == real.shape:
+        x = x.reshape(-1, *x.shape[2:])
+    elif not (leading >= 1 and x.ndim == 2 and len(x) == real.size):
+        return x, None
+    places = np.flatnonzero(real)
+    return x[places], places
+
+
+def _told(number: float) -> str:
+    if np.isnan(number):
+        return "NaN"
+    if np.isinf(number):
+        return "Inf" if number > 0 else "-Inf"
+    return f"{number:.3g}, beyond what FP16 can scale,"
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's output function (Steele, Lea and Flood, OOPSLA 2014): a bijection of uint64."""
+    z = x + _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    mixed: np.ndarray = z ^ (z >> np.uint64(31))
+    return mixed

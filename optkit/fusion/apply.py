@@ -1,0 +1,61 @@
+"""Apply a tuple of rules to a graph, in their order, until none matches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.rule import Declined, FusionEntry, FusionLog, Rule
+
+
+def apply(model: ir.Model, rules: tuple[Rule[Any], ...]) -> FusionLog:
+    """Rewrite the main graph in place. Subgraphs are left as they are.
+
+    Every pass infers shapes anew and offers every node to every rule; the last pass changes
+    nothing. Constants that nobody reads any more are dropped.
+    """
+    before = len(model.graph)
+    graph.ensure_names(model)
+    applied: list[FusionEntry] = []
+    declined: dict[tuple[str, str], FusionEntry] = {}
+    changed = True
+    while changed:
+        graph.infer_shapes(model)
+        changed = False
+        for rule in rules:
+            for node in [n for n in model.graph if not rule.ops or n.op_type in rule.ops]:
+                entry = _try(rule, node)
+                if entry is None:
+                    continue
+                if entry.outcome == "declined":
+                    declined[rule.name, entry.node] = entry
+                    continue
+                declined.pop((rule.name, entry.node), None)
+                applied.append(entry)
+                changed = True
+    applied += _drop_unused(model)
+    left = {node.name for node in model.graph}
+    kept = [entry for entry in declined.values() if entry.node in left]
+    return FusionLog((*applied, *kept), before, len(model.graph))
+
+
+def _try(rule: Rule[Any], node: ir.Node) -> FusionEntry | None:
+    if node.graph is None:  # an earlier rewrite of this pass removed it
+        return None
+    name = str(node.name)
+    found = rule.check(node)
+    if found is None:
+        return None
+    if isinstance(found, Declined):
+        return FusionEntry(rule.name, name, "declined", found.reason)
+    return FusionEntry(rule.name, name, "applied", rule.rewrite(found))
+
+
+def _drop_unused(model: ir.Model) -> list[FusionEntry]:
+    constants = model.graph.initializers
+    unused = [n for n, v in constants.items() if not v.uses() and not v.is_graph_output()]
+    for name in unused:
+        del constants[name]
+    return [FusionEntry("remove_unused", n, "applied", "constant had no user") for n in unused]

@@ -1,0 +1,208 @@
+"""The guard that torch's exporter puts around the softmax of a masked attention.
+
+Where(IsNaN(p), 0, p) = p   with p = Softmax(scores + mask), where no row of the sum is all −inf
+
+Softmax gives NaN for a row that is all −inf, or that holds NaN or +inf. PyTorch's boolean masks
+fill with −inf, the exporter's with the lowest finite number, so the guard never acts. The proof is
+by intervals in float32: constants have theirs, integer inputs that of their dtype, and what layers
+compute (a matrix product, a normalization) counts as sound up to 1e30: an overflow there is a
+failure of the model, not a mask. A mask given as a float input may hold −inf: the guard stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.pattern import made_by, operands
+from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
+
+Interval = tuple[np.float32, np.float32]
+
+_SOUND = (np.float32(-1e30), np.float32(1e30))
+_LAYERS = frozenset(
+    {
+        *("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention"),
+        *("LayerNormalization", "RMSNormalization", "GroupNormalization", "Softmax"),
+        *("InstanceNormalization", "BatchNormalization", "LpNormalization"),
+        *("Sigmoid", "Tanh", "Relu", "Gelu", "Sin", "Cos", "Erf"),
+    }
+)
+_MOVES = frozenset(
+    {
+        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile", "Slice"),
+        *("Gather", "GatherND", "GatherElements", "Identity", "Split"),
+    }
+)
+"""Operators whose results are numbers of their first input."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`where` gives `softmax` its own result back."""
+
+    where: ir.Node
+    softmax: ir.Value
+
+
+def check(node: ir.Node) -> Guard | Declined | None:
+    test = made_by(node.inputs[0], "IsNaN")
+    softmax = made_by(node.inputs[2], "Softmax")
+    if test is None or softmax is None or test.inputs[0] is not softmax.outputs[0]:
+        return None
+    scores = softmax.inputs[0]
+    assert scores is not None
+    rank = len(scores.shape) if scores.shape is not None else None
+    if rank is None or softmax.attributes.get_int("axis", -1) not in (-1, rank - 1):
+        return Declined("the softmax is not known to run along the last axis")
+    if reason := _why_nan(scores):
+        return Declined(reason)
+    return keeps_output(node.outputs[0], softmax.outputs[0]) or Guard(node, softmax.outputs[0])
+
+
+def drop(match: Guard) -> str:
+    replace(match.where.outputs[0], match.softmax)
+    remove(match.where)
+    return "no row of the softmax can be all -inf"
+
+
+def interval(value: ir.Value | None) -> Interval | str:
+    """What the value's numbers lie between, both finite; a str says why that is not known."""
+    if value is None:
+        return "an operand is absent"
+    numbers = graph.array(value)
+    if numbers is not None:
+        return _of_constant(value, numbers)
+    node = value.producer()
+    if node is None:
+        return _of_input(value)
+    if node.domain == "" and node.op_type in _LAYERS:
+        return _SOUND
+    if node.domain == "" and node.op_type in _MOVES:
+        return interval(node.inputs[0])
+    rule = _RULES.get(node.op_type) if node.domain == "" else None
+    if rule is None:
+        return _of_dtype(value) or f"{node.op_type} {node.name} may give -inf"
+    with np.errstate(all="ignore"):
+        found = rule(node)
+    if not isinstance(found, str) and not np.isfinite(found).all():
+        return f"{node.op_type} {node.name} may overflow to an infinity"
+    return found
+
+
+def _why_nan(scores: ir.Value) -> str | None:
+    """Why a row may have no finite number, or one that is NaN or +inf; None if it has neither."""
+    add = made_by(scores, "Add")
+    for index in (0, 1) if add is not None else ():
+        assert add is not None
+        mask, other = operands(add, index)
+        numbers = graph.array(mask)
+        if numbers is not None and not np.isfinite(numbers).all():
+            if not _leaves_a_number_per_row(numbers):
+                return f"the constant {mask.name if mask else 'mask'} hides a row, or is no mask"
+            found = interval(other)
+            return found if isinstance(found, str) else None
+    found = interval(scores)
+    return found if isinstance(found, str) else None
+
+
+def _leaves_a_number_per_row(numbers: np.ndarray) -> bool:
+    hidden = np.isneginf(numbers)
+    sound = bool((np.isfinite(numbers) | hidden).all())
+    return sound and numbers.ndim > 0 and not hidden.all(axis=-1).any()
+
+
+def _of_constant(value: ir.Value, numbers: np.ndarray) -> Interval | str:
+    if not numbers.size:
+        return (np.float32(0), np.float32(0))
+    low, high = np.float32(numbers.min()), np.float32(numbers.max())
+    if not np.isfinite([low, high]).all():
+        return f"the constant {value.name} holds an infinity"
+    return low, high
+
+
+def _of_input(value: ir.Value) -> Interval | str:
+    return _of_dtype(value) or f"the float input {value.name} may hold -inf"
+
+
+def _of_dtype(value: ir.Value) -> Interval | None:
+    """Integers and booleans are finite, and no larger than their dtype says."""
+    if value.dtype == ir.DataType.BOOL:
+        return np.float32(0), np.float32(1)
+    if value.dtype is None or not value.dtype.is_integer():
+        return None
+    info = np.iinfo(value.dtype.numpy())
+    return np.float32(info.min), np.float32(info.max)
+
+
+def _both(node: ir.Node, *indices: int) -> list[Interval] | str:
+    found = [interval(node.inputs[index]) for index in indices]
+    reason = next((each for each in found if isinstance(each, str)), None)
+    return reason or [each for each in found if not isinstance(each, str)]
+
+
+def _hull(*numbers: np.float32) -> Interval:
+    return np.float32(min(numbers)), np.float32(max(numbers))
+
+
+def _where(node: ir.Node) -> Interval | str:
+    found = _both(node, 1, 2)
+    return found if isinstance(found, str) else _hull(*found[0], *found[1])
+
+
+def _concat(node: ir.Node) -> Interval | str:
+    found = _both(node, *range(len(node.inputs)))
+    return found if isinstance(found, str) else _hull(*(end for each in found for end in each))
+
+
+def _arithmetic(
+    result: Callable[[np.float32, np.float32], np.float32],
+) -> Callable[[ir.Node], Interval | str]:
+    """Of an operator that is monotonic in each operand: the ends decide."""
+
+    def rule(node: ir.Node) -> Interval | str:
+        found = _both(node, 0, 1)
+        if isinstance(found, str):
+            return found
+        return _hull(*(result(a, b) for a in found[0] for b in found[1]))
+
+    return rule
+
+
+def _divide(node: ir.Node) -> Interval | str:
+    found = _both(node, 0, 1)
+    if isinstance(found, str):
+        return found
+    low, high = found[1]
+    if low <= 0 <= high:
+        return f"Div {node.name} may divide by zero"
+    return _hull(*(a / b for a in found[0] for b in found[1]))
+
+
+def _negate(node: ir.Node) -> Interval | str:
+    found = interval(node.inputs[0])
+    return found if isinstance(found, str) else (-found[1], -found[0])
+
+
+def _cast(node: ir.Node) -> Interval | str:
+    return _of_dtype(node.outputs[0]) or interval(node.inputs[0])
+
+
+_RULES: dict[str, Callable[[ir.Node], Interval | str]] = {
+    "Where": _where,
+    "Concat": _concat,
+    "Add": _arithmetic(np.add),
+    "Sub": _arithmetic(np.subtract),
+    "Mul": _arithmetic(np.multiply),
+    "Min": _concat,
+    "Max": _concat,
+    "Div": _divide,
+    "Neg": _negate,
+    "Cast": _cast,
+}
+
+drop_guard: Rule[Guard] = Rule("drop_guard", frozenset({"Where"}), check, drop)

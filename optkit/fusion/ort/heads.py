@@ -1,0 +1,161 @@
+"""How a row of features becomes heads, and back: the axes that attention works on.
+
+split   x [B, S, N·D] ─Reshape→ [B, S, N, D] ─Transpose(0, 2, 1, 3)→ [B, N, S, D]
+join    [B, N, S, D] ─Transpose(0, 2, 1, 3)→ [B, S, N, D] ─Reshape→ [B, S, N·D]
+packed  x [B, S, 3·N·D] ─Reshape→ [B, S, 3, N, D] ─Transpose(2, 0, 3, 1, 4)→ [i]
+        = split(x[..., i·N·D : (i+1)·N·D])
+repeat  [B, G, S, D] ─Unsqueeze(2), Expand, Reshape→ [B, G·R, S, D]      key head i // R
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.ort.write import constant, put
+from optkit.fusion.pattern import dims, ints, known_equal, made_by, permutation, reader
+from optkit.fusion.rule import Declined, Rule, remove
+
+SPLIT = [0, 2, 1, 3]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`value` [B, S, heads · size] holds the heads side by side."""
+
+    value: ir.Value
+    heads: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """`node` gives heads `[start, stop)` of the features of `rows` [B, S, 3·N·D]."""
+
+    node: ir.Node
+    rows: ir.Value
+    start: int
+    stop: int
+    heads: int
+
+
+def split_from(value: ir.Value | None, order: list[int] | None = None) -> Rows | None:
+    """What was split to give `value`; `order`: of the Transpose, if another than SPLIT."""
+    transpose = made_by(value, "Transpose")
+    if transpose is None or permutation(transpose) != (order or SPLIT):
+        return None
+    apart = transpose.inputs[0]
+    reshape = made_by(apart, "Reshape")
+    shape = dims(apart, 4)
+    source = reshape.inputs[0] if reshape is not None else None
+    before = dims(source, 3)
+    if source is None or shape is None or before is None:
+        return None
+    _, sequence, heads, size = shape
+    if not isinstance(heads, int) or not isinstance(size, int) or before[2] != heads * size:
+        return None
+    return Rows(source, heads, size) if known_equal(before[1], sequence) else None
+
+
+def joined(value: ir.Value) -> tuple[ir.Value, list[ir.Node]] | None:
+    """(the rows that alone are made of `value` [B, N, S, D], the nodes that make them)."""
+    transpose = reader(value, "Transpose")
+    if transpose is None or permutation(transpose) != SPLIT:
+        return None
+    reshape = reader(transpose.outputs[0], "Reshape")
+    before = dims(transpose.outputs[0], 4)
+    after = dims(reshape.outputs[0], 3) if reshape is not None else None
+    if reshape is None or before is None or after is None or reshape.inputs[0] is None:
+        return None
+    heads, size = before[2:]
+    if not isinstance(heads, int) or not isinstance(size, int) or after[2] != heads * size:
+        return None
+    return (reshape.outputs[0], [reshape, transpose]) if known_equal(before[1], after[1]) else None
+
+
+def repeated_from(value: ir.Value | None) -> ir.Value | None:
+    """The heads [B, G, S, D] that were each repeated to give `value` [B, G·R, S, D]."""
+    reshape = made_by(value, "Reshape")
+    expand = made_by(reshape.inputs[0], "Expand") if reshape is not None else None
+    unsqueeze = made_by(expand.inputs[0], "Unsqueeze") if expand is not None else None
+    if reshape is None or expand is None or unsqueeze is None or ints(unsqueeze.inputs[1]) != [2]:
+        return None
+    source = unsqueeze.inputs[0]
+    given, wide, result = dims(source, 4), dims(expand.outputs[0], 5), dims(value, 4)
+    if given is None or wide is None or result is None:
+        return None
+    groups, repeats = wide[1:3]
+    if not isinstance(groups, int) or not isinstance(repeats, int) or given[1] != groups:
+        return None
+    if result[1] != groups * repeats or result[3] != given[3] or wide[4] != given[3]:
+        return None
+    # the axis that is not known follows from the other
+    kept = any(known_equal(given[axis], result[axis]) for axis in (0, 2))
+    return source if kept and known_equal(given[2], wide[3]) else None
+
+
+def check_packed(node: ir.Node) -> Packed | Declined | None:
+    cut = made_by(node.inputs[0], "Slice") if node.op_type == "Squeeze" else node
+    transpose = made_by(cut.inputs[0], "Transpose") if cut is not None else None
+    if cut is None or transpose is None or permutation(transpose) != [2, 0, 3, 1, 4]:
+        return None
+    reshape = made_by(transpose.inputs[0], "Reshape")
+    rows = reshape.inputs[0] if reshape is not None else None
+    before, apart = dims(rows, 3), dims(transpose.inputs[0], 5)
+    if rows is None or before is None or apart is None:
+        return None
+    index = _index(node, cut)
+    parts, heads, size = apart[2:]
+    if index is None or not all(isinstance(dim, int) for dim in (parts, heads, size)):
+        return Declined("it takes more than one of the packed parts")
+    assert isinstance(parts, int) and isinstance(heads, int) and isinstance(size, int)
+    if before[2] != parts * heads * size or not known_equal(before[1], apart[1]) or index >= parts:
+        return Declined("what it takes is not known to be a range of features")
+    width = heads * size
+    return Packed(node, rows, index * width, (index + 1) * width, heads)
+
+
+def unpack(match: Packed) -> str:
+    node, owner = match.node, match.node.graph
+    assert owner is not None and match.rows.shape is not None
+    size = (match.stop - match.start) // match.heads
+    batch, sequence, _ = match.rows.shape.dims
+    name = str(node.name)
+    ends = [
+        constant(owner, f"axis_{number}", np.array([number], np.int64))
+        for number in (match.start, match.stop, 2)
+    ]
+    target = constant(owner, f"{name}.heads", np.array([0, 0, match.heads, size], np.int64))
+    rows, apart = ir.Value(name=f"{name}.rows"), ir.Value(name=f"{name}.apart")
+    cut = ir.node("Slice", [match.rows, *ends], outputs=[rows], name=f"{name}.slice")
+    reshape = ir.node("Reshape", [rows, target], outputs=[apart], name=f"{name}.reshape")
+    rows.type = apart.type = match.rows.type
+    rows.shape = ir.Shape([batch, sequence, match.stop - match.start])
+    apart.shape = ir.Shape([batch, sequence, match.heads, size])
+    owner.insert_before(node, [cut, reshape])
+    put(node, "Transpose", [apart], node.outputs[0], attributes={"perm": SPLIT})
+    remove(node)
+    return f"features {match.start} to {match.stop} of the packed rows"
+
+
+def _index(squeeze: ir.Node, cut: ir.Node) -> int | None:
+    """The one index along axis 0 that Gather takes, or Slice and Squeeze drops the axis of."""
+    if cut.op_type == "Gather":
+        index = graph.array(cut.inputs[1])
+        at_front = cut.attributes.get_int("axis", 0) == 0
+        found = int(index) if index is not None and index.ndim == 0 and at_front else -1
+        return found if found >= 0 else None
+    starts, ends, axes = (ints(value) for value in (*cut.inputs[1:4], None, None)[:3])
+    steps = ints(cut.inputs[4]) if len(cut.inputs) > 4 else [1]
+    dropped = ints(squeeze.inputs[1]) if len(squeeze.inputs) > 1 else None
+    if starts is None or ends is None or axes != [0] or steps != [1] or dropped != [0]:
+        return None
+    return starts[0] if starts[0] >= 0 and ends[0] == starts[0] + 1 else None
+
+
+unpack_heads: Rule[Packed] = Rule(
+    "unpack_heads", frozenset({"Squeeze", "Gather"}), check_packed, unpack
+)

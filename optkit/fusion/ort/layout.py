@@ -1,0 +1,80 @@
+"""The layout of the first integer activation of a convolutional network.
+
+ONNX Runtime's integer convolutions run with the channels last, and its optimizer moves the
+Transposes between them out of the way, through sums of codes too, if every operand of a sum has
+one. The shortcut of the first block has none where a float stem made it: two Transposes then stay
+at every sum of the stage, at its full size. So the codes are turned there and back:
+
+    Q ──► Transpose ──► Reshape (to what it is) ──► Transpose ──► DQ ──► Conv, Add
+
+The function is the identity. The Reshape keeps the two from being dropped as a pair; what follows
+takes the second one along, and one Transpose is left where there were five (9 % at batch 1).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit.fusion.ort.write import constant
+from optkit.fusion.pattern import dims, made_by
+from optkit.fusion.rule import Rule
+
+_INTEGER = ("Conv", "Add", "MaxPool", "AveragePool", "Concat")
+_ACTIVATIONS = ("Relu", "Clip")
+
+
+def check(node: ir.Node) -> ir.Node | None:
+    """A quantization of what a float operator made, read by an integer Conv and an integer sum."""
+    codes = node.outputs[0]
+    if dims(codes, 4) is None or codes.is_graph_output() or _from_integers(node.inputs[0]):
+        return None
+    dequantized = [use.node for use in codes.uses()]
+    if any(each.op_type != "DequantizeLinear" for each in dequantized):
+        return None
+    readers = [use.node for each in dequantized for use in each.outputs[0].uses()]
+    found = {reader.op_type for reader in readers if _reads_integers(reader)}
+    return node if {"Conv", "Add"} <= found else None
+
+
+def turn(node: ir.Node) -> str:
+    owner, codes = node.graph, node.outputs[0]
+    assert owner is not None
+    batch, channels, height, width = dims(codes, 4) or []
+    uses = list(codes.uses())
+    same = constant(owner, "layout.same", np.zeros(4, np.int64))
+    name = str(codes.name)
+    last, kept, first = (ir.Value(name=f"{name}.{part}") for part in ("last", "kept", "first"))
+    for value in (last, kept, first):
+        value.type = codes.type
+        value.shape = ir.Shape([batch, height, width, channels])
+    first.shape = codes.shape
+    made = [
+        ir.node("Transpose", [codes], {"perm": [0, 2, 3, 1]}, outputs=[last], name=f"{name}.last"),
+        ir.node("Reshape", [last, same], outputs=[kept], name=f"{name}.kept"),
+        ir.node("Transpose", [kept], {"perm": [0, 3, 1, 2]}, outputs=[first], name=f"{name}.first"),
+    ]
+    owner.insert_after(node, made)
+    for use in uses:
+        use.node.replace_input_with(use.idx, first)
+    return "its codes have the channels last"
+
+
+def _from_integers(value: ir.Value | None) -> bool:
+    """The value will be made in integers, so its codes have the channels last already."""
+    activation = made_by(value, *_ACTIVATIONS)
+    node = made_by(activation.inputs[0] if activation is not None else value, *_INTEGER)
+    return node is not None and _reads_integers(node)
+
+
+def _reads_integers(node: ir.Node) -> bool:
+    if node.op_type == "Add":
+        return any(_integers(value) for value in node.inputs)
+    return all(_integers(value) for value in node.inputs[: 2 if node.op_type == "Conv" else 1])
+
+
+def _integers(value: ir.Value | None) -> bool:
+    return made_by(value, "DequantizeLinear") is not None
+
+
+channels_last: Rule[ir.Node] = Rule("channels_last", frozenset({"QuantizeLinear"}), check, turn)

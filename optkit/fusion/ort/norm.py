@@ -1,0 +1,127 @@
+"""Normalizations as ONNX Runtime's CPU kernels run them fastest.
+
+RMSNorm (Zhang & Sennrich, arXiv:1910.07467):
+    y = g · x / √(mean(x²) + ε)     over the last axis: one RMSNormalization for six nodes or seven
+
+LayerNormalization behind a residual sum: ONNX Runtime fuses Add + LayerNormalization into
+SkipLayerNormalization, whose CPU kernel takes three times as long as the two apart (1.05 against
+0.33 ms at [8, 128, 384]). Sum(a, b) = Add(a, b), bit for bit, and is not matched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.ort.write import Attributes, put
+from optkit.fusion.pattern import ints, made_by, operands, reader, scalar
+from optkit.fusion.rule import Declined, Rule, remove
+
+
+@dataclass(frozen=True)
+class RmsNorm:
+    """`node` gives gain · source / √(mean(source²) + epsilon)."""
+
+    node: ir.Node
+    source: ir.Value
+    gain: ir.Value
+    epsilon: float
+
+
+def check_rms(node: ir.Node) -> RmsNorm | Declined | None:
+    for index in (0, 1):
+        normalized, gain = operands(node, index)
+        found = _normalized(normalized)
+        if found is None:
+            continue
+        source, epsilon = found
+        if gain is None or gain.dtype != ir.DataType.FLOAT or source.dtype != gain.dtype:
+            return Declined("its gain is not float32")
+        numbers, shape = graph.array(gain), source.shape
+        if numbers is None or numbers.ndim != 1 or shape is None or shape[-1] != numbers.size:
+            return Declined("its gain is not one constant per feature")
+        return RmsNorm(node, source, gain, epsilon)
+    return None
+
+
+def normalize(match: RmsNorm) -> str:
+    node = match.node
+    attributes: Attributes = {"axis": -1, "epsilon": match.epsilon}
+    put(
+        node, "RMSNormalization", [match.source, match.gain], node.outputs[0], attributes=attributes
+    )
+    remove(node)
+    return "one operator"
+
+
+def check_sum(node: ir.Node) -> ir.Node | None:
+    shapes = [value.shape if value is not None else None for value in node.inputs]
+    if any(shape is None or len(shape) != 3 for shape in shapes):
+        return None
+    if any(graph.is_constant(value) for value in node.inputs):
+        return None
+    norm = reader(node.outputs[0], "LayerNormalization")
+    return node if norm is not None and norm.inputs[0] is node.outputs[0] else None
+
+
+def keep_apart(node: ir.Node) -> str:
+    node.op_type = "Sum"
+    return "the sum stays apart from its LayerNormalization"
+
+
+def _normalized(value: ir.Value | None) -> tuple[ir.Value, float] | None:
+    """(x, ε) if `value` is x / √(mean(x²) + ε)."""
+    node = made_by(value, "Mul", "Div")
+    for index in (0, 1) if node is not None else ():
+        assert node is not None
+        source, factor = operands(node, index)
+        root = factor if node.op_type == "Div" else _inverted(factor)
+        if node.op_type == "Div" and index == 1:
+            break
+        found = _root_mean_square(root)
+        if found is not None and found[0] is source:
+            return found
+    return None
+
+
+def _inverted(value: ir.Value | None) -> ir.Value | None:
+    """r where `value` is 1 / r."""
+    node = made_by(value, "Reciprocal", "Div")
+    if node is None or node.op_type == "Reciprocal":
+        return node.inputs[0] if node is not None else None
+    return node.inputs[1] if scalar(node.inputs[0]) == 1.0 else None
+
+
+def _root_mean_square(value: ir.Value | None) -> tuple[ir.Value, float] | None:
+    """(x, ε) if `value` is √(mean(x²) + ε) over the last axis."""
+    root = made_by(value, "Sqrt")
+    add = made_by(root.inputs[0], "Add") if root is not None else None
+    for index in (0, 1) if add is not None else ():
+        assert add is not None
+        mean, epsilon = operands(add, index)
+        source, number = _mean_square(mean), scalar(epsilon)
+        if source is not None and number is not None and number >= 0:
+            return source, number
+    return None
+
+
+def _mean_square(value: ir.Value | None) -> ir.Value | None:
+    mean = made_by(value, "ReduceMean")
+    if mean is None or not mean.attributes.get_int("keepdims", 1) or len(mean.inputs) < 2:
+        return None
+    squared, source = mean.inputs[0], None
+    axes = ints(mean.inputs[1])
+    power, product = made_by(squared, "Pow"), made_by(squared, "Mul")
+    if power is not None and scalar(power.inputs[1]) == 2.0:
+        source = power.inputs[0]
+    elif product is not None and product.inputs[0] is product.inputs[1]:
+        source = product.inputs[0]
+    if source is None or source.shape is None:
+        return None
+    return source if axes in ([-1], [len(source.shape) - 1]) else None
+
+
+rms_norm: Rule[RmsNorm] = Rule("rms_norm", frozenset({"Mul"}), check_rms, normalize)
+sum_apart: Rule[ir.Node] = Rule("sum_apart", frozenset({"Add"}), check_sum, keep_apart)

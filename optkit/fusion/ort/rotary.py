@@ -1,0 +1,183 @@
+"""Rotary position embedding as one operator (Su et al., arXiv:2104.09864).
+
+y = x · cos + rotate(x) · sin,   rotate([a, b]) = [−b, a] for the halves a, b of a head
+
+Both halves of a row of cos (and of sin) are the same D/2 numbers: the caches of RotaryEmbedding,
+one row per position, constant or computed once for all layers. On rows x [B, S, N·D] the heads need
+not be apart, so the Transpose that split them moves behind it, where attention takes it over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.ort.heads import SPLIT, Rows, split_from
+from optkit.fusion.ort.write import MICROSOFT, constant, put
+from optkit.fusion.pattern import dims, ints, known_equal, made_by, operands, scalar
+from optkit.fusion.rule import Declined, Rule, remove
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """`node` gives `source` [B, N, S, D], rotated; `cos`, `sin` [1, 1, S, D]."""
+
+    node: ir.Node
+    source: ir.Value
+    rows: Rows | None
+    cos: ir.Value
+    sin: ir.Value
+
+
+def check(node: ir.Node) -> Rotation | Declined | None:
+    for index in (0, 1):
+        straight, turned = operands(node, index)
+        found = _rotated(turned)
+        if found is None:
+            continue
+        source, sin = found
+        cos = _other_factor(straight, source)
+        if cos is None:
+            continue
+        for angles in (cos, sin):
+            if reason := _why_not(angles, source):
+                return Declined(reason)
+        return Rotation(node, source, split_from(source), cos, sin)
+    return None
+
+
+def rotate(match: Rotation) -> str:
+    node, owner, rows = match.node, match.node.graph, match.rows
+    assert owner is not None
+    first = constant(owner, "rotary.first", np.zeros(1, np.int64))
+    cos, sin = _cache(match.cos, node), _cache(match.sin, node)
+    result = node.outputs[0]
+    if rows is None:
+        put(node, "RotaryEmbedding", [match.source, first, cos, sin], result, domain=MICROSOFT)
+        remove(node)
+        return "one operator on heads"
+    transpose = match.source.producer()
+    reshape = transpose.inputs[0].producer() if transpose and transpose.inputs[0] else None
+    assert reshape is not None and transpose is not None
+    name = str(node.name)
+    turned, apart = ir.Value(name=f"{name}.rotated"), ir.Value(name=f"{name}.apart")
+    turned.type, turned.shape = rows.value.type, rows.value.shape
+    apart.type, apart.shape = rows.value.type, reshape.outputs[0].shape
+    rotary = ir.node(
+        "RotaryEmbedding",
+        [rows.value, first, cos, sin],
+        {"num_heads": rows.heads},
+        domain=MICROSOFT,
+        outputs=[turned],
+        name=f"{name}.rotary",
+    )
+    split = ir.node(
+        "Reshape", [turned, reshape.inputs[1]], dict(reshape.attributes), outputs=[apart],
+        name=f"{name}.reshape",
+    )  # fmt: skip
+    owner.insert_before(node, [rotary, split])
+    owner.opset_imports.setdefault(MICROSOFT, 1)
+    put(node, "Transpose", [apart], result, attributes={"perm": SPLIT})
+    remove(node)
+    return "one operator on rows"
+
+
+def _rotated(value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+    """(x, sin) if `value` is rotate(x) · sin."""
+    product = made_by(value, "Mul")
+    for index in (0, 1) if product is not None else ():
+        assert product is not None
+        turned, sin = operands(product, index)
+        concat = made_by(turned, "Concat")
+        if concat is None or len(concat.inputs) != 2 or sin is None:
+            continue
+        if concat.attributes.get_int("axis", 0) not in (-1, 3):
+            continue
+        negative = made_by(concat.inputs[0], "Neg")
+        upper = _half(negative.inputs[0], 1) if negative is not None else None
+        lower = _half(concat.inputs[1], 0)
+        if lower is not None and upper is lower:
+            return lower, sin
+    return None
+
+
+def _half(value: ir.Value | None, which: int) -> ir.Value | None:
+    """What `value` is the lower (0) or upper (1) half of the last axis of."""
+    cut = made_by(value, "Slice")
+    source = cut.inputs[0] if cut is not None else None
+    shape = dims(source, 4)
+    if cut is None or shape is None or not isinstance(shape[3], int) or len(cut.inputs) < 4:
+        return None
+    starts, ends, axes = (ints(each) for each in cut.inputs[1:4])
+    steps = ints(cut.inputs[4]) if len(cut.inputs) > 4 else [1]
+    if starts is None or ends is None or axes not in ([-1], [3]) or steps != [1]:
+        return None
+    half = shape[3] // 2
+    start, stop, _ = slice(starts[0], ends[0]).indices(shape[3])
+    return source if (start, stop) == (which * half, (which + 1) * half) else None
+
+
+def _other_factor(value: ir.Value | None, source: ir.Value) -> ir.Value | None:
+    product = made_by(value, "Mul")
+    if product is None or source not in product.inputs:
+        return None
+    return product.inputs[1 if product.inputs[0] is source else 0]
+
+
+def _why_not(angles: ir.Value, source: ir.Value) -> str | None:
+    """Why `angles` are no [1, 1, S, D] whose halves are the same; None if they are."""
+    shape, heads = dims(angles, 4), dims(source, 4)
+    if shape is None or heads is None or not isinstance(heads[3], int) or heads[3] % 2:
+        return "the size of its heads is odd or not known"
+    if shape[:2] != [1, 1] or shape[3] != heads[3] or not known_equal(shape[2], heads[2]):
+        return "its angles are not one row per position"
+    numbers = graph.array(angles)
+    if numbers is not None:
+        lower, upper = np.split(numbers, 2, axis=-1)
+        return None if np.array_equal(lower, upper) else "the halves of its angles differ"
+    value: ir.Value | None = angles
+    while (node := made_by(value, "Unsqueeze", "Mul", "Cos", "Sin", "Cast")) is not None:
+        if node.op_type == "Mul" and scalar(node.inputs[1]) is None:
+            break
+        value = node.inputs[0]
+    twice = made_by(value, "Concat")
+    if twice is None or len(twice.inputs) != 2 or twice.inputs[0] is not twice.inputs[1]:
+        return "the halves of its angles are not known to be the same"
+    joined = twice.outputs[0].shape
+    if joined is None or twice.attributes.get_int("axis", 0) not in (-1, len(joined) - 1):
+        return "its angles interleave"
+    return None if joined[-1] == heads[3] else "its angles are not one row per position"
+
+
+def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
+    """[S, D/2]: the first half of every row; the layers that read the same angles share it."""
+    owner = node.graph
+    assert owner is not None and angles.shape is not None
+    name = f"{angles.name}.rows"
+    numbers = graph.array(angles)
+    if numbers is not None:
+        return constant(owner, name, np.split(numbers[0, 0], 2, axis=-1)[0])
+    for use in angles.uses():
+        if use.node.name == name:
+            return next(iter(use.node.outputs[0].uses())).node.outputs[0]
+    sequence, size = angles.shape.dims[2:]
+    assert isinstance(size, int)
+    flat, half = ir.Value(name=name), ir.Value(name=f"{name}.half")
+    flat.type = half.type = angles.type
+    flat.shape, half.shape = ir.Shape([sequence, size]), ir.Shape([sequence, size // 2])
+    axes = constant(owner, "rotary.leading", np.array([0, 1], np.int64))
+    cut = [constant(owner, f"rotary.{n}", np.array([n], np.int64)) for n in (0, size // 2, 1)]
+    made = [
+        ir.node("Squeeze", [angles, axes], outputs=[flat], name=name),
+        ir.node("Slice", [flat, *cut], outputs=[half], name=f"{name}.half"),
+    ]
+    producer = angles.producer()
+    assert producer is not None
+    owner.insert_after(producer, made)
+    return half
+
+
+rotary: Rule[Rotation] = Rule("rotary", frozenset({"Add"}), check, rotate)

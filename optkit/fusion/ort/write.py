@@ -1,0 +1,58 @@
+"""Writing operators of the `ort` form: a node in the place of those it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+
+Attributes = Mapping[str, int | float | str | Sequence[int]]
+
+MICROSOFT = "com.microsoft"
+"""ONNX Runtime's own operators: docs/ContribOperators.md in its repository."""
+
+
+def put(
+    at: ir.Node,
+    op: str,
+    inputs: Sequence[ir.Value | None],
+    result: ir.Value,
+    *,
+    attributes: Attributes | None = None,
+    domain: str = "",
+    name: str | None = None,
+) -> ir.Node:
+    """Insert a node before `at` (under its name, if no other is given) that makes `result`.
+
+    What made `result` before makes a value of its own from now on, which nobody reads; the caller
+    removes that node. The graph's opset imports come to name the domain.
+    """
+    owner = at.graph
+    assert owner is not None
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    node = ir.node(op, inputs, dict(attributes or {}), domain=domain, name=name or at.name)
+    made = node.outputs[0]
+    made.type, made.shape = result.type, result.shape
+    at_result = result.producer()
+    owner.insert_before(
+        at_result if at_result is not None and at_result.graph is owner else at, node
+    )
+    owner.opset_imports.setdefault(domain, 1)
+    text = result.name
+    result.replace_all_uses_with(made, replace_graph_outputs=True)
+    result.name = None
+    made.name = text
+    return node
+
+
+def constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
+    """A new constant; one of that name that holds the same numbers serves again."""
+    known = ir.convenience.create_value_mapping(owner)
+    old = graph.array(known.get(name))
+    if old is not None and old.dtype == numbers.dtype and np.array_equal(old, numbers):
+        return known[name]
+    return graph.add_constant(owner, graph.unique_name(name, known), numbers)

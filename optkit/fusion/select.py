@@ -1,0 +1,284 @@
+"""Take early what is taken at the end: rows that nobody reads are not computed.
+
+    f(x)[i] = f(x[i])        for every f that treats the rows along an axis apart
+
+A classifier reads one token of its last layer, a generator the logits of the last position. The
+selection moves towards the inputs through elementwise operators, norms and softmaxes along other
+axes, products (rows of the left operand), Transpose, and Reshape of later axes, up to where all
+rows are needed: the keys and values of the last attention. Exact. In a ViT of 6 layers it leaves
+out one eighth of the work; quantization then sees only the rows that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.pattern import ints, known_equal, permutation, read_once
+from optkit.fusion.rule import Rule, remove, replace
+
+_UNARY = frozenset(
+    {
+        *("Relu", "Gelu", "Sigmoid", "Tanh", "Erf", "Sqrt", "Exp", "Neg", "Abs", "Reciprocal"),
+        *("Softplus", "HardSwish", "LeakyRelu", "Elu", "Cast", "Clip", "Identity"),
+    }
+)
+_BROADCAST = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where"})
+_NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
+_REDUCTIONS = frozenset({"ReduceMean", "ReduceSum", "ReduceMax"})
+_COMPUTES = _UNARY | _BROADCAST | _NORMS | {"MatMul", "Softmax"}
+
+Wanted = dict[int, int]
+"""Input index → axis of that input along which the rows lie."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows [start, end) along one axis, as Slice means them; `count` of them."""
+
+    axis: int
+    start: int
+    end: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Early:
+    """`slice` takes `rows` of what `producer` makes; of its inputs it then wants those."""
+
+    slice: ir.Node
+    producer: ir.Node
+    rows: Rows
+    wanted: Wanted
+
+
+def check_one(node: ir.Node) -> Rows | None:
+    """A Gather of one index from what an operator with rows computes, and nothing else reads."""
+    source, index = node.inputs[0], graph.array(node.inputs[1])
+    if source is None or source.shape is None or index is None or index.ndim or node.domain:
+        return None
+    producer = source.producer()
+    if producer is None or producer.op_type not in _COMPUTES or not read_once(source):
+        return None
+    rank, start = len(source.shape), int(index)
+    axis = node.attributes.get_int("axis", 0) % rank
+    if _wanted(producer, axis) is None:
+        return None
+    return Rows(axis, start, start + 1 if start != -1 else np.iinfo(np.int64).max, 1)
+
+
+def check(node: ir.Node) -> Early | None:
+    rows, source = _rows(node), node.inputs[0]
+    producer = source.producer() if source is not None else None
+    if rows is None or source is None or producer is None or not read_once(source):
+        return None
+    if producer.graph is not node.graph or node.outputs[0].is_graph_output():
+        return None
+    wanted = _wanted(producer, rows.axis)
+    return None if wanted is None else Early(node, producer, rows, wanted)
+
+
+def move(match: Early) -> str:
+    """Past one operator, and then as far as it goes."""
+    steps, waiting = 0, [match]
+    while waiting:
+        found = waiting.pop()
+        before = [found.producer.inputs[index] for index in found.wanted]
+        _move(found)
+        steps += 1
+        for index in found.wanted:
+            taken = found.producer.inputs[index]
+            node = taken.producer() if taken is not None else None
+            further = check(node) if node is not None and node.inputs[0] in before else None
+            waiting += [further] if further is not None else []
+    return f"past {steps} operators"
+
+
+def _move(match: Early) -> None:
+    producer, rows = match.producer, match.rows
+    for index, axis in match.wanted.items():
+        value = producer.inputs[index]
+        assert value is not None
+        at = Rows(axis, rows.start, rows.end, rows.count)
+        producer.replace_input_with(index, _take(value, at, producer))
+    if producer.op_type == "Reshape":
+        _shorten(producer, rows)
+    made, result = producer.outputs[0], match.slice.outputs[0]
+    made.shape = result.shape
+    replace(result, made)
+    made.name = result.name
+    remove(match.slice)
+
+
+def split_one(node: ir.Node) -> str:
+    found = check_one(node)
+    source, owner = node.inputs[0], node.graph
+    assert found is not None and source is not None and owner is not None
+    taken = _take(source, found, node)
+    axes = _constant(owner, "select.axis", found.axis)
+    result = node.outputs[0]
+    squeeze = ir.node("Squeeze", [taken, axes], name=f"{node.name}.squeeze")
+    squeeze.outputs[0].type, squeeze.outputs[0].shape = result.type, result.shape
+    owner.insert_before(node, squeeze)
+    replace(result, squeeze.outputs[0])
+    squeeze.outputs[0].name = result.name
+    remove(node)
+    return "one row, then its axis dropped"
+
+
+def _take(value: ir.Value, rows: Rows, reader: ir.Node) -> ir.Value:
+    """The rows of `value`; whoever takes the same ones shares them."""
+    owner = reader.graph
+    assert owner is not None
+    name = f"{value.name}.rows_{rows.axis}_{rows.start}_{rows.end}"
+    for use in value.uses():
+        if use.node.name == name:
+            return use.node.outputs[0]
+    numbers = (rows.start, rows.end, rows.axis)
+    ends = [_constant(owner, f"select.{number}", number) for number in numbers]
+    taken = ir.Value(name=name, type=value.type)
+    if value.shape is not None:
+        dims = list(value.shape.dims)
+        dims[rows.axis] = rows.count
+        taken.shape = ir.Shape(dims)
+    node = ir.node("Slice", [value, *ends], outputs=[taken], name=name)
+    producer = value.producer()
+    if producer is not None and producer.graph is owner:
+        owner.insert_after(producer, node)
+    else:
+        owner.insert_before(owner[0], node)
+    return taken
+
+
+def _constant(owner: ir.Graph, name: str, number: int) -> ir.Value:
+    known = ir.convenience.create_value_mapping(owner)
+    if ints(known.get(name)) == [number]:
+        return known[name]
+    return graph.add_constant(owner, graph.unique_name(name, known), np.array([number], np.int64))
+
+
+def _rows(node: ir.Node) -> Rows | None:
+    """What a Slice along one axis takes, where the number of rows is known."""
+    source, shape = node.inputs[0], node.outputs[0].shape
+    if node.domain or source is None or shape is None or len(node.inputs) < 4:
+        return None
+    starts, ends, axes = (ints(value) for value in node.inputs[1:4])
+    steps = ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
+    if starts is None or ends is None or axes is None or len(axes) != 1 or steps != [1]:
+        return None
+    axis = axes[0] % len(shape)
+    count = shape[axis]
+    return Rows(axis, starts[0], ends[0], count) if isinstance(count, int) else None
+
+
+def _wanted(producer: ir.Node, axis: int) -> Wanted | None:
+    """What rows of its result need of its inputs; None if its rows depend on one another."""
+    op, result = producer.op_type, producer.outputs[0]
+    if result.shape is None or any(v.uses() or v.is_graph_output() for v in producer.outputs[1:]):
+        return None
+    if op == "MatMulIntegerToFloat":
+        return {0: axis} if axis < len(result.shape) - 1 else None
+    if producer.domain != "":
+        return None
+    if op in _UNARY:
+        return {0: axis}
+    if op in _BROADCAST:
+        return _broadcast(producer, axis)
+    rule = _RULES.get(op)
+    return rule(producer, axis) if rule is not None else None
+
+
+def _broadcast(node: ir.Node, axis: int) -> Wanted | None:
+    result = node.outputs[0].shape
+    assert result is not None
+    wanted: Wanted = {}
+    for index, value in enumerate(node.inputs):
+        if value is None or value.shape is None:
+            return None
+        mine = axis - len(result) + len(value.shape)
+        if mine < 0 or value.shape[mine] == 1:
+            continue
+        if not known_equal(value.shape[mine], result[axis]):
+            return None
+        wanted[index] = mine
+    return wanted or None
+
+
+def _norm(node: ir.Node, axis: int) -> Wanted | None:
+    rank = len(node.outputs[0].shape or ())
+    return {0: axis} if axis < node.attributes.get_int("axis", -1) % rank else None
+
+
+def _softmax(node: ir.Node, axis: int) -> Wanted | None:
+    rank = len(node.outputs[0].shape or ())
+    return {0: axis} if axis != node.attributes.get_int("axis", -1) % rank else None
+
+
+def _reduction(node: ir.Node, axis: int) -> Wanted | None:
+    axes = ints(node.inputs[1]) if len(node.inputs) > 1 else None
+    rank = len(node.outputs[0].shape or ())
+    if axes is None or not node.attributes.get_int("keepdims", 1):
+        return None
+    return {0: axis} if axis not in [each % rank for each in axes] else None
+
+
+def _product(node: ir.Node, axis: int) -> Wanted | None:
+    """Rows of the left operand; along an axis before them too, if the right one is a matrix."""
+    left, right = (value.shape if value is not None else None for value in node.inputs)
+    result = node.outputs[0].shape
+    if left is None or right is None or result is None or len(left) != len(result):
+        return None
+    if axis == len(result) - 2 or (axis < len(result) - 2 and len(right) == 2):
+        return {0: axis}
+    return None
+
+
+def _transpose(node: ir.Node, axis: int) -> Wanted | None:
+    order = permutation(node)
+    return None if order is None else {0: order[axis]}
+
+
+def _reshape(node: ir.Node, axis: int) -> Wanted | None:
+    """Where this axis and those before it stay, and the target is a constant."""
+    source, result = node.inputs[0], node.outputs[0].shape
+    target = ints(node.inputs[1])
+    if source is None or source.shape is None or result is None or target is None:
+        return None
+    if len(source.shape) <= axis or len(target) != len(result):
+        return None
+    kept = all(known_equal(source.shape[each], result[each]) for each in range(axis + 1))
+    return {0: axis} if kept else None
+
+
+def _shorten(reshape: ir.Node, rows: Rows) -> None:
+    """The target of a Reshape whose rows are fewer; one axis that follows (−1) still does."""
+    target, owner = ints(reshape.inputs[1]), reshape.graph
+    assert target is not None and owner is not None
+    if target[rows.axis] > 0:
+        target[rows.axis] = rows.count
+        known = ir.convenience.create_value_mapping(owner)
+        name = graph.unique_name(f"{reshape.name}.shape", known)
+        numbers = np.array(target, np.int64)
+        reshape.replace_input_with(1, graph.add_constant(owner, name, numbers))
+
+
+_RULES: dict[str, Callable[[ir.Node, int], Wanted | None]] = {
+    **dict.fromkeys(_NORMS, _norm),
+    **dict.fromkeys(_REDUCTIONS, _reduction),
+    "Softmax": _softmax,
+    "MatMul": _product,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+}
+
+
+def _check_one(node: ir.Node) -> ir.Node | None:
+    return node if check_one(node) is not None else None
+
+
+select_one: Rule[ir.Node] = Rule("select_one", frozenset({"Gather"}), _check_one, split_one)
+select_early: Rule[Early] = Rule("select_early", frozenset({"Slice"}), check, move)

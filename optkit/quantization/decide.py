@@ -1,0 +1,355 @@
+"""The numbers of a quantization: ranges, scales and codes. The graph is read here, never changed.
+
+    value  ── statistics ──► range ──► scale, zero point
+    weight ── scale (searched) ──► held by the carrier, split if the rules say so ──► codes (solved)
+
+Everything is decided once, on the FP32 graph; `qdq.apply` writes it into that graph and into its
+cast, so that a simulation holds exactly the codes and scales of what is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from optkit.assignment import Assignment
+from optkit.errors import InputRefused, located
+from optkit.precision import NumberFormat
+from optkit.quantization import bias, operands, ranges, scales
+from optkit.quantization.blocks import fitting_block
+from optkit.quantization.gptq import gptq
+from optkit.quantization.hqq import hqq
+from optkit.quantization.ranges import Method
+from optkit.quantization.rtn import round_to_nearest
+from optkit.quantization.scales import Scale
+from optkit.quantization.sites import Rules, Site, sites
+from optkit.recipe import Quantization
+from optkit.runtime import PlacementRules
+from optkit.statistics import Statistics, ValueStatistics
+
+_MATRIX = ("MatMul", "Gemm")
+
+
+@dataclass(frozen=True)
+class ActivationNumbers:
+    """One Q/DQ pair: the range that was asked for and what represents it.
+
+    `rest`: the scale of what the pair leaves, x - dq(q(x)), where it gets a pair of its own.
+    """
+
+    source: str  # the name it was calibrated under
+    low: float
+    high: float
+    method: str
+    scale: Scale
+    format: NumberFormat
+    clipped: float  # share of the calibration elements outside the representable range
+    rest: Scale | None = None
+
+
+@dataclass(frozen=True)
+class WeightNumbers:
+    """One node's weight as codes, laid out as the node reads it, and its bias.
+
+    scale   what the codes are multiplied by: rank 0, [channels], or blocks along `axis`
+    stored  what stands in the DequantizeLinear; `ratio` [channels] is multiplied behind the node
+    bias    [channels], float; None: the node keeps what it has
+    """
+
+    name: str
+    codes: np.ndarray
+    format: NumberFormat
+    axis: int | None
+    block_size: int | None
+    scale: Scale
+    stored: Scale
+    ratio: np.ndarray | None
+    bias: np.ndarray | None
+    activation: Scale | None
+
+    def floats(self) -> np.ndarray:
+        """float32 values of the codes, in the same layout."""
+        codes, scale = self.codes, self.scale
+        turned = self.block_size is not None and self.axis == 1
+        if turned:  # blocks run along the first axis of what scales know
+            codes = codes.T
+            scale = scale._replace(scale=scale.scale.T, zero_point=scale.zero_point.T)
+        values = scales.dequantize(codes, scale, self.axis, fmt=self.format)
+        return values.T if turned else values
+
+    def by_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Codes [N, K] and block scales [N, blocks]: one output channel after the other."""
+        turned = self.axis == 1
+        codes, scale = self.codes, self.scale.scale
+        return (codes, scale) if turned else (codes.T, scale.T)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Smallest and largest scale."""
+        return float(self.scale.scale.min()), float(self.scale.scale.max())
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """All numbers by place: (calibrated name, format) and node name. `clamped`: scales moved to
+    what their dtype holds as a normal number."""
+
+    activations: dict[tuple[str, NumberFormat], ActivationNumbers] = field(default_factory=dict)
+    weights: dict[str, WeightNumbers] = field(default_factory=dict)
+
+    @property
+    def clamped(self) -> int:
+        pairs = sum(a.scale.clamped for a in self.activations.values())
+        return pairs + sum(w.scale.clamped for w in self.weights.values())
+
+
+def decide(
+    model: ir.Model,
+    assignment: Assignment,
+    statistics: Statistics | None,
+    rules: Rules,
+    settings: Quantization,
+    *,
+    method: Method,
+    percentile: float,
+    carrier: np.dtype | type,
+) -> Decisions:
+    """All numbers for `assignment` on the FP32 graph `model`. `carrier`: the dtype that will hold
+    scales and float weights; both are rounded to it before codes are found.
+
+    Raises InputRefused for a value without statistics or a weight that is not finite.
+    """
+    found = Decisions()
+    decider = _Decider(statistics, rules, settings, method, percentile, np.dtype(carrier))
+    planned = assignment.quantized()
+    for site in sites(model, assignment, rules):
+        source = str(operands.uncast(site.value).name)
+        if statistics is not None and statistics.value(source).unbounded:
+            continue  # no node that multiplies it is planned: the operand of a sum stays float
+        nodes = [n for n, index in site.readers if index == 0 and n.name in planned]
+        with located(f"tensor {source!r}"):
+            numbers = decider.activation(site, source, nodes)
+        found.activations[source, site.format] = numbers
+        found.weights.update(decider.weights(nodes, planned, numbers))
+    for nodes in _sharing(model, planned, rules):
+        found.weights.update(decider.weights(nodes, planned, None))
+    return found
+
+
+def matrix(node: ir.Node) -> np.ndarray:
+    """The weight of a MatMul or Gemm as [K, N]: K the summed axis, N the output channels."""
+    found = operands.weight(node)
+    return found if operands.summed_axis(node) == 0 else found.T
+
+
+def _sharing(model: ir.Model, planned: dict[str, str], rules: Rules) -> Iterator[list[ir.Node]]:
+    """The nodes whose weights alone are quantized, those that read one value together."""
+    groups: dict[ir.Value | None, list[ir.Node]] = {}
+    for node in model.graph:
+        if node.name in planned and rules[planned[str(node.name)]].activation is None:
+            groups.setdefault(node.inputs[0], []).append(node)
+    yield from groups.values()
+
+
+class _Read(NamedTuple):
+    """A constant weight as its node reads it, and how its scale may be said."""
+
+    node: ir.Node
+    name: str
+    numbers: np.ndarray  # float32, holding what the carrier holds
+    format: NumberFormat
+    rules: PlacementRules
+    axis: int | None
+    split: bool
+    bias: np.ndarray | None
+    scale: Scale = Scale(np.ones((), np.float32), np.zeros((), np.int8), 0)
+
+    @property
+    def live(self) -> np.ndarray:
+        """bool [channels]: those that are not all zero."""
+        others = tuple(d for d in range(self.numbers.ndim) if d != self.axis)
+        return np.asarray(self.numbers.any(axis=others))
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.node.op_type in _MATRIX
+
+    @property
+    def by_columns(self) -> np.ndarray:
+        """[K, N]"""
+        return self.numbers if operands.summed_axis(self.node) == 0 else self.numbers.T
+
+
+@dataclass
+class _Decider:
+    statistics: Statistics | None
+    rules: Rules
+    settings: Quantization
+    method: Method
+    percentile: float
+    carrier: np.dtype
+    _solved: dict[tuple[str, int | None, bytes, str], np.ndarray] = field(default_factory=dict)
+
+    def activation(self, site: Site, source: str, nodes: Sequence[ir.Node]) -> ActivationNumbers:
+        if self.statistics is None:
+            raise InputRefused("no statistics were collected", hint="give calibration samples")
+        value = self.statistics.value(source)
+        consumers = [matrix(node) for node in nodes if node.op_type in _MATRIX]
+        found = ranges.choose(value, site.format, self.method, self.percentile, consumers)
+        scale = scales.activation_scale(found.low, found.high, site.format, self.carrier)
+        clipped = value.fraction_outside(*scales.representable(scale, site.format))
+        rest = None
+        matrices = [str(node.name) for node in nodes if node.op_type in _MATRIX]
+        if any(self.settings.is_two_term(name) for name in matrices):
+            half = float(scale.scale) / 2
+            rest = scales.activation_scale(-half, half, site.format, self.carrier)
+        return ActivationNumbers(
+            source, found.low, found.high, found.method, scale, site.format, clipped, rest
+        )
+
+    def weights(
+        self,
+        nodes: Sequence[ir.Node],
+        planned: dict[str, str],
+        activation: ActivationNumbers | None,
+    ) -> dict[str, WeightNumbers]:
+        """The numbers of all nodes that multiply one value. Where scales are split, they share the
+        common one: compilers merge products of one activation (query, key, value) if their scale is
+        the same; and GPTQ solves them together."""
+        scale = activation and activation.scale
+        read = [self._read(node, self.rules[planned[str(node.name)]], scale) for node in nodes]
+        live = [one.scale.scale[one.live] for one in read if one.split]
+        common = scales.common_scale(live, self.carrier)
+        effective, ratios = [], []
+        for one in read:
+            ratio = None
+            if one.split:
+                part = scales.ratio(one.scale, common, one.live, self.carrier)
+                one = one._replace(scale=part._replace(scale=common.scale * part.scale))
+                ratio = part.scale
+            effective.append(one)
+            ratios.append(ratio)
+        source = activation.source if activation else _source(nodes)
+        codes = self._codes(effective, self._value(source))
+        numbers = {}
+        for one, found, ratio in zip(effective, codes, ratios, strict=True):
+            own = _laid_out(one)
+            alone = common._replace(zero_point=np.zeros((), own.zero_point.dtype))
+            numbers[str(one.node.name)] = WeightNumbers(
+                one.name, found, one.format, one.axis, one.format.block_size, own,
+                own if ratio is None else alone, ratio, self._bias(one, found, activation), scale,
+            )  # fmt: skip
+        return numbers
+
+    def _value(self, source: str | None) -> ValueStatistics | None:
+        return self.statistics.values.get(source or "") if self.statistics else None
+
+    def _read(self, node: ir.Node, rules: PlacementRules, activation: Scale | None) -> _Read:
+        constant = node.inputs[1]
+        assert constant is not None
+        fmt, own = rules.weight_of(node.op_type), operands.bias(node)
+        numbers = _held(operands.weight(node), self.carrier)
+        axis = operands.channel_axis(node) if fmt.granularity == "channel" else None
+        if fmt.granularity == "block":
+            axis = operands.summed_axis(node)
+            fmt = replace(fmt, block_size=fitting_block(node, rules, self.settings.block_size))
+        movable = own is not None or not operands.has_bias(node)
+        split = fmt.granularity == "channel" and node.op_type in rules.split_scale and movable
+        floor: np.ndarray | float = 0.0
+        if activation is not None and node.op_type in rules.integer_bias:
+            floor = scales.floor_for_bias(own, activation)
+        # the parts of a split scale are rounded to the carrier, not their product
+        carrier = np.dtype(np.float32) if split else self.carrier
+        given = _Read(node, str(constant.name), numbers, fmt, rules, axis, split, own)
+        by_columns = given.by_columns if fmt.granularity == "block" else numbers
+        with located(f"weight {constant.name!r}"):
+            scale = scales.weight_scale(
+                by_columns, axis, fmt, carrier, floor, search=self._search(fmt)
+            )
+        return given._replace(scale=scale)
+
+    def _search(self, fmt: NumberFormat) -> scales.Search:
+        if self.settings.weights == "auto":
+            return "mse" if fmt.granularity == "block" else "absmax"
+        return "absmax" if self.settings.weights == "rtn" else "mse"
+
+    def _codes(self, read: Sequence[_Read], value: ValueStatistics | None) -> list[np.ndarray]:
+        """Codes in the nodes' layout; those of a weight that several nodes share once."""
+        keys = [(one.name, one.axis, one.scale.scale.tobytes(), one.format.dtype) for one in read]
+        moments = value.moments.matrix() if value is not None and value.moments else None
+        wanted = self.settings.weights in ("auto", "gptq") and moments is not None
+        solvable = [
+            (key, one)
+            for key, one in zip(keys, read, strict=True)
+            if one.is_matrix and key not in self._solved and wanted
+        ]
+        if solvable and moments is not None:
+            solved = gptq(
+                [one.by_columns for _, one in solvable], moments, solvable[0][1].format,
+                self.carrier, scales=[one.scale for _, one in solvable],
+            )  # fmt: skip
+            for (key, one), found in zip(solvable, solved, strict=True):
+                self._solved[key] = _as_read(found.codes, one.node)
+        for key, one in zip(keys, read, strict=True):
+            if key not in self._solved:
+                self._solved[key] = self._rounded(one)
+        return [self._solved[key] for key in keys]
+
+    def _rounded(self, one: _Read) -> np.ndarray:
+        if not one.is_matrix:
+            return scales.quantize(one.numbers, one.scale, one.format, one.axis)
+        if self.settings.weights == "hqq":
+            return _as_read(hqq(one.by_columns, one.format, self.carrier).codes, one.node)
+        found = round_to_nearest(one.by_columns, one.format, self.carrier, scale=one.scale)
+        return _as_read(found.codes, one.node)
+
+    def _bias(
+        self, one: _Read, codes: np.ndarray, activation: ActivationNumbers | None
+    ) -> np.ndarray | None:
+        """The node's own bias, corrected for the mean error of its quantized product."""
+        value = self._value(activation.source) if activation else None
+        if value is None or value.rows is None or not one.is_matrix or activation is None:
+            return one.bias
+        takes_one = one.bias is not None or one.rules.free_bias
+        if not self.settings.bias_correction or not takes_one or operands.loose_bias(one.node):
+            return one.bias
+        rows = value.rows.data
+        held = scales.dequantize(
+            scales.quantize(rows, activation.scale, activation.format),
+            activation.scale, fmt=activation.format,
+        )  # fmt: skip
+        by_columns = codes if operands.summed_axis(one.node) == 0 else codes.T
+        w_hat = scales.dequantize(by_columns, one.scale, 1, fmt=one.format)
+        found = bias.correction(rows, one.by_columns, held, w_hat)
+        corrected: np.ndarray = found if one.bias is None else one.bias + found
+        return corrected
+
+
+def _source(nodes: Sequence[ir.Node]) -> str | None:
+    value = nodes[0].inputs[0] if nodes else None
+    return None if value is None else str(operands.uncast(value).name)
+
+
+def _laid_out(one: _Read) -> Scale:
+    """The scale in the node's layout: blocks are found along the first axis."""
+    if one.format.granularity != "block" or operands.summed_axis(one.node) == 0:
+        return one.scale
+    turned = one.scale.zero_point.T if one.scale.zero_point.ndim else one.scale.zero_point
+    return one.scale._replace(scale=one.scale.scale.T, zero_point=turned)
+
+
+def _as_read(codes: np.ndarray, node: ir.Node) -> np.ndarray:
+    return codes if operands.summed_axis(node) == 0 else np.ascontiguousarray(codes.T)
+
+
+def _held(numbers: np.ndarray, carrier: np.dtype) -> np.ndarray:
+    """As the cast leaves a weight: rounded, or in FP32 where it is beyond the carrier's range."""
+    largest = float(ml_dtypes.finfo(carrier).max)  # type: ignore[no-untyped-call]
+    if np.abs(numbers).max(initial=0.0) > largest:
+        return numbers.astype(np.float32)
+    return numbers.astype(carrier).astype(np.float32)

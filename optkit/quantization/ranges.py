@@ -1,0 +1,254 @@
+"""Which range of a value its codes should span: pure maths over `ValueStatistics`.
+
+minmax      the extremes: nothing is clipped
+percentile  the narrowest bins that keep p % of the elements
+entropy     least KL(P ‖ Q) between the clipped distribution P and Q, P as its codes tell it
+            (Migacz, "8-bit inference with TensorRT", GTC 2017)
+mse         least E[(x - q(x))²] over the histogram (Sung et al. 2015, arXiv:1511.06488; Banner et
+            al. 2019, arXiv:1810.05723, minimise the same in closed form)
+auto        of these the one with the least error where it counts, in the products that read the
+            value: Σ ‖(q(x) - x) w‖² over a sample of rows x and the weights w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from optkit.errors import OptkitError
+from optkit.precision import NumberFormat
+from optkit.quantization.formats import nearest
+from optkit.quantization.scales import activation_scale
+from optkit.statistics import ValueStatistics, edges
+
+Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
+
+BINS = 2048  # equal ones on each side of zero, for entropy: 16 per level of 8 bits
+_FEW = 0.01  # share of elements that may be outliers
+_STEP = 16  # of them between two candidates
+_LEVELS = 128  # bins that the narrowest candidate keeps: one per level
+_SMOOTH = 1e-4  # share of a uniform distribution mixed in: no bin has probability zero
+_SPLIT = 4  # points that stand for the elements of a bin
+_COLUMNS = 1024  # of weights that judge a range; more are thinned out evenly
+
+
+class Range(NamedTuple):
+    """[low, high], finite, low ≤ high, not yet widened to hold zero.
+
+    `method`: the observer that found it. `error`: noise power over signal power, of the products
+    where rows and consumers are known, else of the histogram; 0 where the signal is zero.
+    """
+
+    low: float
+    high: float
+    method: str
+    error: float
+
+
+def choose(
+    value: ValueStatistics,
+    fmt: NumberFormat,
+    method: Method,
+    percentile: float = 99.99,
+    consumers: Sequence[np.ndarray] = (),
+) -> Range:
+    """The range of a value in codes of `fmt`.
+
+    `consumers`: the weights [K, N] that its channels are multiplied by (a convolution's kernel as
+    [C, N · kh · kw]: each tap of it is a product). They judge the error, and for "auto" the choice;
+    without them, or without rows in the statistics, the histogram judges.
+    Raises OptkitError for a value that is unbounded.
+    """
+    if value.unbounded is not None:
+        raise OptkitError(f"no range can be made of it: {value.unbounded}", where="range")
+    judge = _Judge(value, fmt, consumers)
+    if value.low == value.high or method == "minmax":
+        return judge.range(value.low, value.high, "minmax")
+    if method != "auto":
+        return judge.range(*_SEARCHES[method](value, fmt, percentile), method)
+    if not judge.sees_products:
+        return judge.range(*mse(value, fmt, percentile), "mse")
+    found = [judge.range(value.low, value.high, "minmax")]
+    found += [judge.range(*search(value, fmt, percentile), m) for m, search in _SEARCHES.items()]
+    return min(found, key=lambda candidate: candidate.error)
+
+
+def percentile_range(
+    value: ValueStatistics, fmt: NumberFormat, percentile: float
+) -> tuple[float, float]:
+    """The narrowest bin edges that keep `percentile` % of the elements, half of the rest cut from
+    each tail (at most one bin, 1/128, wider than exact)."""
+    if percentile >= 100:
+        return value.low, value.high
+    tail = value.count * (100 - percentile) / 200
+    below = np.cumsum(value.counts)  # elements up to and with this bin
+    lower, upper = edges(value.bins)
+    first = int(np.searchsorted(below, tail, side="right"))
+    last = int(np.searchsorted(below, value.count - tail, side="left"))
+    return max(value.low, float(lower[first])), min(value.high, float(upper[last]))
+
+
+def mse(value: ValueStatistics, fmt: NumberFormat, percentile: float) -> tuple[float, float]:
+    """The least expected squared error: both ends shrunk together, then each by itself."""
+    coarse, fine = _points(value, 1), _points(value, _SPLIT)
+    low, high = min(value.low, 0.0), max(value.high, 0.0)
+    ends = np.array([low, high])
+    shrink = 0.5 ** np.linspace(0, 8, 49)
+    kept = _least(coarse, fmt, [ends * f for f in shrink])
+    near = 0.5 ** np.linspace(-1 / 6, 1 / 6, 13)
+    kept = _least(fine, fmt, [_within(kept * f, ends) for f in near] + [ends])
+    if not fmt.symmetric and low < 0 < high:
+        for turn in range(4):
+            side = np.array([turn % 2 == 0, turn % 2 == 1])
+            tried = [np.where(side, _within(kept * f, ends), kept) for f in _AROUND]
+            kept = _least(fine, fmt, [kept, *tried])
+    return float(kept[0]), float(kept[1])
+
+
+def entropy(value: ValueStatistics, fmt: NumberFormat, percentile: float) -> tuple[float, float]:
+    """The least Kullback-Leibler divergence among ranges that keep 128, 144, … 2,048 of 2,048 bins
+    on the wider side of zero. Where the narrowest wins and cuts off few elements, its bins are cut
+    anew: a few outliers do not decide how finely the rest is seen."""
+    low, high = min(value.low, 0.0), max(value.high, 0.0)
+    while True:
+        found = list(divergences(value, fmt, low, high))
+        kept, (below, above), _ = min(found, key=lambda candidate: candidate[2])
+        low, high = max(low, below), min(high, above)
+        if kept > _LEVELS or value.fraction_outside(low, high) > _FEW:
+            return low, high
+
+
+def divergences(
+    value: ValueStatistics, fmt: NumberFormat, low: float, high: float
+) -> Iterator[tuple[int, tuple[float, float], float]]:
+    """(bins kept, range, divergence in nats) of each candidate within [low, high]."""
+    width = max(-low, high) / BINS
+    negative, positive = round(-low / width), round(high / width)  # the sides' shares of bins
+    counts, below, above = _linear(value, width, negative, positive)
+    centres = (np.arange(-negative, positive) + 0.5) * width
+    for kept in range(_LEVELS, BINS + 1, _STEP):
+        cut_low, cut_high = round(negative * kept / BINS), round(positive * kept / BINS)
+        left, right = negative - cut_low, negative + cut_high
+        p = counts[left:right].copy()
+        q = _as_told(p, centres[left:right], -cut_low * width, cut_high * width, fmt)
+        p[0] += below + counts[:left].sum()
+        p[-1] += above + counts[right:].sum()
+        yield kept, (-cut_low * width, cut_high * width), _divergence(p, q)
+
+
+def fake_quantized(x: np.ndarray, low: float, high: float, fmt: NumberFormat) -> np.ndarray:
+    """What x becomes through codes of `fmt` that span [low, high]; x's shape."""
+    scale = activation_scale(low, high, fmt, np.float32)
+    step = float(scale.scale)
+    through: np.ndarray = nearest(x / step, fmt, float(scale.zero_point)) * step
+    return through
+
+
+_SEARCHES = {"percentile": percentile_range, "entropy": entropy, "mse": mse}
+_AROUND = 0.5 ** np.concatenate([np.linspace(0, 4, 25), np.linspace(-0.5, 0.3, 13)])
+
+
+class _Judge:
+    """The error of a range: in the products where they can be formed, else in the histogram."""
+
+    def __init__(
+        self, value: ValueStatistics, fmt: NumberFormat, consumers: Sequence[np.ndarray]
+    ) -> None:
+        self._fmt = fmt
+        self._value = value
+        self._points: _Points | None = None
+        self.sees_products = bool(consumers) and value.rows is not None and value.rows.data.size > 0
+        if self.sees_products and value.rows is not None:
+            self._rows = value.rows.data
+            self._weights = _thinned(consumers)
+            self._signal = float(np.square(self._rows @ self._weights, dtype=np.float64).sum())
+
+    def range(self, low: float, high: float, method: str) -> Range:
+        return Range(low, high, method, self._error(low, high))
+
+    def _error(self, low: float, high: float) -> float:
+        if self.sees_products:
+            noise = fake_quantized(self._rows, low, high, self._fmt) - self._rows
+            power = float(np.square(noise @ self._weights, dtype=np.float64).sum())
+            return power / self._signal if self._signal else 0.0
+        if self._points is None:
+            self._points = _points(self._value, _SPLIT)
+        signal = float(self._points.weight @ self._points.x**2)
+        return _squared_error(self._points, self._fmt, low, high) / signal if signal else 0.0
+
+
+class _Points(NamedTuple):
+    """A histogram as points x with weights (numbers of elements)."""
+
+    x: np.ndarray
+    weight: np.ndarray
+
+
+def _points(value: ValueStatistics, split: int) -> _Points:
+    """Each bin as `split` points spread evenly in it."""
+    lower, upper = edges(value.bins)
+    lower, upper = np.maximum(lower, value.low), np.minimum(upper, value.high)
+    share = (np.arange(split) + 0.5) / split
+    x = lower[:, None] + (upper - lower)[:, None] * share
+    return _Points(x.reshape(-1), np.repeat(value.counts / split, split))
+
+
+def _squared_error(points: _Points, fmt: NumberFormat, low: float, high: float) -> float:
+    noise = fake_quantized(points.x, low, high, fmt) - points.x
+    return float(np.sum(points.weight * noise**2))  # a BLAS dot would wake its threads
+
+
+def _least(points: _Points, fmt: NumberFormat, candidates: Sequence[np.ndarray]) -> np.ndarray:
+    return min(candidates, key=lambda ends: _squared_error(points, fmt, *ends.tolist()))
+
+
+def _within(ends: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    clipped: np.ndarray = np.clip(ends, limits[0], limits[1])
+    return clipped
+
+
+def _linear(
+    value: ValueStatistics, width: float, negative: int, positive: int
+) -> tuple[np.ndarray, float, float]:
+    """Counts [negative + positive] in bins of equal width around zero, and those below and above.
+
+    The elements of one of the histogram's own bins are spread over it evenly.
+    """
+    lower, upper = edges(value.bins)
+    lower, upper = np.maximum(lower, value.low), np.minimum(upper, value.high)
+    at = np.stack([lower, upper], axis=1).reshape(-1)
+    total = np.cumsum(value.counts)
+    known = np.stack([total - value.counts, total], axis=1).reshape(-1)
+    borders = np.arange(-negative, positive + 1) * width
+    reached = np.interp(borders, at, known)
+    return np.diff(reached), float(reached[0]), float(value.count - reached[-1])
+
+
+def _as_told(
+    counts: np.ndarray, centres: np.ndarray, low: float, high: float, fmt: NumberFormat
+) -> np.ndarray:
+    """The distribution as codes tell it: bins of one code share its elements evenly among those of
+    them that hold any."""
+    codes = fake_quantized(centres, low, high, fmt)
+    starts = np.flatnonzero(np.diff(codes, prepend=np.nan))
+    held = counts > 0
+    total, bins = np.add.reduceat(counts, starts), np.add.reduceat(held.astype(np.int64), starts)
+    sizes = np.diff(starts, append=len(counts))
+    told: np.ndarray = np.repeat(total / np.maximum(bins, 1), sizes) * held
+    return told
+
+
+def _divergence(p: np.ndarray, q: np.ndarray) -> float:
+    if not q.sum():
+        return np.inf
+    p, q = ((1 - _SMOOTH) * d / d.sum() + _SMOOTH / d.size for d in (p, q))
+    return float(p @ np.log(p / q))
+
+
+def _thinned(consumers: Sequence[np.ndarray]) -> np.ndarray:
+    """Columns of all weights side by side, float32 [K, at most about `_COLUMNS`]."""
+    columns = sum(w.shape[1] for w in consumers)
+    step = -(-columns // _COLUMNS)
+    return np.concatenate([np.asarray(w[:, ::step], np.float32) for w in consumers], axis=1)

@@ -1,0 +1,44 @@
+"""Statistics: what calibration learned about each tapped value. One safetensors file, mergeable.
+
+bins     histograms whose edges depend on no data
+sums     sums that do not depend on the order of their terms
+values   one value: extremes, histogram, numbers per channel, rows, moments
+dataset  all values of a model, with the identity of the data; merging
+file     the file
+"""
+
+from optkit.statistics.bins import BINS, count_bins, edges
+from optkit.statistics.dataset import FEW_SAMPLES, Statistics, data_digest, merge
+from optkit.statistics.file import load, save
+from optkit.statistics.values import (
+    CHUNK,
+    ROWS,
+    Channels,
+    Moments,
+    Rows,
+    Tap,
+    ValueStatistics,
+    Verdict,
+    merged_taps,
+)
+
+__all__ = [
+    "BINS",
+    "CHUNK",
+    "FEW_SAMPLES",
+    "ROWS",
+    "Channels",
+    "Moments",
+    "Rows",
+    "Statistics",
+    "Tap",
+    "ValueStatistics",
+    "Verdict",
+    "count_bins",
+    "data_digest",
+    "edges",
+    "load",
+    "merge",
+    "merged_taps",
+    "save",
+]

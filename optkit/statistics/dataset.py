@@ -1,0 +1,105 @@
+"""All tapped values of a model over one set of samples, and the merging of two such sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from optkit.errors import InputRefused
+from optkit.statistics.values import ValueStatistics
+
+FEW_SAMPLES = 32  # fewer than this and `warnings` says so
+HALF_LARGEST = 65504.0  # what FP16 carries
+_SMALLEST = float(np.finfo(np.float32).smallest_normal)
+
+_DIGEST_SPACE = 1 << 256
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """All tapped values by name, with the identity of the data they come from.
+
+    `data` is the sum of the samples' sha256 digests modulo 2**256, in hex: it names the multiset of
+    samples and, like the counts, is the same however the samples were ordered or split.
+    """
+
+    values: Mapping[str, ValueStatistics]
+    samples: int
+    data: str
+    versions: Mapping[str, str] = field(default_factory=dict)  # tool -> version that ran the model
+
+    def value(self, name: str) -> ValueStatistics:
+        """One value's. Raises InputRefused for one that was not observed."""
+        if name not in self.values:
+            raise InputRefused(
+                "no statistics were collected for this value",
+                where=f"tensor {name!r}",
+                hint="calibrate the same fused graph that is quantized",
+            )
+        return self.values[name]
+
+    def scaled(self, factors: Mapping[str, np.ndarray]) -> Statistics:
+        """With each value of `factors` divided by its factors [K], see `ValueStatistics.scaled`."""
+        changed = {name: self.value(name).scaled(s) for name, s in factors.items()}
+        return replace(self, values={**self.values, **changed})
+
+    def warnings(self) -> list[str]:
+        """What a reader should know before trusting the ranges."""
+        found = []
+        if self.samples < FEW_SAMPLES:
+            found.append(
+                f"only {self.samples} calibration samples; {FEW_SAMPLES} or more are usual"
+            )
+        for name, value in sorted(self.values.items()):
+            told = _remark(value)
+            if told is not None:
+                found.append(f"tensor {name!r} {told}")
+        return found
+
+
+def data_digest(samples: Iterable[bytes]) -> str:
+    """Combine sha256 digests of samples (32 bytes each) into `Statistics.data`."""
+    return f"{sum(int.from_bytes(d, 'big') for d in samples) % _DIGEST_SPACE:064x}"
+
+
+def merge(a: Statistics, b: Statistics) -> Statistics:
+    """The statistics of both data sets together; the same bits for any order and grouping (means
+    and moments: see `values`).
+
+    Raises InputRefused unless both hold the same values.
+    """
+    if a.values.keys() != b.values.keys():
+        odd = sorted(a.values.keys() ^ b.values.keys())
+        raise InputRefused(
+            f"only one side holds {odd[0]!r}",
+            where="merging statistics",
+            hint="both shards must be calibrated on the same graph",
+        )
+    return Statistics(
+        values={name: a.values[name].merged(b.values[name]) for name in sorted(a.values)},
+        samples=a.samples + b.samples,
+        data=data_digest((bytes.fromhex(a.data), bytes.fromhex(b.data))),
+        versions={
+            tool: _join(a.versions.get(tool), b.versions.get(tool))
+            for tool in sorted(a.versions.keys() | b.versions.keys())
+        },
+    )
+
+
+def _remark(value: ValueStatistics) -> str | None:
+    if value.unbounded is not None:
+        return f"has no range: {value.unbounded}"
+    largest = max(abs(value.low), abs(value.high))
+    if value.low == value.high:
+        return f"is constant ({value.low:g}) over all samples"
+    if largest < _SMALLEST:
+        return f"holds only denormal numbers (up to {largest:g}): its codes are zero"
+    if largest > HALF_LARGEST:
+        return f"reaches {largest:g}: FP16 carries {HALF_LARGEST:g}"
+    return None
+
+
+def _join(a: str | None, b: str | None) -> str:
+    return ", ".join(sorted({v for joined in (a, b) if joined for v in joined.split(", ")}))

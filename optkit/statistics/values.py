@@ -1,0 +1,247 @@
+"""What calibration keeps of one value, and how two such records become one.
+
+Always its extremes and a histogram; where a `Tap` asks for it, numbers per channel of the axis that
+weights sum over (K channels), a sample of rows x [n, K], and the second moments E[xᵀx] [K, K].
+
+Extremes, counts and rows do not depend on how samples were split, ordered or batched. Means and
+moments are exact sums of float32 sums over what ran together, which never reaches over a border of
+`CHUNK` samples: shards cut at such borders, in batches that divide it, merge to the bits of one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from optkit.errors import OptkitError
+from optkit.statistics.bins import add_bins, by_value, count_codes, edges
+from optkit.statistics.sums import unpacked
+
+ROWS = 512  # rows that a sample holds at most
+CHUNK = 32  # samples whose products are summed in float32
+
+
+@dataclass(frozen=True)
+class Tap:
+    """What to keep of the value `name`.
+
+    `channel_axis`: the axis that weights sum over (-1 for MatMul and Gemm, 1 for Conv); None: no
+    numbers per channel, and then neither rows nor moments.
+    """
+
+    name: str
+    channel_axis: int | None = None
+    rows: bool = False
+    moments: bool = False
+
+    def __post_init__(self) -> None:
+        if self.channel_axis is None and (self.rows or self.moments):
+            raise OptkitError("rows and moments need a channel axis", where=f"tap {self.name!r}")
+
+
+def merged_taps(taps: Iterable[Tap]) -> list[Tap]:
+    """One tap per value, which keeps all that was asked for.
+
+    Raises OptkitError where two ask for channels of different axes.
+    """
+    found: dict[str, Tap] = {}
+    for tap in taps:
+        known = found.get(tap.name, tap)
+        axes = {t.channel_axis for t in (known, tap)} - {None}
+        if len(axes) > 1:
+            raise OptkitError(f"axes {sorted(map(str, axes))} asked for", where=f"tap {tap.name!r}")
+        found[tap.name] = Tap(
+            tap.name, next(iter(axes), None), known.rows or tap.rows, known.moments or tap.moments
+        )
+    return list(found.values())
+
+
+class Verdict(NamedTuple):
+    """Why a value has no range: what was met first, in which sample."""
+
+    sample: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} in sample {self.sample}"
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """Extremes (float32 [K]) and sums (two float64 [K], see `sums`) of `count` rows per channel."""
+
+    low: np.ndarray
+    high: np.ndarray
+    sums: tuple[np.ndarray, np.ndarray]
+    count: int
+
+    @property
+    def mean(self) -> np.ndarray:
+        """float64 [K]."""
+        mean: np.ndarray = (self.sums[0] + self.sums[1]) / max(self.count, 1)
+        return mean
+
+    @property
+    def absmax(self) -> np.ndarray:
+        """Largest magnitude, float32 [K]; 0 where nothing was seen."""
+        largest: np.ndarray = np.maximum(np.maximum(-self.low, self.high), np.float32(0))
+        return largest
+
+    def scaled(self, s: np.ndarray) -> Channels:
+        low, high = (np.asarray(a / s, np.float32) for a in (self.low, self.high))
+        return Channels(low, high, (self.sums[0] / s, self.sums[1] / s), self.count)
+
+    def merged(self, other: Channels) -> Channels:
+        sums = (self.sums[0] + other.sums[0], self.sums[1] + other.sums[1])
+        return Channels(
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            sums,
+            self.count + other.count,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows with the smallest hashes (uint64 [n], rising; each once) and their numbers (float32
+    [n, K]): a uniform sample without replacement of all rows (bottom-k sketch, Cohen and Kelley,
+    "Summarizing data using bottom-k sketches", PODC 2007). A hash is that of the sample's digest
+    and the row's index in the sample, so the choice depends on no number in the row."""
+
+    hashes: np.ndarray
+    data: np.ndarray
+
+    def scaled(self, s: np.ndarray) -> Rows:
+        return Rows(self.hashes, np.asarray(self.data / s, np.float32))
+
+    def merged(self, other: Rows) -> Rows:
+        hashes, first = np.unique(np.concatenate([self.hashes, other.hashes]), return_index=True)
+        data = np.concatenate([self.data, other.data])
+        return Rows(hashes[:ROWS], data[first[:ROWS]])
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Σ xᵀx over `count` rows, packed (see `sums.add_symmetric`): `total` float64 [K, K] and
+    `diagonal` float64 [K]. The arrays may be mapped from a file."""
+
+    total: np.ndarray
+    diagonal: np.ndarray
+    count: int
+
+    def matrix(self) -> np.ndarray:
+        """E[xᵀx], float64 [K, K], symmetric. Computed anew at each call."""
+        return unpacked(self.total, self.diagonal) / max(self.count, 1)
+
+    def mean_square(self) -> np.ndarray:
+        """E[x²] per channel, float64 [K]: the diagonal of `matrix`."""
+        squares: np.ndarray = (np.diagonal(self.total) + self.diagonal) / max(self.count, 1)
+        return squares
+
+    def scaled(self, s: np.ndarray) -> Moments:
+        return Moments(self.total / np.outer(s, s), self.diagonal / s**2, self.count)
+
+    def merged(self, other: Moments) -> Moments:
+        return Moments(
+            self.total + other.total, self.diagonal + other.diagonal, self.count + other.count
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ValueStatistics:
+    """One value over all samples: extremes (exact, float32) and a sparse histogram, and what its
+    tap asked for besides.
+
+    `bins` are ordinals in rising order (uint16 [k]), `counts` theirs (int64 [k], all > 0).
+    `excluded`: elements that are no data (fills of a mask, the infinities they make); they are in
+    none of the other numbers (per channel, in rows and moments they count as zero).
+    A value with a `verdict` holds nothing else; the extremes of no elements are inf and -inf.
+    """
+
+    low: float
+    high: float
+    bins: np.ndarray
+    counts: np.ndarray
+    channels: Channels | None = None
+    rows: Rows | None = None
+    moments: Moments | None = None
+    excluded: int = 0
+    verdict: Verdict | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of elements seen."""
+        return int(self.counts.sum())
+
+    @property
+    def unbounded(self) -> str | None:
+        """Why no range may be made of it; None where one may."""
+        if self.verdict is not None:
+            return str(self.verdict)
+        if self.bins.size:
+            return None
+        return "nothing but fills of a mask" if self.excluded else "no elements"
+
+    def fraction_outside(self, low: float, high: float) -> float:
+        """Share of elements whose whole bin lies outside [low, high]: what clipping there cuts."""
+        lower, upper = edges(self.bins)
+        outside = (np.maximum(lower, self.low) > high) | (np.minimum(upper, self.high) < low)
+        return int(self.counts[outside].sum()) / max(self.count, 1)
+
+    def scaled(self, s: np.ndarray) -> Self:
+        """The statistics of x / s; `s` [K] > 0, one number per channel.
+
+        Numbers per channel, rows, moments and extremes are exact up to rounding. The histogram is
+        that of the scaled rows, as if all elements were like those of the sample.
+        Raises OptkitError without channels and rows. An unbounded value stays as it is.
+        """
+        if self.unbounded is not None:
+            return self
+        if self.channels is None or self.rows is None:
+            raise OptkitError("only a value with channels and rows can be scaled")
+        channels, rows = self.channels.scaled(s), self.rows.scaled(s)
+        low, high = float(channels.low.min()), float(channels.high.max())
+        bins, counts = _spread(rows.data, low, high, self.count)
+        moments = None if self.moments is None else self.moments.scaled(s)
+        return replace(
+            self, low=low, high=high, bins=bins, counts=counts,
+            channels=channels, rows=rows, moments=moments,
+        )  # fmt: skip
+
+    def merged(self, other: Self) -> Self:
+        """Both together. Extras that one side lacks are dropped."""
+        verdicts = [side.verdict for side in (self, other) if side.verdict is not None]
+        if verdicts:
+            return type(self)(*NOTHING, verdict=min(verdicts))
+        for side, rest in ((self, other), (other, self)):
+            if not side.bins.size and not side.excluded:
+                return rest
+        bins, counts = add_bins(self.bins, self.counts, other.bins, other.counts)
+        return type(self)(
+            min(self.low, other.low),
+            max(self.high, other.high),
+            bins,
+            counts,
+            self.channels.merged(other.channels) if self.channels and other.channels else None,
+            self.rows.merged(other.rows) if self.rows and other.rows else None,
+            self.moments.merged(other.moments) if self.moments and other.moments else None,
+            self.excluded + other.excluded,
+        )
+
+
+NOTHING = (np.inf, -np.inf, np.empty(0, np.uint16), np.empty(0, np.int64))
+"""Extremes, bins and counts of no elements at all: merging with it changes nothing."""
+
+
+def _spread(sample: np.ndarray, low: float, high: float, count: int) -> tuple[np.ndarray, ...]:
+    """The histogram of a sample, its counts raised to `count` elements, the extremes among them."""
+    ends = count_codes(np.array([low, high], np.float32))
+    found = count_codes(np.clip(sample, low, high))
+    total = np.cumsum(found) * (count / max(sample.size, 1))
+    raised = np.diff(np.rint(total), prepend=0).astype(np.int64)  # of the sums: no mass is lost
+    raised = np.maximum(raised, np.minimum(found + ends, 1))
+    codes = np.flatnonzero(raised)
+    return by_value(codes, raised[codes])

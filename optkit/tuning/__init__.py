@@ -1,0 +1,151 @@
+"""Tuning: the fastest assignment of precisions to layers inside a budget.
+
+    build in the first precision ─→ survey: layers, what each costs alone ─→ search ─→ front
+    front, down from its accurate end, judged on fresh samples ─→ winner: a recipe and its build
+
+Every trial is a pipeline run over the store, and the next trial follows from the outcomes so far:
+running the same command again goes on where it ended, and ends as if it had never been killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from optkit import pipeline
+from optkit.errors import InputRefused, UsageError
+from optkit.execute.runner import Runner
+from optkit.pipeline import BUILD, Build, Job
+from optkit.pipeline.findings import Judged
+from optkit.tuning.memory import Memory
+from optkit.tuning.placement import placements_of
+from optkit.tuning.quiet import Quiet
+from optkit.tuning.search import Search
+from optkit.tuning.space import Budget, Candidate, Outcome, Trial, front
+from optkit.tuning.survey import Survey, survey
+from optkit.tuning.trials import Trials, measured_row
+from optkit.tuning.verify import Verified, verify
+
+__all__ = ["TRIALS", "Budget", "Trial", "Tuned", "Wish", "tune"]
+
+TRIALS = 24
+
+Judge = Callable[[Build], Judged]
+"""All figures of a finished build, gates judged."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to search for. `precisions`: the quantized ones that layers may have; `seconds`: when to
+    stop searching (what is best then is verified and built)."""
+
+    budget: Budget
+    precisions: tuple[str, ...] = ("int8",)
+    trials: int = TRIALS
+    seconds: float | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search came to. `job` builds the best there is; `winner` None: nothing quantized keeps
+    the budget. `verified`: what was judged on fresh samples, the most accurate first."""
+
+    wish: Wish
+    job: Job
+    chosen: Trial
+    winner: Verified | None
+    verified: tuple[Verified, ...]
+    survey: Survey
+    search: Search
+    trials: Trials
+
+    @property
+    def front(self) -> list[Trial]:
+        """What no other trial beats in noise, latency and size at once, fastest first."""
+        return front(self.search.trials)
+
+
+def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
+    """Search for the fastest assignment of `job`'s model inside the budget, which stands in the
+    job's gates too, and judge the front on samples that the search has not seen.
+
+    Raises what building raises, and UsageError for a budget without a limit. A candidate that
+    cannot be built is a failed trial and nothing else.
+    """
+    started = time.monotonic()
+    if wish.budget == Budget():
+        raise UsageError("there is no budget to keep", where=job.recipe.name, hint=_LIMITS)
+    made = pipeline.run(replace(job, precision=wish.precisions[0]), runner, pipeline.BENCH)
+    found = survey(made, wish.precisions, runner)
+    quiet = Quiet(runner.listener)
+    trials = _trials(made, found, wish, replace(runner, listener=quiet))
+    memory = Memory.of(made, trials.space, trials.placements, runner.store)
+    search = Search(trials.space, wish.budget, wish.seed)
+
+    def evaluate(candidate: Candidate) -> Outcome:
+        quiet.begins(f"trial {len(search.trials) + 1} of {wish.trials}")
+        return trials(candidate)
+
+    def after(done: Search) -> None:
+        memory.keep(done.trials[-1])
+        quiet.told(_progress(done, wish))
+
+    def late() -> bool:
+        return wish.seconds is not None and time.monotonic() - started > wish.seconds
+
+    known = dict(memory.outcomes)
+    search.run(evaluate, limit=wish.trials, memory=known, stop=late, after=after)
+
+    def judged(trial: Trial) -> Judged:
+        quiet.begins(f"judge {told(trial.outcome)} on fresh samples")
+        finished = judge(pipeline.run(trials.as_job(trial.candidate), trials.runner, BUILD))
+        verdict = finished.findings.verdict
+        quiet.told(f"{told(trial.outcome)} on fresh samples: {verdict and verdict.verdict}")
+        return finished
+
+    winner, seen = verify(search.trials, trials.space, wish.budget, judged)
+    chosen = winner.trial if winner else _fallback(search)
+    job = trials.as_job(chosen.candidate)
+    return Tuned(wish, job, chosen, winner, tuple(seen), found, search, trials)
+
+
+def told(outcome: Outcome) -> str:
+    """An outcome in a few words."""
+    if outcome.failed:
+        return f"failed: {outcome.failed}"
+    sqnr = "equal" if outcome.sqnr_db is None else f"{outcome.sqnr_db:.1f} dB"
+    return f"{sqnr}, {outcome.latency_ms:.4g} ms, {outcome.bytes / 2**20:.2f} MiB"
+
+
+def _trials(made: Build, found: Survey, wish: Wish, runner: Runner) -> Trials:
+    variants = placements_of(made, found.ops)
+    space = replace(found.space, placements=("default", *variants))
+    baseline_ms = measured_row(made)["baseline"]["p50_ms"] if made.measured else 1.0
+    return Trials(made.job, space, wish.precisions, runner, variants, baseline_ms)
+
+
+def _fallback(search: Search) -> Trial:
+    """The best there is where no quantized candidate is kept: where fresh samples refused those
+    inside the other limits, the carrier; where none was inside, the nearest."""
+    carrier = search.space.uniform(search.space.carrier)
+    inside = [t for t in search.trials if search.budget.excess(t.outcome) == 0]
+    own = [t for t in search.trials if t.candidate.options == carrier.options]
+    found = own[0] if inside and own else search.best
+    if found is None:
+        failed = search.trials[0].outcome.failed if search.trials else "no trial was made"
+        raise InputRefused(f"no candidate could be built: {failed}")
+    return found
+
+
+def _progress(search: Search, wish: Wish) -> str:
+    last, leader = search.trials[-1], search.best
+    text = f"trial {len(search.trials)} of {wish.trials}: {told(last.outcome)}"
+    if leader is None:
+        return text
+    inside = "best" if wish.budget.excess(leader.outcome) == 0 else "nearest"
+    return f"{text}; {inside} {told(leader.outcome)}; front of {len(front(search.trials))}"
+
+
+_LIMITS = "give --max-drop (with an evaluation task), --min-sqnr, --max-latency or --max-size"

@@ -1,0 +1,58 @@
+"""What trials found, kept in the store: a search that was killed, or asked for with another budget
+or seed, repeats none of them. Every save replaces the file at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optkit import pipeline
+from optkit.pipeline import Build
+from optkit.store import Store, digest_json
+from optkit.tuning.space import Candidate, Outcome, Space, Trial
+
+_SCHEMA = "optkit.trials/v1"
+
+
+@dataclass
+class Memory:
+    """Outcomes by candidate, of one model, its samples, one target and these tools."""
+
+    store: Store
+    key: str
+    outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, made: Build, space: Space, placements: Mapping[str, Any], store: Store) -> Memory:
+        """What is known of this space. `made`: the model built in the first precision."""
+        entries = {
+            role: made.entries[role].digest
+            for role in ("fused", "calibration", "probe")
+            if role in made.entries
+        }
+        recipe = made.job.recipe.to_json()
+        key = digest_json(
+            {
+                "trials": _SCHEMA,
+                "entries": entries,
+                "settings": [recipe[part] for part in ("quantization", "calibration", "axes")],
+                "target": made.job.target.fingerprint(),
+                "groups": [list(group.nodes) for group in space.groups],
+                "placements": {name: dict(found) for name, found in placements.items()},
+                "versions": pipeline.tool_versions(),
+            }
+        )
+        saved = store.recall(key) or {}
+        rows = saved.get("trials", []) if saved.get("schema") == _SCHEMA else []
+        trials = [Trial.from_json(row) for row in rows]
+        return cls(store, key, {trial.candidate: trial.outcome for trial in trials})
+
+    def keep(self, trial: Trial) -> None:
+        """Save it with all others, atomically."""
+        if self.outcomes.get(trial.candidate) == trial.outcome:
+            return
+        self.outcomes[trial.candidate] = trial.outcome
+        rows = [Trial(c, o).to_json() for c, o in self.outcomes.items()]
+        self.store.remember(self.key, {"schema": _SCHEMA, "trials": rows})

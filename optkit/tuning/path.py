@@ -1,0 +1,64 @@
+"""From everything quantized to nothing quantized, the most harmful first.
+
+Noise and gain of a candidate are taken as the sums over its groups. Then the best sequence of
+candidates is that of a linear knapsack: of every group only the options on the convex hull of
+(gain, noise) are worth having, and among all steps from one to the next more accurate one, that
+with the largest ratio
+
+    noise removed / gain given up
+
+comes first (Dantzig 1957; Sinha and Zoltners, The multiple-choice knapsack problem, 1979).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+
+from optkit.tuning.space import Candidate, Group, Option, Space
+
+
+def noise(space: Space, candidate: Candidate) -> float:
+    """Estimated noise of a candidate: the sum over its groups."""
+    return sum(space.option(i, name).noise for i, name in enumerate(candidate.options))
+
+
+def gain(space: Space, candidate: Candidate) -> float:
+    """Estimated gain of a candidate over the carrier: the sum over its groups."""
+    return sum(space.option(i, name).gain for i, name in enumerate(candidate.options))
+
+
+def path(space: Space) -> list[Candidate]:
+    """The candidates from the fastest to the carrier; each step changes one group."""
+    ladders = [hull(group, space.carrier) for group in space.groups]
+    start = Candidate(tuple(ladder[0].name for ladder in ladders))
+    steps = [
+        (-_ratio(before, after), index, rung, after.name)
+        for index, ladder in enumerate(ladders)
+        for rung, (before, after) in enumerate(pairwise(ladder))
+    ]
+    found = [start]
+    for _, index, _, name in sorted(steps):
+        found.append(found[-1].having({index: name}))
+    return found
+
+
+def hull(group: Group, carrier: str) -> list[Option]:
+    """The options worth having, the fastest first, the carrier last."""
+    last = Option(carrier, 0.0, 0.0)
+    ordered = sorted(group.options, key=lambda o: (-o.gain, o.noise))
+    found: list[Option] = []
+    for option in [*(o for o in ordered if o.gain > 0), last]:
+        if found and option is not last and option.noise >= found[-1].noise:
+            continue  # slower and no more accurate
+        while len(found) > 1 and _ratio(found[-1], option) >= _ratio(found[-2], found[-1]):
+            found.pop()
+        found.append(option)
+    return found
+
+
+def _ratio(before: Option, after: Option) -> float:
+    """Noise removed per gain given up."""
+    given_up = before.gain - after.gain
+    removed = before.noise - after.noise
+    return removed / given_up if given_up > 0 else inf if removed > 0 else 0.0

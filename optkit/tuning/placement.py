@@ -1,0 +1,33 @@
+"""Where pairs go, as variants of the backend's own rules that the compiler is asked about.
+
+A compiler decides by placement and granularity what it fuses: a quantized shortcut fuses the sum,
+one scale per convolution fuses bias and activation where one per channel makes it write FP32 in
+between. Which is faster depends on the model, so the search compiles them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from optkit import precision as precisions
+from optkit.pipeline import Build
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "float-shortcuts": {"residual_adds": False},
+        "conv-per-tensor": {"tensor_ops": ("Conv",)},
+        "per-channel": {"split_scale": ()},
+    }
+)
+"""Name → settings of `quantization.placement`."""
+
+
+def placements_of(made: Build, ops: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """The variants that mean something for a model with these quantized operators: all of them
+    place pairs around convolutions. Where the target is this machine the backend's own stands."""
+    scheme = precisions.precision(made.job.precision)
+    if made.measured or scheme.activations is None or "Conv" not in ops:
+        return {}
+    return dict(VARIANTS)

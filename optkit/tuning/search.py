@@ -1,0 +1,204 @@
+"""The search: which candidate is tried next, given what is known so far.
+
+    the ends      every precision everywhere, and the carrier
+    placement     the variants of where pairs go, on everything quantized; the best is kept
+    the path      candidates along `path.path`: a bisection for the first inside the accuracy limit,
+                  or, where the limit is the task's (it is judged later), points spread over it
+    refinement    what should beat the front, from gains that the trials have taught: points of the
+                  path drawn anew, changes and swaps of the best; then the widest gaps of the front
+
+`proposals` is a pure function of the space, the budget, the seed and the outcomes so far, so a
+search that was killed goes on as if nothing had happened. What is best so far is best at any time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from types import MappingProxyType
+
+from optkit.tuning.estimate import Estimate
+from optkit.tuning.path import noise, path
+from optkit.tuning.space import Budget, Candidate, Outcome, Space, Trial, staircase
+
+Known = Mapping[Candidate, Outcome]
+
+_SPREAD = 6  # points of the path that are tried where the accuracy limit is the task's
+_CHOICE = 3  # of so many most promising candidates, the seed picks one
+_WORTH = 0.003  # share of the latency that is worth a trial
+_PAIRS = 500  # swaps looked at in one round
+
+
+@dataclass
+class Search:
+    """One search. `trials`: those it has done, in their order; `converged`: nothing is left."""
+
+    space: Space
+    budget: Budget
+    seed: int
+    trials: list[Trial] = field(default_factory=list)
+    converged: bool = False
+
+    def run(
+        self,
+        evaluate: Callable[[Candidate], Outcome],
+        *,
+        limit: int,
+        memory: Known = MappingProxyType({}),
+        stop: Callable[[], bool] = lambda: False,
+        after: Callable[[Search], None] = lambda search: None,
+    ) -> None:
+        """Go on until `limit` trials are done, `stop` says so, or nothing is left to try. What is
+        in `memory` is not evaluated again and takes no time. `after` is called after each trial."""
+        done: dict[Candidate, Outcome] = {}
+        for candidate in proposals(self.space, self.budget, self.seed, done):
+            if candidate in done:
+                continue
+            if len(done) >= limit or (candidate not in memory and done and stop()):
+                return
+            found = memory.get(candidate)
+            done[candidate] = evaluate(candidate) if found is None else found
+            self.trials.append(Trial(candidate, done[candidate]))
+            after(self)
+        self.converged = True
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial so far; None before the first that came to something."""
+        return best(self.trials, self.budget)
+
+
+def best(trials: Sequence[Trial], budget: Budget) -> Trial | None:
+    """The first of the trials that the budget ranks highest."""
+    sound = [trial for trial in trials if not trial.outcome.failed]
+    return min(sound, key=lambda trial: budget.rank(trial.outcome), default=None)
+
+
+def proposals(space: Space, budget: Budget, seed: int, known: Known) -> Iterator[Candidate]:
+    """Candidates in the order to try them. `known` grows between one and the next: whoever iterates
+    puts the outcome of every new candidate into it. One may be proposed that is known already."""
+    yield from (space.uniform(name) for name in space.names)
+    yield space.uniform(space.carrier)
+    placement = yield from _placement(space, path(space)[0], known)
+    steps = [replace(step, placement=placement) for step in path(space)]
+    if budget.min_sqnr is not None or not budget.limits_accuracy:
+        yield from _bisect(steps, budget, known)
+    else:
+        yield from _spread(steps, space)
+    yield from _refine(space, budget, random.Random(seed), known, placement)
+
+
+def _placement(space: Space, start: Candidate, known: Known) -> Generator[Candidate, None, str]:
+    """Try every placement on the start; the generator's value is the name of the fastest one:
+    accuracy can be bought back layer by layer afterwards."""
+    variants = [replace(start, placement=name) for name in space.placements]
+    yield from variants
+    speed = {v.placement: (known[v].latency_ms, known[v].noise, known[v].bytes) for v in variants}
+    return min(space.placements, key=lambda name: speed[name])
+
+
+def _bisect(steps: list[Candidate], budget: Budget, known: Known) -> Iterator[Candidate]:
+    """Along the path accuracy rises and speed falls: find the first that is accurate enough, or,
+    where accuracy has no limit, the first beyond those of speed and size."""
+    low, high = 0, len(steps) - 1  # steps[high] is on the far side
+    yield steps[high]
+    while low < high:
+        middle = (low + high) // 2
+        yield steps[middle]
+        outcome = known[steps[middle]]
+        if budget.min_sqnr is not None:
+            beyond = not outcome.failed and outcome.noise <= budget.max_noise
+        else:
+            beyond = budget.excess(outcome) > 0
+        low, high = (low, middle) if beyond else (middle + 1, high)
+    yield steps[max(low - 1, 0)]
+
+
+def _spread(steps: list[Candidate], space: Space) -> Iterator[Candidate]:
+    """Points of the path with evenly spaced shares of its noise, in decibels."""
+    noises = [noise(space, step) for step in steps]
+    positive = [n for n in noises if n > 0]
+    if len(positive) < 2:
+        return
+    ratio = positive[-1] / positive[0]
+    for point in range(1, _SPREAD):
+        wanted = positive[0] * ratio ** (point / _SPREAD)
+        yield next(step for step, n in zip(steps, noises, strict=True) if n <= wanted)
+
+
+def _refine(
+    space: Space, budget: Budget, rng: random.Random, known: Known, placement: str
+) -> Iterator[Candidate]:
+    """Until nothing promising is left."""
+    while True:
+        trials = [Trial(candidate, outcome) for candidate, outcome in known.items()]
+        estimate = Estimate(space, trials)
+        incumbent = best(trials, budget)
+        if incumbent is None:
+            return
+        drawn = [replace(step, placement=placement) for step in path(estimate.space())]
+        changed = (
+            incumbent.candidate.having(change)
+            for change in _changes(space, incumbent.candidate, rng)
+        )
+        fresh = [c for c in dict.fromkeys([*drawn, *changed]) if c not in known]
+        found = _better(fresh, estimate, budget, trials) or _in_gaps(drawn, estimate, trials)
+        if not found:
+            return
+        yield found[rng.randrange(min(_CHOICE, len(found)))]
+
+
+def _better(
+    fresh: Sequence[Candidate], estimate: Estimate, budget: Budget, trials: Sequence[Trial]
+) -> list[Candidate]:
+    """Those that should be faster than every trial as accurate, the largest gain first. Under a
+    limit on noise only those inside it count, against the fastest trial inside."""
+    steps = staircase(trials)
+    rows = []
+    for candidate in fresh:
+        expected = estimate.noise(candidate)
+        if expected > budget.max_noise:
+            continue
+        bound = budget.max_noise if budget.min_sqnr is not None else expected
+        rivals = [t.outcome.latency_ms for t in steps if t.outcome.noise <= bound]
+        rival = min(rivals, default=2 * max(t.outcome.latency_ms for t in steps))
+        gained = 1 - estimate.latency_ms(candidate) / rival if rival > 0 else 0.0
+        if gained > _WORTH:
+            rows.append((-gained, candidate.options, candidate))
+    return [candidate for *_, candidate in sorted(rows, key=lambda row: row[:2])]
+
+
+def _in_gaps(
+    drawn: Sequence[Candidate], estimate: Estimate, trials: Sequence[Trial]
+) -> list[Candidate]:
+    """Points of the path between two neighbours of the front, those in the widest gap first."""
+    known = {trial.candidate for trial in trials}
+    rows = []
+    for fast, slow in pairwise(staircase(trials)):
+        low, high = slow.outcome.noise, fast.outcome.noise
+        inside = [c for c in drawn if c not in known and low < estimate.noise(c) < high]
+        if inside and low > 0:
+            rows.append((low / high, inside[len(inside) // 2]))
+    return [candidate for _, candidate in sorted(rows, key=lambda row: row[0])]
+
+
+def _changes(space: Space, candidate: Candidate, rng: random.Random) -> Iterator[dict[int, str]]:
+    """Every other option of one group, and swaps of two groups: all of them, or as many drawn."""
+    others = {
+        index: [
+            name
+            for name in (*(option.name for option in group.options), space.carrier)
+            if name != candidate.options[index]
+        ]
+        for index, group in enumerate(space.groups)
+    }
+    for index, names in others.items():
+        yield from ({index: name} for name in names)
+    pairs = list(combinations(others, 2))
+    if len(pairs) > _PAIRS:
+        pairs = rng.sample(pairs, _PAIRS)
+    for first, second in pairs:
+        for one in others[first]:
+            yield from ({first: one, second: other} for other in others[second])

@@ -1,0 +1,216 @@
+"""The words of the search: groups of layers, what each may become, a candidate and its outcome.
+
+A group is the layers that read one value (query, key and value; gate and up): compilers merge them
+into one product if they have one precision, so they are decided together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import inf, log10
+from typing import Any, Self
+
+TWO_TERM = "+two-term"
+"""Behind a precision's name: its activations are told in two terms."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One thing a group may become.
+
+    noise       of the model with this group alone so: error power over signal power at its outputs
+    gain        what it saves against the carrier; only ratios of gains are used
+    divergence  nats, see `benchmarking.sensitivity`
+    """
+
+    name: str
+    noise: float
+    gain: float
+    divergence: float | None = None
+
+    @property
+    def precision(self) -> str:
+        return self.name.removesuffix(TWO_TERM)
+
+    @property
+    def is_two_term(self) -> bool:
+        return self.name.endswith(TWO_TERM)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that are decided together. The carrier is not among the options: it is always one."""
+
+    nodes: tuple[str, ...]
+    options: tuple[Option, ...]
+
+    @property
+    def name(self) -> str:
+        return self.nodes[0]
+
+
+@dataclass(frozen=True)
+class Space:
+    """All that can be decided. `placements`: named variants of where pairs go, the first is the
+    backend's own."""
+
+    groups: tuple[Group, ...]
+    carrier: str
+    placements: tuple[str, ...] = ("default",)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every option that some group has, in the order of first mention."""
+        return tuple(dict.fromkeys(o.name for group in self.groups for o in group.options))
+
+    def uniform(self, name: str) -> Candidate:
+        """Every group that can become `name` does, the others stay in the carrier."""
+        return Candidate(
+            tuple(
+                name if any(o.name == name for o in group.options) else self.carrier
+                for group in self.groups
+            )
+        )
+
+    def option(self, index: int, name: str) -> Option:
+        """Group `index` as `name`; the carrier is an option without noise and gain."""
+        found = (option for option in self.groups[index].options if option.name == name)
+        return next(found, Option(name, 0.0, 0.0))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One option per group, in the space's order, and a placement."""
+
+    options: tuple[str, ...]
+    placement: str = "default"
+
+    def having(self, changes: Mapping[int, str]) -> Candidate:
+        """With other options for these groups."""
+        options = tuple(changes.get(i, name) for i, name in enumerate(self.options))
+        return Candidate(options, self.placement)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"options": list(self.options), "placement": self.placement}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(tuple(data["options"]), data["placement"])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial found. `failed`: why it came to nothing; the figures are then infinite."""
+
+    noise: float
+    latency_ms: float
+    bytes: int
+    divergence: float | None = None
+    landed: int | None = None
+    planned: int | None = None
+    bytes_moved: int | None = None
+    layers: int | None = None
+    failed: str | None = None
+
+    @classmethod
+    def failure(cls, reason: str) -> Self:
+        return cls(inf, inf, 0, failed=reason)
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """None: equal to the reference."""
+        return -10 * log10(self.noise) if 0 < self.noise < inf else None
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        return {**data, "noise": None, "latency_ms": None} if self.failed else data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls.failure(data["failed"]) if data["failed"] else cls(**data)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate and its outcome."""
+
+    candidate: Candidate
+    outcome: Outcome
+
+    def to_json(self) -> dict[str, Any]:
+        return {"candidate": self.candidate.to_json(), "outcome": self.outcome.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(Candidate.from_json(data["candidate"]), Outcome.from_json(data["outcome"]))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits; None = no such limit. `max_drop` is judged on the task's own samples, after the
+    search; a trial knows the others."""
+
+    max_drop: float | None = None
+    min_sqnr: float | None = None
+    max_latency_ms: float | None = None
+    max_bytes: int | None = None
+
+    @property
+    def limits_accuracy(self) -> bool:
+        return self.max_drop is not None or self.min_sqnr is not None
+
+    @property
+    def max_noise(self) -> float:
+        return inf if self.min_sqnr is None else 10 ** (-self.min_sqnr / 10)
+
+    def excess(self, outcome: Outcome) -> float:
+        """0 inside all limits that a trial knows; else how far beyond them, in decades."""
+        if outcome.failed:
+            return inf
+        return sum(
+            log10(value / limit)
+            for value, limit in (
+                (outcome.noise, self.max_noise),
+                (outcome.latency_ms, self.max_latency_ms or inf),
+                (outcome.bytes, self.max_bytes or inf),
+            )
+            if value > limit
+        )
+
+    def rank(self, outcome: Outcome) -> tuple[float, ...]:
+        """What is smaller is better: inside the limits, then the fastest; where nothing limits
+        accuracy, the most accurate."""
+        speed, excess = (outcome.latency_ms, outcome.bytes), self.excess(outcome)
+        if self.limits_accuracy:
+            return (excess, *speed, outcome.noise)
+        return (excess, outcome.noise, *speed)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def front(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that no other beats in noise, latency and bytes at once, fastest first. Of equal
+    ones the first."""
+    found: list[Trial] = []
+    for trial in trials:
+        if trial.outcome.failed or any(_covers(other, trial) for other in found):
+            continue
+        found = [other for other in found if not _covers(trial, other)] + [trial]
+    return sorted(found, key=lambda t: (t.outcome.latency_ms, t.outcome.noise, t.outcome.bytes))
+
+
+def staircase(trials: Sequence[Trial]) -> list[Trial]:
+    """The front of noise and latency alone, fastest first: each is more accurate than the last."""
+    found: list[Trial] = []
+    for trial in front(trials):
+        if not found or trial.outcome.noise < found[-1].outcome.noise:
+            found.append(trial)
+    return found
+
+
+def _covers(a: Trial, b: Trial) -> bool:
+    """Whether `a` is nowhere worse than `b`."""
+    x, y = a.outcome, b.outcome
+    return x.noise <= y.noise and x.latency_ms <= y.latency_ms and x.bytes <= y.bytes

@@ -1,0 +1,122 @@
+"""Scales by least squared error: against a plain search, and never worse than no clipping."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optkit.precision import Codes, NumberFormat
+from optkit.quantization import formats
+from optkit.quantization.clipping import RATIOS, least_error
+from optkit.quantization.scales import Scale, dequantize, expand, quantize, weight_scale
+
+DTYPES: tuple[Codes, ...] = (
+    "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",
+)  # fmt: skip
+
+
+def weights(k: int, n: int, seed: int) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_t(4, (k, n)) * 0.02).astype(np.float32)
+
+
+def scheme(dtype: Codes, granularity: str) -> NumberFormat:
+    block = 16 if granularity == "block" else None
+    return NumberFormat(dtype, granularity, not dtype.startswith("u"), block_size=block)  # type: ignore[arg-type]
+
+
+def lost(w: np.ndarray, scale: Scale, fmt: NumberFormat, h: np.ndarray | None = None) -> np.ndarray:
+    """Weighted squared error under each scale, float64, by a loop over ranges."""
+    axis = None if fmt.granularity == "tensor" else 1
+    d = (dequantize(quantize(w, scale, fmt, axis), scale, axis, fmt) - w).astype(np.float64)
+    h = np.ones(len(w)) if h is None else h
+    size = fmt.block_size or len(w)
+    errors = []
+    for start in range(0, len(w), size):
+        part, own = d[start : start + size], h[start : start + size]
+        square = own[:, start : start + size] if h.ndim == 2 else np.diag(own)
+        errors.append(np.einsum("kn,kl,ln->n", part, square, part))
+    return np.array(errors) if fmt.granularity != "tensor" else np.sum(errors)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(DTYPES),
+    st.sampled_from(["tensor", "channel", "block"]),
+    st.integers(1, 70),
+    st.integers(0, 9),
+    st.sampled_from([np.float16, np.float32]),
+)
+def test_never_worse_than_the_whole_range(
+    dtype: Codes, granularity: str, k: int, seed: int, carrier: type
+) -> None:
+    w, fmt = weights(k, 5, seed), scheme(dtype, granularity)
+    axis = None if granularity == "tensor" else 1
+    plain = weight_scale(w, axis, fmt, carrier)
+    found = weight_scale(w, axis, fmt, carrier, search="mse")
+    assert found.scale.shape == plain.scale.shape
+    assert np.array_equal(found.zero_point, plain.zero_point)
+    assert (lost(w, found, fmt) <= lost(w, plain, fmt) * (1 + 1e-5) + 1e-16).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("granularity", ["channel", "block"])
+def test_no_ratio_of_the_grid_is_better(dtype: Codes, granularity: str) -> None:
+    w, fmt = weights(64, 40, seed=1), scheme(dtype, granularity)
+    plain = weight_scale(w, 1, fmt, np.float32, outer=np.float32(1e-4))
+    found = weight_scale(w, 1, fmt, np.float32, search="mse", outer=np.float32(1e-4))
+    least = lost(w, found, fmt)
+    for ratio in RATIOS[dtype]:
+        other = plain._replace(scale=(plain.scale * ratio).astype(np.float32))
+        if fmt.dtype == "float4e2m1" and granularity == "block":
+            units = formats.nearest(other.scale / np.float32(1e-4), scheme("float8e4m3fn", "block"))
+            other = plain._replace(scale=units * np.float32(1e-4))
+        assert (least <= lost(w, other, fmt) * (1 + 1e-4)).all()
+
+
+def test_clipping_pays_for_four_bits() -> None:
+    w, fmt = weights(512, 64, seed=2), NumberFormat("int4", "block", True, block_size=128)
+    plain, found = (weight_scale(w, 1, fmt, np.float16, search=s) for s in ("absmax", "mse"))
+    assert lost(w, found, fmt).sum() < 0.8 * lost(w, plain, fmt).sum()
+
+
+@pytest.mark.parametrize("squares", [False, True])
+def test_importance_lowers_the_weighted_error(squares: bool) -> None:
+    rng, k = np.random.default_rng(3), 70  # a last block of 6
+    w, fmt = weights(k, 30, seed=3), scheme("int4", "block")
+    x = rng.standard_normal((500, k)) @ (np.eye(k) + 0.4 * rng.standard_normal((k, k)))
+    x *= np.exp(rng.standard_normal(k))
+    h = x.T @ x / len(x)
+    h = h if squares else h.diagonal()
+    blind = weight_scale(w, 1, fmt, np.float32, search="mse")
+    found = weight_scale(w, 1, fmt, np.float32, search="mse", importance=h)
+    assert lost(w, found, fmt, h).sum() < 0.95 * lost(w, blind, fmt, h).sum()
+    plain = weight_scale(w, 1, fmt, np.float32)
+    assert (lost(w, found, fmt, h) <= lost(w, plain, fmt, h) * (1 + 1e-4)).all()
+
+
+def test_channels_take_the_diagonal_of_moments() -> None:
+    w, fmt = weights(40, 8, seed=4), scheme("int4", "channel")
+    h = np.diag(np.linspace(0.1, 9, 40)) + 0.05
+    found, same = (
+        weight_scale(w, 1, fmt, np.float32, search="mse", importance=i) for i in (h, h.diagonal())
+    )
+    assert np.array_equal(found.scale, same.scale)
+
+
+def test_the_outcome_does_not_depend_on_tiles() -> None:
+    fmt = NumberFormat("int4", "block", True, block_size=32)
+    w = weights(32 * 9 + 5, 5000, seed=5)  # several tiles
+    whole = weight_scale(w, 1, fmt, np.float16, search="mse").scale
+    for group in (0, 4, 9):
+        rows = slice(group * 32, group * 32 + 32)
+        alone = weight_scale(w[rows, 4000:4100], 1, fmt, np.float16, search="mse").scale
+        assert whole[group, 4000:4100] == pytest.approx(alone[0], rel=2e-3)
+
+
+def test_zero_stays_zero() -> None:
+    ideal = np.zeros((2, 3))
+    fmt = NumberFormat("int4", "block", True, block_size=16)
+    found = least_error(np.zeros((32, 3), np.float32), ideal, 0.0, fmt, lambda s: s + (s == 0))
+    assert not found.any() and expand(found, fmt, 30).shape == (30, 3)

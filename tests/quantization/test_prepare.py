@@ -1,0 +1,353 @@
+"""Preparing changes no output, and its statistics are those of the graph it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.backends.onnxruntime import OnnxRuntime
+from optkit.calibration import observe
+from optkit.precision import NumberFormat
+from optkit.quantization import rescale
+from optkit.quantization.folding import FoldPath
+from optkit.quantization.labels import classes
+from optkit.quantization.prepare import PrepareLog, PrepareSettings, prepare
+from optkit.runtime import Feed, PlacementRules
+from optkit.statistics import Statistics, Tap, ValueStatistics
+
+HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'
+EVERYWHERE = PrepareSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained
+
+POST_NORM = """g (float[N,8,32] x, float[32,32] w_o, float[32] b_o, float[32] g_1, float[32] b_1,
+   float[32,96] w_up, float[96] b_up, float[96,32] w_down, float[32] b_down, float[32] g_2,
+   float[32] b_2) => (float[N,8,32] y) {
+  [out] o = MatMul (x, w_o)
+  [outbias] ob = Add (o, b_o)
+  [add1] r1 = Add (x, ob)
+  [norm1] n1 = LayerNormalization (r1, g_1, b_1)
+  [up] u = MatMul (n1, w_up)
+  [upbias] ub = Add (u, b_up)
+  [gelu] ge = Gelu (ub)
+  [down] d = MatMul (ge, w_down)
+  [downbias] db = Add (d, b_down)
+  [add2] r2 = Add (n1, db)
+  [norm2] y = LayerNormalization (r2, g_2, b_2)
+}"""
+
+LLAMA = """g (float[N,S,32] x, float[32] g_1, float[32,32] w_q, float[32,16] w_k, float[32,16] w_v,
+   float[32,32] w_o, float[32] g_2, float[32,48] w_gate, float[32,48] w_up, float[48,32] w_down)
+   => (float[N,S,32] y) {
+  [norm1] n1 = RMSNormalization (x, g_1)
+  [q] q = MatMul (n1, w_q)
+  [k] k = MatMul (n1, w_k)
+  [v] v = MatMul (n1, w_v)
+  [shape_q] sq = Constant <value_ints=[0, 0, 4, 8]> ()
+  [shape_k] sk = Constant <value_ints=[0, 0, 2, 8]> ()
+  [rq] q4 = Reshape (q, sq)
+  [rk] k4 = Reshape (k, sk)
+  [rv] v4 = Reshape (v, sk)
+  [tq] qt = Transpose <perm=[0,2,1,3]> (q4)
+  [tk] kt = Transpose <perm=[0,2,3,1]> (k4)
+  [tv] vt = Transpose <perm=[0,2,1,3]> (v4)
+  [two] two = Constant <value_ints=[2]> ()
+  [uk] ku = Unsqueeze (kt, two)
+  [uv] vu = Unsqueeze (vt, two)
+  [copies] copies = Constant <value_ints=[1, 1, 2, 1, 1]> ()
+  [ek] ke = Expand (ku, copies)
+  [ev] ve = Expand (vu, copies)
+  [shape_rk] srk = Constant <value_ints=[0, 4, 8, -1]> ()
+  [shape_rv] srv = Constant <value_ints=[0, 4, -1, 8]> ()
+  [fk] kr = Reshape (ke, srk)
+  [fv] vr = Reshape (ve, srv)
+  [scores] a = MatMul (qt, kr)
+  [softmax] p = Softmax (a)
+  [mix] m = MatMul (p, vr)
+  [back] mt = Transpose <perm=[0,2,1,3]> (m)
+  [shape_o] so = Constant <value_ints=[0, 0, 32]> ()
+  [merge] mm = Reshape (mt, so)
+  [out] o = MatMul (mm, w_o)
+  [add1] r1 = Add (x, o)
+  [norm2] n2 = RMSNormalization (r1, g_2)
+  [gate] ga = MatMul (n2, w_gate)
+  [up] u = MatMul (n2, w_up)
+  [sigmoid] si = Sigmoid (ga)
+  [silu] sl = Mul (ga, si)
+  [product] gu = Mul (sl, u)
+  [down] d = MatMul (gu, w_down)
+  [add2] y = Add (r1, d)
+}"""
+
+CHAIN = """g (float[N,3,10,10] x, float[16,3,3,3] w_1, float[16] b_1, float[16,1,3,3] w_2,
+   float[16] b_2, float[24,16,1,1] w_3, float[24] b_3, float[24,24,3,3] w_4, float[24] b_4,
+   float[10,24] w_head, float[10] b_head) => (float[N,10] y) {
+  [conv1] c1 = Conv <pads=[1,1,1,1]> (x, w_1, b_1)
+  [relu1] r1 = Relu (c1)
+  [depthwise] c2 = Conv <group=16, pads=[1,1,1,1]> (r1, w_2, b_2)
+  [relu2] r2 = Relu (c2)
+  [pool] p = MaxPool <kernel_shape=[2,2], strides=[2,2]> (r2)
+  [conv3] c3 = Conv (p, w_3, b_3)
+  [zero] zero = Constant <value_float=0.0> ()
+  [six] six = Constant <value_float=6.0> ()
+  [relu6] r3 = Clip (c3, zero, six)
+  [conv4] c4 = Conv <pads=[1,1,1,1]> (r3, w_4, b_4)
+  [relu4] r4 = Relu (c4)
+  [mean] g = GlobalAveragePool (r4)
+  [flat] f = Flatten (g)
+  [head] y = Gemm <transB=1> (f, w_head, b_head)
+}"""
+
+Network = Callable[..., ir.Model]
+Sqnr = Callable[[np.ndarray, np.ndarray], float]
+
+
+@pytest.fixture
+def build(network: Network, nets: dict[str, str]) -> Network:
+    """A net by name, its shapes known, in which channels differ as much as they can without a
+    change of the function; in the post-norm block a few channels of the first norm are outliers."""
+
+    def make(name: str) -> ir.Model:
+        own = {"post-norm": POST_NORM, "llama": LLAMA, "chain": CHAIN}
+        rng = np.random.default_rng(5)
+        outliers = np.ones(32)
+        outliers[[3, 17, 20]] = 25, 40, 60
+        planted = {"g_1": outliers, "w_up": rng.standard_normal((32, 96)) / outliers[:, None] / 6}
+        text = HEAD + own[name] if name in own else nets[name]
+        model = graph.infer_shapes(network(text, **planted if name == "post-norm" else {}))
+        for group in rescale.groups(model, assigned(model).nodes):
+            path = rescale.path(group)
+            if isinstance(path, FoldPath):
+                s = np.exp(rng.normal(0, 1.2, group.channels)).astype(np.float32)
+                rescale.fold(group, path, s[classes(group.channels, path.ties)])
+        return model
+
+    return make
+
+
+NETS = ("post-norm", "llama", "attention", "chain", "residual")
+
+
+def given(model: ir.Model, seed: int = 0, batch: int = 4) -> Feed:
+    rng = np.random.default_rng(seed)
+    sizes = {"N": batch, "S": 8}
+    return {
+        name: rng.standard_normal([sizes.get(str(d), d) for d in shape]).astype(dtype)
+        for name, dtype, shape in graph.inputs(model)
+    }
+
+
+def assigned(model: ir.Model) -> Assignment:
+    nodes = {str(n.name): "int8" for n in model.graph if graph.constant_weight(n) is not None}
+    return Assignment(nodes)
+
+
+def calibrated(workshop: Any, model: ir.Model) -> Statistics:
+    groups = rescale.groups(model, assigned(model).nodes)
+    wanted = [Tap(str(g.value.name), g.axis, rows=True, moments=True) for g in groups]
+    path = workshop.folder / "taps.onnx"
+    graph.save(graph.expose(model, [tap.name for tap in wanted]), path)
+    feeds = [given(model, seed=1, batch=16), given(model, seed=2, batch=16)]
+    with OnnxRuntime().session(path, threads=1) as session:
+        return observe(
+            session, feeds, wanted, memory_bytes=1 << 30, progress=lambda what, fraction: None
+        )
+
+
+def same(found: ValueStatistics, wanted: ValueStatistics) -> None:
+    def near(a: Any, b: Any, tolerance: float = 1e-4) -> None:
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        assert np.abs(a - b).max() <= tolerance * max(np.abs(b).max(), 1e-3)
+
+    near([found.low, found.high], [wanted.low, wanted.high])
+    assert found.channels is not None and wanted.channels is not None
+    for what in ("low", "high", "mean"):
+        near(getattr(found.channels, what), getattr(wanted.channels, what))
+    assert found.rows is not None and wanted.rows is not None
+    np.testing.assert_array_equal(found.rows.hashes, wanted.rows.hashes)
+    near(found.rows.data, wanted.rows.data)
+    assert found.moments is not None and wanted.moments is not None
+    near(found.moments.matrix(), wanted.moments.matrix())
+
+
+def outcomes(log: PrepareLog) -> dict[str, str]:
+    return {entry.value: entry.outcome for entry in log.entries}
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("settings", [PrepareSettings(), EVERYWHERE], ids=["gains", "everywhere"])
+@pytest.mark.parametrize("name", NETS)
+def test_outputs_and_statistics_stay_true(
+    name: str,
+    settings: PrepareSettings,
+    kind: str,
+    build: Network,
+    workshop: Any,
+    rules: dict[str, PlacementRules],
+) -> None:
+    model = build(name)
+    feed = given(model, seed=9)
+    wanted = workshop.run(model, feed)
+    nodes, assignment = {n.name for n in model.graph}, assigned(model)
+    statistics = calibrated(workshop, model)
+    log, after = prepare(model, statistics, assignment, {"int8": rules[kind]}, settings)
+    found = workshop.run(model, feed)
+    for output, numbers in wanted.items():
+        assert np.abs(found[output] - numbers).max() <= 1e-4 * np.abs(numbers).max()
+    assert nodes <= {n.name for n in model.graph}
+    assert log.counts.keys() - {"declined"}
+    again = calibrated(workshop, model)
+    assert again.values.keys() <= after.values.keys()
+    for value in again.values:
+        same(after.values[value], again.values[value])
+
+
+def test_factors_go_where_they_are_free_and_else_into_a_mul(
+    build: Network, workshop: Any, rules: dict[str, PlacementRules]
+) -> None:
+    expected = {
+        "post-norm": {"x": "multiplied", "n1": "multiplied", "ge": "multiplied"},
+        "llama": {"n1": "folded", "mm": "folded", "n2": "folded", "gu": "folded"},
+        "attention": {"n1": "folded", "mm": "folded", "n2": "folded", "ge": "multiplied"},
+        "chain": {"x": "declined", "r1": "folded", "p": "folded", "r3": "declined", "f": "folded"},
+        "residual": {
+            "x": "declined", "sr": "declined", "r1": "folded", "r2": "declined", "f": "folded",
+        },
+    }  # fmt: skip
+    for name, wanted in expected.items():
+        model = build(name)
+        log, _ = prepare(
+            model, calibrated(workshop, model), assigned(model), {"int8": rules["cpu"]}, EVERYWHERE
+        )
+        assert outcomes(log) == wanted, name
+
+
+def noise(
+    model: ir.Model, workshop: Any, rules: PlacementRules, settings: PrepareSettings, sqnr: Sqnr
+) -> float:
+    """SQNR of the output, dB, with each weight and each activation rounded by hand."""
+    feed = given(model, seed=9, batch=16)
+    wanted = workshop.run(model, feed)["y"]
+    copy = model.clone()
+    statistics = calibrated(workshop, copy)
+    _, after = prepare(copy, statistics, assigned(copy), {"int8": rules}, settings)
+    fake(copy, after, rules)
+    return sqnr(wanted, workshop.run(copy, feed)["y"])
+
+
+def fake(model: ir.Model, statistics: Statistics, rules: PlacementRules) -> None:
+    """Round to nearest, from the definitions: scales by min-max, weights per channel or tensor."""
+    assert rules.activation is not None
+    for node in list(model.graph):
+        weight = graph.constant_weight(node)
+        if weight is None:
+            continue
+        w = np.array(graph.array(weight[1]), np.float64)
+        transposed = node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
+        axis = 0 if node.op_type == "Conv" or transposed else 1
+        reduced = tuple(i for i in range(w.ndim) if i != axis)
+        whole = rules.weight.granularity == "tensor"
+        step = np.abs(w).max(axis=None if whole else reduced, keepdims=True) / 127
+        weight[1].const_value = ir.tensor((np.rint(w / step) * step).astype(np.float32))
+        value = node.inputs[0]
+        seen = statistics.value(value.name)
+        low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+        if rules.activation.symmetric:
+            scale, zero, dtype = max(-low, high) / 127, 0, np.int8
+        else:
+            scale = (high - low) / 255
+            zero, dtype = round(-low / scale), np.uint8
+        s = graph.add_constant(model.graph, f"{node.name}_s", np.array(scale, np.float32))
+        z = graph.add_constant(model.graph, f"{node.name}_z", np.array(zero, dtype))
+        q = ir.node("QuantizeLinear", [value, s, z], name=f"{node.name}_q")
+        dq = ir.node("DequantizeLinear", [q.outputs[0], s, z], name=f"{node.name}_dq")
+        for made in (q, dq):
+            made.outputs[0].name = f"{made.name}_out"
+        model.graph.insert_before(node, [q, dq])
+        node.replace_input_with(0, dq.outputs[0])
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("name", "least"), [("post-norm", 3.0), ("llama", 2.0), ("attention", 2.0)]
+)
+def test_smoothing_pays_where_channels_differ(
+    name: str,
+    least: float,
+    kind: str,
+    build: Network,
+    workshop: Any,
+    rules: dict[str, PlacementRules],
+    sqnr: Sqnr,
+) -> None:
+    model = build(name)
+    off = noise(model, workshop, rules[kind], PrepareSettings(alpha="off", equalize="off"), sqnr)
+    on = noise(model, workshop, rules[kind], PrepareSettings(), sqnr)
+    assert on >= off + least
+
+
+@pytest.mark.parametrize("wanted", ["auto", "weights"])
+def test_equalizing_makes_one_scale_per_weight_affordable(
+    wanted: Any, build: Network, workshop: Any, rules: dict[str, PlacementRules], sqnr: Sqnr
+) -> None:
+    one = replace(rules["gpu"], weight=NumberFormat("int8", "tensor", symmetric=True))
+    for name, least in (("chain", 3.0), ("residual", 0.5)):
+        model = build(name)
+        off = noise(model, workshop, one, PrepareSettings(equalize="off"), sqnr)
+        on = noise(model, workshop, one, PrepareSettings(equalize=wanted), sqnr)
+        assert on >= off + least, name
+
+
+def test_settings_keep_things_as_they_are(
+    build: Network, workshop: Any, rules: dict[str, PlacementRules]
+) -> None:
+    model = build("post-norm")
+    statistics, assignment = calibrated(workshop, model), assigned(model)
+    before = {n: v.const_value.numpy().copy() for n, v in model.graph.initializers.items()}
+    count = len(model.graph)
+
+    def logged(**settings: Any) -> PrepareLog:
+        log, after = prepare(
+            model, statistics, assignment, {"int8": rules["cpu"]}, PrepareSettings(**settings)
+        )
+        if "multiplied" not in log.counts:
+            assert after.values == statistics.values and len(model.graph) == count
+            for name, numbers in before.items():
+                np.testing.assert_array_equal(graph.array(model.graph.initializers[name]), numbers)
+        return log
+
+    assert logged(alpha="off").entries == ()
+    assert logged(mul_gain_db=inf).counts == {"declined": 3}
+    assert logged(mul_gain_db=1e3).counts == {"declined": 3}
+    left = logged(leave=frozenset({"out", "up", "down"}))
+    assert {entry.reason for entry in left.entries} == {"it was asked to leave it as it is"}
+    last = logged(leave=frozenset({"up"}), alpha=0.5)
+    assert outcomes(last) == {"x": "multiplied", "n1": "declined", "ge": "multiplied"}
+    assert [e.alpha for e in last.entries] == [0.5, None, 0.5]
+    assert last.to_json()["counts"] == {"declined": 1, "multiplied": 2}
+
+
+def test_weight_only_nodes_and_values_without_rows_are_left(
+    build: Network, workshop: Any, rules: dict[str, PlacementRules]
+) -> None:
+    model = build("llama")
+    statistics = calibrated(workshop, model)
+    only = replace(rules["cpu"], activation=None)
+    both = {"int8": rules["cpu"], "int8-weight-only": only}
+    nodes = dict.fromkeys(assigned(model).nodes, "int8-weight-only")
+    log, after = prepare(model, statistics, Assignment(nodes), both, EVERYWHERE)
+    assert log.entries == () and after is statistics
+    # keys in floating point make up for the factor of what they share with queries and values
+    log, _ = prepare(model, statistics, Assignment({**nodes, "q": "int8"}), both, EVERYWHERE)
+    assert [(e.nodes, e.outcome) for e in log.entries] == [(("q",), "folded")]
+    bare = {name: replace(v, rows=None, moments=None) for name, v in statistics.values.items()}
+    log, _ = prepare(model, replace(statistics, values=bare), assigned(model), both, EVERYWHERE)
+    assert {e.reason for e in log.entries} == {"no rows of it were kept"}
+    log, _ = prepare(model, replace(statistics, values={}), assigned(model), both, EVERYWHERE)
+    assert {e.reason for e in log.entries} == {"it has no statistics"}

@@ -1,0 +1,210 @@
+"""Ranges against sorting, brute force and slow, obvious implementations."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from optkit.calibration.fills import NO_FILLS
+from optkit.calibration.observer import Observer
+from optkit.calibration.part import Part, data
+from optkit.errors import OptkitError
+from optkit.precision import NumberFormat
+from optkit.quantization import ranges
+from optkit.quantization.formats import nearest
+from optkit.quantization.ranges import choose, fake_quantized
+from optkit.quantization.scales import activation_scale
+from optkit.statistics import ValueStatistics, Verdict
+
+S8 = NumberFormat("int8", "tensor", symmetric=True)
+U8 = NumberFormat("uint8", "tensor", symmetric=False)
+E4M3 = NumberFormat("float8e4m3fn", "tensor", symmetric=True)
+FORMATS = pytest.mark.parametrize("fmt", [S8, U8, E4M3], ids=["s8", "u8", "e4m3"])
+
+FLOATS = hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(-8e6, 8e6, width=32))
+
+
+def observed(x: np.ndarray, axis: int | None = None) -> ValueStatistics:
+    part = Part(0, [hashlib.sha256(row.tobytes()).digest() for row in x])
+    observer = Observer(axis, rows=axis is not None)
+    observer.update(data(x, part, NO_FILLS, axis), part)
+    return observer.result()
+
+
+def sample(kind: str) -> np.ndarray:
+    random = np.random.default_rng(4)
+    normal = random.standard_normal(40_000)
+    x = {
+        "normal": normal,
+        "outliers": np.concatenate([normal, [300.0, -200.0]]),
+        "relu": np.maximum(normal, 0),
+        "skewed": np.exp(normal),
+        "heavy": random.standard_t(2, 40_000),
+        "uniform": random.uniform(-1, 3, 40_000),
+    }[kind]
+    return x.astype(np.float32)
+
+
+KINDS = pytest.mark.parametrize(
+    "kind", ["normal", "outliers", "relu", "skewed", "heavy", "uniform"]
+)
+
+
+@given(FLOATS, st.floats(50, 100))
+def test_percentile_agrees_with_sorting_within_a_bin(x: np.ndarray, percentile: float) -> None:
+    low, high = ranges.percentile_range(observed(x), S8, percentile)
+    cut = int(x.size * (100 - percentile) / 200)  # so many may fall off at each end
+    lowest, highest = (float(v) for v in np.sort(x)[[cut, x.size - 1 - cut]])
+    slack = np.abs([lowest, highest]) / 128 + np.finfo(np.float32).smallest_normal
+    assert max(lowest - slack[0], x.min()) <= low <= lowest
+    assert highest <= high <= min(highest + slack[1], x.max())
+
+
+def test_percentile_cuts_outliers_that_minmax_keeps() -> None:
+    x = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
+    x[:3] = [1e4, -2e4, 3e4]
+    value = observed(x)
+    assert choose(value, S8, "minmax", 99.9)[:3] == (-2e4, 3e4, "minmax")
+    assert choose(value, S8, "percentile", 100)[:2] == (-2e4, 3e4)
+    found = choose(value, S8, "percentile", 99.9)
+    assert found[:2] == pytest.approx(np.quantile(x, [0.0005, 0.9995]), rel=0.02)
+
+
+def power(x: np.ndarray, low: float, high: float, fmt: NumberFormat) -> float:
+    """Noise over signal of the elements themselves."""
+    scale = activation_scale(low, high, fmt, np.float32)
+    y = nearest(x / scale.scale, fmt, float(scale.zero_point)) * scale.scale
+    return float(np.square(y - x, dtype=np.float64).sum() / np.square(x, dtype=np.float64).sum())
+
+
+@FORMATS
+@KINDS
+def test_mse_is_as_good_as_trying_everything(kind: str, fmt: NumberFormat) -> None:
+    x = sample(kind)
+    found = choose(observed(x), fmt, "mse")
+    least = power(x, float(x.min()), float(x.max()), fmt)
+    lows = [float(x.min()) * f for f in 0.5 ** np.linspace(0, 8, 33)]
+    highs = [float(x.max()) * f for f in 0.5 ** np.linspace(0, 8, 33)]
+    pairs = (
+        zip(lows, highs, strict=True) if fmt.symmetric else ((a, b) for a in lows for b in highs)
+    )
+    least = min(least, *(power(x, a, b, fmt) for a, b in pairs))
+    assert power(x, found.low, found.high, fmt) <= least * 1.03
+    assert found.error == pytest.approx(power(x, found.low, found.high, fmt), rel=0.1)
+
+
+def slow_divergence(x: np.ndarray, kept: int, bins: int) -> float:
+    """KL as in TensorRT's talk, over numpy's own histogram, code by code: signed 8-bit codes of a
+    symmetric range that keeps `kept` of `bins` bins on each side of zero."""
+    largest = float(np.abs(x).max())
+    width = largest / bins
+    counts, borders = np.histogram(x.astype(np.float64), 2 * bins, (-largest, largest))
+    inside = counts[bins - kept : bins + kept].astype(np.float64)
+    p = inside.copy()
+    p[0] += counts[: bins - kept].sum()
+    p[-1] += counts[bins + kept :].sum()
+    centres = (borders[:-1] + borders[1:])[bins - kept : bins + kept] / 2
+    step = np.float32(kept * width / 127)
+    codes = np.clip(np.rint(centres / step), -127, 127)
+    q = np.zeros_like(p)
+    for code in range(-127, 128):
+        mine = (codes == code) & (inside > 0)
+        if mine.any():
+            q[mine] = inside[codes == code].sum() / mine.sum()
+    p, q = (0.9999 * d / d.sum() + 1e-4 / len(d) for d in (p, q))
+    return sum(a * np.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy"])
+def test_divergences_agree_with_a_slow_reference(kind: str) -> None:
+    x = sample(kind)
+    x = np.concatenate([x, -x])  # as wide on both sides
+    value = observed(x)
+    low, high = value.low, value.high
+    for kept, candidate, divergence in ranges.divergences(value, S8, low, high):
+        if kept % 256:
+            continue
+        assert candidate == pytest.approx((low * kept / 2048, high * kept / 2048))
+        slow = slow_divergence(x, kept, 2048)  # its bins are cut from the numbers themselves
+        assert divergence == pytest.approx(slow, rel=0.3, abs=0.01)
+
+
+@FORMATS
+@KINDS
+def test_entropy_searches_and_stays_inside(kind: str, fmt: NumberFormat) -> None:
+    value = observed(sample(kind))
+    found = choose(value, fmt, "entropy")
+    assert value.low <= found.low <= 0 <= found.high <= value.high
+    if kind == "outliers" and fmt is not E4M3:
+        assert found.high < 30 and found.error < choose(value, fmt, "minmax").error
+    width = max(-min(value.low, 0.0), value.high) / ranges.BINS
+    tried = list(ranges.divergences(value, fmt, min(value.low, 0.0), value.high))
+    best = min(tried, key=lambda candidate: candidate[2])
+    assert len(tried) == 121
+    if best[0] > 128:
+        assert (found.low, found.high) == pytest.approx(best[1], abs=width)
+
+
+@FORMATS
+def test_auto_has_the_least_error_of_the_products(fmt: NumberFormat) -> None:
+    random = np.random.default_rng(1)
+    x = random.standard_normal((500, 16)).astype(np.float32)
+    x[:, 3] *= 60
+    blind = random.standard_normal((16, 8)).astype(np.float32)
+    blind[3] = 0  # the weights do not read the channel with the large numbers
+    value = observed(x, axis=-1)
+    for weights in ([blind], [blind, np.eye(16, dtype=np.float32)]):
+        found = choose(value, fmt, "auto", 99.9, weights)
+        for method in ("minmax", "percentile", "entropy", "mse"):
+            other = choose(value, fmt, method, 99.9, weights)  # type: ignore[arg-type]
+            assert found.error <= other.error
+            y = np.concatenate([x @ w for w in weights], axis=1)
+            noisy = fake_quantized(x, other.low, other.high, fmt)
+            noise = np.concatenate([noisy @ w for w in weights], axis=1) - y
+            assert other.error == pytest.approx((noise**2).sum() / (y**2).sum(), rel=1e-3)
+    if fmt is S8:
+        assert choose(value, fmt, "auto", 99.9, [blind]).method != "minmax"
+
+
+def test_auto_without_products_is_mse() -> None:
+    value = observed(sample("normal"))
+    assert choose(value, S8, "auto") == choose(value, S8, "mse")
+    assert choose(value, S8, "auto", consumers=[np.ones((3, 2), np.float32)]).method == "mse"
+
+
+@FORMATS
+@given(x=FLOATS)
+@settings(max_examples=12, deadline=None)
+def test_every_method_gives_a_finite_range_inside_the_extremes(
+    fmt: NumberFormat, x: np.ndarray
+) -> None:
+    value = observed(x)
+    for method in ("minmax", "percentile", "entropy", "mse", "auto"):
+        found = choose(value, fmt, method)  # type: ignore[arg-type]
+        assert np.isfinite(found[:2]).all() and np.isfinite(found.error) and found.error >= 0
+        assert min(value.low, 0.0) <= found.low <= found.high <= max(value.high, 0.0) or (
+            method in ("minmax", "percentile")
+            and value.low <= found.low <= found.high <= value.high
+        )
+        scale = activation_scale(found.low, found.high, fmt, np.float16)
+        assert np.isfinite(scale.scale) and scale.scale > 0
+
+
+@pytest.mark.parametrize("number", [0.0, 0.25, -3.0, 1e-40])
+def test_a_constant_keeps_its_number(number: float) -> None:
+    value = observed(np.full(50, number, np.float32))
+    for method in ("minmax", "percentile", "entropy", "mse", "auto"):
+        found = choose(value, S8, method)  # type: ignore[arg-type]
+        assert found.low == found.high == np.float32(number)
+
+
+def test_an_unbounded_value_has_no_range() -> None:
+    value = replace(observed(sample("normal")), verdict=Verdict(3, "NaN"))
+    with pytest.raises(OptkitError, match="NaN in sample 3"):
+        choose(value, S8, "minmax")

@@ -1,0 +1,192 @@
+"""The search on spaces whose truth is known, whatever kills it on the way."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from math import log10
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optkit.tuning.search import Search, best
+from optkit.tuning.space import Budget, Candidate, Outcome, Trial, front, staircase
+
+from .conftest import World, world
+
+worlds = st.builds(
+    world,
+    st.integers(0, 10_000),
+    groups=st.integers(1, 9),
+    options=st.integers(1, 2),
+    twist=st.sampled_from([0.0, 0.05]),
+    wrong=st.sampled_from([0.0, 0.5]),
+)
+decibels = st.floats(25, 90)
+
+
+def run(made: World, budget: Budget, limit: int = 20, **how: object) -> Search:
+    search = Search(made.space, budget, seed=how.pop("seed", 0))  # type: ignore[arg-type]
+    search.run(made, limit=limit, **how)  # type: ignore[arg-type]
+    return search
+
+
+def every(made: World) -> list[Trial]:
+    names = [(*(o.name for o in g.options), made.space.carrier) for g in made.space.groups]
+    found = (Candidate(options) for options in itertools.product(*names))
+    return [Trial(candidate, made(candidate)) for candidate in found]
+
+
+@given(worlds, decibels)
+@settings(max_examples=60, deadline=None)
+def test_front_is_monotone(made: World, limit: float) -> None:
+    search = run(made, Budget(min_sqnr=limit))
+    found = front(search.trials)
+    for a, b in itertools.permutations(found, 2):
+        x, y = a.outcome, b.outcome
+        assert x.noise < y.noise or x.latency_ms < y.latency_ms or x.bytes < y.bytes
+    steps = [t.outcome for t in staircase(search.trials)]
+    assert all(a.latency_ms <= b.latency_ms and a.noise > b.noise
+               for a, b in itertools.pairwise(steps))  # fmt: skip
+    covered = [t for t in search.trials if t not in found]
+    for trial in covered:
+        assert any(
+            f.outcome.noise <= trial.outcome.noise
+            and f.outcome.latency_ms <= trial.outcome.latency_ms
+            and f.outcome.bytes <= trial.outcome.bytes
+            for f in found
+        )
+
+
+@given(worlds, decibels)
+@settings(max_examples=80, deadline=None)
+def test_result_is_inside_whenever_anything_is(made: World, limit: float) -> None:
+    budget = Budget(min_sqnr=limit)
+    found = run(made, budget).best
+    assert found is not None
+    feasible = [trial for trial in every(made) if budget.excess(trial.outcome) == 0]
+    assert (budget.excess(found.outcome) == 0) == bool(feasible)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_result_is_near_the_optimum(seed: int) -> None:
+    """Against an exhaustive search, on layers whose expected gains are wrong by half."""
+    made = world(seed, groups=9, wrong=0.5)
+    for limit in (35.0, 45.0, 55.0):
+        budget = Budget(min_sqnr=limit)
+        optimum = best(every(made), budget)
+        found = run(made, budget, limit=24).best
+        assert found is not None and optimum is not None
+        saved = made.carrier_ms - found.outcome.latency_ms
+        assert saved >= 0.9 * (made.carrier_ms - optimum.outcome.latency_ms)
+
+
+def test_learned_gains_find_what_the_roofline_got_wrong() -> None:
+    """Half of the layers are slower quantized: only trials tell, and the search finds out."""
+    made = world(3, groups=8)
+    made.milliseconds[::2] *= -1
+    found = run(made, Budget(min_sqnr=20.0), limit=24).best
+    assert found is not None
+    optimum = best(every(made), Budget(min_sqnr=20.0))
+    assert optimum is not None
+    saved = made.carrier_ms - found.outcome.latency_ms
+    assert saved >= 0.9 * (made.carrier_ms - optimum.outcome.latency_ms)
+
+
+@given(worlds, decibels, st.integers(2, 20))
+@settings(max_examples=40, deadline=None)
+def test_anytime(made: World, limit: float, stop: int) -> None:
+    """More trials never give a worse result, and fewer are a prefix of more."""
+    budget = Budget(min_sqnr=limit)
+    short, long = run(made, budget, limit=stop), run(made, budget, limit=stop + 5)
+    assert long.trials[: len(short.trials)] == short.trials
+    assert short.best is not None and long.best is not None
+    assert budget.rank(long.best.outcome) <= budget.rank(short.best.outcome)
+
+
+@given(worlds, decibels, st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_killed_and_resumed_ends_as_undisturbed(
+    made: World, limit: float, kills: list[int], seed: int
+) -> None:
+    budget = Budget(min_sqnr=limit)
+    whole = run(made, budget, limit=16, seed=seed)
+    memory: dict[Candidate, Outcome] = {}
+    made.calls = 0
+
+    class Killed(Exception):
+        pass
+
+    for survives in [*kills, 10_000]:
+        left = survives
+
+        def evaluate(candidate: Candidate) -> Outcome:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            memory[candidate] = made(candidate)
+            return memory[candidate]
+
+        search = Search(made.space, budget, seed)
+        try:
+            search.run(evaluate, limit=16, memory=dict(memory))
+        except Killed:
+            continue
+    assert search.trials == whole.trials
+    assert made.calls == len({t.candidate for t in whole.trials})  # nothing was tried twice
+
+
+def test_drop_budget_spreads_over_the_front() -> None:
+    made = world(5, groups=9)
+    search = run(made, Budget(max_drop=0.01), limit=20)
+    shown = [10 * log10(1 / t.outcome.noise) for t in staircase(search.trials)]
+    assert len(shown) >= 7
+    gaps = [b - a for a, b in itertools.pairwise(shown[:-1])]
+    assert max(gaps) < (shown[-2] - shown[0]) / 2
+
+
+@given(worlds, st.floats(5.0, 10.0))
+@settings(max_examples=40, deadline=None)
+def test_latency_budget_alone_gives_the_most_accurate_inside(made: World, limit: float) -> None:
+    budget = Budget(max_latency_ms=limit)
+    found = run(made, budget).best
+    assert found is not None
+    feasible = [t for t in run(made, budget).trials if t.outcome.latency_ms <= limit]
+    if feasible:
+        assert found.outcome.noise == min(t.outcome.noise for t in feasible)
+
+
+def test_failed_trials_are_passed_over(small_world: World) -> None:
+    def evaluate(candidate: Candidate) -> Outcome:
+        if candidate.options[0] == "int8":
+            return Outcome.failure("node 'layer0': no kernel")
+        return small_world(candidate)
+
+    search = Search(small_world.space, Budget(min_sqnr=30.0), 0)
+    search.run(evaluate, limit=20)
+    assert search.best is not None and search.best.candidate.options[0] == "fp16"
+    assert any(trial.outcome.failed for trial in search.trials)
+    assert all(not trial.outcome.failed for trial in front(search.trials))
+
+
+def test_placement_that_is_faster_is_kept(small_world: World) -> None:
+    space = replace(small_world.space, placements=("default", "other"))
+    search = Search(space, Budget(min_sqnr=40.0), 0)
+    search.run(small_world, limit=20)
+    assert search.best is not None and search.best.candidate.placement == "other"
+
+
+def test_stops_when_told_but_not_before_the_first_trial(small_world: World) -> None:
+    search = run(small_world, Budget(min_sqnr=40.0), stop=lambda: True)
+    assert len(search.trials) == 1
+    memory = {trial.candidate: trial.outcome for trial in run(small_world, search.budget).trials}
+    known = run(small_world, Budget(min_sqnr=40.0), stop=lambda: True, memory=memory)
+    assert len(known.trials) == len(memory)  # what is known takes no time
+
+
+def test_outcomes_survive_json() -> None:
+    for outcome in (Outcome(1e-4, 2.0, 3, landed=1), Outcome.failure("why")):
+        trial = Trial(Candidate(("int8", "fp16"), "other"), outcome)
+        assert Trial.from_json(trial.to_json()) == trial
