@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from optkit.api import fuse as fuse
     from optkit.api import load as load
     from optkit.api import quantize as quantize
+    from optkit.api import tune as tune
     from optkit.artifact import Artifact as Artifact
     from optkit.recipe import Recipe as Recipe
     from optkit.target import Target as Target
@@ -34,6 +35,7 @@ _HOMES = {
     "compile": "optkit.api",
     "bench": "optkit.api",
     "evaluate": "optkit.api",
+    "tune": "optkit.api",
     "Artifact": "optkit.artifact",
     "Recipe": "optkit.recipe",
     "Target": "optkit.target",
@@ -41,7 +43,7 @@ _HOMES = {
 
 __all__ = [
     "Artifact", "Recipe", "Target", "bench", "build", "compile", "errors", "evaluate", "export",
-    "fuse", "load", "quantize",
+    "fuse", "load", "quantize", "tune",
 ]  # fmt: skip
 
 

@@ -252,7 +252,7 @@ axes:
 # calibration:
 #   source: calibration.py
 #   samples: 256
-#   method: auto          # or minmax, percentile, entropy, mse
+#   method: minmax        # or percentile, entropy, mse, auto
 #   batch: 8
 
 # How weights are rounded, and which nodes are exceptions.

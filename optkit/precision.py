@@ -148,8 +148,12 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
                 "W4A16: weights in blocks along the summed axis",
             ),
             Precision(
-                "nvfp4", "fp16", _blocks("float4e2m1", 16), None, ("fp4",),
-                "W4A16 in E2M1: blocks of 16 with E4M3 scales under one scale per tensor",
+                "w4a8", "fp16", _blocks("int4", 32), None, (),
+                "W4A8: as int4, the kernel rounds activations to 8 bits; ONNX Runtime only",
+            ),
+            Precision(
+                "nvfp4", "fp16", _blocks("float4e2m1", 16), _blocks("float4e2m1", 16), ("fp4",),
+                "W4A4 in E2M1: blocks of 16 with E4M3 scales under one scale per tensor",
             ),
             Precision(
                 "nf4", "fp16", _blocks("nf4", 64), None, (),

@@ -256,6 +256,7 @@ class PlacementRules:
     min_conv_channels: int = 1  # a Conv with fewer input channels (all groups) stays in float
     thin_conv: str = "float is faster"  # why
     grouped_conv: bool = True  # a Conv in groups may be quantized
+    max_kernel: int | None = None  # a Conv whose kernel has more elements stays in float
     blocks: Literal["any", "halving", "powers"] = "any"  # block sizes: any, those that divide the
     # summed axis into two or more, or those that divide it and are powers of two
     free_bias: bool = False  # a product takes a bias at no cost, so one may be added
@@ -266,6 +267,8 @@ class PlacementRules:
     # a scalar in the weight's DequantizeLinear, the rest a Mul (and the bias an Add) behind it
     tensor_ops: frozenset[str] = frozenset()  # op types whose weights get one scale per tensor
     gemm_for_matrices: bool = False  # write a MatMul of two matrices (rank 2) as Gemm
+    nbits_accuracy: int | None = None  # write a product whose weight alone is quantized as
+    # MatMulNBits (com.microsoft) of this accuracy level: 0 multiplies in floats, 4 in 8 bits
 
     def weight_of(self, op: str) -> NumberFormat:
         """The weight format of an op type."""
@@ -315,6 +318,10 @@ class Backend(Protocol):
 
     def versions(self) -> dict[str, str]:
         """Distribution name → version of what compiles, read without importing it."""
+
+    def refuses(self, target: Any, precision: str) -> str | None:
+        """Why this backend never runs a precision on a target that has it; None where it does.
+        Pure. (What the hardware lacks is in the target's matrix.)"""
 
     def rules(self, target: Any, precision: str) -> PlacementRules:
         """Placement rules of a quantized precision on a target (`target.Target`). Pure.

@@ -193,6 +193,7 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
     params: batch, families (by backend: precision → placement rules as JSON), moments; memory;
     checkpoint: a folder outside the step's own, in which a killed run finds how far it was.
     """
+    import gc
     import os
     import shutil
     import tempfile
@@ -220,6 +221,7 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
         # beside the graph: the runtime maps them, and no copy of them is made on the way
         graph.save(graph.expose(model, names), tapped, inline_limit=0)
         del model
+        gc.collect()  # now, not after the peak: nodes and values refer to each other
         samples = Spool(inputs["samples"])
         with _cpu(tapped, spinning=False, pooled=False) as session:
             free = params["memory"] - resident(os.getpid())
@@ -310,6 +312,8 @@ def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     )  # fmt: skip
     progress("writing Q/DQ", 0.8)
     carrier = graph.load(inputs["carrier"] / GRAPH)
+    if any(own.weight.dtype == "float4e2m1" for own in rules.values()):
+        carrier = graph.upgrade(carrier, 23)  # the first that knows E2M1
     tables = settings.embeddings and any(own.embeddings for own in rules.values())
     log = qdq.apply(
         carrier, decisions, assignment, rules, statistics, scale_dtype=dtype, embeddings=tables
@@ -720,7 +724,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
         for name, version, tools, run in (
             ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
-            ("fuse", 1, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
+            ("fuse", 2, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 1, ("onnx", "onnx-ir"), cast),
             ("collect", 1, ("numpy", "safetensors"), collect),
             ("random", 1, ("numpy", "safetensors"), random),

@@ -454,7 +454,7 @@ def test_saving_holds_one_piece(tmp_path: Path) -> None:
         (tmp_path / "new").mkdir()
         (tmp_path / "m.onnx.data").chmod(0o644)  # so that it is copied
         graph.save(loaded, tmp_path / "new" / "m.onnx", inline_limit=0)
-        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20
     finally:
         tracemalloc.stop()
 

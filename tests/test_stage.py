@@ -277,13 +277,14 @@ def test_a_shape_beyond_all_memory_is_told_shortly(folder: Path, objects: Path) 
         stage_onnx(SIZES["dims_overflow"](folder), objects)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_never_break_the_walker(data: bytes) -> None:
     check_agrees_with_protobuf(data)
     check_agrees_with_protobuf(message(7, data))
 
 
-@settings(max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_mutated_models_never_break_the_walker(draw: st.DataObject) -> None:
     data = bytearray(draw.draw(st.sampled_from(SEEDS)))
@@ -320,6 +321,7 @@ DATA_TYPES = [
 ]
 
 
+@settings(deadline=None)
 @given(
     data_type=st.sampled_from(DATA_TYPES),
     shape=st.lists(st.integers(0, 5), max_size=3),
@@ -512,7 +514,9 @@ def test_a_hub_blob_that_is_a_link_is_refused(tmp_path: Path, objects: Path) -> 
 
 
 @given(data=st.binary(max_size=5000))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_a_file_is_stored_under_its_digest(data: bytes, tmp_path: Path, objects: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(data)
@@ -630,6 +634,7 @@ def test_hostile_safetensors_are_refused(data: bytes, tmp_path: Path, objects: P
     assert published(objects) == []
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_mutated_safetensors_are_refused_or_load(draw: st.DataObject) -> None:
     data = bytearray(
@@ -679,6 +684,7 @@ def test_hostile_archives_are_refused(data: bytes, tmp_path: Path, objects: Path
     assert published(objects) == []
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_mutated_archives_never_break_the_reader(draw: st.DataObject) -> None:
     data = bytearray(containers.zip_file(("a/b", b"12345"), ("c", bytes(40)), packed=True))

@@ -19,7 +19,12 @@ HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 def quiet(what: str, fraction: float) -> None: ...
 
 
-def run(tmp_path: Path, text: str, axes: dict[str, Any] | None = None) -> dict[str, Any]:
+def run(
+    tmp_path: Path,
+    text: str,
+    axes: dict[str, Any] | None = None,
+    more: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """The fuse step over a graph given as text."""
     for name in ("source", "out"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -29,7 +34,7 @@ def run(tmp_path: Path, text: str, axes: dict[str, Any] | None = None) -> dict[s
         {"name": i.name, "dtype": i.dtype, "shape": list(i.shape), "range": None}
         for i in graph.inputs(model)
     ]
-    params = {"inputs": inputs, "axes": axes or {}}
+    params = {"inputs": inputs, "axes": axes or {}, **(more or {})}
     return fuse({"graph": tmp_path / "source"}, params, tmp_path / "out", quiet)
 
 
@@ -75,3 +80,16 @@ def test_a_fusion_that_changes_the_result_is_a_bug(
     with pytest.raises(OptkitError, match="changed the result") as caught:
         run(tmp_path, "g (float[N,8] x) => (float[N,8] y) <float[1] c = {1.0}> { y = Mul (x, c) }")
     assert caught.value.exit_code == 1
+
+
+def test_what_was_not_compared_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is run, and the step says why."""
+
+    def opened(*args: object, **more: object) -> None:
+        pytest.fail("a session was opened")
+
+    monkeypatch.setattr("optkit.steps._cpu", opened)
+    text = "g (float[N,8] x) => (float[N,8] y) { i = Identity (x) y = Relu (i) }"
+    meta = run(tmp_path, text, more={"compare": False, "uncompared": "needs 75 GiB"})
+    assert meta["max_error"] is None and meta["warnings"] == ["needs 75 GiB"]
+    assert meta["log"]["counts"] == {"remove_noop": 1}

@@ -121,7 +121,9 @@ class Network:
             "Add", a, self.op("Mul", turned, sin, name=f"{name}/Mul_1"), name=f"{name}/Add"
         )
 
-    def attention(self, x: ir.Value, cos: ir.Value, sin: ir.Value, mask: ir.Value, name: str):  # type: ignore[no-untyped-def]
+    def attention(
+        self, x: ir.Value, cos: ir.Value, sin: ir.Value, mask: ir.Value, name: str
+    ) -> ir.Value:
         hidden, heads, head = self.shape.hidden, self.shape.heads, self.shape.head
         parts = []
         for part in ("q", "k", "v"):
@@ -214,7 +216,7 @@ def causal_mask(net: Network, length: ir.Value) -> ir.Value:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path, help="the model; its weights go beside it")
     for name, value in vars(Shape()).items():
         parser.add_argument(f"--{name}", type=int, default=value)

@@ -81,6 +81,8 @@ def _optkit(
     return Configuration(workload, "optkit", name, options, group, runs=on_cpu, lands=not on_cpu)
 
 
+# W3's second matrices of the feed-forward blocks: what costs most in 8 bits
+_DOWN = ",".join(f"node_MatMul_{number}" for number in (110, 176, 242, 308, 374, 440))
 _OLIVE_U8S8 = {"activation_type": "uint8", "precision": "int8", "per_channel": True}
 
 CONFIGURATIONS: tuple[Configuration, ...] = (
@@ -116,6 +118,9 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     Configuration("w3", "olive", "dynamic", {"pass": "OnnxDynamicQuantization"}),
     Configuration("w3", "nncf", "transformer", {"samples": 128, "transformer": True}),
     _optkit("w3", "int8", "calibration.samples=512"),
+    _optkit(
+        "w3", "int8-two-term", "calibration.samples=512", f"quantization.two_term=[{_DOWN}]"
+    ),
     _optkit("w3", "int8-l4", "calibration.samples=512", target="l4"),
     _optkit("w3", "fp8-l4", "calibration.samples=512", target="l4", precision="fp8"),
     # W4

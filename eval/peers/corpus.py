@@ -1,8 +1,7 @@
 """The data of the workloads: scikit-learn's digits, and the sources of Python's standard library.
 
-Nothing is downloaded. Text is cut into BPE tokens of a vocabulary of 2048 that is trained on the
-training files alone; every array that calibrates comes from other files or images than the one
-that is scored.
+Nothing is downloaded. Text is cut into BPE tokens of a vocabulary of 2048; what calibrates is
+never what is scored.
 """
 
 from __future__ import annotations
@@ -94,8 +93,9 @@ def stream() -> Arrays:
 def texts() -> Arrays:
     """W3: pieces of 12–128 tokens, padded, with the package or module that they come from.
 
-    Returns `train`, `calibration` and `test` ids and masks, int64 [N, 128], and labels [N]. Every
-    ninth run of 512 tokens of a file is held out for the test, every tenth for calibration.
+    Returns `train`, `calibration` and `test` ids and masks, int64 [N, 128]; the first and the last
+    with labels [N] (`train_labels`, `labels`). Every ninth run of 512 tokens of a file is held out
+    for the test, every tenth for calibration; only the vocabulary has seen them.
     """
     files = sources()
     training, _ = split(files)
@@ -119,7 +119,9 @@ def texts() -> Arrays:
         order = rng.permutation(len(pieces[part]))[:limit]
         chosen = [pieces[part][index] for index in order]
         found |= padded(part, [ids for ids, _ in chosen])
-        found["labels" if part == "test" else f"{part}_labels"] = np.array([n for _, n in chosen])
+        if part != "calibration":
+            name = "labels" if part == "test" else "train_labels"
+            found[name] = np.array([label for _, label in chosen])
     return found
 
 

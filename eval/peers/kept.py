@@ -49,3 +49,11 @@ def keep(
     unfinished.write_text(json.dumps({"inputs": inputs, "value": value}, indent=1))
     unfinished.replace(file)
     return value
+
+
+def recall(file: Path) -> dict[str, Any]:
+    """What `file` holds, whatever it was made of; a "failure" where there is nothing."""
+    if not file.exists():
+        return {"failure": "not run yet"}
+    value: dict[str, Any] = json.loads(file.read_text())["value"]
+    return value

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-INTERVAL = 0.02  # seconds between two looks at the tree
+INTERVAL = 0.05  # seconds between two looks at the tree
 
 
 @dataclass(frozen=True)

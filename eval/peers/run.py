@@ -41,7 +41,7 @@ import platformdirs
 import process
 from configurations import CALIBRATIONS, CONFIGURATIONS, WORKLOADS, Calibration, Configuration
 from environments import Environment
-from kept import digest, keep
+from kept import digest, keep, recall
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
@@ -84,10 +84,16 @@ class Bench:
             raise SystemExit(f"{workload}: {outcome.reason()}")
 
 
-def quantize(bench: Bench, one: Configuration, fresh: bool) -> dict[str, Any]:
-    """Seconds, memory and size of one row; the graph stays in quantized/<workload>/<row>/."""
+def quantize(bench: Bench, one: Configuration, named: bool) -> dict[str, Any]:
+    """Seconds, memory and size of one row; the graph stays in quantized/<workload>/<row>/.
+
+    A row that is not `named` is the last run's, even if its tool has changed since.
+    """
     environment = bench.environment(one.peer)
     out = bench.root / "quantized" / one.workload / one.key
+    record = out.with_suffix(".quantize.json")
+    if not named:
+        return recall(record)
     source = feeds.model(bench.root, one.workload)
     adapter = HERE / f"with_{one.peer}.py"
     own = [PROJECT / "optkit", HERE / "recipes"] if one.peer == "optkit" else []
@@ -98,6 +104,7 @@ def quantize(bench: Bench, one: Configuration, fresh: bool) -> dict[str, Any]:
             return {"failure": environment.failure}
         print(f"{one.workload} {one.key}: quantizing", flush=True)
         shutil.rmtree(out, ignore_errors=True)
+        record.unlink(missing_ok=True)
         options = json.dumps(one.options)
         parts = ("--root", bench.root, "--workload", one.workload, "--out", out)
         outcome = bench.call(one.peer, adapter.name, *parts, "--options", options)
@@ -106,8 +113,8 @@ def quantize(bench: Bench, one: Configuration, fresh: bool) -> dict[str, Any]:
             return {"failure": outcome.reason(), **measured}
         return {**outcome.answer(), **measured, "bytes": _size(out), "options": one.options}
 
-    fresh = fresh and "quantize" in bench.again
-    return keep(out.with_suffix(".quantize.json"), inputs, make, fresh=fresh)
+    fresh = "quantize" in bench.again
+    return keep(record, inputs, make, fresh=fresh)
 
 
 def _size(folder: Path) -> int:
@@ -117,7 +124,7 @@ def _size(folder: Path) -> int:
                or file.suffix == ".data")  # fmt: skip
 
 
-def judge(bench: Bench, one: Configuration, row: dict[str, Any], fresh: bool) -> dict[str, Any]:
+def judge(bench: Bench, one: Configuration, row: dict[str, Any], named: bool) -> dict[str, Any]:
     """Add the score and the landing of a quantized graph to its row."""
     if "failure" in row:
         return row
@@ -132,7 +139,7 @@ def judge(bench: Bench, one: Configuration, row: dict[str, Any], fresh: bool) ->
             folder.with_suffix(".score.json"),
             inputs,
             lambda: bench.answer(BASE, "score.py", *parts, "--session", json.dumps(asked)),
-            fresh=fresh and "score" in bench.again,
+            fresh=named and "score" in bench.again,
         )
     if one.lands:
         versions = bench.environment("optkit").versions
@@ -140,7 +147,7 @@ def judge(bench: Bench, one: Configuration, row: dict[str, Any], fresh: bool) ->
             folder.with_suffix(".landing.json"),
             digest(graph, HERE / "landing.py", versions.get("tensorrt-rtx")),
             lambda: bench.answer("optkit", "landing.py", "--model", graph),
-            fresh=fresh and "landing" in bench.again,
+            fresh=named and "landing" in bench.again,
         )
     return row
 
@@ -193,10 +200,13 @@ def latency(bench: Bench, workload: str, rows: dict[str, dict[str, Any]]) -> dic
     return found
 
 
-def calibrate(bench: Bench, one: Calibration) -> dict[str, Any]:
+def calibrate(bench: Bench, one: Calibration, named: bool) -> dict[str, Any]:
     """Ranges of every tensor of W3: seconds, and the peak memory of the process tree."""
     name = f"{one.peer}-{one.name}-{one.options['samples']}".replace(" ", "-")
+    about = {"peer": one.peer, "name": one.name, "samples": one.options["samples"]}
     out = bench.root / "calibrated" / name
+    if not named:
+        return {**about, **recall(out.with_suffix(".json"))}
     environment = bench.environment(one.peer)
     adapter = HERE / f"with_{one.peer}.py"
     own = [PROJECT / "optkit", HERE / "recipes"] if one.peer == "optkit" else []
@@ -217,7 +227,7 @@ def calibrate(bench: Bench, one: Calibration) -> dict[str, Any]:
     inputs = digest(one.options, source, adapter, environment.versions, *own)
     kept = keep(out.with_suffix(".json"), inputs, make, fresh="calibrate" in bench.again)
     shutil.rmtree(out, ignore_errors=True)
-    return {"peer": one.peer, "name": one.name, "samples": one.options["samples"], **kept}
+    return {**about, **kept}
 
 
 def machine(cores: list[int]) -> dict[str, Any]:
@@ -260,7 +270,10 @@ def everything(bench: Bench, options: argparse.Namespace, cores: list[int]) -> d
             "latency": latency(bench, workload, rows),
         }
     if "w3" in workloads and not options.quick:
-        found["calibration"] = [calibrate(bench, one) for one in CALIBRATIONS]
+        found["calibration"] = [
+            calibrate(bench, one, not options.peer or one.peer in options.peer)
+            for one in CALIBRATIONS
+        ]
     found["versions"] = {name: one.versions for name, one in sorted(bench.made.items())}
     found["failures"] = {name: one.failure for name, one in bench.made.items() if one.failure}
     return found
@@ -295,7 +308,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--root", type=Path, default=Path(cache) / "peers", help="the cache")
     parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
     peers = sorted({one.peer for one in CONFIGURATIONS})
-    parser.add_argument("--peer", action="append", choices=peers, help="whose rows --fresh repeats")
+    parser.add_argument("--peer", action="append", choices=peers, help="whose rows to make")
     parser.add_argument("--fresh", action="store_true", help="repeat the named rows")
     parser.add_argument("--again", action="append", default=[], choices=PARTS)
     parser.add_argument("--cores", type=int, default=2)

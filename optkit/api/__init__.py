@@ -29,8 +29,10 @@ from optkit.target import Target, available_memory
 from optkit.target import target as find_target
 
 if TYPE_CHECKING:
+    from optkit.api.tuned import Found
     from optkit.artifact import Artifact
     from optkit.execute.proxy import Proxy
+    from optkit.tuning import Wish
 
 Evaluate = Callable[["Proxy"], Any]
 """`evaluate(session) -> per-sample scores`, shape [samples]; higher is better."""
@@ -96,6 +98,99 @@ def build(
     if calibration is not None:
         job = replace(job, calibration=objects.spooled(calibration, job, runner))
     return load(_build(job, runner, Path(out), EMBED_EVAL, evaluate).path)
+
+
+def tune(
+    model: Any = None,
+    example_inputs: Any = None,
+    *,
+    target: str,
+    precisions: Iterable[str] = ("int8",),
+    max_drop: float | None = None,
+    min_sqnr: float | None = None,
+    max_latency_ms: float | None = None,
+    max_bytes: int | None = None,
+    trials: int = 24,
+    seconds: float | None = None,
+    seed: int = 0,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    calibration: Iterable[Any] | None = None,
+    evaluate: Evaluate | None = None,
+    out: str | Path = "artifacts",
+    name: str | None = None,
+    cache: str | Path | None = None,
+    memory: int | None = None,
+    listener: Listener | None = None,
+) -> Artifact:
+    """Search for the fastest assignment of `precisions` to layers inside a budget, and build it.
+
+    max_drop: a fraction of the metric; min_sqnr: dB; max_latency_ms at the tuned batch size;
+    max_bytes of the engine. What is not given stays as the recipe's gates have it. The search stops
+    after `trials` candidates or `seconds`. The other arguments are those of `build`. The recipe
+    that builds the artifact again, and the front, lie in `<artifact>.tune` beside it.
+
+    Raises OptkitError subclasses. A budget that nothing keeps does not raise: the artifact is the
+    best there is, and its gate says so.
+    """
+    from optkit import tuning
+
+    runner = open_runner(
+        cache=None if cache is None else Path(cache), memory=memory, timeout=None, listener=listener
+    )
+    names = tuple(precisions)
+    chosen, *_ = [pair(target, precision) for precision in names]
+    if model is None or isinstance(model, str | Path):
+        settings = resolve(None if model is None else str(model), recipe=recipe)
+        job = Job(settings, *chosen, code=Path.cwd())
+    else:
+        job = objects.job(model, example_inputs, recipe, name, chosen, runner)
+    if calibration is not None:
+        job = replace(job, calibration=objects.spooled(calibration, job, runner))
+    wish = tuning.Wish(
+        tuning.Budget(max_drop, min_sqnr, max_latency_ms, max_bytes), names, trials, seconds, seed
+    )
+    return load(_tune(job, wish, runner, Path(out), EMBED_EVAL, evaluate).path)
+
+
+def tune_one(
+    *,
+    recipe: Recipe,
+    target: str,
+    wish: Wish,
+    out: Path,
+    runner: Runner,
+    embed_eval: int = EMBED_EVAL,
+) -> Found:
+    """`tune` for a resolved recipe, as the command line asks for it."""
+    for precision in wish.precisions:
+        pair(target, precision)
+    job = Job(recipe, *pair(target, wish.precisions[0]), code=Path.cwd())
+    return _tune(job, wish, runner, out, embed_eval, None)
+
+
+def _tune(
+    job: Job,
+    wish: Wish,
+    runner: Runner,
+    out: Path,
+    embed_eval: int,
+    evaluate: Evaluate | None,
+) -> Found:
+    from optkit.api import tuned
+    from optkit.pipeline import Build, findings
+    from optkit.pipeline.findings import Judged
+
+    scored = evaluate is not None or job.recipe.eval is not None
+    limited = replace(job, recipe=tuned.limited(job.recipe, wish.budget, scored=scored))
+
+    def judge(made: Build) -> Judged:
+        scores = None if evaluate is None else objects.scores(evaluate, made, runner)
+        return findings.judge(made, runner.records, artifact="", scores=scores)
+
+    def build(job: Job) -> Path:
+        return _build(job, runner, out, embed_eval, evaluate).path
+
+    return tuned.tune(limited, wish, runner, out, build=build, judge=judge)
 
 
 def load(path: str | Path) -> Artifact:

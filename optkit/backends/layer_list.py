@@ -55,6 +55,7 @@ _NO_KERNEL = ("signal", "wait", "shape_call", "cjmp", "jmp", "ShapeHostToDevice"
 # Kinds that are one matrix product or convolution. Other kinds may name the same ONNX node for what
 # was split off it: padding before, bias and requantization behind.
 _PRODUCT_KINDS = ("gemm", "correlation", "runtime_fusion")
+_PRODUCT_FIRST = ("__myl_Fc", "__myl_Corr", "_gemm")  # names of fusions that begin with a product
 
 
 def parse_layers(message: str, products: Collection[str]) -> tuple[FusedLayer, ...]:
@@ -135,7 +136,7 @@ def _attributed(layers: list[FusedLayer], products: Collection[str]) -> tuple[Fu
 def _multiplies_in(layer: FusedLayer) -> str | None:
     """The dtype of the first input. But a fusion whose name shows operations in front of its
     product (`__myl_CastMulCastFc`: dequantize, then multiply) computes in floats."""
-    if layer.kind in ("gemm", "correlation") or layer.name.startswith(("__myl_Fc", "_gemm")):
+    if layer.kind in ("gemm", "correlation") or layer.name.startswith(_PRODUCT_FIRST):
         return layer.inputs[0].dtype if layer.inputs else None
     dtypes = [t.dtype for t in (*layer.outputs, *layer.constants)]
     return next((dtype for dtype in dtypes if "float" in dtype), "float32")

@@ -14,25 +14,24 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from optkit import precision as schemes
+from optkit.backends.kernel_list import NUMPY, parse_kernels
 from optkit.backends.landing import landing, products
 from optkit.backends.profile import batch, profile
 from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.precision import NumberFormat
 from optkit.runtime import (
-    DTYPE_BITS,
     AxisRange,
     BuildSpec,
     Engine,
     Feed,
     FusedLayer,
-    LayerTensor,
     PlacementRules,
     Progress,
     TensorInfo,
@@ -44,7 +43,16 @@ if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
 
 Level = Literal["all", "extended", "basic", "none"]
 
-_PRECISIONS = ("int8", "int8-weight-only", "int4", "nf4")  # quantized ones with kernels
+_PRECISIONS = ("int8", "int8-weight-only", "int4", "w4a8", "nf4")  # quantized ones with kernels
+# MatMulNBits: the weight's format where it is not the scheme's, and the accuracy level
+_WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProxyType(
+    {
+        "int8-weight-only": (NumberFormat("int8", "block", symmetric=True, block_size=128), 4),
+        "int4": (None, 0),
+        "w4a8": (None, 4),
+        "nf4": (None, None),
+    }
+)
 _PROVIDERS = ["CPUExecutionProvider"]
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 
@@ -87,29 +95,42 @@ class OnnxRuntime:
                 continue
         return found
 
+    def refuses(self, target: Target, precision: str) -> str | None:
+        """Why this backend never runs a precision; None for floats and what has kernels."""
+        if not schemes.precision(precision).quantized or precision in _PRECISIONS:
+            return None
+        return f"ONNX Runtime has no {precision} kernels on a CPU"
+
     def rules(self, target: Target, precision: str) -> PlacementRules:
         """u8 activations: s8 × s8 has no fast kernel on x86. A convolution computes in integers
         only up to a quantized output; a MatMul or Gemm gives floats at no cost. Biases are written
         as integers here: ONNX Runtime, doing it itself, clips them. Where VPMADDUBSW adds pairs of
         products in 16 bits (x86 without VNNI) weights keep to 7 bits, or the sums would saturate
-        (ONNX Runtime's documentation on quantization, "reduce_range")."""
+        (ONNX Runtime's documentation on quantization, "reduce_range").
+
+        Of weights alone, 4 bits multiply in floats (w4a8: in integers, activations rounded to 8
+        bits by block). 8 bits always multiply in integers, in blocks: the kernel with float
+        activations dequantizes the whole weight each time, fifty times slower than FP32."""
         scheme = schemes.precision(precision)
-        if scheme.weights is None or precision not in _PRECISIONS:
+        reason = self.refuses(target, precision)
+        if reason is not None or scheme.weights is None:
             raise Impossible(
-                f"ONNX Runtime has no {precision} kernels on a CPU",
+                reason or f"{precision} quantizes nothing",
                 where=f"{target.name} × {precision}",
                 hint=f"here it runs {', '.join(_PRECISIONS)}",
             )
         if scheme.weight_only:
+            weight, accuracy = _WEIGHT_ONLY[precision]
             return PlacementRules(
                 activation=None,
-                weight=scheme.weights,
+                weight=weight or scheme.weights,
                 ops=frozenset({"MatMul", "Gemm"}),
                 residual_adds=False,
                 quantize_outputs=frozenset(),
                 float_output=True,
                 blocks="powers" if precision == "nf4" else "any",
                 embeddings=True,
+                nbits_accuracy=accuracy,
             )
         limit = 7 if _adds_in_16_bits(target.fingerprint()) else None
         return PlacementRules(
@@ -310,106 +331,7 @@ def _kernels(
             for event in events
             if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
         }
-        return _layers(graph.load(optimized), runs, feed, nodes)
-
-
-def _layers(
-    optimized: ir.Model,
-    runs: Mapping[str, Mapping[str, Any]],
-    feed: Feed,
-    nodes: Mapping[str, ir.Node],
-) -> tuple[FusedLayer, ...]:
-    origins = _Origins.of(nodes)
-    known = {name: LayerTensor(name, a.shape, a.dtype.name) for name, a in feed.items()}
-    layers = []
-    for node in optimized.graph:
-        outputs = _outputs(node, runs.get(node.name or "", {}))
-        known |= {tensor.name: tensor for tensor in outputs}
-        names = dict.fromkeys(str(v.name) for v in node.inputs if v is not None)
-        inputs = tuple(known[name] for name in names if name in known)
-        origin = origins.find(node)
-        layers.append(
-            FusedLayer(
-                name=str(node.name),
-                kind=node.op_type,
-                inputs=inputs,
-                constants=_constants(node),
-                outputs=outputs,
-                nodes=(origin,) if origin else (),
-                products=(origin,) if origin and origin in nodes else (),
-                dtype=inputs[0].dtype if origin in nodes and inputs else None,
-            )
-        )
-    return tuple(layers)
-
-
-def _outputs(node: ir.Node, run: Mapping[str, Any]) -> tuple[LayerTensor, ...]:
-    """Dtypes and sizes as the run had them; (-1,), unknown, for what is no tensor of numbers."""
-    names = [str(value.name) for value in node.outputs if value.name]
-    found = [
-        (type_, shape) for row in run.get("output_type_shape", []) for type_, shape in row.items()
-    ]
-    if len(found) != len(names) or any(type_ not in _NUMPY for type_, _ in found):
-        return tuple(LayerTensor(name, (-1,), "float32") for name in names)
-    return tuple(
-        LayerTensor(name, tuple(shape), _NUMPY[type_])
-        for name, (type_, shape) in zip(names, found, strict=True)
-    )
-
-
-def _constants(node: ir.Node) -> tuple[LayerTensor, ...]:
-    stored = {v.name: v.const_value for v in node.inputs if v is not None and v.const_value}
-    return tuple(
-        LayerTensor(str(name), tuple(tensor.shape.numpy()), tensor.dtype.numpy().name)
-        for name, tensor in stored.items()
-    )
-
-
-_PRODUCT = re.compile("Conv|MatMul|Gemm|Attention")
-_SUFFIX = re.compile(r"(/\w+Fusion/?|_token_\d+|_nchwc)+$")
-
-
-@dataclass(frozen=True)
-class _Origins:
-    """Finds the ONNX node an optimized node came from. Its weight tells, while that has kept its
-    name; else the node's own name, less what the optimizer appended; else the value it puts out,
-    which may be that of a Relu it absorbed."""
-
-    names: frozenset[str]
-    weights: dict[str, str]
-    outputs: dict[str, str]
-
-    @classmethod
-    def of(cls, nodes: Mapping[str, ir.Node]) -> Self:
-        from optkit import graph
-
-        graphs = {node.graph for node in nodes.values()}
-        weights: dict[str, list[str]] = {}
-        for name, node in nodes.items():
-            if (weight := graph.constant_weight(node)) is not None:
-                weights.setdefault(str(weight[1].name), []).append(name)
-        return cls(
-            frozenset(str(node.name) for owner in graphs for node in owner or ()),
-            {weight: names[0] for weight, names in weights.items() if len(names) == 1},
-            {str(v.name): name for name, node in nodes.items() for v in _results(node)},
-        )
-
-    def find(self, node: ir.Node) -> str | None:
-        name = str(node.name)
-        stem = name if name in self.names else _SUFFIX.sub("", name)
-        candidates = [stem if stem in self.names else None]
-        if _PRODUCT.search(node.op_type):
-            fed = (self.weights.get(str(v.name)) for v in node.inputs if v is not None)
-            results = (stem, str(node.outputs[0].name))
-            candidates = [*fed, *candidates, *(self.outputs.get(result) for result in results)]
-        return next((found for found in candidates if found is not None), None)
-
-
-def _results(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The node's output, and that of the Relu behind it where nothing else reads it."""
-    uses = node.outputs[0].uses()
-    absorbed = [use.node for use in uses if use.node.op_type == "Relu" and len(uses) == 1]
-    return (node.outputs[0], *(relu.outputs[0] for relu in absorbed))
+        return parse_kernels(graph.load(optimized), runs, feed, nodes)
 
 
 def _external_files(model: ir.Model) -> set[str]:
@@ -439,14 +361,8 @@ def _library() -> Any:
         ) from error
 
 
-# ONNX Runtime's names of element types: in signatures as "tensor(float)", in profiles as "float"
-_NUMPY = {"float": "float32", "double": "float64"} | {
-    name: name for name in DTYPE_BITS if name not in ("float32", "float64")
-}
-
-
 def _info(node: Any) -> TensorInfo:
-    dtype = _NUMPY.get(node.type.removeprefix("tensor(").removesuffix(")"))
+    dtype = NUMPY.get(node.type.removeprefix("tensor(").removesuffix(")"))
     if dtype is None:
         raise InputRefused(f"type {node.type} is not supported", where=f"value {node.name!r}")
     dims = (dim or f"{node.name}.{axis}" for axis, dim in enumerate(node.shape))

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from optkit import precision as schemes
+from optkit.backends.build_log import Phases
+from optkit.backends.build_log import reason as reason_of
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import HEADER, parse_layers, parse_memory
 from optkit.backends.profile import Profile, batch, profile
@@ -69,21 +71,29 @@ class TensorRT:
         except importlib.metadata.PackageNotFoundError:
             return {}
 
+    def refuses(self, target: Target, precision: str) -> str | None:
+        """Why this backend never runs a precision; None where it does."""
+        if schemes.precision(precision).needs:
+            return None
+        return f"{self.title} has no kernels for {precision}"
+
     def rules(self, target: Target, precision: str) -> PlacementRules:
         """Symmetric codes, one scale per activation tensor, on inputs only: the compiler moves each
-        requantization into the kernel in front of it. Raises Impossible for NF4."""
+        requantization into the kernel in front of it. Raises Impossible for NF4 and W4A8."""
         scheme = schemes.precision(precision)
-        if scheme.weights is None or scheme.weights.dtype == "nf4":
+        reason = self.refuses(target, precision)
+        if reason is not None or scheme.weights is None:
             raise Impossible(
-                f"{self.title} has no kernels for {precision}",
+                reason or f"{precision} quantizes nothing",
                 where=f"{target.name} × {precision}",
-                hint="nf4 runs on ONNX Runtime (--target cpu)",
+                hint=f"{precision} runs on ONNX Runtime (--target cpu)",
             )
+        products_only = scheme.weight_only or scheme.weights.granularity == "block"
         rules = PlacementRules(
             activation=scheme.activations,
             weight=scheme.weights,
-            ops=frozenset({"MatMul", "Gemm"} if scheme.weight_only else {"Conv", "MatMul", "Gemm"}),
-            residual_adds=not scheme.weight_only,
+            ops=frozenset({"MatMul", "Gemm"} if products_only else {"Conv", "MatMul", "Gemm"}),
+            residual_adds=not products_only,
             quantize_outputs=frozenset(),
             float_output=True,
             blocks="halving",
@@ -92,8 +102,10 @@ class TensorRT:
             why = "compute capability 7.5 never multiplies INT8 convolutions"
             return replace(rules, excluded={"Conv": why})
         if precision == "fp8":
-            why = "an FP8 convolution of so few channels never lands"
-            return replace(rules, min_conv_channels=4, thin_conv=why, grouped_conv=False)
+            why = "FP8 gains nothing for so few"
+            return replace(
+                rules, min_conv_channels=4, thin_conv=why, grouped_conv=False, max_kernel=32
+            )
         return rules
 
     def spec(
@@ -188,7 +200,7 @@ class TensorRT:
             builder = trt.Builder(logger)
         except TypeError as error:  # pybind11: the factory returned nullptr
             raise ToolchainMissing(
-                f"{self.title} cannot start: {_reason(record.errors) or error}", hint=self.install
+                f"{self.title} cannot start: {reason_of(record.errors) or error}", hint=self.install
             ) from error
         if self.module in _FAILED:
             self._settle(trt, builder, spec)
@@ -237,7 +249,7 @@ class TensorRT:
         if not parser.num_errors:
             raise InputRefused("the graph has no outputs", where=str(model))
         problem = parser.get_error(0)
-        operator, what = problem.node_operator(), _reason([problem.desc()])
+        operator, what = problem.node_operator(), reason_of([problem.desc()])
         if what == "false" or "Plugin not found" in what:  # all it says of such a node
             what = f"{self.title} has no operator {operator}"
         if parser.num_errors > 1:
@@ -260,11 +272,11 @@ class TensorRT:
                 raise InputRefused("a dynamic input has no shapes", where=f"input {name!r}")
             optimization.set_shape(name, *shapes[name])
         if dynamic and config.add_optimization_profile(optimization) < 0:
-            raise InputRefused(f"shapes refused: {_reason(record.errors)}", where=self.title)
+            raise InputRefused(f"shapes refused: {reason_of(record.errors)}", where=self.title)
 
     def _refusal(self, spec: BuildSpec, errors: list[str]) -> OptkitError:
         """The typed error for what the builder logged when it returned nothing."""
-        reason = _reason(errors) or "the build failed without a reason"
+        reason = reason_of(errors) or "the build failed without a reason"
         where = f"{self.title} for {spec.target}"
         if match := re.search(r"model contains HW-specific datatypes: ([\w, ]+)", reason):
             kinds = match[1].replace("b16", "bf16")
@@ -295,15 +307,21 @@ class TensorRTRTX(TensorRT):
     distribution = "tensorrt-rtx"
     install = "pip install 'optkit[rtx]'"
 
+    def refuses(self, target: Target, precision: str) -> str | None:
+        """As TensorRT; and FP32, whose products it has none of for compute capability 7.5."""
+        if precision == "fp32" and target.compute_capability == "7.5":
+            return f"{self.title} has no FP32 matrix products for compute capability 7.5"
+        return super().refuses(target, precision)
+
     def rules(self, target: Target, precision: str) -> PlacementRules:
         """As TensorRT, with the channels' scales behind each product and a scalar in front of it.
         A scale per channel in front makes convolutions write Float (nearly twice the bytes), and a
         projection that is taken apart behind (merged Q, K, V) falls out of INT8, with weights alone
-        quantized too. Blocks of 4 bits are read by the product's own kernel where there are two or
-        more of them; blocks of INT8 never are."""
+        quantized too. So does one in NVFP4. Blocks of INT4 are read by the product's own kernel
+        where there are two or more of them, whatever is behind; blocks of INT8 never are."""
         rules = super().rules(target, precision)
-        per_channel = rules.weight.granularity == "channel"
-        return replace(rules, split_scale=rules.ops) if per_channel else rules
+        alone = rules.weight.dtype == "int4"
+        return rules if alone else replace(rules, split_scale=rules.ops)
 
     def offline(self, target: Target) -> str | None:
         """None for a compute capability that TensorRT-RTX compiles for."""
@@ -401,43 +419,3 @@ def _monitor(trt: Any, progress: Progress, record: _Record) -> Any:
             return record.raised is None
 
     return Monitor()
-
-
-class Phases:
-    """Nested phases, each of a known number of steps, folded into one fraction that only rises."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, list[Any]] = {}  # name → [parent, steps, steps done]
-        self._fraction = 0.0
-
-    def start(self, name: str, parent: str | None, steps: int) -> None:
-        self._open[name] = [parent, max(steps, 1), 0]
-
-    def step(self, name: str, step: int) -> float:
-        """Step number `step` of a phase is complete: the fraction of the whole, in [0, 1]."""
-        if name in self._open:
-            self._open[name][2] = step + 1
-        roots = [name for name, (parent, _, _) in self._open.items() if parent not in self._open]
-        done = max((self._done(name) for name in roots), default=0.0)
-        self._fraction = max(self._fraction, min(done, 1.0))
-        return self._fraction
-
-    def finish(self, name: str) -> None:
-        self._open.pop(name, None)
-
-    def _done(self, name: str) -> float:
-        _, steps, done = self._open[name]
-        inner = [self._done(child) for child, row in self._open.items() if row[0] == name]
-        return float((done + max(inner, default=0.0)) / steps)
-
-
-_WRAPPED = re.compile(r"^.*?Error Code \d+: [\w ]+ \((?P<what>.*?)\.?\s+In \w+ at \S+\)$")
-_PLACE = re.compile(r"\[[\w.]+:\d+: \w+\] ")
-
-
-def _reason(errors: list[str]) -> str:
-    """Log rows or parser messages in words: without places in the library's source, and without
-    the CUDA error that follows every other one on a machine that has no driver."""
-    lines = [line for error in errors for line in error.splitlines() if "cudaError 35" not in line]
-    words = (_PLACE.sub("", _WRAPPED.sub(r"\g<what>", line)).strip("() ") for line in lines)
-    return "; ".join(dict.fromkeys(word for word in words if word))

@@ -42,7 +42,7 @@ class State:
 
     numbers: dict[str, Any]
     values: dict[str, ValueStatistics]
-    products: dict[str, tuple[dict[str, np.ndarray], int]]
+    products: dict[str, tuple[dict[str, np.ndarray], list[int]]]
 
 
 class Checkpoint:

@@ -1,9 +1,9 @@
 """The calibration loop: one forward per part of the data serves all observers.
 
-    forward of part n + 1 (the runtime's threads)   while   part n is counted (one thread beside it)
+    forward of part n + 1 (the runtime's threads)   while   part n is counted (two threads)
 
-Second moments take 12 K² bytes a value. Those that do not fit in half of the memory beside the
-others get passes over the data of their own, and wait in files (in the extreme: layer by layer).
+Second moments take about 12 K² bytes a value. Those that do not fit in half of the memory beside
+the others get passes of their own, and wait in files (in the extreme: layer by layer).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from operator import length_hint
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from optkit.errors import InputRefused, IntegrityError
 from optkit.runtime import Feed, Progress, Session
 from optkit.statistics import CHUNK, ROWS, Moments, Statistics, Tap, ValueStatistics, data_digest
 
+_THREADS = 2  # that count, beside the runtime's own
 _PRODUCT_BYTES = 12  # per element of a matrix of second moments: float64 and the chunk's float32
 
 
@@ -147,19 +148,20 @@ class _Run:
 
     def _run_pass(self, checkpoint: Checkpoint) -> None:
         self._clock.start(self._done)
-        with ThreadPoolExecutor(1) as beside:
-            counted: Future[None] | None = None
+        with ThreadPoolExecutor(_THREADS) as beside:
+            counted = _Counted()
             for feed, part in self._parts():
                 values = feed | self._session.run(feed)
-                if counted is not None:
-                    counted.result()
-                    if checkpoint.due:
-                        checkpoint.write(self.state())
-                counted = beside.submit(self._count, values, part)
+                self._end_part(counted)
+                if checkpoint.due:
+                    checkpoint.write(self.state())
+                names = self._products if self._pass else self._observers
+                # a value is let go as soon as it is counted: the next part needs the memory
+                tasks = [beside.submit(self._count, n, values.pop(n), part) for n in names]
+                counted = _Counted(part, tasks)
                 del values
                 self._clock.tell(part.last - self._first, self._pass, max(len(self._groups), 1))
-            if counted is not None:
-                counted.result()
+            self._end_part(counted)
         if not self._done:
             raise InputRefused(
                 "the calibration set is empty",
@@ -197,7 +199,9 @@ class _Run:
         }
         rows = sum(4 * ROWS * k for name, k in channels.items() if self._taps[name].rows)
         products = {
-            name: _PRODUCT_BYTES * k * k for name, k in channels.items() if self._taps[name].moments
+            name: _PRODUCT_BYTES * k * (k + ROWS)
+            for name, k in channels.items()
+            if self._taps[name].moments
         }
         free = cutter.memory_bytes - cutter.need - rows
         for name, size in products.items():
@@ -215,22 +219,33 @@ class _Run:
         axes = {name: self._taps[name].channel_axis for name in self._groups[self._pass]}
         self._products = {n: Products(axis) for n, axis in axes.items() if axis is not None}
 
-    def _count(self, values: Feed, part: Part) -> None:
-        """Observe one part: in the first pass all values, later those whose moments are summed.
+    def _count(self, name: str, value: np.ndarray, part: Part) -> None:
+        """Observe one value of a part: in the first pass for all, later for its moments alone."""
+        found = data(value, part, self._fills.get(name, NO_FILLS), self._taps[name].channel_axis)
+        if not self._pass:
+            self._observers[name].update(found, part)
+        if name in self._products and found.verdict is None:
+            self._products[name].update(found)
 
-        Each value is let go as soon as it is counted: the next part needs the memory."""
-        for name in self._observers if self._pass == 0 else self._products:
-            axis = self._taps[name].channel_axis
-            found = data(values.pop(name), part, self._fills.get(name, NO_FILLS), axis)
-            if self._pass == 0:
-                self._observers[name].update(found, part)
-            if name in self._products and found.verdict is None:
-                self._products[name].update(found)
+    def _end_part(self, counted: _Counted) -> None:
+        """Wait until it is counted, and take note of it."""
+        for task in counted.tasks:
+            task.result()
+        if (part := counted.part) is None:
+            return
         if part.last % CHUNK == 0:
             for products in self._products.values():
                 products.end_chunk()
         self._done += part.samples
         self._data = data_digest([bytes.fromhex(self._data), *part.digests])
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A part that is being counted, value by value."""
+
+    part: Part | None = None
+    tasks: Sequence[Future[None]] = ()
 
 
 class _Clock:

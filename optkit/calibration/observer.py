@@ -1,11 +1,13 @@
 """Streaming observers of one value: each part of the data is counted once and dropped.
 
 `Observer` keeps extremes, the histogram, numbers per channel and the sample of rows; `Products` the
-second moments, whose memory (12 K² bytes) may ask for passes of their own.
+second moments, whose memory (12 K² bytes and 2 K KiB) may ask for passes of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -17,6 +19,7 @@ from optkit.statistics.sums import add_symmetric, limbs
 from optkit.statistics.values import NOTHING
 
 _LAST = np.uint64(2**64 - 1)
+_ROWS = 512  # of which one product is made
 
 
 class Observer:
@@ -52,7 +55,7 @@ class Observer:
         if self._axis is None:
             return
         x = _by_channel(data.x, self._axis)
-        found = _channels(x)
+        found = _channels(x, _starts(x, data, part))
         self._channels = found if self._channels is None else self._channels.merged(found)
         if self._wants_rows:
             self._sample = self._sample or RowSample(x.shape[1])
@@ -108,13 +111,13 @@ class RowSample:
 
 
 class Products:
-    """Accumulates `Moments`: float32 products within a chunk, then exact sums of chunks."""
+    """Accumulates `Moments`: float32 products of `_ROWS` rows at a time within a chunk of samples,
+    then exact sums of chunks. So no number depends on how many samples ran together."""
 
     def __init__(self, axis: int) -> None:
         self._axis = axis
-        self._chunk: np.ndarray | None = None  # float32 [K, K]
-        self._total: np.ndarray | None = None
-        self._diagonal = np.empty(0)
+        self._arrays: dict[str, np.ndarray] = {}  # empty until the first rows tell K
+        self._held = 0  # rows that wait for their product
         self._count = 0
 
     def update(self, data: Data) -> None:
@@ -122,36 +125,51 @@ class Products:
             return
         x = _by_channel(data.x, self._axis)
         rows = x.transpose(0, 2, 1).reshape(-1, x.shape[1])  # a view where the channels are last
-        product = rows.T @ rows
-        self._chunk = product if self._chunk is None else np.add(self._chunk, product, self._chunk)
+        size = rows.shape[1]
+        if not self._arrays:
+            self._arrays = {
+                "waiting": np.empty((_ROWS, size), np.float32),
+                "chunk": np.zeros((size, size), np.float32),
+                "total": np.zeros((size, size)),
+                "diagonal": np.zeros(size),
+            }
         self._count += len(rows)
+        while len(rows):
+            taken = min(_ROWS - self._held, len(rows))
+            self._arrays["waiting"][self._held : self._held + taken] = rows[:taken]
+            self._held += taken
+            rows = rows[taken:]
+            if self._held == _ROWS:
+                self._multiply()
 
     def end_chunk(self) -> None:
         """The next part belongs to another chunk of samples."""
-        if self._chunk is None:
+        if not self._arrays:
             return
-        if self._total is None:
-            size = len(self._chunk)
-            self._total, self._diagonal = np.zeros((size, size)), np.zeros(size)
-        add_symmetric(self._total, self._diagonal, self._chunk)
-        self._chunk = None
+        self._multiply()
+        chunk = self._arrays["chunk"]
+        add_symmetric(self._arrays["total"], self._arrays["diagonal"], chunk)
+        chunk[...] = 0
 
     def result(self) -> Moments | None:
         """None where nothing was seen. Ends the chunk."""
         self.end_chunk()
-        return None if self._total is None else Moments(self._total, self._diagonal, self._count)
+        if not self._arrays:
+            return None
+        return Moments(self._arrays["total"], self._arrays["diagonal"], self._count)
 
-    def state(self) -> tuple[dict[str, np.ndarray], int]:
-        """(arrays, rows counted): what `resume` goes on from."""
-        arrays = {} if self._chunk is None else {"chunk": self._chunk}
-        if self._total is not None:
-            arrays |= {"total": self._total, "diagonal": self._diagonal}
-        return arrays, self._count
+    def state(self) -> tuple[dict[str, np.ndarray], list[int]]:
+        """(arrays, counts): what `resume` goes on from."""
+        return self._arrays, [self._held, self._count]
 
-    def resume(self, arrays: dict[str, np.ndarray], count: int) -> None:
-        self._chunk, self._count = arrays.get("chunk"), count
-        self._total = arrays.get("total")
-        self._diagonal = arrays.get("diagonal", self._diagonal)
+    def resume(self, arrays: dict[str, np.ndarray], counts: list[int]) -> None:
+        self._arrays, (self._held, self._count) = arrays, counts
+
+    def _multiply(self) -> None:
+        rows = self._arrays["waiting"][: self._held]
+        if len(rows):
+            self._arrays["chunk"] += rows.T @ rows
+        self._held = 0
 
 
 def _by_channel(x: np.ndarray, axis: int) -> np.ndarray:
@@ -161,16 +179,29 @@ def _by_channel(x: np.ndarray, axis: int) -> np.ndarray:
     return view
 
 
-def _channels(x: np.ndarray) -> Channels:
-    """Of x [outer, K, inner]."""
+def _channels(x: np.ndarray, starts: Sequence[int]) -> Channels:
+    """Of x [outer, K, inner]. Sums are those of samples, whose first rows `starts` are."""
     if x.shape[2] == 1:
         x, axes = x[:, :, 0], (0,)
     else:
         axes = (0, 2)  # type: ignore[assignment]
-    sums = limbs(np.add.reduce(x, axis=axes))
+    samples = [np.add.reduce(x[a:b], axis=axes) for a, b in pairwise([*starts, len(x)])]
+    high, low = limbs(np.stack(samples))
     zero = np.float32(0)  # as above: -0.0 becomes 0.0
     rows = x.size // x.shape[1]
-    return Channels(x.min(axis=axes) + zero, x.max(axis=axes) + zero, sums, rows)
+    extremes = x.min(axis=axes) + zero, x.max(axis=axes) + zero
+    return Channels(*extremes, (high.sum(axis=0), low.sum(axis=0)), rows)
+
+
+def _starts(x: np.ndarray, data: Data, part: Part) -> list[int]:
+    """Where in x [outer, K, inner] the samples begin; [0] where rows do not divide by them."""
+    places = np.arange(data.length) if data.places is None else data.places
+    if data.length % part.samples or len(x) % len(places):
+        return [0]
+    samples = places // (data.length // part.samples)
+    first = np.flatnonzero(np.diff(samples, prepend=-1)) * (len(x) // len(places))
+    starts: list[int] = first.tolist()
+    return starts
 
 
 def _row_hashes(x: np.ndarray, data: Data, part: Part) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from optkit.cli import build, cache, content, hardware, inspect, stages
+from optkit.cli import build, cache, content, hardware, inspect, stages, tune
 from optkit.errors import OptkitError, UsageError
 
 _GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -33,6 +33,7 @@ def optkit() -> None:
 
 for command in (
     build.build,
+    tune.tune,
     stages.export,
     stages.fuse,
     stages.quantize,
@@ -84,9 +85,12 @@ def _run(argv: list[str]) -> int:
 
 
 def _told_as_json(argv: list[str], told: OptkitError) -> dict[str, Any]:
-    """`build` promises its result object also on failure; other commands tell the error alone."""
+    """`build` and `tune` promise their result object also on failure; other commands tell the error
+    alone."""
     if argv[:1] == ["build"]:
         return build.result_of(told)
+    if argv[:1] == ["tune"]:
+        return tune.result_of(told)
     return {"schema": "optkit.error/v1", "status": "error", "error": told.to_json()}
 
 

@@ -2,7 +2,8 @@
 
 A rule looks at one node. `check` answers None (not its pattern), `Declined` (its pattern, but a
 guard does not hold: why), or a match; `rewrite` takes the match and changes the graph. Every
-rewrite removes a node, shortens a path or makes an input constant, so applying them ends.
+rewrite removes a node, shortens a path, makes an input constant or moves a selection towards the
+inputs, so applying them ends.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -47,6 +48,14 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class One:
+    """`gather` takes one row and drops the axis."""
+
+    gather: ir.Node
+    row: Rows
+
+
+@dataclass(frozen=True)
 class Early:
     """`slice` takes `rows` of what `producer` makes; of its inputs it then wants those."""
 
@@ -56,7 +65,7 @@ class Early:
     wanted: Wanted
 
 
-def check_one(node: ir.Node) -> Rows | None:
+def check_one(node: ir.Node) -> One | None:
     """A Gather of one index from what an operator with rows computes, and nothing else reads."""
     source, index = node.inputs[0], graph.array(node.inputs[1])
     if source is None or source.shape is None or index is None or index.ndim or node.domain:
@@ -68,7 +77,8 @@ def check_one(node: ir.Node) -> Rows | None:
     axis = node.attributes.get_int("axis", 0) % rank
     if _wanted(producer, axis) is None:
         return None
-    return Rows(axis, start, start + 1 if start != -1 else np.iinfo(np.int64).max, 1)
+    end = start + 1 if start != -1 else np.iinfo(np.int64).max
+    return One(node, Rows(axis, start, int(end), 1))
 
 
 def check(node: ir.Node) -> Early | None:
@@ -76,7 +86,8 @@ def check(node: ir.Node) -> Early | None:
     producer = source.producer() if source is not None else None
     if rows is None or source is None or producer is None or not read_once(source):
         return None
-    if producer.graph is not node.graph or node.outputs[0].is_graph_output():
+    result = node.outputs[0]
+    if producer.graph is not node.graph or result.is_graph_output() or not result.uses():
         return None
     wanted = _wanted(producer, rows.axis)
     return None if wanted is None else Early(node, producer, rows, wanted)
@@ -84,17 +95,17 @@ def check(node: ir.Node) -> Early | None:
 
 def move(match: Early) -> str:
     """Past one operator, and then as far as it goes."""
-    steps, waiting = 0, [match]
+    steps, waiting = 0, [match.slice]
     while waiting:
-        found = waiting.pop()
-        before = [found.producer.inputs[index] for index in found.wanted]
+        node = waiting.pop()
+        found = check(node) if node.graph is not None else None
+        if found is None:
+            continue
         _move(found)
         steps += 1
-        for index in found.wanted:
-            taken = found.producer.inputs[index]
-            node = taken.producer() if taken is not None else None
-            further = check(node) if node is not None and node.inputs[0] in before else None
-            waiting += [further] if further is not None else []
+        taken = [found.producer.inputs[index] for index in found.wanted]
+        makers = [value.producer() if value is not None else None for value in taken]
+        waiting += [maker for maker in makers if maker is not None and maker.op_type == "Slice"]
     return f"past {steps} operators"
 
 
@@ -114,12 +125,11 @@ def _move(match: Early) -> None:
     remove(match.slice)
 
 
-def split_one(node: ir.Node) -> str:
-    found = check_one(node)
-    source, owner = node.inputs[0], node.graph
-    assert found is not None and source is not None and owner is not None
-    taken = _take(source, found, node)
-    axes = _constant(owner, "select.axis", found.axis)
+def split_one(match: One) -> str:
+    node, source, owner = match.gather, match.gather.inputs[0], match.gather.graph
+    assert source is not None and owner is not None
+    taken = _take(source, match.row, node)
+    axes = _constant(owner, f"select.{match.row.axis}", match.row.axis)
     result = node.outputs[0]
     squeeze = ir.node("Squeeze", [taken, axes], name=f"{node.name}.squeeze")
     squeeze.outputs[0].type, squeeze.outputs[0].shape = result.type, result.shape
@@ -244,14 +254,23 @@ def _transpose(node: ir.Node, axis: int) -> Wanted | None:
 
 def _reshape(node: ir.Node, axis: int) -> Wanted | None:
     """Where this axis and those before it stay, and the target is a constant."""
-    source, result = node.inputs[0], node.outputs[0].shape
-    target = ints(node.inputs[1])
-    if source is None or source.shape is None or result is None or target is None:
+    source, target = node.inputs[0], ints(node.inputs[1])
+    if source is None or source.shape is None or target is None or len(source.shape) <= axis:
         return None
-    if len(source.shape) <= axis or len(target) != len(result):
+    if len(target) <= axis or (0 in target and bool(node.attributes.get_int("allowzero", 0))):
         return None
-    kept = all(known_equal(source.shape[each], result[each]) for each in range(axis + 1))
-    return {0: axis} if kept else None
+    dims = list(source.shape.dims)
+    return {0: axis} if all(_stays(dims, target, each) for each in range(axis + 1)) else None
+
+
+def _stays(dims: list[int | ir.SymbolicDim], target: list[int], axis: int) -> bool:
+    """Reshape of `dims` to `target` leaves this axis as long as it is."""
+    if target[axis] != -1:
+        return target[axis] in (0, dims[axis])
+    others = [dim for each, dim in enumerate(dims) if each != axis]
+    wanted = [size for each, size in enumerate(target) if each != axis]
+    known = [dim for dim in others if isinstance(dim, int)]
+    return len(known) == len(others) and 0 not in wanted and prod(known) == prod(wanted)
 
 
 def _shorten(reshape: ir.Node, rows: Rows) -> None:
@@ -276,9 +295,5 @@ _RULES: dict[str, Callable[[ir.Node, int], Wanted | None]] = {
 }
 
 
-def _check_one(node: ir.Node) -> ir.Node | None:
-    return node if check_one(node) is not None else None
-
-
-select_one: Rule[ir.Node] = Rule("select_one", frozenset({"Gather"}), _check_one, split_one)
+select_one: Rule[One] = Rule("select_one", frozenset({"Gather"}), check_one, split_one)
 select_early: Rule[Early] = Rule("select_early", frozenset({"Slice"}), check, move)

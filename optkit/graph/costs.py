@@ -13,6 +13,8 @@ import onnx_ir as ir
 from optkit.graph.nodes import WEIGHTED, is_constant
 from optkit.graph.shapes import bind, inputs, outputs
 
+# MatMul and Gemm with a quantized weight, in the domain com.microsoft
+_RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -63,7 +65,7 @@ def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> dict[str,
         "macs_unknown": sum(macs is None for macs in known),
         "precision": {
             "initializers": dict(sorted(dtypes.items())),
-            "weighted_nodes": sum(ops[op] for op in WEIGHTED),
+            "weighted_nodes": sum(ops[op] for op in (*WEIGHTED, *_RUNTIME_PRODUCTS)),
             "quantized_nodes": sum(_is_quantized(node) for node in model.graph.all_nodes()),
         },
     }
@@ -82,7 +84,10 @@ def _cost(node: ir.Node) -> NodeCost:
 
 def _macs(node: ir.Node) -> int | None:
     """Conv: outputs × kernel × channels per group; ConvTranspose: the same from its inputs;
-    MatMul and Gemm: outputs × inner dimension."""
+    MatMul and Gemm: outputs × inner dimension; ONNX Runtime's products: inputs × columns."""
+    if node.op_type in _RUNTIME_PRODUCTS:
+        a, columns = _dims(node.inputs[0]), _columns(node)
+        return None if a is None or columns is None else prod(a) * columns
     if node.op_type not in WEIGHTED:
         return 0
     a, b, y = (_dims(v) for v in (node.inputs[0], node.inputs[1], node.outputs[0]))
@@ -94,6 +99,13 @@ def _macs(node: ir.Node) -> int | None:
         return prod(a) * prod(b[1:])  # b: [in, out / group, *kernel]
     inner = a[0] if node.op_type == "Gemm" and _flag(node, "transA") else a[-1]
     return prod(y) * inner
+
+
+def _columns(node: ir.Node) -> int | None:
+    if "N" in node.attributes:
+        return node.attributes["N"].as_int()
+    weight = _dims(node.inputs[1])
+    return weight[-1] if weight else None
 
 
 def _flag(node: ir.Node, name: str) -> bool:
@@ -137,6 +149,8 @@ def _is_weight(value: ir.Value) -> bool:
 
 def _is_quantized(node: ir.Node) -> bool:
     """Both operands come from DequantizeLinear (weights: or are folded integers)."""
+    if node.op_type in _RUNTIME_PRODUCTS:
+        return True
     if node.op_type not in WEIGHTED:
         return False
     return all(_dequantized(value) for value in node.inputs[:2])

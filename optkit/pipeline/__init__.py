@@ -147,7 +147,10 @@ def check(job: Job) -> Build:
     _check_samples(job)
     here, pending = None, []
     for option in job.target.default_backends:
-        if here is None and runtime.backend(option.name).offline(job.target) is None:
+        backend = runtime.backend(option.name)
+        if backend.refuses(job.target, job.precision) is not None:
+            continue
+        if here is None and backend.offline(job.target) is None:
             here = option.name
         else:
             pending.append(option.name)
@@ -158,23 +161,23 @@ def check(job: Job) -> Build:
 def check_pair(target: Target, precision: str) -> None:
     """Whether this precision can be had on this target at all. Raises Impossible or UnknownName."""
     scheme = precisions.precision(precision)
+    reason = _why_not(target, scheme)
+    if reason is not None:
+        can = [p.name for p in precisions.PRECISIONS.values() if _why_not(target, p) is None]
+        hint = f"{target.name} takes {', '.join(can)}" if can else "`optkit targets` lists others"
+        raise Impossible(reason, where=f"{target.name} × {precision}", hint=hint)
+
+
+def _why_not(target: Target, scheme: precisions.Precision) -> str | None:
+    """What the hardware lacks, or else why no backend runs the precision."""
     for column in scheme.needs:
-        reason = target.why_not(column) if column in target.precisions else None
-        if reason is not None:
-            can = [p.name for p in precisions.PRECISIONS.values() if _takes(target, p)]
-            hint = (
-                f"{target.name} takes {', '.join(can)}" if can else "`optkit targets` lists others"
-            )
-            raise Impossible(reason, where=f"{target.name} × {precision}", hint=hint)
-    if scheme.quantized:
-        for option in target.default_backends:
-            runtime.backend(option.name).rules(target, precision)
-
-
-def _takes(target: Target, scheme: precisions.Precision) -> bool:
-    return bool(scheme.needs) and all(
-        target.supports(column) for column in scheme.needs if column in target.precisions
-    )
+        if column in target.precisions and (reason := target.why_not(column)) is not None:
+            return reason
+    if not target.default_backends:
+        return f"no backend of optkit compiles for {target.title}"
+    backends = [runtime.backend(option.name) for option in target.default_backends]
+    reasons = [found.refuses(target, scheme.name) for found in backends]
+    return None if None in reasons else reasons[0]
 
 
 def export(made: Build, runner: Steps) -> None:

@@ -8,7 +8,8 @@ the left side where computing and moving overlap perfectly, the right side where
 (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009; the pair of bounds as in jax-ml's
 "How to Scale Your Model"). The layers of a model run one after another, so both sides add up.
 F is two operations per multiply-accumulate, P the dense peak of the dtype the layer multiplies in,
-B every activation and constant at the layer's border.
+B every activation and constant at the layer's border. Where weights alone are quantized P is that
+of the carrier: they shrink B only.
 
 Both sides leave out launch overhead and assume the peak is reached; real kernels are slower.
 Tensors that stay in the L2 cache between layers are counted as if they went through memory; there,
@@ -23,14 +24,14 @@ from types import MappingProxyType
 from optkit.errors import OptkitError, ToolchainMissing
 from optkit.graph import NodeCost
 from optkit.measurement import Interval, Latency
-from optkit.precision import precision
+from optkit.precision import Precision, precision
 from optkit.runtime import Evidence, FusedLayer
 from optkit.target import Target
 
 _PEAKS = MappingProxyType(
     {
         "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
-        "float8e4m3fn": "fp8", "int8": "int8", "uint8": "int8",
+        "float8e4m3fn": "fp8", "float4e2m1": "fp4", "int8": "int8", "uint8": "int8",
     }
 )  # fmt: skip
 
@@ -73,11 +74,12 @@ def for_graph(
     """
     compute, memory, unfused = [], [], 0.0
     for name, cost in costs.items():
-        number = precision(planned.get(name, carrier))
-        operands = number.activation_bits / precision(carrier).activation_bits
-        size = operands * ((cost.in_bytes or 0) + cost.weight_bytes) + (cost.out_bytes or 0)
+        number, held = precision(planned.get(name, carrier)), precision(carrier)
+        inputs = (cost.in_bytes or 0) * _bits(number, held) / held.activation_bits
+        weights = cost.weight_bytes * number.weight_bits / held.weight_bits
+        size = inputs + weights + (cost.out_bytes or 0)
         if cost.macs:
-            compute.append(2 * cost.macs / _peak(target, number.name))
+            compute.append(2 * cost.macs / _peak(target, _multiplies_in(number, carrier)))
             memory.append(size / _bandwidth(target))
         elif cost.op not in _DISSOLVED:
             unfused += size / _bandwidth(target)
@@ -85,6 +87,17 @@ def for_graph(
     separate = sum(compute) + sum(memory) + unfused
     note = f"{_NOTE}, from the unfused graph{_unrolled(costs)}"
     return _latency(overlapped, separate, batch, note)
+
+
+def _bits(number: Precision, carrier: Precision) -> int:
+    return carrier.activation_bits if number.weight_only else number.activation_bits
+
+
+def _multiplies_in(number: Precision, carrier: str) -> str:
+    """The name of the peak: a product of quantized weights with floats runs at the carrier's."""
+    if number.weight_only:
+        return carrier
+    return number.name if number.activations is None else _PEAKS[number.activations.dtype]
 
 
 def _unrolled(costs: Mapping[str, NodeCost]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from math import prod
 
 import onnx_ir as ir
 
@@ -97,6 +98,8 @@ def _why_not_its_operator(
         return f"fewer than {rules.min_conv_channels} input channels: {rules.thin_conv}"
     if op == "Conv" and not rules.grouped_conv and node.attributes.get_int("group", 1) > 1:
         return "a convolution in groups has no kernel of this precision"
+    if op == "Conv" and rules.max_kernel is not None and _kernel(constant) > rules.max_kernel:
+        return f"its kernel has {_kernel(constant)} elements: {rules.max_kernel} are the most here"
     if rules.weight.block_size is not None and fitting_block(node, rules) is None:
         return f"no block size divides its {operands.summed(node)} summed channels"
     return None
@@ -147,6 +150,11 @@ def _is_thin(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> bool:
     channels = int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
     pooled = any(reader.op_type == "MaxPool" for reader in tail(node).consumers())
     return channels < rules.min_conv_channels and not pooled
+
+
+def _kernel(weight: ir.Value) -> int:
+    assert weight.shape is not None
+    return prod(weight.shape.numpy()[2:])
 
 
 def _last_layers(model: ir.Model) -> frozenset[ir.Node]:

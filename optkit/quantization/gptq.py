@@ -29,7 +29,7 @@ from optkit.quantization.scales import Scale, Search, carried, weight_scale
 
 _TRIES = 5
 _LEAST = 1e-4  # share of the mean H_ii, once damping turned out to be needed
-_DOUBLE = 8192  # up to this K the factor is computed in float64 from the start
+_PANEL = 256  # rows factorized at once
 
 
 class _Factor(NamedTuple):
@@ -116,28 +116,35 @@ def _factor(moments: np.ndarray, damping: float, act_order: bool) -> _Factor:
     typical = float(diagonal.mean()) or 1.0
     added = typical * damping
     for _ in range(_TRIES):
-        dtypes = (np.float64,) if k <= _DOUBLE else (np.float32, np.float64)
-        for dtype in dtypes:
-            try:
-                m = _lower(moments, order, added, dtype)
-            except np.linalg.LinAlgError:
-                continue
-            pivots = m.diagonal().astype(np.float64)
-            m /= pivots[:, None].astype(dtype)
-            return _Factor(order, m.astype(np.float32, copy=False), pivots**2, added)
-        added = max(added * 10, typical * _LEAST)
+        try:
+            m = _lower(moments, order, added)
+        except np.linalg.LinAlgError:
+            added = max(added * 10, typical * _LEAST)
+            continue
+        pivots = m.diagonal().copy()
+        ratios = np.empty((k, k), np.float32)
+        np.divide(m, pivots[:, None], out=ratios, casting="same_kind")
+        return _Factor(order, ratios, pivots**2, added)
     raise InputRefused("the second moments of its input are not positive semidefinite")
 
 
-def _lower(
-    moments: np.ndarray, order: np.ndarray, added: float, dtype: type[np.floating]
-) -> np.ndarray:
-    """M, lower triangular, with M^T M = H + added * 1 in the given order: the Cholesky factor of H
-    turned back to front, turned back."""
-    turned = order[::-1]
-    h = moments[np.ix_(turned, turned)].astype(dtype, copy=False)
-    h[np.diag_indices(len(h))] += added
-    return np.ascontiguousarray(np.linalg.cholesky(h, upper=True)[::-1, ::-1])
+def _lower(moments: np.ndarray, order: np.ndarray, added: float) -> np.ndarray:
+    """M, float64, lower triangular, with M^T M = H + added * 1 in the given order. From the last
+    rows to the first, in place: LAPACK through numpy would hold three matrices of this size."""
+    k = len(order)
+    m = np.empty((k, k))
+    for start in range(0, k, _PANEL):
+        rows = slice(start, start + _PANEL)
+        m[rows] = moments[order[rows]][:, order]
+    m[np.diag_indices(k)] += added
+    for stop in range(k, 0, -_PANEL):
+        own = slice(max(stop - _PANEL, 0), stop)
+        m[own, :stop] -= m[stop:, own].T @ m[stop:, :stop]
+        turned = np.linalg.cholesky(m[own, own][::-1, ::-1])
+        m[own, own] = turned.T[::-1, ::-1]
+        m[own, : own.start] = np.linalg.solve(m[own, own].T, m[own, : own.start])
+        m[own, stop:] = 0
+    return m
 
 
 def _solve(

@@ -21,12 +21,14 @@ from optkit.errors import OptkitError
 from optkit.precision import NumberFormat
 from optkit.quantization.formats import nearest
 from optkit.quantization.scales import activation_scale
+from optkit.quantization.smooth import Sample, clipped
 from optkit.statistics import ValueStatistics, edges
 
 Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]
 
 BINS = 2048  # equal ones on each side of zero, for entropy: 16 per level of 8 bits
 _FEW = 0.01  # share of elements that may be outliers
+_TINY = float(np.finfo(np.float32).smallest_normal) * BINS  # nothing is searched below it
 _STEP = 16  # of them between two candidates
 _LEVELS = 128  # bins that the narrowest candidate keeps: one per level
 _SMOOTH = 1e-4  # share of a uniform distribution mixed in: no bin has probability zero
@@ -64,7 +66,7 @@ def choose(
     if value.unbounded is not None:
         raise OptkitError(f"no range can be made of it: {value.unbounded}", where="range")
     judge = _Judge(value, fmt, consumers)
-    if value.low == value.high or method == "minmax":
+    if value.low == value.high or max(-value.low, value.high) < _TINY or method == "minmax":
         return judge.range(value.low, value.high, "minmax")
     if method != "auto":
         return judge.range(*_SEARCHES[method](value, fmt, percentile), method)
@@ -116,7 +118,8 @@ def entropy(value: ValueStatistics, fmt: NumberFormat, percentile: float) -> tup
         found = list(divergences(value, fmt, low, high))
         kept, (below, above), _ = min(found, key=lambda candidate: candidate[2])
         low, high = max(low, below), min(high, above)
-        if kept > _LEVELS or value.fraction_outside(low, high) > _FEW:
+        few = value.fraction_outside(low, high) <= _FEW
+        if kept > _LEVELS or not few or max(-low, high) < _TINY:
             return low, high
 
 
@@ -172,11 +175,26 @@ class _Judge:
         if self.sees_products:
             noise = fake_quantized(self._rows, low, high, self._fmt) - self._rows
             power = float(np.square(noise @ self._weights, dtype=np.float64).sum())
+            power += len(self._rows) * self._unseen(low, high)
             return power / self._signal if self._signal else 0.0
         if self._points is None:
             self._points = _points(self._value, _SPLIT)
         signal = float(self._points.weight @ self._points.x**2)
         return _squared_error(self._points, self._fmt, low, high) / signal if signal else 0.0
+
+
+    def _unseen(self, low: float, high: float) -> float:
+        """Power in the products that clipping is expected to cut from a row beyond what it cuts
+        from those kept: rare extremes of the calibration data, and what lies beyond them in other
+        data. Rows that choose a range would else judge clipping by themselves."""
+        channels = self._value.channels
+        if channels is None or channels.low.shape != self._rows.shape[1:]:
+            return 0.0
+        sample = Sample(self._rows, channels.low, channels.high, channels.count)
+        reach = (np.maximum(channels.high - high, 0.0), np.maximum(low - channels.low, 0.0))
+        known = sum(np.square(side, dtype=np.float64) for side in reach) / max(channels.count, 1)
+        lost = clipped(sample, low, high) + known
+        return float(np.sum(lost * np.square(self._weights, dtype=np.float64).sum(axis=1)))
 
 
 class _Points(NamedTuple):
@@ -214,16 +232,18 @@ def _linear(
 ) -> tuple[np.ndarray, float, float]:
     """Counts [negative + positive] in bins of equal width around zero, and those below and above.
 
-    The elements of one of the histogram's own bins are spread over it evenly.
+    The elements of one of the histogram's own bins are spread over it evenly. Zeros are left out: a
+    code of their own tells them, and they are half of what a Relu puts out.
     """
     lower, upper = edges(value.bins)
+    counts = np.where((lower == 0) | (upper == 0), 0, value.counts)
     lower, upper = np.maximum(lower, value.low), np.minimum(upper, value.high)
     at = np.stack([lower, upper], axis=1).reshape(-1)
-    total = np.cumsum(value.counts)
-    known = np.stack([total - value.counts, total], axis=1).reshape(-1)
+    total = np.cumsum(counts)
+    known = np.stack([total - counts, total], axis=1).reshape(-1)
     borders = np.arange(-negative, positive + 1) * width
     reached = np.interp(borders, at, known)
-    return np.diff(reached), float(reached[0]), float(value.count - reached[-1])
+    return np.diff(reached), float(reached[0]), float(total[-1] - reached[-1])
 
 
 def _as_told(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import log10
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 _LEAST_SHARE = 2.0**-10
 _TAIL_SHARE, _TAIL_LEAST = 32, 8  # of the rows, and how many at least, that say how a tail falls
 _MOST_WEIGHTS = 1 << 21  # of one reader that judge; of more, evenly chosen output channels do
-_MOST_PRODUCTS = 1 << 30  # multiply-accumulates for one candidate; fewer rows are taken beyond
+_MOST_PRODUCTS = 1 << 27  # multiply-accumulates for one candidate; fewer rows are taken beyond
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,17 @@ class Sample:
     def absmax(self) -> np.ndarray:
         found: np.ndarray = np.maximum(np.maximum(-self.low, self.high), 0.0)
         return found
+
+    @cached_property
+    def tails(self) -> tuple[np.ndarray, np.ndarray]:
+        """How far, on average, the smallest and the largest rows of each channel reach beyond the
+        m-th of them, float64 [K] each: the scale on which the tails fall."""
+        count = min(max(len(self.rows) // _TAIL_SHARE, _TAIL_LEAST), len(self.rows))
+        found = []
+        for rows in (-self.rows, self.rows):
+            top = np.partition(rows, len(rows) - count, axis=0)[len(rows) - count :]
+            found.append((top - top.min(axis=0)).mean(axis=0, dtype=np.float64))
+        return found[0], found[1]
 
     def divided(self, s: np.ndarray) -> Sample:
         return replace(self, rows=self.rows / s, low=self.low / s, high=self.high / s)
@@ -117,19 +129,14 @@ def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None
 
     The largest of `seen` numbers is exceeded by another one with probability 1 / (seen + 1). Tails
     are taken for exponential of scale t, the mean excess over the sample's m-th largest: beyond a
-    limit L there lies a share of exp(-(L - max) / t) of that, with a squared excess of 2 t².
+    limit L lies a share of exp(-(L - max) / t) of that, with a squared excess of 2 t².
     """
     factor = np.float32(1.0) if s is None else s
     rare = 1.0 / ((sample.seen or len(sample.rows)) + 1.0)
     total = np.zeros(sample.rows.shape[1])
-    for rows, most, limit in (
-        (sample.rows, sample.high, high * factor),
-        (-sample.rows, -sample.low, -low * factor),
-    ):
-        count = min(max(len(rows) // _TAIL_SHARE, _TAIL_LEAST), len(rows))
-        top = np.partition(rows, len(rows) - count, axis=0)[len(rows) - count :]
-        tail = (top - top.min(axis=0)).mean(axis=0, dtype=np.float64)
-        beyond = np.maximum(limit - most, 0.0) / np.maximum(tail, 1e-30)
+    below, above = sample.tails
+    for tail, room in ((below, sample.low - low * factor), (above, high * factor - sample.high)):
+        beyond = np.maximum(room, 0.0) / np.maximum(tail, 1e-30)
         total += np.where(tail > 0, 2.0 * np.square(tail) * np.exp(-beyond) * rare, 0.0)
     return total
 

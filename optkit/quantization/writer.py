@@ -10,6 +10,7 @@ integer_bias   int32 ── DQ(s · s_c) ──►          joins the integer pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.quantization import formats, operands, scales
+from optkit.quantization import dynamic, nbits, operands, scales
 from optkit.quantization.decide import ActivationNumbers, WeightNumbers
 from optkit.quantization.scales import Scale
 from optkit.quantization.sites import Rules, Site
@@ -48,11 +49,16 @@ class Writer:
         """Put Q and DQ between the value and the site's readers; for two terms a second pair on
         what the first leaves."""
         value, name = site.value, str(site.value.name)
-        made, first = self._pair(value, name, numbers.scale)
+        if numbers.format.granularity == "block":
+            pair = dynamic.Pair(self, value, numbers.scale.scale, numbers.format)
+            made = pair.simulated() if self._simulated else pair.compiled(self._opset)
+            first = made[-1].outputs[0]
+        else:
+            made, first = self._pair(value, name, numbers.scale)
         if numbers.rest is not None:
             rest = self._node("Sub", [value, first], f"{name}_rest", value, value)
-            pair, second = self._pair(rest.outputs[0], f"{name}_rest", numbers.rest)
-            made += [rest, *pair]
+            nodes, second = self._pair(rest.outputs[0], f"{name}_rest", numbers.rest)
+            made += [rest, *nodes]
             self._second[first] = second
         producer = value.producer()
         if producer is None:
@@ -75,9 +81,11 @@ class Writer:
         constant = node.inputs[1]
         assert constant is not None
         dtype = _dtype(constant)
-        if numbers.format.dtype == "nf4" and not self._simulated:
-            self._replace_by_bnb4(node, numbers, dtype)
+        if not self._simulated and (numbers.format.dtype == "nf4" or _by_bits(numbers, rules)):
+            self._replace_by_contrib(node, numbers, rules, dtype)
             return
+        if node.op_type in rules.split_scale and not self._simulated:
+            numbers = _with_powers(node, numbers)
         if numbers.ratio is not None:
             self._scale_behind(node, numbers)
         key = (
@@ -113,7 +121,7 @@ class Writer:
         codes = self._constant(f"{name}_quantized", numbers.codes)
         stored = numbers.stored
         if stored.outer is not None:
-            s = self._two_level(name, numbers, dtype)
+            s = self._two_level(name, numbers)
             parts: list[ir.Value] = [codes, s]
         else:
             s = self._constant(f"{name}_scale", stored.scale, dtype)
@@ -125,13 +133,20 @@ class Writer:
         if numbers.block_size is not None:
             dq.attributes["block_size"] = ir.AttrInt64("block_size", numbers.block_size)
         self._graph.insert_before(self._first, dq)  # ahead of every node that may read it
-        return dq.outputs[0]
+        if _dtype(s) == dtype:
+            return dq.outputs[0]
+        cast = self._node("Cast", [dq.outputs[0]], f"{name}_held", s, codes)
+        cast.attributes["to"] = ir.AttrInt64("to", dtype.value)
+        cast.outputs[0].type = ir.TensorType(dtype)
+        self._graph.insert_before(self._first, cast)
+        return cast.outputs[0]
 
-    def _two_level(self, name: str, numbers: WeightNumbers, dtype: ir.DataType) -> ir.Value:
-        """The block scales as E4M3 under one scale for the tensor."""
+    def _two_level(self, name: str, numbers: WeightNumbers) -> ir.Value:
+        """The block scales as E4M3 under one scale for the tensor, FP32 as the FP4 product has it
+        of its activations: of another dtype the compiler crashes."""
         block, outer = scales.two_level(numbers.stored)
         b = self._constant(f"{name}_block_scale", block)
-        o = self._constant(f"{name}_tensor_scale", outer, dtype)
+        o = self._constant(f"{name}_tensor_scale", outer)
         dq = self._node("DequantizeLinear", [b, o], f"{name}_scale", o, b)
         self._graph.insert_before(self._first, dq)
         return dq.outputs[0]
@@ -159,12 +174,14 @@ class Writer:
             self._behind(node, [("Add", "bias", bias)])
 
     def _add_second_term(self, node: ir.Node) -> None:
-        """y = dq(q(x)) W + dq(q(x - dq(q(x)))) W: the two products share the weight."""
+        """y = dq(q(x)) W + dq(q(x - dq(q(x)))) W: the two products share the weight, and a bias
+        behind stays with the first, whose kernel may take it."""
         first = node.inputs[0]
         second = self._second.get(first) if first is not None else None
         if second is None:
             return
-        result, name = node.outputs[0], str(node.outputs[0].name)
+        result = _biased(node.outputs[0])
+        name = str(result.name)
         uses = list(result.uses())
         result.name = self._claim(f"{name}_first")
         weight = node.inputs[1]
@@ -176,31 +193,43 @@ class Writer:
             for attribute in node.attributes.values():
                 product.attributes[attribute.name] = attribute
         total = self._node("Add", [result, product.outputs[0]], name, result, result)
-        self._graph.insert_after(node, [product, total])
+        after = result.producer()
+        assert after is not None
+        self._graph.insert_after(after, [product, total])
         self._take_over(result, uses, total.outputs[0], name)
 
-    def _replace_by_bnb4(self, node: ir.Node, numbers: WeightNumbers, dtype: ir.DataType) -> None:
-        """MatMulBnb4 (com.microsoft): the weight as [N, K], flattened, two codes to a byte."""
+    def _replace_by_contrib(
+        self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules, dtype: ir.DataType
+    ) -> None:
+        """MatMulBnb4 or MatMulNBits (com.microsoft): the weight by rows, two codes to a byte."""
         codes, scale = numbers.by_rows()
-        packed = self._constant(f"{numbers.name}_quantized", formats.pack4(codes))
-        absmax = self._constant(f"{numbers.name}_absmax", scale.reshape(-1), dtype)
+        block, (n, k) = numbers.block_size or codes.shape[1], codes.shape
+        if numbers.format.dtype == "nf4":
+            op, packed, scale = "MatMulBnb4", nbits.pack_bnb4(codes), scale.reshape(-1)
+            attributes = {"K": k, "N": n, "block_size": block, "quant_type": 1}
+        else:
+            bits, accuracy = numbers.format.bits, rules.nbits_accuracy or 0
+            op, packed = "MatMulNBits", nbits.pack(codes, bits, block)
+            attributes = nbits.attributes(n, k, bits, block, accuracy)
+        key = (numbers.name, numbers.axis, op, numbers.scale.scale.tobytes())
+        if key not in self._stored:
+            self._stored[key] = self._constant(f"{numbers.name}_quantized", packed)
         bias = node.inputs[2] if operands.has_bias(node) else None
-        for index in range(2, len(node.inputs)):
-            node.replace_input_with(index, None)
-        self._replace(node, 1, packed)
+        if bias is not None:
+            self._replace(node, 2, None)
+        self._replace(node, 1, self._stored[key])
         node.resize_inputs(3)
-        node.replace_input_with(2, absmax)
-        node.op_type, node.domain = "MatMulBnb4", "com.microsoft"
+        s = self._constant(f"{numbers.name}_scale", np.ascontiguousarray(scale), dtype)
+        node.replace_input_with(2, s)
+        node.op_type, node.domain = op, "com.microsoft"
         self._opset.setdefault("com.microsoft", 1)
         node.attributes.clear()
-        n, k = codes.shape
-        for key, number in (("K", k), ("N", n), ("block_size", numbers.block_size or 0),
-                            ("quant_type", 1)):  # fmt: skip
-            node.attributes[key] = ir.AttrInt64(key, number)
-        if bias is not None:
-            array = graph.array(bias)
-            assert array is not None
-            self._behind(node, [("Add", "bias", array)])
+        for name, number in attributes.items():
+            node.attributes[name] = ir.AttrInt64(name, number)
+        if numbers.bias is not None:
+            self._behind(node, [("Add", "bias", numbers.bias)])
+        elif bias is not None:
+            self._add_behind(node, bias)
 
     def _scale_behind(self, node: ir.Node, numbers: WeightNumbers) -> None:
         """Multiply the node's result by the ratios [channels] and add its bias there."""
@@ -229,6 +258,15 @@ class Writer:
         self._graph.insert_after(node, made)
         self._take_over(result, uses, last, name)
 
+    def _add_behind(self, node: ir.Node, value: ir.Value) -> None:
+        """Add a value that broadcasts against the node's result behind it."""
+        result, name = node.outputs[0], str(node.outputs[0].name)
+        uses = list(result.uses())
+        result.name = self._claim(f"{name}_product")
+        total = self._node("Add", [result, value], f"{name}_sum", result, result)
+        self._graph.insert_after(node, total)
+        self._take_over(result, uses, total.outputs[0], name)
+
     def _take_over(self, result: ir.Value, uses: Sequence[Any], last: ir.Value, name: str) -> None:
         """Let `last` stand for what `result` was, under its name."""
         last.name = name
@@ -243,9 +281,7 @@ class Writer:
     ) -> ir.Node:
         """A node whose output has the dtype of `typed` and the shape of `shaped`."""
         output = ir.Value(name=self._claim(name), type=typed.type, shape=shaped.shape)
-        node_name = graph.unique_name(f"{op}_{name}", self._nodes)
-        self._nodes.add(node_name)
-        return ir.node(op, inputs, outputs=[output], name=node_name)
+        return ir.node(op, inputs, outputs=[output], name=self.node_name(f"{op}_{name}"))
 
     def _constant(
         self, name: str, numbers: np.ndarray, dtype: ir.DataType | None = None
@@ -253,6 +289,20 @@ class Writer:
         if dtype is not None:
             numbers = numbers.astype(dtype.numpy())
         return graph.add_constant(self._graph, self._claim(name), numbers)
+
+    def constant(self, name: str, numbers: np.ndarray) -> ir.Value:
+        """A new constant under a free name."""
+        return self._constant(name, numbers)
+
+    def value(self, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
+        """A new value under a free name."""
+        return ir.Value(name=self._claim(name), type=ir.TensorType(dtype), shape=shape)
+
+    def node_name(self, name: str) -> str:
+        """A free name for a node."""
+        free = graph.unique_name(name, self._nodes)
+        self._nodes.add(free)
+        return free
 
     def _claim(self, name: str) -> str:
         free = graph.unique_name(name, self._values)
@@ -266,8 +316,37 @@ class Writer:
             self._replaced.append(old)
 
 
+def _with_powers(node: ir.Node, numbers: WeightNumbers) -> WeightNumbers:
+    """Scales of two levels with a power of two per channel taken out of them, to be multiplied
+    behind the product: the same numbers exactly. As with scalar scales, a compiler then leaves a
+    projection that is taken apart behind (merged Q, K, V) whole."""
+    stored, channels = numbers.stored, 1 if numbers.axis == 0 else 0
+    loose = operands.has_bias(node) and numbers.bias is None
+    if stored.outer is None or numbers.ratio is not None or loose:
+        return numbers
+    peaks = stored.scale.max(axis=1 - channels)
+    ratio = np.exp2(np.ceil(np.log2(peaks / peaks.max()))).astype(np.float32)  # [channels], <= 1
+    along = ratio[None, :] if channels else ratio[:, None]
+    return replace(numbers, stored=stored._replace(scale=stored.scale / along), ratio=ratio)
+
+
+def _by_bits(numbers: WeightNumbers, rules: PlacementRules) -> bool:
+    """Whether the product is written as MatMulNBits."""
+    return rules.nbits_accuracy is not None and numbers.block_size is not None
+
+
 def _is_of_matrices(node: ir.Node) -> bool:
     return all(v is not None and v.shape is not None and len(v.shape) == 2 for v in node.inputs)
+
+
+def _biased(value: ir.Value) -> ir.Value:
+    """The value, or the sum behind it if a constant is all that is added and nothing else reads."""
+    uses = list(value.uses())
+    if len(uses) != 1 or value.is_graph_output() or uses[0].node.op_type != "Add":
+        return value
+    other = uses[0].node.inputs[1 - uses[0].idx]
+    constant = other is not None and graph.is_constant(other)
+    return uses[0].node.outputs[0] if constant else value
 
 
 def _rank(node: ir.Node) -> int:

@@ -122,7 +122,7 @@ class Calibration(Part):
 
     source: str  # a name, file.py or file.py:function
     samples: int = Field(default=256, ge=1)
-    method: Literal["auto", "minmax", "percentile", "entropy", "mse"] = "auto"
+    method: Literal["auto", "minmax", "percentile", "entropy", "mse"] = "minmax"
     percentile: float = Field(default=99.99, gt=50, le=100)
     batch: int = Field(default=8, ge=1)
     args: Args = {}

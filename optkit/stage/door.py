@@ -168,7 +168,7 @@ def _copy_hashed(source: int, file: BinaryIO, limit_bytes: int, where: str) -> s
             os.posix_fadvise(source, copied, _AHEAD, os.POSIX_FADV_WILLNEED)
             file.write(chunk)
             if copied > _PAGES_KEPT:  # or the source's drive out the copy's, which is read next
-                os.posix_fadvise(source, 0, copied, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(source, copied - _AHEAD, _AHEAD, os.POSIX_FADV_DONTNEED)
             buffers.reverse()
     file.flush()
     return hasher.hexdigest()

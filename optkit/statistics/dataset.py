@@ -65,8 +65,8 @@ def data_digest(samples: Iterable[bytes]) -> str:
 
 
 def merge(a: Statistics, b: Statistics) -> Statistics:
-    """The statistics of both data sets together; the same bits for any order and grouping (means
-    and moments: see `values`).
+    """The statistics of both data sets together; the same bits for any order and grouping (moments:
+    where shards were cut at multiples of `CHUNK` samples).
 
     Raises InputRefused unless both hold the same values.
     """

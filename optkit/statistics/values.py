@@ -3,9 +3,9 @@
 Always its extremes and a histogram; where a `Tap` asks for it, numbers per channel of the axis that
 weights sum over (K channels), a sample of rows x [n, K], and the second moments E[xᵀx] [K, K].
 
-Extremes, counts and rows do not depend on how samples were split, ordered or batched. Means and
-moments are exact sums of float32 sums over what ran together, which never reaches over a border of
-`CHUNK` samples: shards cut at such borders, in batches that divide it, merge to the bits of one run.
+None of it depends on how samples were split, ordered or batched: shards merge to the bits of one
+run, as far as the forward pass gives the same bits. Moments do so where shards are cut at multiples
+of `CHUNK` samples: they are exact sums of float32 products, which never reach over such a border.
 """
 
 from __future__ import annotations

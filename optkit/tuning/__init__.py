@@ -24,7 +24,7 @@ from optkit.tuning.quiet import Quiet
 from optkit.tuning.search import Search
 from optkit.tuning.space import Budget, Candidate, Outcome, Trial, front
 from optkit.tuning.survey import Survey, survey
-from optkit.tuning.trials import Trials, measured_row
+from optkit.tuning.trials import Trials, deviate, measured_row
 from optkit.tuning.verify import Verified, verify
 
 __all__ = ["TRIALS", "Budget", "Trial", "Tuned", "Wish", "tune"]
@@ -123,7 +123,8 @@ def _trials(made: Build, found: Survey, wish: Wish, runner: Runner) -> Trials:
     variants = placements_of(made, found.ops)
     space = replace(found.space, placements=("default", *variants))
     baseline_ms = measured_row(made)["baseline"]["p50_ms"] if made.measured else 1.0
-    return Trials(made.job, space, wish.precisions, runner, variants, baseline_ms)
+    left_out = 0.0 if made.measured else deviate(made, "baseline", runner).noise
+    return Trials(made.job, space, wish.precisions, runner, variants, baseline_ms, left_out)
 
 
 def _fallback(search: Search) -> Trial:

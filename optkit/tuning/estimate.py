@@ -1,15 +1,16 @@
 """What a candidate should come to, before it is tried: sums over its groups, corrected by trials.
 
     noise    Σ noise of each group alone, times what the nearest trial had above its own sum
-    latency  carrier's + Σ d_g,    d ~ N(-s·gain, (s·gain)²) before the first trial
+    latency  carrier's + Σ d_g,    d ~ N(m, P),   m = -s·gain before the first trial
 
 d is what a group really costs in its neighbourhood: a compiler fuses, reformats and merges, and no
-roofline of a layer alone knows that. Trials tell sums of it, exactly; the mean given those sums is
+roofline of a layer alone knows that. Trials tell sums of it; given those, d has
 
-    d = m + P Xᵀ (X P Xᵀ + σ² I)⁻¹ (y - X m)
+    mean m + P Xᵀ K⁻¹ (y - X m),    covariance P - P Xᵀ K⁻¹ X P,    K = X P Xᵀ + σ² I
 
 (Rasmussen and Williams, Gaussian Processes for Machine Learning, section 2.1.2), X saying which
-groups a trial had in which option, y its latency above the carrier's.
+groups a trial had in which option, y its latency above the carrier's. A candidate is worth a trial
+for what it may save, one standard deviation better than its mean (an upper confidence bound).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from optkit.tuning.space import Candidate, Group, Space, Trial
 
 _ACCURACY = 0.003  # of a latency: what repeats of one trial may differ by
+_SAVING = 0.5  # of it: what all groups together may well save, whatever the first trials say
 _PLACEMENT = 0.1  # of the carrier's latency: what a placement may change
 
 
@@ -43,27 +45,32 @@ class Estimate:
             )
         }
         self._variants = {name: i for i, name in enumerate(space.placements[1:])}
-        self._costs = self._learned()
+        self._costs, self._covariance = self._learned()
+        noisy = [t for t in self._sound if self._sum(t.candidate) > 0]
+        self._tried = np.array([t.candidate.options for t in noisy])  # [trials, groups]
+        self._excess = np.array([t.outcome.noise / self._sum(t.candidate) for t in noisy])
 
-    def latency_ms(self, candidate: Candidate) -> float:
-        """Of the candidate in the placement it has, as the carrier's and a sum over groups."""
-        return self._carrier_ms + float(self._row(candidate) @ self._costs)
+    def hoped_ms(self, candidate: Candidate) -> float:
+        """Latency that the candidate may well have: one standard deviation below its mean."""
+        row = self._row(candidate)
+        variance = max(float(row @ self._covariance @ row), 0.0)
+        return self._carrier_ms + float(row @ self._costs) - float(np.sqrt(variance))
 
     def noise(self, candidate: Candidate) -> float:
         """The sum over groups, corrected by the trial that differs in the fewest of them."""
         own = self._sum(candidate)
-        known = [t for t in self._sound if self._sum(t.candidate) > 0 and t.outcome.noise > 0]
-        if not known:
+        if not len(self._excess):
             return own
-        nearest = min(known, key=lambda trial: _distance(trial.candidate, candidate))
-        return own * nearest.outcome.noise / self._sum(nearest.candidate)
+        differing = (self._tried != np.array(candidate.options)).sum(axis=1)
+        return own * float(self._excess[int(differing.argmin())])
 
-    def space(self) -> Space:
-        """The same space with the gains that the trials taught."""
+    def space(self, *, hope: float = 0.0) -> Space:
+        """The same space with the gains that the trials taught, and `hope` standard deviations."""
+        gains = -self._costs + hope * np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
         groups = []
         for index, group in enumerate(self._space.groups):
             options = (
-                replace(option, gain=-float(self._costs[self._columns[index, option.name]]))
+                replace(option, gain=float(gains[self._columns[index, option.name]]))
                 for option in group.options
             )
             groups.append(Group(group.nodes, tuple(options)))
@@ -81,26 +88,22 @@ class Estimate:
                 row[self._columns[key]] = 1.0
         return row
 
-    def _learned(self) -> np.ndarray:
+    def _learned(self) -> tuple[np.ndarray, np.ndarray]:
         """Milliseconds above the carrier, for every group as every option, then for every placement
-        but the first: [columns + placements]."""
-        gains = [option.gain for group in self._space.groups for option in group.options]
-        prior = np.array([*gains, *(0.0 for _ in self._variants)])
-        if not self._sound or not gains:
-            return -prior
+        but the first: mean [columns + placements] and covariance."""
+        own = [option.gain for group in self._space.groups for option in group.options]
+        gains = np.array([*own, *(0.0 for _ in self._variants)])
+        if not self._sound or not gains.any():
+            return -gains, np.diag(np.square(gains))
         x = np.stack([self._row(trial.candidate) for trial in self._sound])  # [trials, columns]
         y = np.array([trial.outcome.latency_ms for trial in self._sound]) - self._carrier_ms
-        saved = x @ prior
-        total = float(saved @ saved)
-        scale = max(float(-y @ saved) / total, 0.0) if total > 0 else 0.0
-        scale = scale or 0.1 * self._carrier_ms / max(float(prior.sum()), 1e-30)
-        mean, spread = -scale * prior, np.square(scale * prior)
-        spread[len(gains) :] = (_PLACEMENT * self._carrier_ms) ** 2
+        saved = x @ gains
+        scale = max(-float(y @ saved) / max(float(saved @ saved), 1e-300), 0.0)
+        least = _SAVING * self._carrier_ms / float(np.abs(gains).sum())
+        mean, prior = -scale * gains, np.square(max(scale, least) * gains)
+        prior[len(own) :] = (_PLACEMENT * self._carrier_ms) ** 2
         noise = (_ACCURACY * self._carrier_ms) ** 2 + 1e-30
-        gram = (x * spread) @ x.T + noise * np.eye(len(x))
-        learned: np.ndarray = mean + spread * (x.T @ np.linalg.solve(gram, y - x @ mean))
-        return learned
-
-
-def _distance(a: Candidate, b: Candidate) -> int:
-    return sum(x != y for x, y in zip(a.options, b.options, strict=True))
+        gram = (x * prior) @ x.T + noise * np.eye(len(x))
+        weights = np.linalg.solve(gram, x * prior)  # K⁻¹ X P
+        learned: np.ndarray = mean + weights.T @ (y - x @ mean)
+        return learned, np.diag(prior) - (x * prior).T @ weights

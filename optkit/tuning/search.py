@@ -4,7 +4,7 @@
     placement     the variants of where pairs go, on everything quantized; the best is kept
     the path      candidates along `path.path`: a bisection for the first inside the accuracy limit,
                   or, where the limit is the task's (it is judged later), points spread over it
-    refinement    what should beat the front, from gains that the trials have taught: points of the
+    refinement    what may beat the front, from gains that the trials have taught: points of the
                   path drawn anew, changes and swaps of the best; then the widest gaps of the front
 
 `proposals` is a pure function of the space, the budget, the seed and the outcomes so far, so a
@@ -138,7 +138,8 @@ def _refine(
         incumbent = best(trials, budget)
         if incumbent is None:
             return
-        drawn = [replace(step, placement=placement) for step in path(estimate.space())]
+        steps = [*path(estimate.space()), *path(estimate.space(hope=1.0))]
+        drawn = [replace(step, placement=placement) for step in steps]
         changed = (
             incumbent.candidate.having(change)
             for change in _changes(space, incumbent.candidate, rng)
@@ -153,7 +154,7 @@ def _refine(
 def _better(
     fresh: Sequence[Candidate], estimate: Estimate, budget: Budget, trials: Sequence[Trial]
 ) -> list[Candidate]:
-    """Those that should be faster than every trial as accurate, the largest gain first. Under a
+    """Those that may be faster than every trial as accurate, the largest gain first. Under a
     limit on noise only those inside it count, against the fastest trial inside."""
     steps = staircase(trials)
     rows = []
@@ -164,7 +165,7 @@ def _better(
         bound = budget.max_noise if budget.min_sqnr is not None else expected
         rivals = [t.outcome.latency_ms for t in steps if t.outcome.noise <= bound]
         rival = min(rivals, default=2 * max(t.outcome.latency_ms for t in steps))
-        gained = 1 - estimate.latency_ms(candidate) / rival if rival > 0 else 0.0
+        gained = 1 - estimate.hoped_ms(candidate) / rival if rival > 0 else 0.0
         if gained > _WORTH:
             rows.append((-gained, candidate.options, candidate))
     return [candidate for *_, candidate in sorted(rows, key=lambda row: row[:2])]

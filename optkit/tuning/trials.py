@@ -1,8 +1,8 @@
 """A trial: a candidate built for the target as far as its figures, over the store.
 
 size from the compiled engine; latency predicted over its fused layers, or measured beside the
-baseline where the target is this machine; noise from the graph that was compiled, or its
-simulation, on the samples of `survey.probe`.
+baseline where the target is this machine; noise from the graph that is measured, on the samples of
+`survey.probe`. A simulation has FP32 carriers, so the carrier's own noise is added to its.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optkit import pipeline
 from optkit.benchmarking.sensitivity import Deviation
 from optkit.errors import InputRefused, WorkerFailed
 from optkit.execute.runner import Steps
-from optkit.measurement import Difference, Latency
+from optkit.measurement import Latency
 from optkit.pipeline import Build, Job
 from optkit.recipe import Recipe
 from optkit.steps import GRAPH, STEPS
@@ -37,6 +37,7 @@ class Trials:
     runner: Steps
     placements: Mapping[str, Mapping[str, Any]]
     baseline_ms: float = 1.0  # what measured latencies are shares of
+    carrier_noise: float = 0.0  # what a simulation leaves out
 
     def __call__(self, candidate: Candidate) -> Outcome:
         """Build it and look. A candidate that cannot be built or run is a failed outcome."""
@@ -45,10 +46,11 @@ class Trials:
         job = replace(job, recipe=job.recipe.model_copy(update={"bench": bench}))
         try:
             made = pipeline.run(job, self.runner, pipeline.BENCH)
-            deviation = deviate(made, self.runner)
+            deviation = deviate(made, "graph", self.runner)
         except (InputRefused, WorkerFailed) as error:
             return Outcome.failure(str(error))
-        return _outcome(made, deviation, self.baseline_ms)
+        left_out = 0.0 if made.measured or made.is_baseline else self.carrier_noise
+        return _outcome(made, deviation, self.baseline_ms, left_out)
 
     def as_job(self, candidate: Candidate) -> Job:
         """The build that the candidate stands for. The precision that most layers have is the
@@ -86,25 +88,26 @@ def quantized(recipe: Recipe, found: Mapping[str, Any]) -> Recipe:
     return recipe.model_copy(update={"quantization": settings})
 
 
-def deviate(made: Build, runner: Steps) -> Deviation:
-    """How far the outputs of a build's candidate are from those of the FP32 graph."""
+def deviate(made: Build, role: str, runner: Steps) -> Deviation:
+    """How far the outputs of a build's "graph" or "baseline" are from those of the FP32 graph."""
     entry = runner.step(
         STEPS["deviate"].kind,
         "compare with FP32",
-        {"graph": made.entries["graph"], "reference": made.entries["fused"],
+        {"graph": made.entries[role], "reference": made.entries["fused"],
          "samples": probe(made, runner)},
-        {"file": made.simulation, "evidence": made.evidence, **probing(made)},
+        {"file": made.simulation if role == "graph" else GRAPH, "evidence": made.evidence,
+         **probing(made)},
     )  # fmt: skip
     return Deviation.from_json(entry.meta["deviation"])
 
 
-def _outcome(made: Build, deviation: Deviation, baseline_ms: float) -> Outcome:
+def _outcome(made: Build, deviation: Deviation, baseline_ms: float, left_out: float) -> Outcome:
     compiled, graph = made.entries.get("engine"), made.entries["graph"]
     engine = compiled.meta["engine"] if compiled else None
     names = [name for name in graph.files if name.startswith(GRAPH)]
     landing = engine["landing"] if engine else {}
     return Outcome(
-        noise=deviation.noise,
+        noise=deviation.noise + left_out,
         latency_ms=_latency(made, baseline_ms),
         bytes=engine["bytes"] if engine else sum(graph.file(n).stat().st_size for n in names),
         divergence=deviation.divergence,
@@ -117,10 +120,14 @@ def _outcome(made: Build, deviation: Deviation, baseline_ms: float) -> Outcome:
 
 def _latency(made: Build, baseline_ms: float) -> float:
     """Milliseconds at the batch size that is tuned for. Measured ones relative to the baseline in
-    the same rounds, so that trials at different times can be compared."""
+    the same rounds, so that trials at different times can be compared; the fastest runs of both,
+    which a busy machine disturbs least."""
     if not made.measured:
         return Latency.from_json(made.entries["latency"].meta["latency"]).p50_ms
-    return baseline_ms / Difference.from_json(measured_row(made)["speedup"]).value
+    row = measured_row(made)
+    engine, baseline = (Latency.from_json(row[side]).min_ms for side in ("engine", "baseline"))
+    assert engine is not None and baseline is not None
+    return baseline_ms * engine / baseline
 
 
 def measured_row(made: Build) -> dict[str, Any]:

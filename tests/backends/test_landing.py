@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from optkit import graph
 from optkit.backends.landing import landing, products
-from optkit.runtime import FusedLayer
+from optkit.runtime import FusedLayer, LayerTensor
 
 
 def layer(name: str, nodes: tuple[str, ...], dtype: str) -> FusedLayer:
@@ -42,3 +45,42 @@ def test_unsigned_activations_land_in_int8_and_floats_do_not(net: Any, tmp_path:
     assert landing([layer("a", ("a",), "uint8")], nodes, {"a": "int8"}).landed == 1
     assert landing([layer("a", ("a",), "float16")], nodes, {"a": "int8"}).landed == 0
     assert landing([layer("a", ("a",), "int8")], nodes, {}).planned == 0
+
+
+@pytest.mark.parametrize(
+    ("planned", "dtype", "weight", "landed", "told"),
+    [
+        ("int4", "float16", "int4", True, "int4"),
+        ("int4", "float16", "float16", False, "float16"),
+        ("int4", "int8", "int4", True, "int4"),  # the kernel rounds activations itself
+        ("int8-weight-only", "float16", "int8", True, "int8"),
+        ("int8", "float16", "int8", False, "float16"),  # read in 8 bits, multiplied in floats
+        ("fp8", "float8e4m3fn", "float8e4m3fn", True, "float8e4m3fn"),
+        ("fp8", "int8", "int8", False, "int8"),
+        ("nvfp4", "float4e2m1", "float4e2m1", True, "float4e2m1"),
+        ("nf4", "float32", "nf4", True, "nf4"),
+        ("nf4", "float32", "int4", False, "int4"),
+    ],
+)
+def test_weights_alone_land_by_the_dtype_that_is_read(
+    planned: str, dtype: str, weight: str, landed: bool, told: str, net: Any, tmp_path: Path
+) -> None:
+    build = net(carrier="float32")
+    nodes = products(
+        graph.load(build.write(tmp_path / "m.onnx", build.matmul("x", "a", 8, 8), (1, 8), (1, 8)))
+    )
+    one = replace(layer("a", ("a",), dtype), weight_dtype=weight)
+    (row,) = landing([one], nodes, {"a": planned}).rows
+    assert (row.landed, row.dtype, row.note) == (landed, told, None)
+
+
+def test_a_weight_dequantized_by_a_kernel_of_its_own_is_told(net: Any, tmp_path: Path) -> None:
+    build = net(carrier="float32")
+    model = build.write(tmp_path / "m.onnx", build.matmul("x", "a", 8, 8), (1, 8), (1, 8))
+    codes, floats = LayerTensor("c", (8, 8), "int4"), LayerTensor("w", (8, 8), "float16")
+    maker = FusedLayer("unpack", "kgen", (), (codes,), (floats,), ("dq",))
+    x = LayerTensor("x", (1, 8), "float16")
+    product = FusedLayer("a", "gemm", (x, floats), (), (x,), ("a",), ("a",), "float16")
+    found = landing([maker, product], products(graph.load(model)), {"a": "int4"})
+    assert found.landed == 0 and found.by_dtype == {"float16": 1}
+    assert found.rows[0].note == "dequantized by a kernel of its own"

@@ -10,7 +10,10 @@ from optkit.backends import layer_list
 from optkit.errors import ToolchainMissing
 from optkit.runtime import FusedLayer, LayerTensor
 
-WORDS = {"float32": "Float", "float16": "Half", "int8": "Int8", "int64": "Int64", "bool": "Bool"}
+WORDS = {
+    "float32": "Float", "float16": "Half", "int8": "Int8", "int64": "Int64", "bool": "Bool",
+    "float8e4m3fn": "FP8", "float4e2m1": "FP4E2M1", "int4": "Int4",
+}  # fmt: skip
 
 # names as exporters write them: with slashes, dots, brackets, commas and spaces
 names = st.text("abz019_/.:+-[](), ", min_size=1, max_size=24).map(str.strip).filter(bool)
@@ -122,6 +125,7 @@ def test_a_node_belongs_to_the_layer_that_multiplies_it() -> None:
     [
         ("fc_myl0_1", "gemm", "int8 float16", "int8"),
         ("__myl_FcAddGelu_myl0_1", "runtime_fusion", "int8 float16", "int8"),
+        ("__myl_CorrCast_myl0_1", "runtime_fusion", "int8 float32", "int8"),
         ("__myl_CastMulFc_myl0_1", "runtime_fusion", "int8 float16", "float16"),
         ("__myl_CastMulFcMulRounCast_myl0_1", "runtime_fusion", "int8 int8", "float16"),
         ("__myl_CastMulSum_myl0_1", "kgen", "int8 float16", "float16"),
@@ -133,6 +137,28 @@ def test_operands_dequantized_before_the_product_are_not_integers(
     row = written(layer(name, kind, dtypes, ("fc",)))
     (found,) = layer_list.parse_layers(message(row), ("fc",))
     assert (found.products, found.dtype) == (("fc",), expected)
+
+
+@pytest.mark.parametrize(
+    ("constants", "expected"),
+    [
+        ((("s", (1, 64), "float16"), ("w", (64, 64), "int8")), "int8"),
+        ((("w", (64, 64), "float8e4m3fn"), ("a", (1,), "float32"), ("b", (), "float32")),
+         "float8e4m3fn"),
+        ((("w", (2, 8), "int8"), ("s", (2, 8), "float16")), "int8"),  # as many scales as codes
+        ((("a", (1,), "float32"), ("b", (1,), "float32")), None),  # a product of two activations
+        ((), None),
+    ],
+)  # fmt: skip
+def test_the_weight_is_the_largest_constant(
+    constants: tuple[tuple[str, tuple[int, ...], str], ...], expected: str | None
+) -> None:
+    given = FusedLayer(
+        "fc_myl0_1", "gemm", (LayerTensor("x", (8, 64), "float16"),),
+        tuple(LayerTensor(*row) for row in constants), (), ("fc",),
+    )  # fmt: skip
+    (found,) = layer_list.parse_layers(message(written(given)), ("fc",))
+    assert found.weight_dtype == expected
 
 
 def test_memory_rows() -> None:

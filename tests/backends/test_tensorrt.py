@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit.backends.tensorrt import Phases, TensorRT, TensorRTRTX
+from optkit.backends.build_log import Phases
+from optkit.backends.tensorrt import TensorRT, TensorRTRTX
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.runtime import AxisRange, BuildSpec, Engine, TensorInfo
 from optkit.target import target

@@ -127,17 +127,17 @@ def test_memory_does_not_grow_with_the_number_of_samples() -> None:
     def endless(batches: int) -> Iterator[Feed]:
         rng = np.random.default_rng(0)
         for _ in range(batches):
-            yield {"x": rng.standard_normal((16, 4)).astype(np.float32)}
+            yield {"x": rng.standard_normal((16, 4096)).astype(np.float32)}
 
     def peak(batches: int) -> int:
         tracemalloc.start()
-        run(endless(batches))
+        run(endless(batches), memory=64 * MIB, taps=PLAIN)
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return used
 
     peak(1)
-    assert peak(400) < peak(20) * 1.2
+    assert peak(200) < peak(10) + 8 * MIB  # 50 MiB of samples; two threads vary by a few
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -200,7 +200,9 @@ def test_means_moments_and_rows_are_those_of_the_data(x: np.ndarray) -> None:
     assert sorted(value.rows.data.tolist()) == sorted((2 * x).tolist())  # few rows: all of them
 
 
-@given(st.integers(1, 5).flatmap(lambda n: st.permutations(range(n))), st.sampled_from([1, 8, 32]))
+@given(
+    st.integers(1, 5).flatmap(lambda n: st.permutations(range(n))), st.sampled_from([1, 3, 8, 32])
+)
 @settings(max_examples=25, deadline=None)
 def test_shards_at_chunk_borders_merge_bit_equal_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, order: list[int], batch: int
@@ -259,7 +261,7 @@ LAYERS = [Tap(f"v{i}", -1, moments=True) for i in range(6)]
 def test_moments_that_do_not_fit_get_passes_of_their_own(x: np.ndarray) -> None:
     once, often = Layers(), Layers()
     whole = run(feeds(x), once, taps=LAYERS)
-    need, each = 4 * 6 * 8 * 4, 12 * 8 * 8  # a sample's values, a matrix
+    need, each = 4 * 6 * 8 * 4, 12 * 8 * (8 + 512)  # a sample's values, a matrix
     parts = run(feeds(x), often, memory=need + 4 * each, taps=LAYERS)
     assert sum(once.sizes) == 51 and sum(often.sizes) == 1 + 3 * 50  # two at a time: three passes
     for name, value in whole.values.items():
@@ -276,7 +278,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("memory", [MIB, 4 * 6 * 8 * 4 + 4 * 12 * 8 * 8])
+@pytest.mark.parametrize("memory", [MIB, 4 * 6 * 8 * 4 + 4 * 12 * 8 * 520])
 @pytest.mark.parametrize("after", [3, 5, 9])
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, memory: int
@@ -309,6 +311,7 @@ def test_a_checkpoint_of_other_samples_is_refused_and_of_another_run_not_used(
     x: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("optkit.calibration.checkpoint._SECONDS", 0.0)
+    monkeypatch.setattr("optkit.calibration.checkpoint._SHARE", 0)
     run(feeds(x), checkpoint=tmp_path)
     other = run(feeds(x), taps=PLAIN, checkpoint=tmp_path)
     assert other.samples == 50

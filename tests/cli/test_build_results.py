@@ -133,7 +133,7 @@ def test_a_target_that_nothing_here_compiles_for_is_pending(build: Optkit, tmp_p
     [
         (["--target", "l44"], 2, ["unknown target 'l44'", "l4"]),
         (["--target", "nosuch"], 2, ["unknown target 'nosuch'", "did you mean"]),
-        (["--target", "l4", "--precision", "int9"], 2, ["'int9'", "fp32, fp16, int8"]),
+        (["--target", "l4", "--precision", "int9"], 2, ["'int9'", "fp32, fp16, bf16, int8"]),
         (["--target", "l4", "--precision", "fp8"], 2, ["'fp8' is not built yet", "fp16, int8"]),
         (["--target", "t4", "--precision", "fp8"], 5, ["t4 × fp8", "needs 8.9", "fp16, int8"]),
         (["--target", "l4", "--recipe", "digit-vit"], 2, ["'digit-vit'", "digits-vit"]),

@@ -72,6 +72,9 @@ def test_results_are_made_again_only_when_inputs_change(tmp_path: Path) -> None:
     assert get() == {"value": 2}
     assert get(fresh=True) == {"value": 3}
     assert get() == {"value": 3}
+    source.write_bytes(b"three")
+    assert kept.recall(tmp_path / "kept" / "row.json") == {"value": 3}
+    assert kept.recall(tmp_path / "kept" / "none.json") == {"failure": "not run yet"}
 
 
 def test_a_failure_is_tried_again(tmp_path: Path) -> None:

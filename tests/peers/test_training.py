@@ -34,6 +34,7 @@ def run(checkpoint: Path, die_at: int | None = None) -> dict[str, Tensor]:
     return model.state_dict()
 
 
+@pytest.mark.slow  # AdamW loads the compiler of torch
 def test_a_killed_training_continues_bit_equal(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole.safetensors")
     for die_at in (6, 4):  # two kills: at step 5, then at step 7

@@ -112,6 +112,33 @@ def test_an_unfused_graph_by_hand() -> None:
     assert found.evidence is Evidence.PREDICTED
 
 
+@pytest.mark.parametrize(
+    ("precision", "peak", "inputs", "weights"),
+    [
+        ("int8", 2e12, 500, 1_000),
+        ("fp8", 3e12, 500, 1_000),
+        ("nvfp4", 4e12, 250, 2_000 * 4.5 / 16),  # a scale of 8 bits for 16 numbers
+        ("int8-weight-only", 1e12, 1_000, 1_000),
+        ("int4", 1e12, 1_000, 2_000 * 4.5 / 16),  # a scale of 16 bits for 32 numbers
+    ],
+)
+def test_weights_alone_save_bytes_and_no_operations(
+    precision: str, peak: float, inputs: float, weights: float
+) -> None:
+    costs = {"fc": cost(1_000_000, inputs=1_000, weights=2_000, outputs=1_000)}
+    toy = device(1e12, fp16=1e12, int8=2e12, fp8=3e12, fp4=4e12)
+    found = roofline.for_graph(costs, toy, 1, {"fc": precision})
+    operations, moved = 2e6 / peak * 1e3, (inputs + weights + 1_000) / 1e12 * 1e3
+    assert found.band == pytest.approx((max(operations, moved), operations + moved))
+
+
+def test_a_mixed_assignment_adds_up() -> None:
+    costs = {name: cost(10**6, 10, 10, 10) for name in ("a", "b", "c")}
+    toy = device(1e15, fp16=1e12, fp8=2e12)
+    found = roofline.for_graph(costs, toy, 1, {"a": "fp8", "b": "int4"})
+    assert found.p50_ms == pytest.approx((1 + 2 + 2) * 1e-3)
+
+
 def test_unknown_sizes_count_as_nothing() -> None:
     costs = {"top": NodeCost("TopK", None, 0, None, None), "fc": cost(10, 1, 1, 1)}
     known = {"fc": costs["fc"]}

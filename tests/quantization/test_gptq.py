@@ -173,7 +173,7 @@ def test_output_error_is_the_mean_square_of_the_product() -> None:
     assert output_error(d, x.T @ x / 300) == pytest.approx(np.square(x @ d).sum() / 300, rel=1e-5)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.sampled_from(sorted(FORMATS)), st.integers(0, 20))
 def test_sweeps_lower_the_error_further(name: str, seed: int) -> None:
     fmt, (w, h) = FORMATS[name], layer(80, 16, seed)

@@ -1,63 +1,158 @@
-"""Spaces whose truth is known: noise and latency are sums over groups, or sums and a twist."""
+"""A user's folder with a small ONNX model, one layer of which quantizes badly, and `optkit`."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from jsonschema import Draft202012Validator
+from onnx import TensorProto, helper, numpy_helper
+from referencing import Registry, Resource
 
-from optkit.tuning.space import Candidate, Group, Option, Outcome, Space
+import optkit.report
 
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-c", "from optkit.cli import main; main()"]
+SCHEMAS = [
+    json.loads(path.read_text())
+    for path in (Path(optkit.report.__file__).parent / "schemas").glob("*.json")
+]
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS
+)
+TUNE = next(schema for schema in SCHEMAS if schema["$id"] == "urn:optkit:tune:v1")
 
-@dataclass
-class World:
-    """A space and what its candidates really come to. `calls`: how often it was asked."""
+SOURCE = """\
+import numpy as np
 
-    space: Space
-    milliseconds: np.ndarray  # [groups, options]: saved by it
-    twist: float = 0.0  # of two neighbours that are quantized alike
-    carrier_ms: float = 10.0
-    floor: float = 1e-9  # noise of the carrier
-    calls: int = 0
-
-    def __call__(self, candidate: Candidate) -> Outcome:
-        self.calls += 1
-        noise, saved, size = self.floor, 0.0, 0
-        for i, name in enumerate(candidate.options):
-            option = self.space.option(i, name)
-            noise += option.noise
-            names = [o.name for o in self.space.groups[i].options]
-            saved += self.milliseconds[i, names.index(name)] if name in names else 0.0
-            size += 10 if name in names else 40
-            alike = i and candidate.options[i - 1] == name and name in names
-            saved += self.twist if alike else 0.0
-        if candidate.placement != "default":
-            saved, noise = saved + 0.1, noise * 1.1
-        return Outcome(noise, self.carrier_ms - saved, size)
-
-
-def world(
-    seed: int, groups: int = 8, options: int = 1, twist: float = 0.0, wrong: float = 0.0
-) -> World:
-    """A random one. `wrong`: how far the expected gains are from the real ones."""
+def samples(count=96, seed=1):
     rng = np.random.default_rng(seed)
-    saved = rng.uniform(0.1, 1.0, (groups, options)) * 5 / groups
-    noise = 10 ** rng.uniform(-7, -3, (groups, options))
-    expected = saved * np.exp(wrong * rng.standard_normal(saved.shape))
-    rows = tuple(
-        Group(
-            (f"layer{g}",),
-            tuple(
-                Option(f"int{8 - o}", float(noise[g, o]), float(expected[g, o]))
-                for o in range(options)
-            ),
-        )
-        for g in range(groups)
-    )
-    return World(Space(rows, "fp16"), saved, twist)
+    for _ in range(0, count, 32):
+        yield {"x": rng.standard_normal((32, 64)).astype(np.float32)}
+"""
+
+TASK = """\
+from pathlib import Path
+import numpy as np
+
+METRIC = "agreement"
+WEIGHTS = np.load(Path(__file__).with_name("weights.npz"))
+
+def samples(seed=2):
+    rng = np.random.default_rng(seed)
+    for _ in range(16):
+        x = rng.standard_normal((64, 64)).astype(np.float32)
+        y = np.maximum(x @ WEIGHTS["w0"] + WEIGHTS["b0"], 0)
+        y = np.maximum(y @ WEIGHTS["w1"] + WEIGHTS["b1"], 0)
+        yield {"x": x}, (y @ WEIGHTS["w2"] + WEIGHTS["b2"]).argmax(1)
+
+def score(outputs, labels):
+    return (outputs["y"].argmax(1) == labels).astype(float)
+"""
+
+RECIPE = """\
+name: small
+model: {path: small.onnx}
+calibration: {source: source.py, samples: 64}
+eval: {task: task.py}
+gates: {max_drop: 5%}
+bench: {batches: [8], seconds: 0.2, warmup_seconds: 0.1}
+"""
+
+
+def weights() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {"w0": (64, 128), "b0": (128,), "w1": (128, 128), "b1": (128,), "w2": (128, 8)}
+    found = {n: rng.standard_normal(s).astype(np.float32) / 8 for n, s in shapes.items()}
+    found["b2"] = np.zeros(8, np.float32)
+    found["w1"] *= 10 ** rng.uniform(-1.5, 1.0, (128, 1)).astype(np.float32)
+    return found
+
+
+def model(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """x [batch, 64] → three times: · w + b, relu between → y [batch, 8]"""
+    nodes, value = [], "x"
+    for i in range(3):
+        made = "y" if i == 2 else f"a{i}"
+        nodes.append(helper.make_node("MatMul", [value, f"w{i}"], [f"m{i}"], f"layer{i}"))
+        nodes.append(helper.make_node("Add", [f"m{i}", f"b{i}"], [made], f"bias{i}"))
+        value = made
+        if i < 2:
+            nodes.append(helper.make_node("Relu", [made], [f"h{i}"], f"relu{i}"))
+            value = f"h{i}"
+    graph = helper.make_graph(
+        nodes, "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def tune(self) -> dict[str, Any]:
+        """The one object on stdout, valid against its published schema."""
+        found: dict[str, Any] = json.loads(self.out)
+        Draft202012Validator(TUNE, registry=REGISTRY).validate(found)
+        return found
+
+
+@dataclass(frozen=True)
+class Project:
+    """The folder, and a store of its own."""
+
+    folder: Path
+    cache: Path
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "OPTKIT_CACHE": str(self.cache), "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            [*COMMAND, *argv], cwd=self.folder, env=environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *argv: str) -> Ran:
+        process = self.start(*argv)
+        out, err = process.communicate(timeout=550)
+        return Ran(process.returncode, out, err)
+
+
+def write(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    arrays = weights()
+    onnx.save(model(arrays), folder / "small.onnx")
+    np.savez(folder / "weights.npz", **arrays)
+    (folder / "source.py").write_text(SOURCE)
+    (folder / "task.py").write_text(TASK)
+    (folder / "optkit.yaml").write_text(RECIPE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """For tests that share what is in the store."""
+    root = tmp_path_factory.mktemp("tuning")
+    return Project(write(root / "project"), root / "cache")
 
 
 @pytest.fixture
-def small_world() -> World:
-    return world(1)
+def fresh(tmp_path: Path) -> Callable[[str], Project]:
+    """A folder and an empty store, by name."""
+    return lambda name: Project(write(tmp_path / name / "project"), tmp_path / name / "cache")

@@ -1,0 +1,188 @@
+"""`optkit tune`: the fastest assignment of precisions to layers inside a budget."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optkit.cli import build, options
+from optkit.errors import OptkitError, UsageError
+
+if TYPE_CHECKING:
+    from optkit.tuning import Budget
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SHOWN = 8  # layers
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Seconds from "90", "90s", "10m", "1.5h". Raises UsageError."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([smh]?)", value.strip().lower())
+    if found is None or not float(found[1]):
+        raise UsageError(
+            f"{value!r} is not a time", where="--time", hint="write it like 90s or 10m"
+        )
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
+    """A positive number, with or without its unit. Raises UsageError."""
+    if text is None:
+        return None
+    found = re.fullmatch(rf"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(?:{unit})?", text.strip(), re.I)
+    if found is None or not float(found[1]):
+        raise UsageError(f"{text!r} is no such limit", where=option, hint=hint)
+    return float(found[1])
+
+
+@click.command()
+@options.job
+@click.option("--target", required=True, metavar="NAME", help="A device, see `optkit targets`.")
+@click.option("--max-drop", metavar="PERCENT", help="Of the task's metric, e.g. 0.5%.")
+@click.option("--min-sqnr", metavar="DB", help="Of the outputs against FP32, e.g. 40.")
+@click.option("--max-latency", metavar="MS", help="At the tuned batch size, e.g. 1.5ms.")
+@click.option("--max-size", metavar="SIZE", help="Of the engine, e.g. 20M.")
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    default=("int8",),
+    show_default=True,
+    metavar="NAME",
+    help="What layers may have besides the carrier; repeat for several.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    default=24,
+    show_default=True,
+    metavar="N",
+    help="Candidates to try at most.",
+)
+@click.option(
+    "--time",
+    "seconds",
+    callback=_seconds,
+    metavar="TIME",
+    help="Search so long at most, e.g. 10m; the best so far is then judged and built.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="S")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("artifacts"),
+    show_default=True,
+    metavar="DIR",
+    help="The folder that gets the artifact.",
+)
+@click.option("--strict", is_flag=True, help="An inconclusive gate fails too (exit 3).")
+@options.work
+@options.output
+def tune(
+    target: str,
+    max_drop: str | None,
+    min_sqnr: str | None,
+    max_latency: str | None,
+    max_size: str | None,
+    precisions: tuple[str, ...],
+    trials: int,
+    seconds: float | None,
+    seed: int,
+    out: Path,
+    strict: bool,
+    **shared: Any,
+) -> int:
+    """Find the fastest assignment of precisions to the layers of MODEL inside a budget.
+
+    Limits that are not given are those of the recipe's gates. The artifact is that of the winner;
+    its recipe and the front lie beside it. Run again, the search goes on where it ended.
+    """
+    from optkit import api, tuning
+    from optkit.cli import terminal
+
+    request = options.gather(shared)
+    budget = _budget(max_drop, min_sqnr, max_latency, max_size)
+    names = tuple(dict.fromkeys(name.lower() for name in precisions))
+    ears, model = request.terminal(), None
+    try:
+        recipe = options.recipe(request)
+        model = recipe.name
+        found = api.tune_one(
+            recipe=recipe,
+            target=target,
+            wish=tuning.Wish(budget, names, trials, seconds, seed),
+            out=out,
+            runner=options.runner(request, ears),
+        )
+    except Exception as error:
+        told = terminal.told_as(error, verbose=request.verbose)
+        ears.close()
+        terminal.show_error(told, verbose=request.verbose)
+        if request.json:
+            terminal.put_json(result_of(told, model, target))
+        return told.exit_code
+    finally:
+        ears.close()
+    _show(request, found.tune)
+    return build.exit_code(found.tune["result"], strict)
+
+
+def result_of(
+    error: OptkitError, model: str | None = None, target: str | None = None
+) -> dict[str, Any]:
+    """The object of a search that never came to an end."""
+    from optkit.tuning import document
+
+    return document.failed(error, model=model, target=target)
+
+
+def _budget(
+    max_drop: str | None, min_sqnr: str | None, max_latency: str | None, max_size: str | None
+) -> Budget:
+    from optkit.recipe.schema import fraction
+    from optkit.tuning import Budget
+
+    try:
+        drop = None if max_drop is None else fraction(_number(max_drop))
+    except ValueError as error:
+        raise UsageError(str(error), where="--max-drop", hint="e.g. 0.5%") from error
+    return Budget(
+        drop,
+        _limit(min_sqnr, "--min-sqnr", "dB", "decibels, e.g. 40"),
+        _limit(max_latency, "--max-latency", "ms", "milliseconds, e.g. 1.5ms"),
+        None if max_size is None else options.parse_size(max_size),
+    )
+
+
+def _number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _show(request: options.Request, found: dict[str, Any]) -> None:
+    from optkit.cli import summary, terminal
+    from optkit.tuning import document
+
+    remarks = summary.remarks(found["result"])
+    if request.json:
+        terminal.put_json(found)
+    else:
+        head, *rows = document.rows(found)
+        terminal.put(terminal.table(head, rows))
+        terminal.put("what costs most accuracy, quantized alone:")
+        ranked = [
+            [f"  {row['share']:.0%}", row["precision"], ", ".join(row["layers"]), row["chosen"]]
+            for row in found["layers"][:_SHOWN]
+        ]
+        terminal.put(terminal.table(["  of noise", "as", "layers", "became"], ranked))
+        terminal.put(summary.table([found["result"]]))
+        terminal.put(f"  again: {found['command']}")
+    for remark in [*([found["reason"]] if found["reason"] else []), *remarks]:
+        terminal.Terminal().note(remark)

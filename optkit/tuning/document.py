@@ -1,0 +1,230 @@
+"""What a search came to, as one plain object, as a table and as a drawing.
+
+Schema `optkit.tune/v1` (report/schemas/tune.json). Every key is always there; null does not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log10
+from typing import Any
+
+from optkit.errors import Impossible, OptkitError
+from optkit.report.result import plain
+from optkit.runtime import Evidence
+from optkit.tuning import Tuned
+from optkit.tuning.space import Trial
+
+TUNE = "optkit.tune/v1"
+
+_WIDTH, _HEIGHT, _EDGE = 640, 320, 48
+
+
+def document(
+    tuned: Tuned,
+    result: Mapping[str, Any],
+    *,
+    recipe: str,
+    command: str,
+    digest: str,
+) -> dict[str, Any]:
+    """The object. `result`: that of the winner's build; `recipe`: the file that reproduces it with
+    `command`; `digest`: the artifact's. Raises ValueError for a figure that is not finite."""
+    search, job = tuned.search, tuned.job
+    measured = job.target.name == "cpu"
+    found = {
+        **empty("gate_failed" if result["status"] == "gate_failed" else "ok"),
+        "model": result["model"],
+        "target": job.target.name,
+        "precisions": list(tuned.wish.precisions),
+        "budget": tuned.wish.budget.to_json(),
+        "quantized": job.precision != search.space.carrier,
+        "reason": reason(tuned),
+        "artifact": result["artifact"],
+        "digest": digest,
+        "recipe": recipe,
+        "command": command,
+        "search": {
+            "seed": search.seed, "trials": len(search.trials), "limit": tuned.wish.trials,
+            "failed": sum(t.outcome.failed is not None for t in search.trials),
+            "converged": search.converged,
+        },
+        "evidence": {
+            "sqnr_db": Evidence.MEASURED if measured else Evidence.SIMULATED,
+            "latency_ms": Evidence.MEASURED if measured else Evidence.PREDICTED,
+            "bytes": Evidence.COMPILED,
+        },
+        "front": [_point(tuned, trial) for trial in tuned.front],
+        "layers": layers(tuned),
+        "excluded": dict(tuned.survey.fixed),
+        "result": dict(result),
+    }  # fmt: skip
+    return plain(found)
+
+
+def failed(error: OptkitError, *, model: str | None, target: str | None) -> dict[str, Any]:
+    """The object of a search that came to no artifact."""
+    facts = error.to_json()
+    told = {key: facts[key] for key in ("code", "message", "where", "hint")}
+    status = "impossible" if isinstance(error, Impossible) else "error"
+    return {**empty(status), "error": told, "model": model, "target": target}
+
+
+def empty(status: str) -> dict[str, Any]:
+    """Every key, in its order."""
+    return {
+        "schema": TUNE, "status": status, "error": None, "model": None, "target": None,
+        "precisions": [], "budget": None, "quantized": None, "reason": None, "artifact": None,
+        "digest": None, "recipe": None, "command": None, "search": None, "evidence": None,
+        "front": [], "layers": [], "excluded": {}, "result": None,
+    }  # fmt: skip
+
+
+def reason(tuned: Tuned) -> str | None:
+    """Why nothing is quantized, where that is so; and where the budget is beyond reach, that."""
+    search, carrier = tuned.search, tuned.search.space.carrier
+    if not any(search.budget.excess(trial.outcome) == 0 for trial in search.trials):
+        return "no candidate keeps the limits; this is the nearest"
+    if tuned.winner is not None:
+        return None
+    if tuned.verified:
+        return f"nothing quantized keeps the budget on fresh samples; {carrier} does not need to"
+    return f"{carrier} is as fast as anything quantized that keeps the budget, and more accurate"
+
+
+def layers(tuned: Tuned) -> list[dict[str, Any]]:
+    """Every group of layers, what costs most accuracy first: quantized alone in the first precision
+    that it can have, and what became of it."""
+    space, chosen = tuned.search.space, tuned.chosen.candidate
+    total = sum(group.options[0].noise for group in space.groups) or 1.0
+    rows = [
+        {
+            "layers": list(group.nodes),
+            "precision": group.options[0].name,
+            "sqnr_db": _decibels(group.options[0].noise),
+            "divergence": group.options[0].divergence,
+            "share": group.options[0].noise / total,
+            "chosen": name,
+        }
+        for group, name in zip(space.groups, chosen.options, strict=True)
+    ]
+    return sorted(rows, key=lambda row: -row["share"])
+
+
+def _point(tuned: Tuned, trial: Trial) -> dict[str, Any]:
+    outcome, job = trial.outcome, tuned.trials.as_job(trial.candidate)
+    own = job.recipe.quantization
+    fresh = next((one for one in tuned.verified if one.trial == trial), None)
+    options = trial.candidate.options
+    return {
+        "precision": job.precision,
+        "quantized": sum(
+            len(group.nodes)
+            for group, name in zip(tuned.search.space.groups, options, strict=True)
+            if name != tuned.search.space.carrier
+        ),
+        "nodes": dict(own.nodes),
+        "two_term": list(own.two_term),
+        "placement": trial.candidate.placement,
+        "sqnr_db": outcome.sqnr_db,
+        "divergence": outcome.divergence,
+        "latency_ms": outcome.latency_ms,
+        "bytes": outcome.bytes,
+        "bytes_moved": outcome.bytes_moved,
+        "fused_layers": outcome.layers,
+        "landed": outcome.landed,
+        "planned": outcome.planned,
+        "chosen": trial == tuned.chosen,
+        "fresh": fresh and fresh.to_json(),
+    }
+
+
+def _decibels(noise: float) -> float | None:
+    return -10 * log10(noise) if noise > 0 else None
+
+
+def rows(found: Mapping[str, Any]) -> list[list[str]]:
+    """The front as cells of text, fastest first; the first row names the columns."""
+    made = [["", "latency", "size", "sqnr", "drop on fresh samples", "quantized layers"]]
+    for point in found["front"]:
+        drop = (point["fresh"] or {}).get("drop")
+        span = drop and drop["ci95"]
+        told = "" if not drop else f"{drop['value']:.2%}"
+        told += f" [{100 * span[0]:.2f}, {100 * span[1]:.2f}]" if span else ""
+        made.append(
+            [
+                "*" if point["chosen"] else "",
+                f"{point['latency_ms']:.4g} ms",
+                f"{point['bytes'] / 2**20:.2f} MiB",
+                "equal" if point["sqnr_db"] is None else f"{point['sqnr_db']:.1f} dB",
+                told,
+                f"{point['quantized']}, {point['precision']}",
+            ]
+        )
+    return made
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The front and the layers as tables."""
+    lines = [f"# {found['model']} on {found['target']}", ""]
+    lines += [f"`{found['command']}`", ""] if found["command"] else []
+    if found["reason"]:
+        lines += [found["reason"], ""]
+    table = rows(found)
+    lines += _table(table[0], table[1:])
+    lines += ["", "![front](front.svg)", "", "What costs most accuracy, quantized alone:", ""]
+    ranked = [
+        [", ".join(row["layers"]), f"{row['share']:.1%}",
+         "equal" if row["sqnr_db"] is None else f"{row['sqnr_db']:.1f} dB", row["chosen"]]
+        for row in found["layers"]
+    ]  # fmt: skip
+    lines += _table(["layers", "share of the noise", "alone", "became"], ranked)
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    cells = [head, ["---"] * len(head), *body]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
+
+
+def svg(found: Mapping[str, Any]) -> str:
+    """The front drawn: latency to the right, SQNR upwards, area by size. Loads nothing."""
+    points = [p for p in found["front"] if p["sqnr_db"] is not None]
+    x = _scale([p["latency_ms"] for p in points], _EDGE, _WIDTH - _EDGE)
+    y = _scale([p["sqnr_db"] for p in points], _HEIGHT - _EDGE, _EDGE)
+    largest = max((p["bytes"] for p in points), default=1) or 1
+    marks = []
+    for point in points:
+        css = "#c2410c" if point["chosen"] else "#1d4ed8"
+        radius = 3 + 9 * (point["bytes"] / largest) ** 0.5
+        text = (
+            f"{point['latency_ms']:.4g} ms, {point['sqnr_db']:.1f} dB, "
+            f"{point['bytes'] / 2**20:.2f} MiB"
+        )
+        marks.append(
+            f'<circle cx="{x(point["latency_ms"]):.1f}" cy="{y(point["sqnr_db"]):.1f}" '
+            f'r="{radius:.1f}" fill="{css}" fill-opacity="0.6"><title>{text}</title></circle>'
+        )
+    middle = f'x="{_WIDTH // 2}" text-anchor="middle"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">',
+            "<style>text { font: 12px sans-serif }</style>",
+            f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+            *marks,
+            f'<text {middle} y="{_HEIGHT - 12}">latency, ms: {_span(points, "latency_ms")}</text>',
+            f'<text {middle} y="20">SQNR, dB: {_span(points, "sqnr_db")}; area: size</text>',
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _scale(values: Sequence[float], start: float, end: float) -> Any:
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    return lambda v: start + (end - start) * ((v - low) / (high - low) if high > low else 0.5)
+
+
+def _span(points: Sequence[Mapping[str, Any]], key: str) -> str:
+    values = [point[key] for point in points]
+    return f"{min(values):.4g} to {max(values):.4g}" if values else "none"

@@ -1,0 +1,115 @@
+"""The winner as a recipe file and the command that builds it again.
+
+A recipe may name files in its own folder or in optkit's content. The tuned one stands beside the
+artifact, so what else it needs (a model, a task of the user's) is given on the command line.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optkit.content import Place
+from optkit.pipeline import Job
+from optkit.recipe import Recipe
+from optkit.store import write_durably
+
+SUFFIX = "-tuned"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """`model`, `overrides`: what the command line adds to the file. `code`: the job came from
+    memory, so only Python builds it again."""
+
+    file: Path
+    model: str | None
+    overrides: tuple[str, ...]
+    recipe: Recipe
+    job: Job
+    code: bool
+
+    @property
+    def command(self) -> str:
+        """As a shell reads it."""
+        job = self.job
+        if self.code:
+            return f"optkit.build(model, ..., recipe={str(self.file)!r})"
+        words = ["optkit", "build", *([self.model] if self.model else []),
+                 "--recipe", str(self.file), "--target", job.target.name,
+                 "--precision", job.precision]  # fmt: skip
+        words += [word for text in self.overrides for word in ("--set", text)]
+        return shlex.join(words)
+
+
+def reproduction(job: Job, folder: Path) -> Reproduction:
+    """Write `job`'s recipe to `folder`/recipe.yaml and read it back as the command would."""
+    recipe, model = job.recipe, None
+    data = recipe.model_dump(mode="json", exclude_defaults=True)
+    data["name"] = tuned_name(recipe.name)
+    overrides: list[str] = []
+    for section, key, place in (
+        ("calibration", "source", recipe.calibration_source),
+        ("eval", "task", recipe.eval_task),
+    ):
+        if place is not None and place.root == "content":
+            data[section][key] = _relative(place, folder)
+        elif place is not None:
+            own = data.pop(section) | {key: _absolute(place)}
+            overrides.append(f"{section}={json.dumps(own)}")
+    source = recipe.source
+    if source is not None:
+        place = source.place
+        inside = [p for p in (place, source.weights) if p is not None]
+        if place is not None and all(p.root == "content" for p in inside):
+            data["model"]["factory" if source.kind == "python" else "path"] = _relative(
+                place, folder
+            )
+            if source.weights is not None:
+                data["model"]["weights"] = _relative(source.weights, folder)
+        else:
+            del data["model"]
+            model = _absolute(place) if place else f"{source.module}:{source.attribute}"
+            if source.weights is not None:
+                overrides.append(f"model.weights={_absolute(source.weights)}")
+            if source.args:
+                overrides.append(f"model.args={json.dumps(dict(source.args))}")
+    file = folder / "recipe.yaml"
+    made = Reproduction(file, model, tuple(overrides), recipe, job, job.graph is not None)
+    _write(file, data, made.command)
+    if made.code:
+        found = Recipe.from_dict(data)
+    else:
+        found = Recipe.load(file, model).with_overrides(overrides)
+    return Reproduction(file, model, tuple(overrides), found, job, made.code)
+
+
+def tuned_name(name: str) -> str:
+    """The name of the tuned recipe, and so of its artifact."""
+    return name if name.endswith(SUFFIX) else f"{name[: 100 - len(SUFFIX)]}{SUFFIX}"
+
+
+def _write(file: Path, data: Mapping[str, Any], command: str) -> None:
+    from ruamel.yaml import YAML
+
+    buffer = io.BytesIO()
+    buffer.write(f"# Found by `optkit tune`. Build it again:\n#\n#     {command}\n\n".encode())
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.dump(dict(data), buffer)
+    write_durably(file, buffer.getvalue())
+
+
+def _relative(place: Place, folder: Path) -> str:
+    path = Path(os.path.relpath(place.path, folder.resolve())).as_posix()
+    return f"{path}:{place.attribute}" if place.attribute else path
+
+
+def _absolute(place: Place) -> str:
+    return f"{place.path}:{place.attribute}" if place.attribute else str(place.path)

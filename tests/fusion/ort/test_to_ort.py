@@ -1,0 +1,89 @@
+"""The whole form on what the exporter writes, and the opset it is written in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.defs
+import pytest
+
+from optkit import graph
+from optkit.fusion import fuse
+from optkit.fusion.ort import OPSET, RULES
+
+torch = pytest.importorskip("torch")
+RNG = np.random.default_rng(31)
+
+
+def test_rules_have_names_of_their_own() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+
+
+def test_later_opsets_only_allow_more() -> None:
+    """What raising the opset in place relies on: same inputs, same attributes, same defaults."""
+    names = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""}
+    compared = 0
+    for name in sorted(names):
+        try:
+            old = onnx.defs.get_schema(name, 21, "")
+        except onnx.defs.SchemaError:
+            continue  # not yet defined
+        new = onnx.defs.get_schema(name, OPSET, "")
+        assert not new.deprecated or old.deprecated
+        assert [(i.name, i.option) for i in old.inputs] == [(i.name, i.option) for i in new.inputs]
+        for key, attribute in old.attributes.items():
+            assert new.attributes[key].required == attribute.required
+            assert new.attributes[key].default_value == attribute.default_value
+        assert not any(new.attributes[k].required for k in new.attributes.keys() - old.attributes)
+        compared += 1
+    assert compared > 150
+
+
+class Block(torch.nn.Module):
+    """Masked attention between norms; `rms` as in Llama, else as in BERT."""
+
+    def __init__(self, rms: bool) -> None:
+        super().__init__()
+        self.rms = rms
+        self.first, self.second = torch.nn.LayerNorm(16), torch.nn.LayerNorm(16)
+        self.gain = torch.nn.Parameter(torch.rand(16) + 0.5)
+        self.query, self.key, self.value, self.out = (torch.nn.Linear(16, 16) for _ in range(4))
+
+    def norm(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x) if self.rms else self.first(x)
+        q, k, v = (
+            f(x).unflatten(-1, (4, 4)).transpose(1, 2) for f in (self.query, self.key, self.value)
+        )
+        keep = mask[:, None, None, :].bool().expand(-1, -1, x.shape[1], -1)
+        o = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+        return self.second(x + self.out(o.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_exported_block(as_ort, tmp_path: Path, rms: bool, dynamic: bool) -> None:
+    torch.manual_seed(0)
+    batch, rows = torch.export.Dim("batch", max=64), torch.export.Dim("rows", min=2, max=64)
+    axes = {0: batch, 1: rows} if dynamic else {0: batch}
+    sample = (torch.randn(2, 6, 16), torch.ones(2, 6, dtype=torch.int64))
+    torch.onnx.export(
+        Block(rms).eval(), sample, str(tmp_path / "block.onnx"), dynamo=True, opset_version=20,
+        input_names=["x", "mask"], output_names=["y"], dynamic_shapes=(axes, axes), verbose=False,
+    )  # fmt: skip
+    model = graph.upgrade(graph.load(tmp_path / "block.onnx"))
+    fuse(model)
+    mask = (RNG.random((3, 6)) < 0.7).astype(np.int64)
+    mask[1] = 0  # a sample of nothing but padding
+    feed = {"x": RNG.standard_normal((3, 6, 16)).astype(np.float32), "mask": mask}
+    after, log = as_ort(model, feed, rtol=1e-4, atol=1e-5)
+    ops = {node.op_type for node in after.graph}
+    assert {"Attention", "Sum"} <= ops and {"IsNaN", "Softmax"}.isdisjoint(ops)
+    assert ("RMSNormalization" in ops) == rms
+    assert log.counts["attention"] == 1
+    assert after.opset_imports[""] == OPSET

@@ -1,0 +1,131 @@
+"""BF16: the cast keeps FP32's range, and its simulation rounds what the compiled graph rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import graph
+from optkit.backends.onnxruntime import OnnxRuntime
+from optkit.errors import InputRefused
+from optkit.quantization.cast import to_half
+from optkit.quantization.simulation import simulate_bf16
+
+HEADER = '<ir_version: 10, opset_import: ["" : 22]>\n'
+BF16 = ir.DataType.BFLOAT16
+
+
+def cast(model: ir.Model) -> tuple[ir.Model, Any]:
+    given = graph.upgrade(model.clone(), 22)
+    return given, to_half(given, "bf16")
+
+
+def bf16(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def test_each_result_is_rounded_once(network: Any, workshop: Any) -> None:
+    text = """g (float[N,32] x, float[32,16] w, float[16] b) => (float[N,16] y, float[N,1] mean) {
+        [fc] m = MatMul (x, w)
+        [bias] a = Add (m, b)
+        [relu] r = Relu (a)
+        [square] y = Mul (r, r)
+        [axis] one = Constant <value_ints=[1]> ()
+        [sum] mean = ReduceMean (r, one)
+    }"""
+    model = network(HEADER + text)
+    half, log = cast(model)
+    assert list(log.islands) == ["sum"]
+    simulate_bf16(half)
+    assert {v.dtype for v in half.graph.initializers.values()} <= {
+        ir.DataType.FLOAT, ir.DataType.INT64,
+    }  # fmt: skip
+    x = np.random.default_rng(0).standard_normal((7, 32)).astype(np.float32)
+    found = workshop.run(half, {"x": x})
+
+    w, b = (bf16(graph.array(model.graph.initializers[name])) for name in ("w", "b"))
+    r = np.maximum(bf16(bf16(bf16(x) @ w) + b), 0)
+    # sums in another order may round to a neighbour
+    np.testing.assert_allclose(found["y"], bf16(r * r), rtol=2.0**-6, atol=1e-6)
+    assert (found["y"] == bf16(r * r)).mean() > 0.97
+    np.testing.assert_allclose(found["mean"], r.mean(1, keepdims=True), rtol=2.0**-7)
+    assert (found["y"] == bf16(found["y"])).all()
+
+
+@pytest.mark.parametrize("net", ["residual", "attention"])
+def test_no_optimization_removes_the_rounding(
+    net: str, nets: dict[str, str], network: Any, feed: Any, workshop: Any,
+    sqnr: Callable[..., float],
+) -> None:  # fmt: skip
+    model = network(nets[net])
+    half, log = cast(model)
+    weighted = [node for node in half.graph if graph.constant_weight(node) is not None]
+    assert {value.dtype for node in weighted for value in node.outputs} == {BF16}
+    assert log.half_nodes > 10
+    given, path = feed(model), workshop.folder / "simulated.onnx"
+    exact = workshop.run(model, given)["y"]
+    simulate_bf16(half)
+    found = {"none": workshop.run(half, given)["y"]}
+    graph.save(half, path)
+    for level in ("basic", "all"):
+        with OnnxRuntime().session(path, level=level, threads=1) as session:  # type: ignore[arg-type]
+            found[level] = session.run(given)["y"]
+    levels = [sqnr(exact, array) for array in found.values()]
+    assert max(levels) - min(levels) < 1
+    assert 40 < min(levels) < 60  # 8 bits of mantissa: 2^-9 is 54 dB, for one rounding
+
+
+def test_its_range_is_that_of_fp32(network: Any, workshop: Any) -> None:
+    text = """g (float[N,4] x) => (float[N,4] y) {
+        [big] c = Constant <value_float=1e30> ()
+        [small] d = Constant <value_float=1e-30> ()
+        [mask] m = Constant <value_float=-3.4028235e38> ()
+        [scaled] s = Mul (x, c)
+        [back] t = Mul (s, d)
+        [masked] y = Max (t, m)
+    }"""
+    model = network(HEADER + text)
+    half, log = cast(model)
+    assert not log.islands and list(log.clipped.values()) == [1]
+    simulate_bf16(half)
+    x = np.float32([[1, -2, 3, 0]])
+    np.testing.assert_allclose(workshop.run(half, {"x": x})["y"], x, rtol=2.0**-6)
+
+
+def test_counted_positions_stay_exact(network: Any, workshop: Any) -> None:
+    """BF16 holds integers up to 256 only."""
+    text = """g (int64[N] i, float[N] x) => (float[N] y) {
+        [float] f = Cast <to=1> (i)
+        [sum] y = Add (f, x)
+    }"""
+    model = network(HEADER + text)
+    _, log = cast(model)
+    assert log.islands["float"] == "bfloat16 does not hold the integers it makes"
+    fp16 = graph.upgrade(model.clone())
+    assert not to_half(fp16).islands
+
+
+def test_the_simulation_keeps_signatures(network: Any) -> None:
+    text = """g (bfloat16[N,4] x, float[4,4] w) => (bfloat16[N,4] y, float[N,4] z) {
+        [wide] f = Cast <to=1> (x)
+        [fc] z = MatMul (f, w)
+        [narrow] y = Cast <to=16> (z)
+    }"""
+    half, _ = cast(network(HEADER + text))
+    before = [name for name, _, _ in (*graph.inputs(half), *graph.outputs(half))]
+    simulate_bf16(half)
+    assert [name for name, _, _ in (*graph.inputs(half), *graph.outputs(half))] == before
+    assert {value.dtype for value in (*half.graph.inputs, *half.graph.outputs)} == {
+        ir.DataType.FLOAT
+    }
+
+
+def test_an_older_opset_is_refused(network: Any) -> None:
+    text = HEADER.replace("22", "21") + "g (float[4] x) => (float[4] y) { y = Relu(x) }"
+    with pytest.raises(InputRefused, match="opset 22"):
+        to_half(network(text), "bf16")

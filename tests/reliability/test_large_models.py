@@ -1,0 +1,107 @@
+"""A model larger than `--memory` is quantized: the whole command, its parent and its workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optkit import graph
+from optkit.execute.local import resident
+
+ROOT = Path(__file__).resolve().parents[2]
+MIB = 2**20
+_OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
+
+
+def script() -> ModuleType:
+    """eval/large/decoder.py"""
+    spec = importlib.util.spec_from_file_location("decoder", ROOT / "eval/large/decoder.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["decoder"] = module  # where its dataclasses look their annotations up
+    spec.loader.exec_module(module)
+    return module
+
+
+def write(path: Path, **sizes: int) -> int:
+    """A decoder with random FP16 weights; returns their bytes."""
+    module = script()
+    graph.save(module.decoder(module.Shape(**sizes)), path)
+    return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+
+
+def optkit(folder: Path, *words: str) -> tuple[dict[str, Any], int]:
+    """The command's object on stdout, and the most that its process tree held, in bytes."""
+    environment = {**os.environ, "OPTKIT_CACHE": str(folder / "cache")}
+    command = subprocess.Popen(
+        [*_OPTKIT, *words, "--json"], env=environment, cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=(folder / "stderr").open("w"),
+    )  # fmt: skip
+    peak = 0
+    while command.poll() is None:
+        peak = max(peak, resident(command.pid))
+        time.sleep(0.02)
+    assert command.stdout is not None
+    said = command.stdout.read()
+    assert command.returncode == 0, (folder / "stderr").read_text()
+    return json.loads(said), peak
+
+
+def check_codes(model: Path, source: Path, name: str) -> None:
+    """Half a step at most lies between a weight and what its codes stand for."""
+    quantized, original = graph.load(model).graph, graph.load(source).graph
+    codes, scale, *_ = (v for n, v in quantized.initializers.items() if n.startswith(f"{name}_"))
+    steps = np.repeat(graph.array(scale).astype(np.float32), 32, axis=0)
+    wanted = graph.array(original.initializers[name]).astype(np.float32)
+    error = np.abs(graph.array(codes).astype(np.float32) * steps - wanted)
+    assert (error <= steps * 0.501).all() and error.max() > 0
+
+
+# the embedding, which stays FP16, alone is too large to stand in the model file
+SMALL = {"hidden": 1024, "ffn": 2816, "layers": 2, "heads": 16, "vocabulary": 131_072}
+
+
+def test_a_model_larger_than_its_memory(tmp_path: Path) -> None:
+    """560 MiB of weights within 400; what was not compared is told, and nothing runs twice."""
+    size = write(tmp_path / "m.onnx", **SMALL)
+    command = ("quantize", str(tmp_path / "m.onnx"), "--target", "l4", "--precision", "int4",
+               "--set", "quantization.weights=rtn", "--memory", "400MiB")  # fmt: skip
+    made, peak = optkit(tmp_path, *command, "--out", str(tmp_path / "out"))
+    assert size > 550 * MIB and peak < 480 * MIB  # the parent holds some, too
+    assert "not compared with the unfused one" in (tmp_path / "stderr").read_text()
+    head = tmp_path / "out" / "model.onnx"
+    check_codes(head, tmp_path / "m.onnx", "head.weight")
+    assert sum(path.stat().st_size for path in head.parent.iterdir()) < 0.7 * size
+    (copy,) = (tmp_path / "cache" / "objects").glob("*/*/m.onnx.data")
+    assert copy.stat().st_nlink > 2  # every step reads the one copy that was staged
+    again, _ = optkit(tmp_path, *command, "--out", str(tmp_path / "again"))
+    assert again["details"] == made["details"]
+    assert head.read_bytes() == (tmp_path / "again" / "model.onnx").read_bytes()
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
+    """1.3 and 2.2 GB of FP16 weights in the shapes of a 7B decoder take the same."""
+    peaks = []
+    for layers in (2, 4):
+        folder = tmp_path / f"{layers}"
+        folder.mkdir()
+        write(folder / "m.onnx", layers=layers)
+        _, peak = optkit(
+            folder, "quantize", str(folder / "m.onnx"), "--target", "l4", "--precision", "int4",
+            "--set", "quantization.weights=rtn", "--memory", "1GiB", "--out", str(folder / "out"),
+        )  # fmt: skip
+        peaks.append(peak)
+        check_codes(folder / "out" / "model.onnx", folder / "m.onnx", "layers.1.attention.q.weight")
+    assert max(peaks) < 700 * MIB
+    assert peaks[1] < 1.2 * peaks[0] + 50 * MIB
