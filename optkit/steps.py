@@ -246,7 +246,7 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     """FP32 graph and its statistics → the same function in a form that quantizes better, and the
     statistics of that form.
 
-    params: precision, carrier, rules (precision → placement rules as JSON), settings (quantization).
+    params: precision, carrier, rules (precision → placement rules as JSON), settings.
     """
     from optkit import graph
     from optkit.quantization import prepare as prepares
@@ -265,6 +265,7 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     alpha: Any = {"auto": "search"}.get(str(settings.smooth), settings.smooth)
     wishes = prepares.PrepareSettings(
         alpha=alpha,
+        salient=settings.weights == "awq",
         equalize=settings.equalize,
         carrier=_dtype(params["carrier"]),
         leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),

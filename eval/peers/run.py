@@ -2,6 +2,7 @@
 
     python eval/peers/run.py                              # everything; writes docs/benchmarks.md
     python eval/peers/run.py --workload w3 --peer optkit  # one part; the rest from the last run
+    python eval/peers/run.py --kept                       # nothing made: the page, anew
     python eval/peers/run.py --quick                      # W1 with ONNX Runtime alone, no page
 
 Run it with the interpreter that has optkit installed (with its `cpu` and `rtx` extras; `--quick`
@@ -54,9 +55,13 @@ class Bench:
     """One run: where things are kept and what is to be done again."""
 
     root: Path
+    peers: frozenset[str]  # whose rows are made; the others' are the last run's
     again: frozenset[str]
     seconds: float
     made: dict[str, Environment]
+
+    def makes(self, peer: str) -> bool:
+        return peer in self.peers
 
     def environment(self, name: str) -> Environment:
         if name not in self.made:
@@ -96,8 +101,7 @@ def quantize(bench: Bench, one: Configuration, named: bool) -> dict[str, Any]:
         return recall(record)
     source = feeds.model(bench.root, one.workload)
     adapter = HERE / f"with_{one.peer}.py"
-    own = [PROJECT / "optkit", HERE / "recipes"] if one.peer == "optkit" else []
-    inputs = digest(one.options, source, adapter, environment.versions, *own)
+    inputs = digest(one.options, source, *_code(one.peer), environment.versions)
 
     def make() -> dict[str, Any]:
         if environment.failure:
@@ -115,6 +119,12 @@ def quantize(bench: Bench, one: Configuration, named: bool) -> dict[str, Any]:
 
     fresh = "quantize" in bench.again
     return keep(record, inputs, make, fresh=fresh)
+
+
+def _code(peer: str) -> list[Path]:
+    """The sources that a peer's rows depend on."""
+    own = [PROJECT / "optkit", HERE / "recipes"] if peer == "optkit" else []
+    return [HERE / f"with_{peer}.py", HERE / "adapter.py", HERE / "feeds.py", *own]
 
 
 def _size(folder: Path) -> int:
@@ -178,24 +188,23 @@ def latency(bench: Bench, workload: str, rows: dict[str, dict[str, Any]]) -> dic
         if row and "failure" not in row.get("score", {"failure": None}):
             folder = bench.root / "quantized" / workload / one.key
             models.append((one.key, folder / "model.onnx", row["session"]))
+    asked = [(name, str(model), session) for name, model, session in models]
+    own = (HERE / "latency.py", HERE / "sessions.py")
+    inputs = digest(asked, *(model for _, model, _ in models), *own)
     found = {}
     for batch in WORKLOADS[workload].batches:
-        inputs = digest(
-            [(name, asked) for name, _, asked in models],
-            *(model for _, model, _ in models),
-            HERE / "latency.py",
-            HERE / "sessions.py",
-        )
-        listed = json.dumps([(name, str(model), asked) for name, model, asked in models])
         parts = ("--root", bench.root, "--workload", workload, "--batch", batch)
 
-        def make(parts: tuple[Any, ...] = parts, listed: str = listed) -> dict[str, Any]:
+        def make(parts: tuple[Any, ...] = parts) -> dict[str, Any]:
             print(f"{workload}: timing {len(models)} graphs, batch {parts[-1]}", flush=True)
-            last = ("--seconds", bench.seconds, "--models", listed)
+            last = ("--seconds", bench.seconds, "--models", json.dumps(asked))
             answer = bench.answer(BASE, "latency.py", *parts, *last)
             return {**answer, "load": os.getloadavg()[0]}
 
         file = bench.root / "quantized" / f"{workload}.latency{batch}.json"
+        if not bench.peers:
+            found[str(batch)] = recall(file)
+            continue
         found[str(batch)] = keep(file, inputs, make, fresh="latency" in bench.again)
     return found
 
@@ -209,7 +218,6 @@ def calibrate(bench: Bench, one: Calibration, named: bool) -> dict[str, Any]:
         return {**about, **recall(out.with_suffix(".json"))}
     environment = bench.environment(one.peer)
     adapter = HERE / f"with_{one.peer}.py"
-    own = [PROJECT / "optkit", HERE / "recipes"] if one.peer == "optkit" else []
     source = feeds.model(bench.root, "w3")
 
     def make() -> dict[str, Any]:
@@ -224,7 +232,7 @@ def calibrate(bench: Bench, one: Calibration, named: bool) -> dict[str, Any]:
         seconds = answer.get("steps", {}).get("calibrate", answer["seconds"])
         return {"seconds": seconds, "peak_bytes": outcome.peak_bytes}
 
-    inputs = digest(one.options, source, adapter, environment.versions, *own)
+    inputs = digest(one.options, source, *_code(one.peer), environment.versions)
     kept = keep(out.with_suffix(".json"), inputs, make, fresh="calibrate" in bench.again)
     shutil.rmtree(out, ignore_errors=True)
     return {**about, **kept}
@@ -261,7 +269,7 @@ def everything(bench: Bench, options: argparse.Namespace, cores: list[int]) -> d
         for one in CONFIGURATIONS:
             if one.workload != workload or (options.quick and one.peer != BASE):
                 continue
-            named = not options.peer or one.peer in options.peer
+            named = bench.makes(one.peer)
             row = quantize(bench, one, named)
             rows[one.key] = judge(bench, one, row, named)
         found["workloads"][workload] = {
@@ -271,8 +279,7 @@ def everything(bench: Bench, options: argparse.Namespace, cores: list[int]) -> d
         }
     if "w3" in workloads and not options.quick:
         found["calibration"] = [
-            calibrate(bench, one, not options.peer or one.peer in options.peer)
-            for one in CALIBRATIONS
+            calibrate(bench, one, bench.makes(one.peer)) for one in CALIBRATIONS
         ]
     found["versions"] = {name: one.versions for name, one in sorted(bench.made.items())}
     found["failures"] = {name: one.failure for name, one in bench.made.items() if one.failure}
@@ -284,9 +291,11 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))[: options.cores]
     os.sched_setaffinity(0, cores)
     again = frozenset(PARTS if options.fresh else options.again)
+    everyone = {one.peer for one in CONFIGURATIONS}
+    peers = frozenset(() if options.kept else options.peer or everyone)
     root = options.root.resolve()
     root.mkdir(parents=True, exist_ok=True)
-    bench = Bench(root, again, 2 if options.quick else options.seconds, {})
+    bench = Bench(root, peers, again, 2 if options.quick else options.seconds, {})
     if options.quick:  # this interpreter has torch and ONNX Runtime: build nothing
         python = Path(sys.executable)
         bench.made[BASE] = Environment(BASE, python, environments.versions(python))
@@ -314,6 +323,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60, help="per workload and batch size")
     parser.add_argument("--page", type=Path, default=PROJECT / "docs" / "benchmarks.md")
+    parser.add_argument("--kept", action="store_true", help="make nothing, write the page anew")
     parser.add_argument("--quick", action="store_true", help="W1, ONNX Runtime alone, no page")
     options = parser.parse_args()
     if options.quick:

@@ -21,7 +21,7 @@ import numpy as np
 from optkit.benchmarking.fidelity import fidelity
 from optkit.runtime import Evidence, Feed, Session, TensorInfo, count_samples
 
-RECORDED_BYTES = 1 << 28
+RECORDED_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)

@@ -440,8 +440,8 @@ def identity(made: Build) -> str:
             "recipe": made.job.recipe.to_json(),
             "target": made.job.target.name,
             "precision": made.job.precision,
-            "graph": entries["graph"].files[GRAPH],
-            "baseline": entries["baseline"].files[GRAPH],
+            "graph": _model_files(entries["graph"]),
+            "baseline": _model_files(entries["baseline"]),
             "statistics": entries["statistics"].digest if "statistics" in entries else None,
             "assignment": _assignment(made),
             "spec": {role: spec.to_json() for role, spec in sorted(made.specs.items())},
@@ -606,6 +606,11 @@ def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:
     digest = store.digest_json(sorted(code.values()))
     params = {"task": str(place), "code": digest, "metric": samples.meta.get("metric")}
     return params, {"path": str(place.path)}
+
+
+def _model_files(entry: Made) -> dict[str, str]:
+    """The graph's file and those of its weights, with their digests."""
+    return {name: sha for name, sha in entry.files.items() if name.startswith(GRAPH)}
 
 
 def _assignment(made: Build) -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
 """Exact rewrites of the fused graph that make it easier to quantize, before it is quantized.
 
     convolutions       cross-layer equalization, or smoothing, folded into what makes their input
-    MatMul, Gemm       smoothing: folded where it can be, else a Mul in front where it pays
+    MatMul, Gemm       smoothing: folded where it can be, else a Mul in front where it pays;
+                       weights alone quantized: AWQ's factors, where they can be folded
 
 The outputs stay the same up to float rounding; the statistics are carried along, so that nothing is
 calibrated twice. Each factor is chosen by what it gains at the outputs of the nodes that read the
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf
+from math import inf, log10
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,8 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.quantization import equalize, rescale, smooth
+from optkit.quantization.awq import awq
+from optkit.quantization.blocks import fitting_block
 from optkit.quantization.folding import FoldPath
 from optkit.quantization.labels import classes
 from optkit.quantization.passing import Declined
@@ -43,6 +46,7 @@ class PrepareSettings:
     """
 
     alpha: float | Literal["search", "off"] = "search"
+    salient: bool = False
     equalize: Literal["auto", "weights", "activations", "off"] = "auto"
     fold_gain_db: float = 0.1
     mul_gain_db: float = 1.0
@@ -56,7 +60,7 @@ class PrepareEntry:
 
     value: str
     nodes: tuple[str, ...]
-    method: Literal["smooth", "equalize"]
+    method: Literal["smooth", "equalize", "awq"]
     outcome: Literal["folded", "multiplied", "declined"]
     alpha: float | None
     gain_db: float | None  # at the outputs of the nodes, as simulated; None: not asked
@@ -106,6 +110,13 @@ def prepare(
             entries.append(work.equalize(group, equal.get(group.value)))
         elif group.axis == -1 and settings.alpha != "off":
             entries.append(work.smooth(group))
+    alone = {
+        node: rules[precision]
+        for node, precision in assignment.quantized().items()
+        if rules[precision].activation is None and settings.salient
+    }
+    work.planned |= alone
+    entries += [work.protect(group) for group in rescale.groups(model, alone)]
     return PrepareLog(tuple(entries)), work.statistics
 
 
@@ -173,6 +184,27 @@ class _Work:
             return self._fold(group, "equalize", path, choice)
         return _declined(group, "equalize", "nothing to gain", choice.gain_db)
 
+    def protect(self, group: Group) -> PrepareEntry:
+        """Fold AWQ's factors: weights of channels with large activations are rounded more finely
+        (Lin et al. 2023, arXiv:2306.00978)."""
+        path = self._path(group)
+        if isinstance(path, Declined):
+            return _declined(group, "awq", path.reason)
+        value = self.statistics.values.get(str(group.value.name))
+        rows = value.rows.data if value is not None and value.rows is not None else None
+        if rows is None or rows.shape[1:] != (group.channels,):
+            return _declined(group, "awq", "no rows of it were kept")
+        rules = self.planned[str(group.members[0].name)]
+        size = fitting_block(group.members[0], rules)
+        fmt = replace(rules.weight, block_size=size)
+        weights = [rescale.kernel(node)[0, :, :, 0] for node in group.members]
+        found = awq(weights, fmt, self.settings.carrier, rows=rows, clip=False)
+        if found.error >= found.plain_error:
+            return _declined(group, "awq", "nothing to gain", 0.0)
+        factors = _shared(found.factors, _classes(path, group))
+        gain = 10 * log10(found.plain_error / found.error) if found.error else inf
+        return self._fold(group, "awq", path, Choice(found.alpha, factors, inf, gain))
+
     def _judged(self, group: Group) -> tuple[Sample, Formats] | Declined:
         """What candidates are judged by."""
         if any(node.name in self.settings.leave for node in group.members):
@@ -224,7 +256,7 @@ class _Work:
         return _entry(group, "smooth", "multiplied", choice, why)
 
 
-_Method = Literal["smooth", "equalize"]
+_Method = Literal["smooth", "equalize", "awq"]
 
 
 def _equalized(groups: Sequence[Group]) -> dict[ir.Value, np.ndarray]:
@@ -271,6 +303,15 @@ def _besides(
 
 def _classes(path: FoldPath, group: Group) -> np.ndarray | None:
     return classes(group.channels, path.ties) if path.ties else None
+
+
+def _shared(factors: np.ndarray, ties: np.ndarray | None) -> np.ndarray:
+    """Factors [K] made equal, to their geometric mean, where channels are tied."""
+    if ties is None:
+        return factors
+    _, place = np.unique(ties, return_inverse=True)
+    logs = np.bincount(place, np.log(factors.astype(np.float64))) / np.bincount(place)
+    return np.exp(logs)[place].astype(np.float32)
 
 
 def _scalable(known: ValueStatistics, labels: np.ndarray) -> bool:

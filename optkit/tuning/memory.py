@@ -10,6 +10,7 @@ from typing import Any
 
 from optkit import pipeline
 from optkit.pipeline import Build
+from optkit.steps import STEPS
 from optkit.store import Store, digest_json
 from optkit.tuning.space import Candidate, Outcome, Space, Trial
 
@@ -41,6 +42,7 @@ class Memory:
                 "target": made.job.target.fingerprint(),
                 "groups": [list(group.nodes) for group in space.groups],
                 "placements": {name: dict(found) for name, found in placements.items()},
+                "steps": {name: step.kind.version for name, step in STEPS.items()},
                 "versions": pipeline.tool_versions(),
             }
         )

@@ -26,6 +26,7 @@ from optkit.tuning.space import TWO_TERM, Group, Option, Space
 
 PROBE_SAMPLES = 64
 _AT_ONCE = 8  # groups measured in one step
+_TWO_TERM_GROUPS = 8  # the worst ones, which alone are looked at in two terms
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def survey(made: Build, names: Sequence[str], runner: Steps) -> Survey:
     found: dict[str, list[Option]] = {name: [] for name in groups}
     for option in _option_names(made, names):
         able = [n for n, group in groups.items() if option.precision in group[0].precisions]
-        able = [n for n in able if not option.is_two_term or _is_matrix(groups[n])]
+        if option.is_two_term:
+            able = _worst([n for n in able if _is_matrix(groups[n])], found)
         for name, noise, divergence in _sensitivity(made, option, able, groups, rules, runner):
             saved = sum(
                 gain(layer.cost, option.precision, made.baseline_precision, made.job.target,
@@ -128,6 +130,12 @@ def _grouped(layers: Iterable[Layer]) -> dict[str, list[Layer]]:
 
 def _is_matrix(group: Sequence[Layer]) -> bool:
     return all(layer.cost.op in ("MatMul", "Gemm") for layer in group)
+
+
+def _worst(names: Sequence[str], found: Mapping[str, Sequence[Option]]) -> list[str]:
+    """The few groups that need more than their own precision, in the order of the graph."""
+    ranked = sorted(names, key=lambda name: -found[name][-1].noise)[:_TWO_TERM_GROUPS]
+    return [name for name in names if name in ranked]
 
 
 def _option_names(made: Build, names: Sequence[str]) -> Iterator[Option]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,12 +172,17 @@ def test_weights_that_are_not_finite_are_named(
     refused(build(), 5, "'w2'", "NaN" if np.isnan(value) else "nfinit")
 
 
-def test_activations_that_overflow_are_named(build: Optkit, project: Path) -> None:
+def test_activations_that_overflow_are_named_and_stay_float(
+    build: Optkit, project: Path
+) -> None:
     replace(project / "source.py", ".astype(np.float32)", ".astype(np.float32) * 3e38")
     replace(project / "source.py", "rng.standard_normal((32, 16))", "np.full((32, 16), 1.0)")
-    done = build()
-    refused(done, 5, "sample 0", "holds inf", "overflows")
-    assert any(name in done.err for name in ("m1", "a1", "'h'", "m2", "'y'"))
+    done = build("--json")
+    assert done.code == 0 and "tensor 'x' has no range: 3e+38" in done.err
+    report = json.loads((project / "artifacts/small-cpu-int8/report.json").read_text())
+    rows = {row["node"]: row for row in report["quantization"]}
+    assert {row["precision"] for row in rows.values()} == {"fp32"}
+    assert "h has no range" in rows["second"]["reason"]
 
 
 @pytest.mark.parametrize(
