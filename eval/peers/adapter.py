@@ -61,4 +61,4 @@ def main(quantize: Callable[[Job], dict[str, Any] | None]) -> None:
     found = quantize(job) or {}
     seconds = time.perf_counter() - begun
     job.source.unlink()
-    print(json.dumps({"seconds": seconds, **found}), flush=True)
+    print("\n" + json.dumps({"seconds": seconds, **found}), flush=True)  # tools leave lines open

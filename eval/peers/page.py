@@ -127,12 +127,12 @@ def _grid(head: list[str], lines: list[list[str]]) -> str:
 
 
 def _against(workload: Workload, ours: list[Configuration], result: Row) -> str:
-    """optkit's INT8 and INT4 rows against the best peer's of this run, axis by axis."""
+    """optkit's INT8 and INT4 rows against the best usable peer's of this run, axis by axis."""
     lines = []
     for group in ("int8", "int4"):
         scored = [one for one in ours if one.group == group and one.runs
                   and "sqnr_db" in result["rows"][one.key].get("score", {})]  # fmt: skip
-        peers = [one for one in scored if one.peer != "optkit"]
+        peers = [one for one in scored if one.peer != "optkit" and _usable(workload, one, result)]
         for one in scored if peers else []:
             if one.peer == "optkit":
                 lines.append([f"{one.name}", *_differences(workload, one, peers, result)])
@@ -140,7 +140,17 @@ def _against(workload: Workload, ours: list[Configuration], result: Row) -> str:
         return ""
     head = ["optkit", "SQNR, dB above the best", *(f"speed, batch {n}" for n in workload.batches),
             "quantize s", "peak memory", "size"]  # fmt: skip
-    return f"### optkit against the best peer on each axis\n\n{_grid(head, lines)}"
+    note = "Peers whose metric is more than 1 % worse than FP32's set no mark.\n"
+    return f"### optkit against the best peer on each axis\n\n{_grid(head, lines)}\n{note}"
+
+
+def _usable(workload: Workload, one: Configuration, result: Row) -> bool:
+    """Whether its metric is within 1 % of FP32's: what is fast and wrong sets no mark."""
+    base = result["fp32"]["score"][workload.metric]
+    value = result["rows"][one.key]["score"][workload.metric]
+    if workload.metric == "perplexity":
+        return bool(value <= 1.01 * base)
+    return bool(value >= base - 1)
 
 
 def _differences(
@@ -172,15 +182,15 @@ def _landing(members: list[Configuration], result: Row) -> str:
     for one in members:
         row = result["rows"][one.key]
         if "landing" in row or "failure" in row:
-            reason = {"refused": row["failure"]} if "failure" in row else row["landing"]
-            lines.append([one.key, *_landed(reason)])
+            lines.append([one.key, *_landed(row.get("landing", row))])
     return _grid(head, lines)
 
 
 def _landed(found: Row | None) -> list[str]:
     found = found or {}
-    if reason := found.get("refused") or found.get("failure"):
-        return [f"refused: {_plain(reason)}", "", "", "", ""]
+    for word in ("refused", "failure"):
+        if reason := found.get(word):
+            return [f"{word}: {_plain(reason)}", "", "", "", ""]
     moved = found.get("bytes_moved")
     return [
         str(found.get("planned", "")),

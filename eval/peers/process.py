@@ -29,11 +29,12 @@ class Outcome:
     log: str
 
     def answer(self) -> dict[str, Any]:
-        """The last line of stdout that is JSON. Raises RuntimeError, with the reason, for none."""
-        for line in reversed(self.out.splitlines()):
-            if line.startswith("{"):
-                return json.loads(line)
-        raise RuntimeError(self.reason())
+        """The last line of stdout that is JSON; {"failure": reason} where the child failed."""
+        lines = [line for line in self.out.splitlines() if line.startswith("{")]
+        if self.code or not lines:
+            return {"failure": self.reason()}
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
 
     def reason(self) -> str:
         lines = [line.strip() for line in (self.log or self.out).splitlines() if line.strip()]

@@ -75,10 +75,7 @@ class Bench:
 
     def answer(self, environment: str, script: str, *parts: Any) -> dict[str, Any]:
         """The script's JSON, or {"failure": reason}."""
-        outcome = self.call(environment, script, *parts)
-        if outcome.code:
-            return {"failure": outcome.reason()}
-        return outcome.answer()
+        return self.call(environment, script, *parts).answer()
 
     def train(self, workload: str) -> None:
         if feeds.model(self.root, workload).exists():
@@ -113,9 +110,8 @@ def quantize(bench: Bench, one: Configuration, named: bool) -> dict[str, Any]:
         parts = ("--root", bench.root, "--workload", one.workload, "--out", out)
         outcome = bench.call(one.peer, adapter.name, *parts, "--options", options)
         measured = {"process_seconds": outcome.seconds, "peak_bytes": outcome.peak_bytes}
-        if outcome.code:
-            return {"failure": outcome.reason(), **measured}
-        return {**outcome.answer(), **measured, "bytes": _size(out), "options": one.options}
+        answer = {**outcome.answer(), **measured, "options": one.options}
+        return answer if "failure" in answer else {**answer, "bytes": _size(out)}
 
     fresh = "quantize" in bench.again
     return keep(record, inputs, make, fresh=fresh)
@@ -226,9 +222,9 @@ def calibrate(bench: Bench, one: Calibration, named: bool) -> dict[str, Any]:
         print(f"calibrating {name}", flush=True)
         parts = ("--root", bench.root, "--workload", "w3", "--out", out)
         outcome = bench.call(one.peer, adapter.name, *parts, "--options", json.dumps(one.options))
-        if outcome.code:
-            return {"failure": outcome.reason(), "peak_bytes": outcome.peak_bytes}
         answer = outcome.answer()
+        if "failure" in answer:
+            return answer
         seconds = answer.get("steps", {}).get("calibrate", answer["seconds"])
         return {"seconds": seconds, "peak_bytes": outcome.peak_bytes}
 

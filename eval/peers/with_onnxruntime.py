@@ -47,13 +47,21 @@ def quantize(job: Job) -> dict[str, Any] | None:
     source = job.source
     if job.options.get("preprocess"):
         source = job.out / "preprocessed.onnx"
-        # symbolic shape inference fails on dynamo exports ("object of type 'NoneType'")
-        quant_pre_process(str(job.source), str(source), skip_symbolic_shape=True)
+        preprocess(job.source, source)
     method = {"static": static, "dynamic": dynamic, "blocks": blocks, "calibrate": calibrate}
     found = method[job.options["method"]](job, source)
     if source != job.source:
         source.unlink()
     return found
+
+
+def preprocess(exported: Path, made: Path) -> None:
+    """ORT's own preparation, around two faults: dynamo exports carry shapes that its inference
+    contradicts, and its symbolic inference dies on them ("object of type 'NoneType'")."""
+    graph = onnx.load(exported)
+    del graph.graph.value_info[:]
+    onnx.save(graph, made)
+    quant_pre_process(str(made), str(made), skip_symbolic_shape=True)
 
 
 def static(job: Job, source: Path) -> None:

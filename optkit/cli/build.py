@@ -32,7 +32,8 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
     default=("int8",),
     metavar="NAME",
     show_default=True,
-    help="fp32, fp16 or int8; repeat for several.",
+    help="fp32, fp16, bf16, int8, int8-weight-only, fp8, int4, w4a8, nvfp4 or nf4; repeat for "
+    "several.",
 )
 @click.option(
     "--out",

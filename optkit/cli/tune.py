@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from optkit.cli import build, options
-from optkit.errors import OptkitError, UsageError
+from optkit.errors import GateFailed, OptkitError, UsageError
 
 if TYPE_CHECKING:
     from optkit.tuning import Budget
@@ -129,6 +129,8 @@ def tune(
     finally:
         ears.close()
     _show(request, found.tune)
+    if found.tune["status"] == "gate_failed":
+        return GateFailed.exit_code
     return build.exit_code(found.tune["result"], strict)
 
 

@@ -33,8 +33,9 @@ from optkit.runtime import PlacementRules
 from optkit.statistics import Moments, Statistics, ValueStatistics
 
 _MATRIX = ("MatMul", "Gemm")
-# Best on fresh data: 0.05 for half as many rows as channels, 0.002 for eight times as many.
-_DAMPING, _DAMPED = 0.02, (0.002, 0.05)
+# More of it the fewer rows there are per channel; less than 0.01 fits the sample too closely.
+_DAMPING, _DAMPED = 0.02, (0.01, 0.05)
+_SWEEPS = 2  # of coordinate descent behind GPTQ
 
 
 @dataclass(frozen=True)
@@ -315,7 +316,9 @@ class _Decider:
         given = None if fmt.granularity == "block" else [one.scale for one in read]
         damping = float(np.clip(_DAMPING * len(weights[0]) / moments.count, *_DAMPED))
         second = self._matrix_of(moments)
-        return gptq(weights, second, fmt, self.carrier, scales=given, damping=damping)
+        return gptq(
+            weights, second, fmt, self.carrier, scales=given, damping=damping, sweeps=_SWEEPS
+        )
 
     def _matrix_of(self, moments: Moments) -> np.ndarray:
         if self._moments is None or self._moments[0] is not moments:

@@ -182,7 +182,6 @@ class _Judge:
         signal = float(self._points.weight @ self._points.x**2)
         return _squared_error(self._points, self._fmt, low, high) / signal if signal else 0.0
 
-
     def _unseen(self, low: float, high: float) -> float:
         """Power in the products that clipping is expected to cut from a row beyond what it cuts
         from those kept: rare extremes of the calibration data, and what lies beyond them in other

@@ -172,9 +172,7 @@ def test_weights_that_are_not_finite_are_named(
     refused(build(), 5, "'w2'", "NaN" if np.isnan(value) else "nfinit")
 
 
-def test_activations_that_overflow_are_named_and_stay_float(
-    build: Optkit, project: Path
-) -> None:
+def test_activations_that_overflow_are_named_and_stay_float(build: Optkit, project: Path) -> None:
     replace(project / "source.py", ".astype(np.float32)", ".astype(np.float32) * 3e38")
     replace(project / "source.py", "rng.standard_normal((32, 16))", "np.full((32, 16), 1.0)")
     done = build("--json")

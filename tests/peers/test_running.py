@@ -43,7 +43,7 @@ def test_memory_of_grandchildren_counts() -> None:
 def test_a_failure_names_its_error_and_a_tree_is_ended_at_its_limit(tmp_path: Path) -> None:
     found = child("print('working'); raise ValueError('too many bins')")
     assert found.code == 1
-    assert found.reason() == "ValueError: too many bins"
+    assert found.answer() == {"failure": "ValueError: too many bins"}
     note = tmp_path / "pid"
     script = (
         "import subprocess, sys, pathlib\n"

@@ -1,4 +1,4 @@
-"""Tables of embeddings in 8 bits: looked up row by row, close to the float ones, else left alone."""
+"""Tables of embeddings in 8 bits: looked up row by row and close to the float ones, or left."""
 
 from __future__ import annotations
 

@@ -77,6 +77,14 @@ def test_budget_that_nothing_keeps_exits_3_with_the_best(project: Any, tmp_path:
     assert Path(found["artifact"], "manifest.json").is_file()
 
 
+def test_a_predicted_latency_out_of_reach_exits_3_too(project: Any, tmp_path: Path) -> None:
+    """The gate itself is inconclusive: nothing was measured."""
+    done = project.run("tune", "--target", "l4", "--max-latency", "0.0000001ms", "--trials", "3",
+                       "--json", "--out", str(tmp_path))  # fmt: skip
+    assert done.code == 3, done.err
+    assert "nearest" in done.tune["reason"] and done.tune["status"] == "gate_failed"
+
+
 def test_size_budget_on_the_cpu(project: Any, tmp_path: Path) -> None:
     """Without a limit on accuracy: the most accurate that is small enough."""
     (project.folder / "plain.yaml").write_text(
