@@ -114,7 +114,7 @@ def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
         if not params.get("compare", True):
             return {**meta, "warnings": [params["uncompared"]]}
         progress("comparing with the unfused graph", 0.6)
-        return {**meta, "max_error": _same_outputs(before, out / GRAPH, params)}
+        return {**meta, "max_error": _same_outputs(before, out / GRAPH, params, "fusion")}
 
 
 def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -195,7 +195,6 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
     """
     import gc
     import os
-    import shutil
     import tempfile
 
     from optkit import calibration, graph
@@ -237,8 +236,6 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
                 checkpoint=kept,
             )
     save(statistics, out / STATISTICS)
-    if kept is not None:
-        shutil.rmtree(kept, ignore_errors=True)
     return {"values": len(names), "samples": statistics.samples, "warnings": statistics.warnings()}
 
 
@@ -246,7 +243,8 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     """FP32 graph and its statistics → the same function in a form that quantizes better, and the
     statistics of that form.
 
-    params: precision, carrier, rules (precision → placement rules as JSON), settings.
+    params: precision, carrier, rules (precision → placement rules as JSON), settings; inputs, axes,
+    compare and uncompared: as of `fuse`.
     """
     from optkit import graph
     from optkit.quantization import prepare as prepares
@@ -266,6 +264,7 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     wishes = prepares.PrepareSettings(
         alpha=alpha,
         salient=settings.weights == "awq",
+        block_size=settings.block_size,
         equalize=settings.equalize,
         carrier=_dtype(params["carrier"]),
         leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
@@ -273,8 +272,12 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     log, statistics = prepares.prepare(model, statistics, assignment, rules, wishes)
     graph.save(model, out / GRAPH)
     save(statistics, out / STATISTICS)
-    error = _same_outputs(inputs["graph"] / GRAPH, out / GRAPH, params)
-    return {"log": log.to_json(), "max_error": error, **_signature(out / GRAPH)}
+    meta = {"log": log.to_json(), "max_error": None, **_signature(out / GRAPH)}
+    if not params.get("compare", True):
+        return {**meta, "warnings": [params["uncompared"]]}
+    progress("comparing with the graph as it was", 0.8)
+    error = _same_outputs(inputs["graph"] / GRAPH, out / GRAPH, params, "preparation")
+    return {**meta, "max_error": error}
 
 
 def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -301,7 +304,8 @@ def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
         fused, params["precision"], rules, params["carrier"],
         overrides=settings.nodes, unbounded=unbounded,
     )  # fmt: skip
-    if streamed.is_for(fused, assignment, rules, settings):
+    learned = any(value.moments is not None for value in values.values())
+    if streamed.is_for(fused, assignment, rules, settings, learned=learned):
         place = inputs["carrier"] / GRAPH
         told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
         meta = {"log": told.to_json(), "assignment": assignment.to_json()}
@@ -334,10 +338,8 @@ def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
 
 
 def ort(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """A quantized graph in the operators that ONNX Runtime's CPU kernels run fastest.
-
-    params: inputs, axes (what the compared feeds are drawn from).
-    """
+    """A quantized graph in the operators that ONNX Runtime's CPU kernels run fastest. It is not
+    compared: a sum in another order turns codes, here and there."""
     from optkit import graph
     from optkit.fusion.ort import to_ort
 
@@ -652,8 +654,9 @@ def _accepted_feed(session: Session, params: Params, bound: str, seed: int) -> t
     ) from failure
 
 
-def _same_outputs(before: Path, after: Path, params: Params) -> float:
-    """Largest difference of two graphs' outputs, see `_difference`. Raises OptkitError."""
+def _same_outputs(before: Path, after: Path, params: Params, what: str) -> float:
+    """Largest difference of two graphs' outputs, see `_difference`; `what` made the second of the
+    first. Raises OptkitError."""
     worst = 0.0
     with _cpu(before, level="basic") as old, _cpu(after, level="basic") as new:
         for seed, bound in enumerate(("opt", "min")):
@@ -661,12 +664,12 @@ def _same_outputs(before: Path, after: Path, params: Params) -> float:
             found = new.run(feed)
             for name, values in expected.items():
                 if values.shape != found[name].shape:
-                    raise OptkitError("fusion changed a shape", where=f"output {name!r}")
+                    raise OptkitError(f"{what} changed a shape", where=f"output {name!r}")
                 error = _difference(values, found[name])
                 worst = max(worst, error)
                 if not error <= _FUSION_TOLERANCE:
                     raise OptkitError(
-                        f"fusion changed the result by {error:.2e} of its largest value",
+                        f"{what} changed the result by {error:.2e} of its largest value",
                         where=f"output {name!r}",
                         hint="please report the model; this is a bug",
                     )
@@ -730,8 +733,8 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("collect", 1, ("numpy", "safetensors"), collect),
             ("random", 1, ("numpy", "safetensors"), random),
             ("calibrate", 2, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
-            ("prepare", 1, ("onnxruntime", "numpy", "onnx-ir"), prepare),
-            ("quantize", 2, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
+            ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),
+            ("quantize", 3, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
             ("ort", 1, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
             ("evaluate", 1, ("onnxruntime", "numpy"), evaluate),
@@ -740,7 +743,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("predict", 1, ("onnx", "onnx-ir"), predict),
             ("summary", 1, ("onnx", "onnx-ir"), summary),
             ("survey", 1, ("onnx", "onnx-ir"), survey),
-            ("sensitivity", 1, ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes"), sensitivity),
+            ("sensitivity", 2, ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes"), sensitivity),
             ("deviate", 1, ("onnxruntime", "numpy"), deviate),
         )
     }

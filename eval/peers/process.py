@@ -46,7 +46,11 @@ def run(
     command: Sequence[str | Path], *, variables: dict[str, str], limit: float = 1800
 ) -> Outcome:
     """Run to the end, or kill the whole tree after `limit` seconds (code -9)."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
+    with (
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as log,
+        tempfile.TemporaryDirectory() as folder,  # not a project's: ModelOpt runs setup here
+    ):
         begun = perf_counter()
         child = subprocess.Popen(
             [str(part) for part in command],
@@ -54,7 +58,7 @@ def run(
             stdout=out,
             stderr=log,
             env=variables,
-            cwd=Path(__file__).resolve().parents[2],
+            cwd=folder,
         )
         ended = threading.Event()
         seen: list[int] = [0]

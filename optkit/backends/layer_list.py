@@ -133,11 +133,16 @@ def _attributed(layers: list[FusedLayer], products: Collection[str]) -> tuple[Fu
     )
 
 
+_NO_FACTOR = ("bool", "int32", "int64")  # masks and indices
+
+
 def _multiplies_in(layer: FusedLayer) -> str | None:
-    """The dtype of the first input. But a fusion whose name shows operations in front of its
-    product (`__myl_CastMulCastFc`: dequantize, then multiply) computes in floats."""
+    """The dtype of the first input that can be multiplied (attention lists its mask first). But a
+    fusion whose name shows operations in front of its product (`__myl_CastMulCastFc`: dequantize,
+    then multiply) computes in floats."""
     if layer.kind in ("gemm", "correlation") or layer.name.startswith(_PRODUCT_FIRST):
-        return layer.inputs[0].dtype if layer.inputs else None
+        read = (tensor.dtype for tensor in layer.inputs)
+        return next((dtype for dtype in read if dtype not in _NO_FACTOR), None)
     dtypes = [t.dtype for t in (*layer.outputs, *layer.constants)]
     return next((dtype for dtype in dtypes if "float" in dtype), "float32")
 

@@ -226,9 +226,5 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
     return 0
 
 
-def _mib(size: int | None) -> float | None:
-    return None if size is None else round(size / 2**20, 1)
-
-
 def _known(value: float | None, unit: str) -> str:
     return "?" if value is None else f"{value:g} {unit}"

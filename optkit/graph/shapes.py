@@ -40,7 +40,9 @@ def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
             value.shape = ir.Shape(_size(dim, axes) for dim in _dims(value))
     for node in copy.graph.all_nodes():
         for value in node.outputs:
-            value.shape = None  # stale: it follows from the inputs
+            # stale: it follows from the inputs, but of an operator that is none of ONNX's own
+            own = node.domain in ("", "ai.onnx") or value.shape is None
+            value.shape = None if own else ir.Shape(_size(dim, axes) for dim in _dims(value))
     return infer_shapes(copy)
 
 

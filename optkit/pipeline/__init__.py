@@ -143,7 +143,8 @@ def check(job: Job) -> Build:
 
     Raises Impossible (the target's matrix says no), UnknownName (not built), ToolchainMissing.
     """
-    check_pair(job.target, job.precision)
+    for name in (job.precision, *_quantized(job)):
+        check_pair(job.target, name)
     _check_samples(job)
     here, pending = None, []
     for option in job.target.default_backends:
@@ -211,14 +212,8 @@ def bound(made: Build, runner: Steps) -> None:
 
 def fuse(made: Build, runner: Steps) -> None:
     """graph → graph: the `standard` form, compared before and after where memory allows it."""
-    source, params, here = made.entries["source"], _sizes(made), {}
-    needed = _BYTES_TO_COMPARE * source.meta.get("parameters", 0)
-    if needed > runner.limits.memory_bytes:
-        params["compare"] = False
-        here["uncompared"] = (
-            f"the fused graph is not compared with the unfused one: running both needs about "
-            f"{needed / 2**30:.3g} GiB, the limit is {runner.limits.memory_bytes / 2**30:.3g} GiB"
-        )
+    source = made.entries["source"]
+    params, here = _comparison(made, runner, "fused")
     made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", {"graph": source}, params, here)
 
 
@@ -248,8 +243,8 @@ def carry(made: Build, runner: Steps) -> None:
     made.entries["cast"] = _cast(fused, "bf16", runner) if job.precision == "bf16" else half
 
 
-def _cast(graph: Made, carrier: str, runner: Steps) -> Made:
-    label = f"cast to {carrier.upper()}"
+def _cast(graph: Made, carrier: str, runner: Steps, what: str = "") -> Made:
+    label = f"cast {what}to {carrier.upper()}"
     return runner.step(STEPS["cast"].kind, label, {"graph": graph}, {"carrier": carrier})
 
 
@@ -269,21 +264,25 @@ def quantize(made: Build, runner: Steps) -> None:
         statistics = _calibrate(made, runner)
         inputs["statistics"] = made.entries["statistics"] = statistics
     if "statistics" in inputs and _prepares(job):
+        compared, here = _comparison(made, runner, "prepared")
         prepared = runner.step(
             STEPS["prepare"].kind,
             "smooth and equalize",
             {"graph": fused, "statistics": inputs["statistics"]},
-            {**params, **_sizes(made)},
+            {**params, **compared},
+            here,
         )
         inputs |= {"fused": prepared, "statistics": prepared, "carrier": prepared}
         made.entries["prepared"] = prepared
         if made.baseline_precision != "fp32":
-            inputs["carrier"] = _cast(prepared, made.baseline_precision, runner)
+            inputs["carrier"] = _cast(
+                prepared, made.baseline_precision, runner, "the smoothed graph "
+            )
     found = runner.step(STEPS["quantize"].kind, f"quantize to {job.precision}", inputs, params)
     made.entries["quantized"] = made.entries["graph"] = found
     if made.compiler == "onnxruntime":
         made.entries["graph"] = runner.step(
-            STEPS["ort"].kind, "write ONNX Runtime's operators", {"graph": found}, _sizes(made)
+            STEPS["ort"].kind, "write ONNX Runtime's operators", {"graph": found}, {}
         )
 
 
@@ -296,7 +295,7 @@ def _calibrate(made: Build, runner: Steps) -> Made:
         "calibrate",
         {"graph": made.entries["fused"], "samples": made.entries["calibration"]},
         {"batch": _calibration_batch(made), "families": families,
-         "moments": job.recipe.quantization.weights in ("auto", "gptq", "awq")},
+         "moments": job.recipe.quantization.weights in ("auto", "gptq")},
         {"memory": runner.limits.memory_bytes},
     )  # fmt: skip
 
@@ -308,10 +307,8 @@ def _rules_of(
     `names`: the job's own and those its recipe gives to nodes. Raises Impossible for one of these.
     """
     if names is None:
-        wanted = {job.precision, *job.recipe.quantization.nodes.values()}
-        quantized = sorted(name for name in wanted if precisions.precision(name).quantized)
         placed = job.recipe.quantization.placement.model_dump(mode="json", exclude_none=True)
-        return {n: {**backend.rules(job.target, n).to_json(), **placed} for n in quantized}
+        return {n: {**backend.rules(job.target, n).to_json(), **placed} for n in _quantized(job)}
     found = {}
     for name in names:
         with suppress(Impossible):
@@ -325,6 +322,8 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
         "method": calibration["method"],
         "percentile": calibration["percentile"],
         "settings": recipe.quantization.model_dump(mode="json"),
+        # the last pattern that matches counts, and an object's keys have no order in a digest
+        "order": list(recipe.quantization.nodes),
     }
 
 
@@ -332,8 +331,7 @@ def _prepares(job: Job) -> bool:
     """Whether the values themselves are quantized, so that their outliers matter, or AWQ asked for
     a rescaled graph."""
     settings = job.recipe.quantization
-    names = {job.precision, *settings.nodes.values()}
-    takes_part = any(precisions.precision(name).activations for name in names)
+    takes_part = any(precisions.precision(name).activations for name in _quantized(job))
     return (takes_part and (settings.smooth, settings.equalize) != ("off", "off")) or (
         settings.weights == "awq"
     )
@@ -482,15 +480,23 @@ def _calibration_batch(made: Build) -> int | None:
 
 def _check_samples(job: Job) -> None:
     given = job.calibration is not None or job.recipe.calibration is not None
-    scheme = precisions.precision(job.precision)
     learns = job.recipe.quantization.weights in ("gptq", "awq")
-    if scheme.quantized and not given and (learns or not scheme.weight_only):
-        raise InputRefused(
-            f"{job.precision} needs calibration samples and there are none",
-            where=job.recipe.name,
-            hint="add `calibration: {source: ...}` to the recipe (in Python: calibration=batches), "
-            "or build fp16",
-        )
+    for name in () if given else _quantized(job):
+        if learns or not precisions.precision(name).weight_only:
+            raise InputRefused(
+                f"{name} needs calibration samples and there are none",
+                where=job.recipe.name,
+                hint="add `calibration: {source: ...}` to the recipe (in Python: "
+                "calibration=batches), or build fp16",
+            )
+
+
+def _quantized(job: Job) -> list[str]:
+    """The quantized precisions that layers may get: the job's own, if it is one, then those that
+    its recipe gives to nodes."""
+    wanted = dict.fromkeys((job.precision, *sorted(job.recipe.quantization.nodes.values())))
+    found = [name for name in wanted if precisions.precision(name).quantized]
+    return found if job.precision in found else []
 
 
 def _check_toolchain(job: Job, here: str | None) -> None:
@@ -628,6 +634,20 @@ def _planned(made: Build) -> dict[str, str]:
 def _host(made: Build) -> dict[str, Any] | None:
     """ONNX Runtime optimizes for the CPU it runs on; a TensorRT-RTX engine is the same anywhere."""
     return made.job.target.fingerprint() if made.measured else None
+
+
+def _comparison(made: Build, runner: Steps, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(parameters, what is only here) of a step that compares its graph with the one it is given,
+    where memory allows to run both."""
+    params, limit = _sizes(made), runner.limits.memory_bytes
+    needed = _BYTES_TO_COMPARE * made.entries["source"].meta.get("parameters", 0)
+    if needed <= limit:
+        return params, {}
+    reason = (
+        f"the {what} graph is not compared with what it was made of: running both needs about "
+        f"{needed / 2**30:.3g} GiB, the limit is {limit / 2**30:.3g} GiB"
+    )
+    return {**params, "compare": False}, {"uncompared": reason}
 
 
 def _sizes(made: Build) -> dict[str, Any]:

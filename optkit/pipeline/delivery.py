@@ -114,5 +114,8 @@ def _yaml(data: dict[str, Any]) -> bytes:
 
     buffer = io.BytesIO()
     buffer.write(b"# A record of the recipe as it was resolved. It is never executed.\n")
-    YAML(typ="safe", pure=True).dump(data, buffer)
+    writer = YAML(typ="safe", pure=True)
+    # the last pattern of a node's name counts: their order is kept
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    writer.dump(data, buffer)
     return buffer.getvalue()

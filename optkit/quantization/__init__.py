@@ -1,4 +1,12 @@
-"""INT8: which nodes (assign), what numbers (scales), where (sites) and how the graph says it (qdq).
+"""Quantization: numbers first, structure second.
 
-cast turns an FP32 graph into FP16; qdq writes the same codes and scales into either.
+cast        FP32 graph → FP16 or BF16 carriers; simulation: BF16 as FP32 nodes
+assign      which nodes, by the backend's rules; sites: which values they read; blocks
+prepare     exact rewrites in front: smooth, equalize, awq chosen; rescale, folding, passing and
+            labels move their factors
+decide      ranges, scales, codes of weights and values: formats, scales, clipping, rtn, gptq (with
+            descent), hqq, bias; tiles cut large weights
+qdq         writes what was decided (writer; dynamic, nbits, embeddings: forms of their own)
+streamed    the same for weights that do not fit in memory
+operands    what a Conv, MatMul or Gemm multiplies
 """

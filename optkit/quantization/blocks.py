@@ -1,4 +1,4 @@
-"""Block sizes of weight-only schemes: how many numbers along the summed axis share a scale."""
+"""Block sizes: how many numbers along the summed axis of a weight share a scale."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import onnx_ir as ir
 from optkit.quantization import operands
 from optkit.runtime import PlacementRules
 
+_CHOSEN = ("int4", "uint4", "nf4")  # codes whose block size one may ask for
 _SMALLEST = 16  # below, scales weigh as much as the codes they are for
 
 
 def fitting_block(node: ir.Node, rules: PlacementRules, asked: int | None = None) -> int | None:
-    """The block size for a MatMul's or Gemm's weight: the one `asked` for (else the format's own)
-    where it divides the summed axis or need not, else the largest smaller one that does; None if
-    there is none. "halving": into two blocks or more."""
-    wanted, length = asked or rules.weight.block_size, operands.summed(node)
+    """The block size for a MatMul's or Gemm's weight: the one `asked` for (of 4-bit
+    integers and NF4; else the format's own) where it divides the summed axis or need not, else the
+    largest smaller one that does; None if there is none. "halving": into two blocks or more."""
+    own, length = rules.weight, operands.summed(node)
+    wanted = (asked if own.dtype in _CHOSEN else None) or own.block_size
     assert wanted is not None
     if rules.blocks == "any":
         return wanted

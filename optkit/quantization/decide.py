@@ -31,6 +31,7 @@ from optkit.quantization.sites import Rules, Site, sites
 from optkit.recipe import Quantization
 from optkit.runtime import PlacementRules
 from optkit.statistics import Moments, Statistics, ValueStatistics
+from optkit.statistics.dataset import remark
 
 _MATRIX = ("MatMul", "Gemm")
 # More of it the fewer rows there are per channel; less than 0.01 fits the sample too closely.
@@ -104,6 +105,7 @@ class Decisions:
 
     activations: dict[tuple[str, NumberFormat], ActivationNumbers] = field(default_factory=dict)
     weights: dict[str, WeightNumbers] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def clamped(self) -> int:
@@ -141,7 +143,8 @@ def decide(
         found.weights.update(decider.weights(nodes, planned, numbers))
     for nodes in _sharing(model, planned, rules):
         found.weights.update(decider.weights(nodes, planned, None))
-    return found
+    told = sorted(f"weight {name!r} {what}" for name, what in decider.remarks.items())
+    return replace(found, warnings=tuple(told))
 
 
 def matrix(node: ir.Node) -> np.ndarray:
@@ -183,6 +186,10 @@ class _Read(NamedTuple):
         return self.node.op_type in _MATRIX
 
     @property
+    def can_be_solved(self) -> bool:
+        return self.is_matrix and scales.scalable(self.numbers)
+
+    @property
     def by_columns(self) -> np.ndarray:
         """[K, N]"""
         return self.numbers if operands.summed_axis(self.node) == 0 else self.numbers.T
@@ -196,6 +203,7 @@ class _Decider:
     method: Method
     percentile: float
     carrier: np.dtype
+    remarks: dict[str, str] = field(default_factory=dict)  # weight -> what is odd about it
     _solved: dict[tuple[str, int | None, bytes, str], tuple[np.ndarray, Scale]] = field(
         default_factory=dict
     )
@@ -211,7 +219,8 @@ class _Decider:
                 source, value.low, value.high, "minmax",
                 Scale(outer, np.zeros((), np.int8), 0), site.format, 0.0,
             )  # fmt: skip
-        consumers = [matrix(node) for node in nodes if node.op_type in _MATRIX]
+        multiplied = (matrix(node) for node in nodes if node.op_type in _MATRIX)
+        consumers = [w for w in multiplied if scales.scalable(w)]
         found = ranges.choose(value, site.format, self.method, self.percentile, consumers)
         scale = scales.activation_scale(found.low, found.high, site.format, self.carrier)
         clipped = value.fraction_outside(*scales.representable(scale, site.format))
@@ -266,7 +275,11 @@ class _Decider:
         constant = node.inputs[1]
         assert constant is not None
         fmt, own = rules.weight_of(node.op_type), operands.bias(node)
-        numbers = _held(operands.weight(node), self.carrier)
+        stored = operands.weight(node)
+        told = remark(float(stored.min()), float(stored.max())) if stored.size > 1 else None
+        if told is not None:
+            self.remarks[str(constant.name)] = told
+        numbers = _held(stored, self.carrier)
         axis = operands.channel_axis(node) if fmt.granularity == "channel" else None
         if fmt.granularity == "block":
             axis = operands.summed_axis(node)
@@ -300,7 +313,7 @@ class _Decider:
         moments = value.moments if value is not None else None
         solves = self.settings.weights in ("auto", "gptq") and moments is not None
         rest = {key: one for key, one in zip(keys, read, strict=True) if key not in self._solved}
-        matrices = {key: one for key, one in rest.items() if one.is_matrix and solves}
+        matrices = {key: one for key, one in rest.items() if solves and one.can_be_solved}
         if matrices and moments is not None:
             solved = self._solve(list(matrices.values()), moments)
             for (key, one), found in zip(matrices.items(), solved, strict=True):

@@ -22,8 +22,6 @@ from optkit.errors import InputRefused
 from optkit.precision import NumberFormat
 from optkit.quantization import formats
 
-_E4M3 = NumberFormat("float8e4m3fn", "block", symmetric=True)
-_LEAST, _MOST = 2.0**-9, 448.0  # of E4M3
 _DOMAIN, _OPSET = "trt", 23
 
 
@@ -42,7 +40,9 @@ def rounded(x: np.ndarray, outer: float, fmt: NumberFormat) -> np.ndarray:
     assert fmt.block_size is not None
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, fmt.block_size)
     ideal = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(outer * fmt.largest)
-    scale = formats.nearest(np.clip(ideal, _LEAST, _MOST), _E4M3) * np.float32(outer)
+    scale = formats.nearest(
+        np.clip(ideal, formats.E4M3_LEAST, formats.E4M3_MOST), formats.E4M3
+    ) * np.float32(outer)
     held: np.ndarray = formats.nearest(blocks / scale, fmt) * scale
     return held.reshape(x.shape)
 
@@ -112,7 +112,8 @@ class Pair:
             return node.outputs[0]
 
         g = self._numbers("tensor_scale", self.outer)
-        least, most = self._numbers("least", _LEAST), self._numbers("most", _MOST)
+        least = self._numbers("least", formats.E4M3_LEAST)
+        most = self._numbers("most", formats.E4M3_MOST)
         blocks = add("Reshape", [self.value, fold], "blocks")
         sizes = add("Abs", [blocks], "sizes")
         last = self._numbers("last", [-1], np.int64)

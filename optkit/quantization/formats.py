@@ -32,6 +32,9 @@ NF4 = np.array(
     np.float32,
 )  # fmt: skip
 NF4.flags.writeable = False
+# The scales of E2M1 blocks: E4M3 under a scale of their own, from its least to its largest number.
+E4M3 = NumberFormat("float8e4m3fn", "block", symmetric=True)
+E4M3_LEAST, E4M3_MOST = 2.0**-9, 448.0
 # Midpoints, as those two write them; a number on one goes down.
 _NF4_BORDERS = (
     -0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544,
@@ -127,15 +130,6 @@ def decode(
     if not _is_zero(zero_point):
         numbers -= np.asarray(zero_point, np.float32)
     return numbers
-
-
-def pack4(codes: np.ndarray) -> np.ndarray:
-    """4-bit codes two to a byte, uint8 [ceil(size / 2)]: in memory order, the first in the low
-    nibble, as ONNX stores INT4, UINT4 and FLOAT4E2M1."""
-    flat = np.ascontiguousarray(codes).reshape(-1).view(np.uint8)
-    packed: np.ndarray = flat[0::2] & np.uint8(15)
-    packed[: flat.size // 2] |= flat[1::2] << np.uint8(4)
-    return packed
 
 
 def _nearest_integer(

@@ -25,8 +25,20 @@ def summed(node: ir.Node) -> int:
     found = graph.constant_weight(node)
     assert found is not None and found[1].shape is not None
     stored = found[1].shape.numpy()
-    transposed = _transposed(node.inputs[found[0]], found[1])
-    return int(stored[1 - summed_axis(node)] if transposed else stored[summed_axis(node)])
+    return int(stored[1 - summed_axis(node)] if is_turned(node) else stored[summed_axis(node)])
+
+
+def is_turned(node: ir.Node) -> bool:
+    """Whether an odd number of Transposes lies between the stored matrix and its node."""
+    found = graph.constant_weight(node)
+    assert found is not None
+    value, turned = node.inputs[found[0]], False
+    while value is not None and value is not found[1]:
+        producer = value.producer()
+        assert producer is not None
+        turned ^= producer.op_type == "Transpose"
+        value = producer.inputs[0]
+    return turned
 
 
 def weight(node: ir.Node) -> np.ndarray:
@@ -75,18 +87,6 @@ def computed(node: ir.Node) -> list[ir.Value]:
         and not graph.is_constant(value)
         and (value.dtype is None or value.dtype.is_floating_point())
     ]
-
-
-def _transposed(value: ir.Value | None, constant: ir.Value) -> bool:
-    """Whether an odd number of Transposes lies between a stored matrix and its node."""
-    odd = False
-    while value is not None and value is not constant:
-        producer = value.producer()
-        assert producer is not None
-        if producer.op_type == "Transpose":
-            odd = not odd
-        value = producer.inputs[0]
-    return odd
 
 
 def _laid_out(value: ir.Value | None, constant: ir.Value) -> np.ndarray:

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
-from optkit.quantization import equalize, rescale, smooth
+from optkit.quantization import equalize, rescale, scales, smooth
 from optkit.quantization.awq import awq
 from optkit.quantization.blocks import fitting_block
 from optkit.quantization.folding import FoldPath
@@ -42,11 +42,14 @@ class PrepareSettings:
     `equalize`: of convolutions, by the ranges of weights, of activations, whichever is better, or
     "off". A factor is moved where it gains this much at the outputs that it changes, in dB:
     `fold_gain_db` where that costs nothing, `mul_gain_db` where it costs a Mul (inf: nowhere).
-    `leave`: names of nodes whose input must stay as it is. `carrier`: the dtype that holds scales.
+    `salient`: AWQ's factors for nodes whose weights alone are quantized, in blocks of `block_size`
+    (None: the format's own). `leave`: names of nodes whose input must stay as it is. `carrier`: the
+    dtype that holds scales.
     """
 
     alpha: float | Literal["search", "off"] = "search"
     salient: bool = False
+    block_size: int | None = None
     equalize: Literal["auto", "weights", "activations", "off"] = "auto"
     fold_gain_db: float = 0.1
     mul_gain_db: float = 1.0
@@ -194,9 +197,13 @@ class _Work:
         rows = value.rows.data if value is not None and value.rows is not None else None
         if rows is None or rows.shape[1:] != (group.channels,):
             return _declined(group, "awq", "no rows of it were kept")
-        rules = self.planned[str(group.members[0].name)]
-        size = fitting_block(group.members[0], rules)
-        fmt = replace(rules.weight, block_size=size)
+        if not _scalable_kernels(group):
+            return _declined(group, "awq", "a weight is too large to be judged")
+        node = group.members[0]
+        rules = self.planned[str(node.name)]
+        fmt = rules.weight_of(node.op_type)
+        if fmt.granularity == "block":
+            fmt = replace(fmt, block_size=fitting_block(node, rules, self.settings.block_size))
         weights = [rescale.kernel(node)[0, :, :, 0] for node in group.members]
         found = awq(weights, fmt, self.settings.carrier, rows=rows, clip=False)
         if found.error >= found.plain_error:
@@ -216,6 +223,8 @@ class _Work:
             return Declined("no rows of it were kept")
         if value.rows.data.shape[1] != group.channels:
             return Declined("its rows were kept along another axis")
+        if not _scalable_kernels(group):
+            return Declined("a weight is too large to be judged")
         found = [(self.planned[str(node.name)], node.op_type) for node in group.members]
         formats = {(rules.activation, rules.weight_of(op)) for rules, op in found}
         activation, weight = formats.pop()
@@ -321,6 +330,10 @@ def _scalable(known: ValueStatistics, labels: np.ndarray) -> bool:
     along_one_axis = labels.size == max(labels.shape, default=1)
     channels = known.channels.low.size if known.channels is not None else None
     return along_one_axis and known.rows is not None and channels == labels.size
+
+
+def _scalable_kernels(group: Group) -> bool:
+    return all(scales.scalable(rescale.kernel(node)) for node in group.members)
 
 
 def _gain(choice: Choice | None) -> float:

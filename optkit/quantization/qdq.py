@@ -136,7 +136,7 @@ def apply(
                 nodes[str(node.name)] = _node(operator, precision, numbers_of, name or None)
     writer.remove_unread()
     tables = quantize_embeddings(model) if embeddings else {}
-    warnings = tuple(statistics.warnings()) if statistics is not None else ()
+    warnings = (*(statistics.warnings() if statistics is not None else ()), *decisions.warnings)
     return QuantLog(nodes, activations, decisions.clamped, warnings, tables)
 
 

@@ -24,7 +24,7 @@ from optkit.quantization import clipping, formats
 
 Search = Literal["absmax", "mse"]
 _BIAS_STEPS = 2.0**30
-_E4M3 = NumberFormat("float8e4m3fn", "block", symmetric=True)
+_SCALABLE = 65504.0 * 127
 
 
 class Scale(NamedTuple):
@@ -97,13 +97,13 @@ def has_two_levels(fmt: NumberFormat) -> bool:
 def outer_scale(extreme: float) -> np.ndarray:
     """The scale, float32 of rank 0, under which the E4M3 scales of NVFP4 blocks stand: the largest
     weight of the tensor gets the largest scale and the largest code, s = max|w| / (448 * 6)."""
-    return carried(np.asarray(extreme / (448.0 * 6.0)), np.float32)[0]
+    return carried(np.asarray(extreme / (formats.E4M3_MOST * 6.0)), np.float32)[0]
 
 
 def two_level(scale: Scale) -> tuple[np.ndarray, np.ndarray]:
     """The E4M3 scales of blocks (dtype float8_e4m3fn) and the scale of those, float32 of rank 0."""
     assert scale.outer is not None
-    return formats.encode(scale.scale / scale.outer, _E4M3), scale.outer
+    return formats.encode(scale.scale / scale.outer, formats.E4M3), scale.outer
 
 
 def not_finite(w: np.ndarray) -> InputRefused:
@@ -114,6 +114,12 @@ def not_finite(w: np.ndarray) -> InputRefused:
     return InputRefused(f"a weight is not finite: {w[index]} at index {list(index)}")
 
 
+def scalable(w: np.ndarray) -> bool:
+    """Whether FP16 holds a scale for 8-bit codes of all these numbers. No search is made among
+    larger ones: float32 squares of them overflow."""
+    return bool(np.abs(w).max(initial=0.0) <= _SCALABLE)
+
+
 def expand(parameter: np.ndarray, fmt: NumberFormat, k: int) -> np.ndarray:
     """A scale or zero point of weights [K, N] so that it broadcasts against them."""
     if parameter.ndim < 2:
@@ -121,11 +127,6 @@ def expand(parameter: np.ndarray, fmt: NumberFormat, k: int) -> np.ndarray:
     assert fmt.block_size is not None
     repeated: np.ndarray = np.repeat(parameter, fmt.block_size, axis=0)[:k]
     return repeated
-
-
-def block_sizes(k: int) -> tuple[int, ...]:
-    """The usual block sizes that divide a summed axis of length `k`, smallest first."""
-    return tuple(size for size in (16, 32, 64, 128) if k % size == 0)
 
 
 def floor_for_bias(bias: np.ndarray | None, activation: Scale) -> np.ndarray | float:
@@ -210,8 +211,8 @@ def carried(
     """
     if outer is not None:
         wanted = np.where(ideal == 0, 1.0, ideal / float(outer))
-        held = np.clip(wanted, 2.0**-9, 448.0)
-        return formats.nearest(held, _E4M3) * outer, int((held != wanted).sum())
+        held = np.clip(wanted, formats.E4M3_LEAST, formats.E4M3_MOST)
+        return formats.nearest(held, formats.E4M3) * outer, int((held != wanted).sum())
     limits = ml_dtypes.finfo(carrier)  # type: ignore[no-untyped-call]
     wanted = np.where(ideal == 0, 1.0, ideal)
     held = np.clip(wanted, float(limits.smallest_normal), float(limits.max))

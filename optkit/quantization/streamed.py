@@ -32,9 +32,19 @@ _NUMBERS = 1 << 20  # of a weight that are quantized at a time
 _SEARCH: dict[str, Search] = {"rtn": "absmax", "auto": "mse", "mse": "mse"}
 
 
-def is_for(model: ir.Model, assignment: Assignment, rules: Rules, settings: Quantization) -> bool:
+def is_for(
+    model: ir.Model,
+    assignment: Assignment,
+    rules: Rules,
+    settings: Quantization,
+    *,
+    learned: bool = False,
+) -> bool:
     """Whether the planned weights are so large that they lie in data files, and all are quantized
-    by a scheme that can go block by block: integer codes, no data, no solver."""
+    by a scheme that can go block by block: integer codes, no data, no solver. `learned`: second
+    moments are known, which "auto" solves with."""
+    if settings.weights == "auto" and learned:
+        return False
     planned = assignment.quantized()
     weights = {_constant(node) for node in model.graph if node.name in planned}
     formats_ = [rules[name].weight for name in set(planned.values())]
@@ -102,7 +112,7 @@ def apply(
         constant = _constant(node)
         fmt = rules[precision].weight
         fmt = replace(fmt, block_size=fitting_block(node, rules[precision], settings.block_size))
-        axis = operands.summed_axis(node) ^ _is_turned(node, constant)
+        axis = operands.summed_axis(node) ^ operands.is_turned(node)
         if (constant, fmt, axis) not in done:
             weight = _Weight(constant, fmt, axis, np.dtype(carrier), search)
             done[constant, fmt, axis] = weight, _dequantize(model.graph, first, weight, names)
@@ -212,17 +222,6 @@ def _constant(node: ir.Node) -> ir.Value:
     found = graph.constant_weight(node)
     assert found is not None
     return found[1]
-
-
-def _is_turned(node: ir.Node, constant: ir.Value) -> bool:
-    """Whether an odd number of Transposes lies between the stored matrix and the node."""
-    value, turned = node.inputs[1], False
-    while value is not None and value is not constant:
-        producer = value.producer()
-        assert producer is not None
-        turned ^= producer.op_type == "Transpose"
-        value = producer.inputs[0]
-    return turned
 
 
 def _claim(name: str, names: set[str]) -> str:

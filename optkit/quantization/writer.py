@@ -170,8 +170,22 @@ class Writer:
             self._replace(node, 2, dq.outputs[0])
         elif operands.has_bias(node):
             self._replace(node, 2, self._constant(f"{node.name}_bias", bias, dtype))
-        else:
+        elif not self._join_bias(node, bias):
             self._behind(node, [("Add", "bias", bias)])
+
+    def _join_bias(self, node: ir.Node, bias: np.ndarray) -> bool:
+        """Add it to the bias that an Add behind the node holds already; False if none does."""
+        result = node.outputs[0]
+        add = _biased(result).producer()
+        if add is None or add is node:
+            return False
+        index = 0 if add.inputs[1] is result else 1
+        numbers, constant = graph.array(add.inputs[index]), add.inputs[index]
+        if numbers is None or constant is None or numbers.size not in (1, bias.size):
+            return False
+        joined = self._constant(f"{node.name}_bias", numbers + bias, _dtype(constant))
+        self._replace(add, index, joined)
+        return True
 
     def _add_second_term(self, node: ir.Node) -> None:
         """y = dq(q(x)) W + dq(q(x - dq(q(x)))) W: the two products share the weight, and a bias
@@ -310,6 +324,8 @@ class Writer:
         return free
 
     def _replace(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        if index >= len(node.inputs):
+            node.resize_inputs(index + 1)
         old = node.inputs[index]
         node.replace_input_with(index, value)
         if old is not None:

@@ -20,6 +20,7 @@ from pydantic import (
     JsonValue,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from optkit.precision import PRECISIONS
 
@@ -46,6 +47,14 @@ def file_name(value: str) -> str:
     """A name becomes part of folder names. Raises ValueError."""
     if not _NAME.fullmatch(value):
         raise ValueError(f"{value!r} is no name: letters, digits, '.', '_' and '-'")
+    return value
+
+
+def known_precision(value: str) -> str:
+    """One of the names that are built. Raises what a Literal of them would."""
+    if value not in PRECISIONS:
+        told = ", ".join(map(repr, PRECISIONS))
+        raise PydanticCustomError("literal_error", "one of {expected}", {"expected": told})
     return value
 
 
@@ -149,15 +158,9 @@ class Quantization(Part):
     bias_correction: bool = True
     embeddings: bool = True  # tables of embeddings in 8 bits, where the backend reads them so
     two_term: Annotated[tuple[str, ...], Field(strict=False)] = ()  # patterns of node names
-    nodes: dict[str, str] = {}  # pattern of a node's name -> its precision
+    # pattern of a node's name -> its precision
+    nodes: dict[str, Annotated[str, AfterValidator(known_precision)]] = {}
     placement: Placement = Placement()
-
-    @model_validator(mode="after")
-    def known(self) -> Self:
-        for pattern, name in self.nodes.items():
-            if name not in PRECISIONS:
-                raise ValueError(f"{pattern}: {name!r} is not one of {', '.join(PRECISIONS)}")
-        return self
 
     def is_two_term(self, node: str) -> bool:
         """Whether the node's activation is told in two terms."""

@@ -88,17 +88,23 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
     )
 
 
-def _remark(value: ValueStatistics) -> str | None:
-    if value.unbounded is not None:
-        return f"has no range: {value.unbounded}"
-    largest = max(abs(value.low), abs(value.high))
-    if value.low == value.high:
-        return f"is constant ({value.low:g}) over all samples"
+def remark(low: float, high: float) -> str | None:
+    """What is odd about numbers between these extremes, as the end of a sentence."""
+    largest = max(abs(low), abs(high))
+    if low == high:
+        return f"is constant ({low:g})"
     if largest < _SMALLEST:
         return f"holds only denormal numbers (up to {largest:g}): its codes are zero"
     if largest > HALF_LARGEST:
         return f"reaches {largest:g}: FP16 carries {HALF_LARGEST:g}"
     return None
+
+
+def _remark(value: ValueStatistics) -> str | None:
+    if value.unbounded is not None:
+        return f"has no range: {value.unbounded}"
+    told = remark(value.low, value.high)
+    return f"{told} over all samples" if value.low == value.high else told
 
 
 def _join(a: str | None, b: str | None) -> str:

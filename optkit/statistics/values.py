@@ -10,7 +10,7 @@ of `CHUNK` samples: they are exact sums of float32 products, which never reach o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -43,20 +43,12 @@ class Tap:
 
 
 def merged_taps(taps: Iterable[Tap]) -> list[Tap]:
-    """One tap per value, which keeps all that was asked for.
-
-    Raises OptkitError where two ask for channels of different axes.
-    """
-    found: dict[str, Tap] = {}
+    """One tap per value, which keeps all that was asked for; nothing per channel where channels of
+    different axes were (a convolution and a matrix product that read one value)."""
+    found: dict[str, list[Tap]] = {}
     for tap in taps:
-        known = found.get(tap.name, tap)
-        axes = {t.channel_axis for t in (known, tap)} - {None}
-        if len(axes) > 1:
-            raise OptkitError(f"axes {sorted(map(str, axes))} asked for", where=f"tap {tap.name!r}")
-        found[tap.name] = Tap(
-            tap.name, next(iter(axes), None), known.rows or tap.rows, known.moments or tap.moments
-        )
-    return list(found.values())
+        found.setdefault(tap.name, []).append(tap)
+    return [_merged(name, asked) for name, asked in found.items()]
 
 
 class Verdict(NamedTuple):
@@ -135,11 +127,6 @@ class Moments:
     def matrix(self) -> np.ndarray:
         """E[xᵀx], float64 [K, K], symmetric. Computed anew at each call."""
         return unpacked(self.total, self.diagonal) / max(self.count, 1)
-
-    def mean_square(self) -> np.ndarray:
-        """E[x²] per channel, float64 [K]: the diagonal of `matrix`."""
-        squares: np.ndarray = (np.diagonal(self.total) + self.diagonal) / max(self.count, 1)
-        return squares
 
     def scaled(self, s: np.ndarray) -> Moments:
         return Moments(self.total / np.outer(s, s), self.diagonal / s**2, self.count)
@@ -234,6 +221,13 @@ class ValueStatistics:
 
 NOTHING = (np.inf, -np.inf, np.empty(0, np.uint16), np.empty(0, np.int64))
 """Extremes, bins and counts of no elements at all: merging with it changes nothing."""
+
+
+def _merged(name: str, taps: Sequence[Tap]) -> Tap:
+    axes = {tap.channel_axis for tap in taps} - {None}
+    if len(axes) != 1:
+        return Tap(name)
+    return Tap(name, axes.pop(), any(tap.rows for tap in taps), any(tap.moments for tap in taps))
 
 
 def _spread(sample: np.ndarray, low: float, high: float, count: int) -> tuple[np.ndarray, ...]:

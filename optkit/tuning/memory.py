@@ -15,6 +15,7 @@ from optkit.store import Store, digest_json
 from optkit.tuning.space import Candidate, Outcome, Space, Trial
 
 _SCHEMA = "optkit.trials/v1"
+_SETTINGS = ("quantization", "calibration", "inputs", "axes", "bench")
 
 
 @dataclass
@@ -38,7 +39,8 @@ class Memory:
             {
                 "trials": _SCHEMA,
                 "entries": entries,
-                "settings": [recipe[part] for part in ("quantization", "calibration", "axes")],
+                "settings": [recipe[part] for part in _SETTINGS],
+                "order": list(recipe["quantization"]["nodes"]),  # which an object's keys have not
                 "target": made.job.target.fingerprint(),
                 "groups": [list(group.nodes) for group in space.groups],
                 "placements": {name: dict(found) for name, found in placements.items()},

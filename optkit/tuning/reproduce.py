@@ -102,6 +102,8 @@ def _write(file: Path, data: Mapping[str, Any], command: str) -> None:
     buffer.write(f"# Found by `optkit tune`. Build it again:\n#\n#     {command}\n\n".encode())
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
+    # the last pattern of a node's name counts: their order is kept
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     writer.dump(dict(data), buffer)
     write_durably(file, buffer.getvalue())
 

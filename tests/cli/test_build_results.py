@@ -134,7 +134,8 @@ def test_a_target_that_nothing_here_compiles_for_is_pending(build: Optkit, tmp_p
         (["--target", "l44"], 2, ["unknown target 'l44'", "l4"]),
         (["--target", "nosuch"], 2, ["unknown target 'nosuch'", "did you mean"]),
         (["--target", "l4", "--precision", "int9"], 2, ["'int9'", "fp32, fp16, bf16, int8"]),
-        (["--target", "l4", "--precision", "fp8"], 2, ["'fp8' is not built yet", "fp16, int8"]),
+        (["--target", "l4", "--precision", "mxfp8"], 2, ["'mxfp8' is not built yet", "fp16, bf16"]),
+        (["--target", "l4", "--precision", "nf4"], 5, ["l4 × nf4", "no kernels", "int8"]),
         (["--target", "t4", "--precision", "fp8"], 5, ["t4 × fp8", "needs 8.9", "fp16, int8"]),
         (["--target", "l4", "--recipe", "digit-vit"], 2, ["'digit-vit'", "digits-vit"]),
         (["--target", "l4", "--recipe", "no/such.yaml"], 2, ["no such recipe", "no/such.yaml"]),
@@ -182,10 +183,10 @@ def test_several_pairs_share_their_steps_and_come_in_one_object(
 def test_the_worst_of_several_decides_and_the_others_are_built(
     optkit_here: Optkit, project: Path, store: Path
 ) -> None:
-    argv = ["--target", "l4", "--target", "t4", "--precision", "fp8", "--precision", "fp16"]
+    argv = ["--target", "l4", "--target", "t4", "--precision", "mxfp8", "--precision", "fp16"]
     none = optkit_here("build", *argv, "--json", cwd=project, cache=store)
     assert none.code == 2  # a name that is not built stops all of them
-    assert [one["error"]["code"] for one in none.result["results"]] == ["unknown_name"]
+    assert {one["error"]["code"] for one in none.result["results"]} == {"unknown_name"}
     argv = ["--target", "h100", "--target", "groq-lpu", "--precision", "fp16"]
     done = optkit_here("build", *argv, "--json", cwd=project, cache=store)
     assert done.code == 5

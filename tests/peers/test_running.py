@@ -27,13 +27,16 @@ def child(script: str, limit: float = 60) -> process.Outcome:
 
 
 def test_memory_of_grandchildren_counts() -> None:
-    hold = "import time; held = bytearray(b'x') * 150_000_000; time.sleep(0.5)"
+    hold = "import sys; held = bytearray(b'x') * 150_000_000; print(1, flush=True); input()"
     script = (
-        "import subprocess, sys\n"
-        f"both = [subprocess.Popen([sys.executable, '-c', {hold!r}]) for _ in range(2)]\n"
-        "[one.wait() for one in both]\n"
+        "import subprocess, sys, time\n"
+        "both = [subprocess.Popen([sys.executable, '-c', sys.argv[1]], stdin=subprocess.PIPE,"
+        " stdout=subprocess.PIPE) for _ in range(2)]\n"
+        "[one.stdout.readline() for one in both]\n"  # both hold theirs now
+        "time.sleep(1)\n"
+        "[one.communicate(b'\\n') for one in both]\n"
         "print('noise'); print('{\"answer\": 1}')"
-    )
+    ).replace("sys.argv[1]", repr(hold))
     found = child(script)
     assert found.code == 0
     assert found.answer() == {"answer": 1}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -13,14 +14,17 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
-from optkit.precision import NumberFormat
+from optkit.data import spool
+from optkit.precision import PRECISIONS, NumberFormat
 from optkit.quantization.assign import assign
 from optkit.quantization.decide import decide
 from optkit.quantization.qdq import QuantLog, apply, taps
 from optkit.quantization.ranges import Method
 from optkit.recipe import Quantization
-from optkit.runtime import Feed, PlacementRules
+from optkit.runtime import Feed, PlacementRules, TensorInfo, backend
 from optkit.statistics import Statistics, Tap
+from optkit.steps import STEPS
+from optkit.target import target
 
 OPS = frozenset({"Conv", "MatMul", "Gemm"})
 RULES = {
@@ -190,6 +194,74 @@ class Workshop:
         return quantized, assignment, log
 
 
+class Chain:
+    """The steps of the pipeline from a graph to its quantized form, in this process. A form of it
+    that quantizes better is made once for each `where`; `quantize` may then be asked often."""
+
+    def __init__(self, folder: Path, model: ir.Model, feeds: Iterable[Feed]) -> None:
+        self.folder = folder
+        exported, samples = folder / "exported", folder / "samples"
+        exported.mkdir(parents=True)
+        graph.save(model, exported / "model.onnx")
+        infos = [TensorInfo(*spec) for spec in graph.inputs(model)]
+        spool.write(
+            feeds, samples, infos, limit_samples=None, memory_bytes=1 << 28, progress=_silent
+        )
+        self.fused, _ = self._step("fuse", {"graph": exported}, **_ALONE)
+        families = [rules_of("cpu", ["int8"]), rules_of("l4", ["int8", "fp8"])]
+        self.statistics, self.calibrated = self._step(
+            "calibrate", {"graph": self.fused, "samples": samples},
+            batch=8, families=families, moments=True, memory=4 << 30,
+        )  # fmt: skip
+        self._prepared: dict[tuple[str, str], dict[str, Path]] = {}
+
+    def quantize(
+        self, where: str, precision: str, *, method: Method = "minmax", **settings: Any
+    ) -> tuple[Path, dict[str, Any]]:
+        """Folder of the graph (on a GPU also its simulation) and what the step tells of it."""
+        chosen = Quantization(**settings)
+        names = {precision, *chosen.nodes.values()} & PRECISIONS.keys()
+        params = {
+            "precision": precision,
+            "carrier": "fp32" if where == "cpu" else "fp16",
+            "rules": rules_of(where, [n for n in names if PRECISIONS[n].quantized]),
+            "method": method, "percentile": 99.99, "settings": chosen.model_dump(mode="json"),
+        }  # fmt: skip
+        key = (where, precision)
+        if key not in self._prepared:
+            self._prepared[key] = self._prepare(where, params)
+        return self._step("quantize", self._prepared[key], **params)
+
+    def deployed(self, quantized: Path) -> Path:
+        """The form that ONNX Runtime runs on a CPU."""
+        return self._step("ort", {"graph": quantized})[0] / "model.onnx"
+
+    def _prepare(self, where: str, params: dict[str, Any]) -> dict[str, Path]:
+        inputs = {"graph": self.fused, "statistics": self.statistics}
+        prepared, _ = self._step("prepare", inputs, **params, **_ALONE)
+        made = {"fused": prepared, "statistics": prepared, "carrier": prepared}
+        if where != "cpu":
+            made["carrier"], _ = self._step("cast", {"graph": prepared}, carrier="fp16")
+        return made
+
+    def _step(self, name: str, inputs: dict[str, Path], **params: Any) -> tuple[Path, Any]:
+        out = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
+        out.mkdir()
+        return out, STEPS[name].run(inputs, params, out, _silent)
+
+
+_ALONE = {"compare": False, "uncompared": "tests look themselves"}
+
+
+def _silent(what: str, fraction: float) -> None: ...
+
+
+def rules_of(where: str, precisions: Iterable[str]) -> dict[str, Any]:
+    """Precision → placement rules as JSON, of the backend that runs `where`."""
+    chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
+    return {name: chosen.rules(target(where), name).to_json() for name in precisions}
+
+
 def sqnr(reference: np.ndarray, found: np.ndarray) -> float:
     """Signal to quantization noise ratio, dB."""
     noise = np.square(reference.astype(np.float64) - found).sum()
@@ -199,6 +271,11 @@ def sqnr(reference: np.ndarray, found: np.ndarray) -> float:
 @pytest.fixture
 def workshop(tmp_path: Path) -> Workshop:
     return Workshop(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def chain() -> type[Chain]:
+    return Chain
 
 
 @pytest.fixture
@@ -211,16 +288,16 @@ def rules() -> dict[str, PlacementRules]:
     return dict(RULES)
 
 
-@pytest.fixture(name="network")
+@pytest.fixture(name="network", scope="session")
 def _network() -> Callable[..., ir.Model]:
     return network
 
 
-@pytest.fixture(name="feed")
+@pytest.fixture(name="feed", scope="session")
 def _feed() -> Callable[..., Feed]:
     return feed
 
 
-@pytest.fixture(name="sqnr")
+@pytest.fixture(name="sqnr", scope="session")
 def _sqnr() -> Callable[[np.ndarray, np.ndarray], float]:
     return sqnr

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
 from optkit.precision import Codes, NumberFormat
-from optkit.quantization.formats import NF4, decode, encode, nearest, pack4, storage
+from optkit.quantization.formats import NF4, decode, encode, nearest, storage
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",
@@ -154,13 +154,3 @@ def test_nf4_numbers_are_those_of_onnx_runtimes_kernel() -> None:
     )
     one_by_one = session.run(None, {"x": np.eye(16, dtype=np.float32)})[0][:, 0]
     assert np.array_equal(one_by_one, decode(codes, scheme("nf4")))
-
-
-@settings(deadline=None)
-@given(st.sampled_from(FOUR_BITS), NUMBERS)
-def test_packed_as_onnx_packs(dtype: Codes, x: np.ndarray) -> None:
-    codes = encode(x, scheme(dtype))
-    if dtype == "nf4":  # has no type in ONNX: nibbles like any other
-        codes = codes.astype(ml_dtypes.uint4)
-    stored = onnx.numpy_helper.from_array(codes, "codes").raw_data
-    assert pack4(codes).tobytes() == stored

@@ -23,6 +23,7 @@ from optkit.pipeline import check_pair
 from optkit.precision import PRECISIONS, precision
 from optkit.quantization import nbits
 from optkit.quantization.assign import assign
+from optkit.quantization.blocks import fitting_block
 from optkit.quantization.cast import HALVES, to_half
 from optkit.quantization.decide import decide
 from optkit.quantization.dynamic import rounded
@@ -341,6 +342,22 @@ def test_a_bias_of_another_form_is_added_behind(name: str, network: Any, worksho
     given = feed(model)
     reference = workshop.run(simulated, given)["y"]
     np.testing.assert_allclose(workshop.run(real, given)["y"], reference, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "size"), [("int4", 64), ("w4a8", 64), ("nf4", 64), ("nvfp4", 16)])
+def test_a_block_size_is_asked_of_those_that_have_none_of_their_own(
+    name: str, size: int, network: Any
+) -> None:
+    scheme = precision(name)
+    assert scheme.weights is not None
+    own = PlacementRules(
+        activation=scheme.activations, weight=scheme.weights, ops=frozenset({"MatMul"}),
+        residual_adds=False, quantize_outputs=frozenset(), float_output=True,
+    )  # fmt: skip
+    model = network(
+        HEADER + "g (float[N,128] x, float[128,8] w) => (float[N,8] y) { y = MatMul (x, w) }"
+    )
+    assert fitting_block(next(iter(model.graph)), own, 64) == size
 
 
 @pytest.mark.parametrize("bits", [4, 8])

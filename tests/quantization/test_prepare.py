@@ -351,3 +351,25 @@ def test_weight_only_nodes_and_values_without_rows_are_left(
     assert {e.reason for e in log.entries} == {"no rows of it were kept"}
     log, _ = prepare(model, replace(statistics, values={}), assigned(model), both, EVERYWHERE)
     assert {e.reason for e in log.entries} == {"it has no statistics"}
+
+
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        NumberFormat("int8", "channel", symmetric=True),
+        NumberFormat("int4", "block", symmetric=True, block_size=32),
+    ],
+    ids=["channel", "block"],
+)
+def test_awq_is_for_channels_and_for_blocks(
+    fmt: NumberFormat, build: Network, workshop: Any, rules: dict[str, PlacementRules]
+) -> None:
+    model = build("attention")
+    feed = given(model, seed=9)
+    wanted = workshop.run(model, feed)["y"]
+    own = replace(rules["gpu"], activation=None, weight=fmt, split_scale=frozenset())
+    settings = PrepareSettings(alpha="off", equalize="off", salient=True, block_size=16)
+    log, _ = prepare(model, calibrated(workshop, model), assigned(model), {"int8": own}, settings)
+    assert outcomes(log)["n1"] == "folded" and {e.method for e in log.entries} == {"awq"}
+    found = workshop.run(model, feed)["y"]
+    assert np.abs(found - wanted).max() < 1e-4 * np.abs(wanted).max()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,62 @@ def test_a_half_input_is_calibrated_where_both_graphs_have_it(
     _, _, cast = workshop.quantize(model, "gpu", carrier=half)
     scales = [[v.scale for v in log.activations.values()] for log in (full, cast)]
     assert scales[0] == scales[1] and len(scales[0]) == 2
+
+
+def test_a_gemm_without_a_bias_gets_one(
+    network: Network, workshop: Any, feed: Any, sqnr: Any, rules: dict[str, PlacementRules]
+) -> None:
+    """Its mean error is made up for by an integer bias that it did not have."""
+    model = network("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,32] x, float[16,32] w_1, float[16,8] w_2) => (float[N,8] y) {
+          [first] h = Gemm <transB=1> (x, w_1)
+          [relu] r = Relu (h)
+          [last] y = Gemm (r, w_2)
+        }""")
+    quantized, _, log = workshop.quantize(
+        model, replace(rules["cpu"], free_bias=True), settings=Quantization()
+    )
+    biases = constants(quantized, "_bias_quantized")
+    assert set(log.nodes) == {"first", "last"}
+    assert {len(b) for b in biases.values()} == {16, 8} and all(b.any() for b in biases.values())
+    given = feed(model, seed=9)
+    assert sqnr(workshop.run(model, given)["y"], workshop.run(quantized, given)["y"]) > 34
+
+
+@pytest.mark.parametrize("order", ["m, b", "b, m"])
+def test_a_correction_joins_the_bias_that_is_added_already(
+    network: Network, workshop: Any, rules: dict[str, PlacementRules], order: str
+) -> None:
+    """Of two Adds the kernel of the product would take only one."""
+    model = network(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,4,32] x, float[32,16] w, float[16] b) => (float[N,4,16] y, float[N,4,16] z) {{
+          [mul] m = MatMul (x, w)
+          [add] y = Add ({order})
+          [other] n = Relu (x)
+          [mul2] l = MatMul (n, w)
+          [sum] z = Add (l, y)
+        }}""")
+    own = replace(rules["cpu"], free_bias=True, gemm_for_matrices=False)
+    quantized, _, _ = workshop.quantize(model, own, settings=Quantization())
+    counts = Counter(n.op_type for n in quantized.graph)
+    assert counts["Add"] == 3  # the bias, the sum, and one for the product that had no bias
+    (joined,) = constants(quantized, "mul_bias").values()
+    bias = graph.array(model.graph.initializers["b"])
+    assert 0 < np.abs(joined - bias).max() < 0.1
+    assert "b" not in quantized.graph.initializers
+
+
+def test_a_convolution_and_a_product_read_one_value(
+    network: Network, workshop: Any, feed: Any, sqnr: Any
+) -> None:
+    """Their channels lie along different axes, so none are told apart; ranges are known."""
+    model = network("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,8,16] x, float[8,8,1] w_c, float[16,16] w_m) => (float[N,8,16] y) {
+          [conv] c = Conv (x, w_c)
+          [mul] m = MatMul (x, w_m)
+          [sum] y = Add (c, m)
+        }""")
+    quantized, _, log = workshop.quantize(model, "gpu", settings=Quantization())
+    assert set(log.nodes) == {"conv", "mul"} and set(log.activations) == {"x"}
+    given = feed(model, seed=9)
+    assert sqnr(workshop.run(model, given)["y"], workshop.run(quantized, given)["y"]) > 34

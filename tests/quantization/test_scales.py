@@ -21,7 +21,6 @@ from optkit.quantization.scales import (
     Search,
     activation_scale,
     bias_scale,
-    block_sizes,
     common_scale,
     dequantize,
     expand,
@@ -331,10 +330,6 @@ def test_weights_that_are_not_finite_are_refused(fmt: NumberFormat, bad: float) 
     axis = None if fmt.granularity == "tensor" else 1
     with pytest.raises(InputRefused, match=r"-?(nan|inf) at index \[33, 2\]"):
         weight_scale(w, axis, fmt, np.float16)
-
-
-def test_block_sizes_that_divide() -> None:
-    assert [block_sizes(k) for k in (4096, 96, 100, 16)] == [(16, 32, 64, 128), (16, 32), (), (16,)]
 
 
 @settings(deadline=None)

@@ -133,6 +133,8 @@ def test_only_what_needs_no_data_streams(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(graph, "INLINE_LIMIT", 1000)
     assert streamed.is_for(built, plan, rules(block), rtn)
     assert not streamed.is_for(built, plan, rules(block), Quantization(weights="gptq"))
+    assert streamed.is_for(built, plan, rules(block), Quantization())
+    assert not streamed.is_for(built, plan, rules(block), Quantization(), learned=True)
     channels = NumberFormat("int8", "channel", symmetric=True)
     assert not streamed.is_for(built, plan, rules(channels), rtn)
     floats = NumberFormat("float4e2m1", "block", symmetric=True, block_size=16)

@@ -89,13 +89,13 @@ def quantize(folder: Path, memory: int, out: str) -> None:
 
 
 def test_calibration_stays_within_the_memory(tmp_path: Path) -> None:
-    """In parts of a batch, with the result of whole batches; too little memory is a verdict."""
+    """In parts of a batch, whose values would not fit; the parts' size does not show in the result,
+    and too little memory is a verdict."""
     wide(tmp_path / "wide.onnx")
     (tmp_path / "noise.py").write_text(SOURCE)
     (tmp_path / "wide.yaml").write_text(RECIPE)
     quantize(tmp_path, 16 * BUDGET, "roomy")
     assert TAPPED > BUDGET
-    assert peak(tmp_path) > BUDGET
     forget(tmp_path, "calibrate", "quantize")
     quantize(tmp_path, BUDGET, "tight")
     assert peak(tmp_path) <= BUDGET

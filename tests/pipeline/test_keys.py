@@ -1,0 +1,69 @@
+"""What a step's result depends on stands in its key, the order of patterns too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from optkit import pipeline
+from optkit.pipeline import Build, Foreign, Job, delivery
+from optkit.recipe import Recipe
+from optkit.store import Store, digest_json
+from optkit.target import target
+from optkit.tuning.memory import Memory
+from optkit.tuning.reproduce import reproduction
+from optkit.tuning.space import Space
+
+PATTERNS = [("*", "fp16"), ("*head*", "int8")]
+
+
+def recipe(nodes: Any = (), **others: Any) -> Recipe:
+    return Recipe.from_dict({"name": "net", "quantization": {"nodes": dict(nodes)}, **others})
+
+
+def memory(settings: Recipe, tmp_path: Any) -> str:
+    made = Build(Job(settings, target("l4"), "int8"), None, ("tensorrt",), "fp16")
+    return Memory.of(made, Space((), "fp16"), {}, Store(tmp_path)).key
+
+
+def test_the_order_of_patterns_is_told_apart(tmp_path: Any) -> None:
+    """The last that matches counts, while the keys of a JSON object have no order in a digest."""
+    one, other = recipe(PATTERNS), recipe(PATTERNS[::-1])
+    assert digest_json(one.to_json()) == digest_json(other.to_json())
+    assert digest_json(pipeline._settings(one)) != digest_json(pipeline._settings(other))
+    assert memory(one, tmp_path) != memory(other, tmp_path)
+
+
+@pytest.mark.parametrize("nodes", [PATTERNS, PATTERNS[::-1]])
+def test_a_tuned_recipe_and_a_record_keep_the_order(nodes: Any, tmp_path: Path) -> None:
+    made = Job(recipe(nodes), target("l4"), "int8", graph=Foreign(tmp_path, "0" * 64))
+    file = reproduction(made, tmp_path).file
+    for text in (file.read_bytes(), delivery._yaml(made.recipe.to_json())):
+        assert list(YAML(typ="safe").load(text)["quantization"]["nodes"].items()) == nodes
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"bench": {"threads": 1}},
+        {"inputs": {"x": {"dtype": "int64", "shape": [4], "range": [0, 9]}}},
+    ],
+)
+def test_trials_are_remembered_by_all_they_depend_on(others: Any, tmp_path: Any) -> None:
+    assert memory(recipe(), tmp_path) != memory(recipe(**others), tmp_path)
+
+
+@pytest.mark.parametrize("role", ["fused", "prepared"])
+def test_graphs_too_large_for_two_sessions_are_not_compared(role: str) -> None:
+    made = Build(Job(recipe(), target("l4"), "int8"), None, ("tensorrt",), "fp16")
+    made.entries["source"] = SimpleNamespace(meta={"parameters": 1 << 30})  # type: ignore[assignment]
+    runner: Any = SimpleNamespace(limits=SimpleNamespace(memory_bytes=1 << 33))
+    params, here = pipeline._comparison(made, runner, role)
+    assert params["compare"] is False and f"the {role} graph" in here["uncompared"]
+    runner.limits.memory_bytes = 1 << 34
+    params, here = pipeline._comparison(made, runner, role)
+    assert "compare" not in params and not here
