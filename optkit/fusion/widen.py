@@ -84,11 +84,8 @@ def _cast_behind(main: ir.Graph, value: ir.Value, names: set[str], nodes: set[st
 
 def _claim(value: ir.Value, names: set[str], nodes: set[str]) -> tuple[str, str]:
     """Fresh names for a Cast beside `value`: of its FP32 side, and of the node."""
-    name = graph.unique_name(f"{value.name}.fp32", names)
-    names.add(name)
-    node = graph.unique_name(f"cast_{name}", nodes)
-    nodes.add(node)
-    return name, node
+    name = graph.claim_name(f"{value.name}.fp32", names)
+    return name, graph.claim_name(f"cast_{name}", nodes)
 
 
 def _cast_at_border(

@@ -65,6 +65,13 @@ def unique_name(name: str, taken: Collection[str]) -> str:
     return candidate
 
 
+def claim_name(name: str, taken: set[str]) -> str:
+    """`unique_name`, and it is taken from now on."""
+    free = unique_name(name, taken)
+    taken.add(free)
+    return free
+
+
 def value_names(model: ir.Model) -> set[str]:
     """Every value name in use, subgraphs included: what a new value must not be called."""
     values = (ir.convenience.create_value_mapping(graph) for graph in model.graphs())

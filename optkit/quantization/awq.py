@@ -80,15 +80,16 @@ def awq(
     rows: np.ndarray | None = None,
     moments: np.ndarray | None = None,
     magnitude: np.ndarray | None = None,
+    ties: np.ndarray | None = None,
     grid: int = 20,
     clip: bool = True,
 ) -> Awq:
     """Search factors for weights [K, N_i] that multiply one input, and quantize them.
 
     rows [n, K] of that input, or its moments X^T X / n [K, K], or both (the cheaper one measures
-    errors); magnitude: mean|x| [K] where it is known of more samples. `grid` values of alpha from 0
-    to 1 are tried; where none beats 0 the factors are 1. Raises InputRefused without data and for
-    weights that are not finite.
+    errors); magnitude: mean|x| [K] where it is known of more samples; ties [K]: channels with the
+    same number get the same factor. `grid` values of alpha from 0 to 1 are tried; where none beats
+    0 the factors are 1. Raises InputRefused without data and for weights that are not finite.
     """
     if rows is None and moments is None:
         raise InputRefused("AWQ needs rows or second moments of the input")
@@ -112,7 +113,7 @@ def awq(
     quantized, alpha = attempt(best, False), 0.0
     plain = error = _total(quantized)
     for step in range(1, grid + 1):
-        f = factors(typical, step / grid)
+        f = factors(typical, step / grid, ties)
         found = attempt(f, False)
         if _total(found) < error:
             best, quantized, error, alpha = f, found, _total(found), step / grid
@@ -123,16 +124,21 @@ def awq(
     return Awq(best, alpha, quantized, error, plain)
 
 
-def factors(magnitude: np.ndarray, alpha: float) -> np.ndarray:
+def factors(magnitude: np.ndarray, alpha: float, ties: np.ndarray | None = None) -> np.ndarray:
     """f = mean|x|^alpha, float32 [K], about 1 in the middle of its range: divided by the root of
-    its largest times its smallest. Inputs that are always zero get 1."""
+    its largest times its smallest. Inputs that are always zero get 1; those that `ties` [K] joins
+    the geometric mean of theirs."""
     live = np.isfinite(magnitude) & (magnitude > 0)
     f = np.ones(len(magnitude))
     if not live.any() or alpha == 0.0:
         return f.astype(np.float32)
     f[live] = magnitude[live].astype(np.float64) ** alpha
     f[live] /= np.sqrt(f[live].max() * f[live].min())
-    return np.clip(f, 1 / _LIMIT, _LIMIT).astype(np.float32)
+    f = np.clip(f, 1 / _LIMIT, _LIMIT)
+    if ties is not None:
+        _, place = np.unique(ties, return_inverse=True)
+        f = np.exp(np.bincount(place, np.log(f)) / np.bincount(place))[place]
+    return f.astype(np.float32)
 
 
 def _total(found: Sequence[Quantized]) -> float:

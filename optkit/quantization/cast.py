@@ -321,8 +321,7 @@ class _Rewrite:
             self._redirect((use for use in readers if use[0] not in self.casts), result)
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:
-        node_name = graph.unique_name(f"cast_{name}", self.node_names)
-        self.node_names.add(node_name)
+        node_name = graph.claim_name(f"cast_{name}", self.node_names)
         cast = ir.node("Cast", [value], {"to": dtype.value}, name=node_name)
         self.casts.add(cast)
         result = cast.outputs[0]
@@ -335,8 +334,7 @@ class _Rewrite:
         return result
 
     def _new_name(self, name: str, suffix: str) -> str:
-        new = graph.unique_name(f"{name}.{suffix}", self.names)
-        self.names.add(new)
+        new = graph.claim_name(f"{name}.{suffix}", self.names)
         self.log.aliases[new] = self.log.aliases.get(name, name)
         return new
 

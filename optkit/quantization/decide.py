@@ -204,7 +204,7 @@ class _Decider:
     percentile: float
     carrier: np.dtype
     remarks: dict[str, str] = field(default_factory=dict)  # weight -> what is odd about it
-    _solved: dict[tuple[str, int | None, bytes, str], tuple[np.ndarray, Scale]] = field(
+    _solved: dict[tuple[str, int | None, bytes, NumberFormat], tuple[np.ndarray, Scale]] = field(
         default_factory=dict
     )
     _moments: tuple[Moments, np.ndarray] | None = None
@@ -256,7 +256,8 @@ class _Decider:
             effective.append(one)
             ratios.append(ratio)
         source = activation.source if activation else _source(nodes)
-        codes = self._codes(effective, self._value(source))
+        with located(f"tensor {source!r}"):
+            codes = self._codes(effective, self._value(source))
         numbers = {}
         for one, (found, used), ratio in zip(effective, codes, ratios, strict=True):
             one = one._replace(scale=used)
@@ -309,23 +310,25 @@ class _Decider:
     ) -> list[tuple[np.ndarray, Scale]]:
         """Codes in the nodes' layout, and their scales: the given ones, or for blocks, whose scales
         nothing else depends on, those that the solver prefers. A shared weight is solved once."""
-        keys = [(one.name, one.axis, one.scale.scale.tobytes(), one.format.dtype) for one in read]
+        keys = [(one.name, one.axis, one.scale.scale.tobytes(), one.format) for one in read]
         moments = value.moments if value is not None else None
         solves = self.settings.weights in ("auto", "gptq") and moments is not None
         rest = {key: one for key, one in zip(keys, read, strict=True) if key not in self._solved}
         matrices = {key: one for key, one in rest.items() if solves and one.can_be_solved}
-        if matrices and moments is not None:
-            solved = self._solve(list(matrices.values()), moments)
-            for (key, one), found in zip(matrices.items(), solved, strict=True):
+        for fmt in dict.fromkeys(one.format for one in matrices.values()):
+            alike = {key: one for key, one in matrices.items() if one.format == fmt}
+            assert moments is not None
+            solved = self._solve(list(alike.values()), fmt, moments)
+            for (key, one), found in zip(alike.items(), solved, strict=True):
                 self._solved[key] = _as_read(found.codes, one.node), found.scale
         for key, one in rest.items():
             if key not in self._solved:
                 self._solved[key] = self._rounded(one)
         return [self._solved[key] for key in keys]
 
-    def _solve(self, read: Sequence[_Read], moments: Moments) -> list[Quantized]:
+    def _solve(self, read: Sequence[_Read], fmt: NumberFormat, moments: Moments) -> list[Quantized]:
         """GPTQ. The fewer rows the moments are of, the more they are damped."""
-        weights, fmt = [one.by_columns for one in read], read[0].format
+        weights = [one.by_columns for one in read]
         given = None if fmt.granularity == "block" else [one.scale for one in read]
         damping = float(np.clip(_DAMPING * len(weights[0]) / moments.count, *_DAMPED))
         second = self._matrix_of(moments)
@@ -371,7 +374,11 @@ def _rounded(rows: np.ndarray, activation: ActivationNumbers) -> np.ndarray:
     scale, fmt = activation.scale, activation.format
     if fmt.granularity == "block":
         return dynamic.rounded(rows, float(scale.scale), fmt)
-    return scales.dequantize(scales.quantize(rows, scale, fmt), scale, fmt=fmt)
+    held = scales.dequantize(scales.quantize(rows, scale, fmt), scale, fmt=fmt)
+    if activation.rest is not None:
+        rest = scales.quantize(rows - held, activation.rest, fmt)
+        held += scales.dequantize(rest, activation.rest, fmt=fmt)
+    return held
 
 
 def _source(nodes: Sequence[ir.Node]) -> str | None:

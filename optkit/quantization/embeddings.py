@@ -36,9 +36,11 @@ def quantize_embeddings(model: ir.Model) -> dict[str, int]:
         assert numbers is not None
         scale = scales.weight_scale(numbers, 0, _FORMAT, np.float32)
         codes = scales.quantize(numbers, scale, _FORMAT, 0)
-        c = graph.add_constant(model.graph, _claim(f"{table.name}_quantized", names), codes)
+        c = graph.add_constant(
+            model.graph, graph.claim_name(f"{table.name}_quantized", names), codes
+        )
         s = graph.add_constant(
-            model.graph, _claim(f"{table.name}_scale", names), scale.scale[:, None]
+            model.graph, graph.claim_name(f"{table.name}_scale", names), scale.scale[:, None]
         )
         for lookup in lookups:
             _rewrite(model, lookup, c, s, names, nodes)
@@ -72,9 +74,8 @@ def _rewrite(
     name = str(result.name)
 
     def node(op: str, inputs: list[ir.Value | None], what: str, dtype: ir.DataType) -> ir.Node:
-        label = graph.unique_name(f"{lookup.name}_{what}", nodes)
-        nodes.add(label)
-        output = ir.Value(name=_claim(f"{name}_{what}", names), type=ir.TensorType(dtype))
+        label = graph.claim_name(f"{lookup.name}_{what}", nodes)
+        output = ir.Value(name=graph.claim_name(f"{name}_{what}", names), type=ir.TensorType(dtype))
         return ir.node(op, inputs, outputs=[output], name=label)
 
     rows = node("Gather", [codes, index], "codes", ir.DataType.INT8)
@@ -96,9 +97,3 @@ def _rewrite(
     result.replace_all_uses_with(made.outputs[0])
     model.graph.remove(lookup, safe=True)
     made.outputs[0].name = name
-
-
-def _claim(name: str, taken: set[str]) -> str:
-    free = graph.unique_name(name, taken)
-    taken.add(free)
-    return free

@@ -205,12 +205,12 @@ class _Work:
         if fmt.granularity == "block":
             fmt = replace(fmt, block_size=fitting_block(node, rules, self.settings.block_size))
         weights = [rescale.kernel(node)[0, :, :, 0] for node in group.members]
-        found = awq(weights, fmt, self.settings.carrier, rows=rows, clip=False)
+        ties = _classes(path, group)
+        found = awq(weights, fmt, self.settings.carrier, rows=rows, ties=ties, clip=False)
         if found.error >= found.plain_error:
             return _declined(group, "awq", "nothing to gain", 0.0)
-        factors = _shared(found.factors, _classes(path, group))
         gain = 10 * log10(found.plain_error / found.error) if found.error else inf
-        return self._fold(group, "awq", path, Choice(found.alpha, factors, inf, gain))
+        return self._fold(group, "awq", path, Choice(found.alpha, found.factors, inf, gain))
 
     def _judged(self, group: Group) -> tuple[Sample, Formats] | Declined:
         """What candidates are judged by."""
@@ -312,15 +312,6 @@ def _besides(
 
 def _classes(path: FoldPath, group: Group) -> np.ndarray | None:
     return classes(group.channels, path.ties) if path.ties else None
-
-
-def _shared(factors: np.ndarray, ties: np.ndarray | None) -> np.ndarray:
-    """Factors [K] made equal, to their geometric mean, where channels are tied."""
-    if ties is None:
-        return factors
-    _, place = np.unique(ties, return_inverse=True)
-    logs = np.bincount(place, np.log(factors.astype(np.float64))) / np.bincount(place)
-    return np.exp(logs)[place].astype(np.float32)
 
 
 def _scalable(known: ValueStatistics, labels: np.ndarray) -> bool:

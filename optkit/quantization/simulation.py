@@ -66,15 +66,14 @@ def _round(owner: ir.Graph, value: ir.Value, names: set[str]) -> None:
     for index, output in enumerate(owner.outputs):
         if output is value:
             name = value.name
-            value.name = graph.unique_name(f"{name}.exact", names)
+            value.name = graph.claim_name(f"{name}.exact", names)
             wide.outputs[0].name = name
             owner.outputs[index] = wide.outputs[0]
 
 
 def _cast(value: ir.Value, names: set[str], dtype: ir.DataType, owner: ir.Graph) -> ir.Node:
     suffix = "bf16" if dtype == _BF16 else "rounded"
-    name = graph.unique_name(f"{value.name}.{suffix}", names)
-    names.add(name)
+    name = graph.claim_name(f"{value.name}.{suffix}", names)
     output = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
     return ir.node("Cast", [value], {"to": dtype.value}, outputs=[output], name=f"cast_{name}")
 

@@ -150,7 +150,7 @@ class _Weight:
             ("zero_point", codes, scales),
         )
         forms = [
-            graph.Form(_claim(f"{self.constant.name}_{what}", names), dtype, dims)
+            graph.Form(graph.claim_name(f"{self.constant.name}_{what}", names), dtype, dims)
             for what, dtype, dims in kinds
         ]
         return graph.computed(forms, self._pieces)
@@ -184,7 +184,7 @@ class _Weight:
 
 def _dequantize(main: ir.Graph, first: ir.Node, weight: _Weight, names: set[str]) -> ir.Value:
     parts = [graph.add_tensor(main, part) for part in weight.tensors(names)]
-    name = _claim(f"{weight.constant.name}_dequantized", names)
+    name = graph.claim_name(f"{weight.constant.name}_dequantized", names)
     attributes = {"axis": weight.axis, "block_size": weight.format.block_size}
     node = ir.node("DequantizeLinear", parts, attributes, name=name)
     result = node.outputs[0]
@@ -206,7 +206,7 @@ def _read(node: ir.Node, constant: ir.Value, value: ir.Value, names: set[str]) -
             chain.append(producer)
         walk = producer.inputs[0]
     for transpose in reversed(chain):
-        name = _claim(f"{value.name}_transposed", names)
+        name = graph.claim_name(f"{value.name}_transposed", names)
         copy = ir.Node("", "Transpose", [value], transpose.attributes.values(), name=name)
         copy.outputs[0].name, copy.outputs[0].type = name, value.type
         copy.outputs[0].shape = transpose.outputs[0].shape
@@ -222,9 +222,3 @@ def _constant(node: ir.Node) -> ir.Value:
     found = graph.constant_weight(node)
     assert found is not None
     return found[1]
-
-
-def _claim(name: str, names: set[str]) -> str:
-    name = graph.unique_name(name, names)
-    names.add(name)
-    return name

@@ -192,7 +192,7 @@ class Writer:
         behind stays with the first, whose kernel may take it."""
         first = node.inputs[0]
         second = self._second.get(first) if first is not None else None
-        if second is None:
+        if second is None or node.op_type not in ("MatMul", "Gemm"):
             return
         result = _biased(node.outputs[0])
         name = str(result.name)
@@ -314,14 +314,10 @@ class Writer:
 
     def node_name(self, name: str) -> str:
         """A free name for a node."""
-        free = graph.unique_name(name, self._nodes)
-        self._nodes.add(free)
-        return free
+        return graph.claim_name(name, self._nodes)
 
     def _claim(self, name: str) -> str:
-        free = graph.unique_name(name, self._values)
-        self._values.add(free)
-        return free
+        return graph.claim_name(name, self._values)
 
     def _replace(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
         if index >= len(node.inputs):

@@ -278,7 +278,12 @@ def chain() -> type[Chain]:
     return Chain
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def workshop_in() -> type[Workshop]:
+    return Workshop
+
+
+@pytest.fixture(scope="session")
 def nets() -> dict[str, str]:
     return {"residual": RESIDUAL, "attention": ATTENTION}
 

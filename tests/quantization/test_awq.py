@@ -108,6 +108,18 @@ def test_factors_are_bounded_and_centred(alpha: float, magnitude: list[float]) -
         assert float(f.max()) * float(f.min()) == pytest.approx(1, rel=1e-3)
 
 
+def test_tied_channels_share_a_factor_and_are_judged_with_it() -> None:
+    w, x = layer(64, 24, seed=3)
+    ties = np.arange(64) // 4
+    found = awq([w], INT4, np.float32, rows=x, ties=ties, clip=False)
+    groups = found.factors.reshape(16, 4)
+    assert (groups == groups[:, :1]).all() and len(np.unique(found.factors)) > 8
+    f = found.factors[:, None]
+    back = round_to_nearest(w * f, INT4, np.float32).dequantize() / f
+    assert found.error == pytest.approx(lost(w, back, x), rel=1e-3)
+    assert found.error < found.plain_error
+
+
 def test_no_data_is_refused() -> None:
     with pytest.raises(InputRefused, match="needs rows or second moments"):
         awq([layer(32, 4)[0]], INT4, np.float16)

@@ -201,7 +201,7 @@ def test_the_network_has_about_fifty_tensors_and_says_nothing_by_itself(
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_is_not_finite_is_refused_by_name(network: Network, tmp_path: Path, kind: str) -> None:
-    for name in parameters(network(TEXT)):
+    for name in parameters(network(TEXT))[list(REFUSED).index(kind) :: 3]:
         (tmp_path / name).mkdir()
         graph.save(injected(network, one_number(REFUSED[kind]), name), tmp_path / "model.onnx")
         with pytest.raises(InputRefused) as caught:
@@ -245,13 +245,13 @@ def overflowing(
     _, meta = quantized(made, *WAYS[index % len(WAYS)])
     if name.startswith("w_"):
         check_told(kind, name, readers(model, name), meta)
-    if name not in ("w_head", "b_head"):
-        spoiled = [w.split("'")[1] for w in made.calibrated["warnings"] if "has no range" in w]
-        assert spoiled
-        assert not set(spoiled) & meta["log"]["activations"].keys()
+    spoiled = {w.split("'")[1] for w in made.calibrated["warnings"] if "has no range" in w}
+    own = any(f"weight {name!r}" in w for w in meta["log"]["warnings"])
+    assert spoiled or own or name == "b_head", name  # nothing reads what that is added to
+    assert not spoiled & meta["log"]["activations"].keys()
 
 
-FEW = 5
+FEW = 8
 
 
 @pytest.mark.parametrize("kind", ["1e38", "-1e38"])

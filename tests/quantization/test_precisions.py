@@ -27,9 +27,11 @@ from optkit.quantization.blocks import fitting_block
 from optkit.quantization.cast import HALVES, to_half
 from optkit.quantization.decide import decide
 from optkit.quantization.dynamic import rounded
+from optkit.quantization.formats import storage
 from optkit.quantization.qdq import apply, taps
 from optkit.recipe import Quantization
 from optkit.runtime import AxisRange, Engine, PlacementRules
+from optkit.statistics import Tap
 from optkit.target import target
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -342,6 +344,30 @@ def test_a_bias_of_another_form_is_added_behind(name: str, network: Any, worksho
     given = feed(model)
     reference = workshop.run(simulated, given)["y"]
     np.testing.assert_allclose(workshop.run(real, given)["y"], reference, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("device", "names"),
+    [("l4", ("int4", "int8-weight-only")), ("cpu", ("nf4", "int4", "int8-weight-only"))],
+)
+def test_products_of_one_value_are_solved_each_in_its_own_format(
+    device: str, names: tuple[str, ...], network: Any, workshop: Any, sqnr: Any
+) -> None:
+    products = " ".join(f"y{i} = MatMul (x, w{i})" for i, _ in enumerate(names))
+    weights = "".join(f", float[64,32] w{i}" for i, _ in enumerate(names))
+    model = network(f"{HEADER}g (float[N,64] x{weights}) => (float[N,32] y0) {{ {products} }}")
+    nodes = [str(node.name) for node in model.graph]
+    backend = OnnxRuntime() if device == "cpu" else TensorRTRTX()
+    rules = {name: backend.rules(target(device), name) for name in names}
+    learned = workshop.statistics(model, [Tap("x", -1, rows=True, moments=True)])
+    found = decide(
+        model, Assignment(dict(zip(nodes, names, strict=True))), learned, rules, Quantization(),
+        method="minmax", percentile=100.0, carrier=np.float16,
+    )  # fmt: skip
+    for index, (node, name) in enumerate(zip(nodes, names, strict=True)):
+        numbers, weight = found.weights[node], graph.array(model.graph.initializers[f"w{index}"])
+        assert numbers.codes.dtype == storage(numbers.format)
+        assert sqnr(weight, numbers.floats()) > (35 if name == "int8-weight-only" else 14)
 
 
 @pytest.mark.parametrize(("name", "size"), [("int4", 64), ("w4a8", 64), ("nf4", 64), ("nvfp4", 16)])
