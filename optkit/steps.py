@@ -656,11 +656,12 @@ def _accepted_feed(session: Session, params: Params, bound: str, seed: int) -> t
 
 def _same_outputs(before: Path, after: Path, params: Params, what: str) -> float:
     """Largest difference of two graphs' outputs, see `_difference`; `what` made the second of the
-    first. Raises OptkitError."""
+    first. One of them is in memory at a time. Raises OptkitError."""
+    with _cpu(before, level="basic") as old:
+        runs = [_accepted_feed(old, params, bound, n) for n, bound in enumerate(("opt", "min"))]
     worst = 0.0
-    with _cpu(before, level="basic") as old, _cpu(after, level="basic") as new:
-        for seed, bound in enumerate(("opt", "min")):
-            feed, expected = _accepted_feed(old, params, bound, seed)
+    with _cpu(after, level="basic") as new:
+        for feed, expected in runs:
             found = new.run(feed)
             for name, values in expected.items():
                 if values.shape != found[name].shape:

@@ -236,13 +236,24 @@ def collect(made: Build, runner: Steps) -> None:
 
 
 def carry(made: Build, runner: Steps) -> None:
-    """The carriers: FP16 on GPUs, FP32 on a CPU. The carrier graph is the baseline's graph too, in
-    the backend's own operators, so that a speedup is due to precision alone."""
-    fused, job = made.entries["fused"], made.job
-    half = _cast(fused, "fp16", runner)
-    made.entries["carrier"] = half if made.baseline_precision == "fp16" else fused
-    made.entries["baseline"] = _written(made, made.entries["carrier"], "the baseline", runner)
-    made.entries["cast"] = _cast(fused, "bf16", runner) if job.precision == "bf16" else half
+    """The carriers: FP16 on GPUs, FP32 on a CPU; and the casts that the job asks for."""
+    fused, entries = made.entries["fused"], made.entries
+    wanted = {made.baseline_precision, made.job.precision}
+    casts: dict[str, Made] = {
+        name: _cast(fused, name, runner) for name in ("fp16", "bf16") if name in wanted
+    }
+    entries["carrier"] = casts.get(made.baseline_precision, fused)
+    if casts:
+        entries["cast"] = casts.get(made.job.precision, entries["carrier"])
+
+
+def refer(made: Build, runner: Steps) -> None:
+    """What the candidate is compared with: the carrier graph in the backend's own operators, so
+    that a speedup is due to precision alone; and on a CPU the FP16 graph's accuracy."""
+    entries = made.entries
+    entries["baseline"] = _written(made, entries["carrier"], made.baseline_precision, runner)
+    if "cast" not in entries:
+        entries["cast"] = _cast(entries["fused"], "fp16", runner)
 
 
 def _cast(graph: Made, carrier: str, runner: Steps, what: str = "") -> Made:
@@ -263,9 +274,10 @@ def quantize(made: Build, runner: Steps) -> None:
     the backend's rules want it."""
     job, fused = made.job, made.entries["fused"]
     if not precisions.precision(job.precision).quantized:
-        made.entries["graph"] = made.entries["cast"] if job.precision != "fp32" else fused
-        if made.is_baseline:
-            made.entries["graph"] = made.entries["baseline"]
+        whole = job.precision == "fp32"
+        made.entries["graph"] = (
+            _written(made, fused, "fp32", runner) if whole else made.entries["cast"]
+        )
         return
     rules = _rules_of(runtime.backend(made.compiler), job)
     inputs: dict[str, Input] = {"fused": fused, "carrier": made.entries["carrier"]}
@@ -433,8 +445,8 @@ Stage = Callable[[Build, Steps], None]
 EXPORT: tuple[Stage, ...] = (export,)
 FUSE: tuple[Stage, ...] = (export, fuse)
 QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, carry, quantize)
-COMPILE: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], compile_)
-EVAL: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], evaluate)
+COMPILE: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], refer, compile_)
+EVAL: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], refer, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
 BUILD: tuple[Stage, ...] = (*COMPILE, evaluate, time)
 
