@@ -20,9 +20,9 @@ from optkit.recipe import Recipe
 
 MIB = 2**20
 SIDE, CHANNELS, BATCH = 256, 16, 32
-# What one batch's inputs of convolutions hold, in float32: several times the budget below.
+# What one batch's inputs of convolutions hold, in float32: more than the budget below.
 TAPPED = BATCH * SIDE * SIDE * (3 + 4 * CHANNELS) * 4
-BUDGET = 400 * MIB
+BUDGET = 480 * MIB
 
 RECIPE = f"""
 name: wide
