@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from optkit import store as stores
-from optkit.errors import OptkitError
+from optkit.errors import OptkitError, StorageError
 from optkit.execute import local
 from optkit.execute.local import Limits
 from optkit.store import Entry, Store
@@ -145,9 +145,13 @@ class Runner:
         checkpoint = self.store.root / "tmp" / f"resume-{key}"
         if kind.resumes:
             here = {**(here or {}), "checkpoint": str(checkpoint)}
-        entry = self._make(kind, label, lambda produce: self.store.make(
-            key, kind.name, produce, self._waiting(label)
-        ), inputs, params, here)  # fmt: skip
+        try:
+            entry = self._make(kind, label, lambda produce: self.store.make(
+                key, kind.name, produce, self._waiting(label)
+            ), inputs, params, here)  # fmt: skip
+        except StorageError:  # a full disk needs the room more than the next try its head start
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            raise
         if kind.resumes:
             shutil.rmtree(checkpoint, ignore_errors=True)
         return entry
