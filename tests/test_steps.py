@@ -88,7 +88,7 @@ def test_what_was_not_compared_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     def opened(*args: object, **more: object) -> None:
         pytest.fail("a session was opened")
 
-    monkeypatch.setattr("optkit.steps._cpu", opened)
+    monkeypatch.setattr("optkit.steps.comparing.cpu", opened)
     text = "g (float[N,8] x) => (float[N,8] y) { i = Identity (x) y = Relu (i) }"
     meta = run(tmp_path, text, more={"compare": False, "uncompared": "needs 75 GiB"})
     assert meta["max_error"] is None and meta["warnings"] == ["needs 75 GiB"]

@@ -1,0 +1,72 @@
+"""The table of steps: all that a worker may run, each from files and parameters to files.
+
+    step(inputs: name → path, params, out folder, progress) -> meta (JSON)
+
+A step opens foreign code and native libraries only here, in the child. Each imports its stage when
+it runs, so that the parent can read the table (names, versions, tools) in a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from optkit.execute.runner import StepKind
+from optkit.steps.files import (
+    GRAPH,
+    SCORES,
+    SIMULATION,
+    STATISTICS,
+    TIMES,
+    Inputs,
+    Params,
+    Progress,
+)
+from optkit.steps.graphs import adopt, cast, export, fuse, ort, summary
+from optkit.steps.measuring import bench, compare, compile_, evaluate, predict
+from optkit.steps.quantizing import calibrate, prepare, quantize
+from optkit.steps.samples import collect, random
+from optkit.steps.searching import deviate, sensitivity, survey
+
+__all__ = ["GRAPH", "SCORES", "SIMULATION", "STATISTICS", "STEPS", "TIMES", "Step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step's identity and the function that performs it."""
+
+    kind: StepKind
+    run: Callable[[Inputs, Params, Path, Progress], dict[str, Any]]
+
+
+_RESUMING = ("calibrate",)
+
+STEPS: Mapping[str, Step] = MappingProxyType(
+    {
+        name: Step(StepKind(name, version, tools, resumes=name in _RESUMING), run)
+        for name, version, tools, run in (
+            ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
+            ("adopt", 1, ("onnx", "onnx-ir"), adopt),
+            ("fuse", 2, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
+            ("cast", 1, ("onnx", "onnx-ir"), cast),
+            ("collect", 1, ("numpy", "safetensors"), collect),
+            ("random", 1, ("numpy", "safetensors"), random),
+            ("calibrate", 2, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
+            ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),
+            ("quantize", 3, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
+            ("ort", 1, ("onnx", "onnx-ir"), ort),
+            ("compile", 1, (), compile_),
+            ("evaluate", 1, ("onnxruntime", "numpy"), evaluate),
+            ("compare", 1, ("onnxruntime", "numpy"), compare),
+            ("bench", 1, ("onnxruntime", "numpy"), bench),
+            ("predict", 1, ("onnx", "onnx-ir"), predict),
+            ("summary", 1, ("onnx", "onnx-ir"), summary),
+            ("survey", 1, ("onnx", "onnx-ir"), survey),
+            ("sensitivity", 2, ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes"), sensitivity),
+            ("deviate", 1, ("onnxruntime", "numpy"), deviate),
+        )
+    }
+)

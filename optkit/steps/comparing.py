@@ -1,0 +1,86 @@
+"""Whether a rewritten graph still computes what it did: both run on random inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optkit.errors import InputRefused, OptkitError
+from optkit.steps.files import Params, cpu
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from optkit.runtime import Feed, Session
+
+_GUESSES = (2, 16, 64, 256)  # sizes of an axis that nobody gave a range
+_FUSION_TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the largest output
+
+
+def same_outputs(before: Path, after: Path, params: Params, what: str) -> float:
+    """Largest difference of two graphs' outputs, see `_difference`; `what` made the second of the
+    first. One of them is in memory at a time. Raises OptkitError."""
+    with cpu(before, level="basic") as old:
+        runs = [_accepted_feed(old, params, bound, n) for n, bound in enumerate(("opt", "min"))]
+    worst = 0.0
+    with cpu(after, level="basic") as new:
+        for feed, expected in runs:
+            found = new.run(feed)
+            for name, values in expected.items():
+                if values.shape != found[name].shape:
+                    raise OptkitError(f"{what} changed a shape", where=f"output {name!r}")
+                error = _difference(values, found[name])
+                worst = max(worst, error)
+                if not error <= _FUSION_TOLERANCE:
+                    raise OptkitError(
+                        f"{what} changed the result by {error:.2e} of its largest value",
+                        where=f"output {name!r}",
+                        hint="please report the model; this is a bug",
+                    )
+    return worst
+
+
+def _difference(expected: np.ndarray, found: np.ndarray) -> float:
+    """Largest difference over the largest value; where both are NaN or the same infinity they
+    agree. Of integers and bools, the share that differs: rounding turns the odd class index."""
+    import numpy as np
+
+    if expected.dtype.kind != "f":
+        return float(np.mean(expected != found)) if expected.size else 0.0
+    a, b = expected.astype(np.float64), found.astype(np.float64)
+    differs = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    scale = float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) or 1.0
+    return float(np.abs(a[differs] - b[differs]).max(initial=0.0)) / scale
+
+
+def _accepted_feed(session: Session, params: Params, bound: str, seed: int) -> tuple[Feed, Feed]:
+    """A random feed and its outputs. Not every graph takes small sizes of an axis without a range,
+    so larger ones are tried."""
+    for guess in _GUESSES:
+        feed = random_feed(params, bound, seed, guess)
+        try:
+            return feed, session.run(feed)
+        except InputRefused as error:
+            failure = error
+    raise InputRefused(
+        f"the graph does not run on random inputs: {failure.message}",
+        where=failure.where,
+        hint="give the sizes of its axes: --opt-shapes, or `axes:` in the recipe",
+    ) from failure
+
+
+def random_feed(params: Params, bound: str, seed: int, guess: int = 2) -> Feed:
+    """A feed at one end of the axis ranges; an axis that no range is known for gets size `guess`,
+    or 2 where it counts samples."""
+    from optkit.data import spool
+    from optkit.recipe import inputs_from_json
+    from optkit.runtime import batch_axis
+
+    specs = inputs_from_json(params["inputs"])
+    names = {size for spec in specs for size in spec.info.shape if isinstance(size, str)}
+    batch = batch_axis(spec.info for spec in specs)
+    sizes = {
+        name: params["axes"].get(name, {}).get(bound, 2 if name == batch else guess)
+        for name in names
+    }
+    return spool.random_feed(specs, sizes, seed)

@@ -1,0 +1,135 @@
+"""Steps from a model to its graphs: export, fusion, cast, the form of ONNX Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optkit.steps.comparing import same_outputs
+from optkit.steps.files import (
+    GRAPH,
+    SIMULATION,
+    Inputs,
+    Params,
+    Progress,
+    cpu,
+    named,
+    outside,
+    signature,
+)
+
+
+def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """A Python factory, a `.pt2` or an `.onnx` → one graph of opset ≥ 21, compared with its source.
+
+    params: kind, inputs, axes, args; where the code lies: file or module, attribute, code; what
+    the user calls the weights.
+    """
+    from optkit import sources
+    from optkit.data import reads
+    from optkit.recipe import axes_from_json, inputs_from_json
+
+    place = params.get("file") or params.get("module")
+    with (
+        named(inputs.get("weights"), params.get("weights")),
+        reads.record(params.get("code")) as record,
+    ):
+        log = sources.export(
+            params["kind"],
+            inputs,
+            factory=f"{place}:{params['attribute']}" if place else None,
+            args=params.get("args"),
+            specs=inputs_from_json(params["inputs"]),
+            axes=axes_from_json(params.get("axes", {})),
+            out=out / GRAPH,
+            session=cpu,
+            progress=progress,
+        )
+    return {
+        "log": log.to_json(),
+        "reads": outside(record.to_json(), out),
+        **signature(out / GRAPH),
+    }
+
+
+def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """A graph that was exported in the caller's process enters the chain."""
+    from optkit import graph
+
+    model = graph.load(inputs["model"] / GRAPH)
+    graph.check_finite(model)
+    graph.save(model, out / GRAPH)
+    return {"log": {}, **signature(out / GRAPH)}
+
+
+def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """The `standard` form, FP32 inside; its outputs are compared with the unfused graph's.
+
+    params: inputs, axes (name → min/opt/max): what the compared feeds are drawn from; compare:
+    False if the two graphs are not run, for the reason `uncompared`.
+    """
+    import tempfile
+
+    from optkit import fusion, graph
+
+    progress("fusing", 0.1)
+    model = graph.load(inputs["graph"] / GRAPH)
+    with tempfile.TemporaryDirectory() as folder:
+        before = inputs["graph"] / GRAPH
+        if widened := fusion.widen(model):
+            before = Path(folder) / GRAPH
+            graph.save(model, before)
+        log = fusion.fuse(model)
+        log = replace(log, entries=(*widened, *log.entries))
+        graph.save(model, out / GRAPH)
+        meta = {"log": log.to_json(), "max_error": None, **signature(out / GRAPH)}
+        if not params.get("compare", True):
+            return {**meta, "warnings": [params["uncompared"]]}
+        progress("comparing with the unfused graph", 0.6)
+        return {**meta, "max_error": same_outputs(before, out / GRAPH, params, "fusion")}
+
+
+def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """FP32 → FP16 or BF16 carriers; of BF16, which ONNX Runtime lacks, also the simulation.
+
+    params: carrier ("fp16" or "bf16").
+    """
+    from optkit import graph
+    from optkit.quantization.cast import HALVES, to_half
+    from optkit.quantization.simulation import simulate_bf16
+
+    carrier = params["carrier"]
+    model = graph.load(inputs["graph"] / GRAPH)
+    if model.opset_imports[""] < HALVES[carrier].opset:
+        model = graph.upgrade(model, HALVES[carrier].opset)
+    log = to_half(model, carrier)
+    graph.save(model, out / GRAPH)
+    graph.check(out / GRAPH)
+    described = signature(out / GRAPH)
+    if carrier == "bf16":
+        simulate_bf16(model)
+        graph.save(model, out / SIMULATION)
+    return {"log": log.to_json(), **described}
+
+
+def ort(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """A quantized graph in the operators that ONNX Runtime's CPU kernels run fastest. It is not
+    compared: a sum in another order turns codes, here and there."""
+    from optkit import graph
+    from optkit.fusion.ort import to_ort
+
+    model = graph.load(inputs["graph"] / GRAPH)
+    log = to_ort(model)
+    graph.save(model, out / GRAPH)
+    graph.check(out / GRAPH)
+    return {"log": log.to_json(), **signature(out / GRAPH)}
+
+
+def summary(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """What `optkit inspect` prints of a graph. params: axes (name → size)."""
+    from optkit import graph
+
+    folder_or_file = inputs["model"]
+    file = folder_or_file / GRAPH if folder_or_file.is_dir() else folder_or_file
+    return {"summary": graph.summary(graph.load(file), params["axes"])}

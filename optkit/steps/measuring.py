@@ -1,0 +1,145 @@
+"""Steps that say how good and how fast a graph is: compiled, scored, timed, predicted."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from optkit.errors import located
+from optkit.steps.files import (
+    GRAPH,
+    SCORES,
+    TIMES,
+    Counted,
+    Inputs,
+    Params,
+    Progress,
+    cpu,
+    simulator,
+)
+
+
+def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """graph → engine file, with fused layers and landing from the compiler itself.
+
+    params: backend, spec, planned (node → precision).
+    """
+    from optkit.runtime import BuildSpec, backend
+
+    chosen = backend(params["backend"])
+    chosen.check()
+    spec = BuildSpec.from_json(params["spec"])
+    engine = chosen.compile(inputs["graph"] / GRAPH, spec, params["planned"], out, progress)
+    return {"engine": engine.to_json()}
+
+
+def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Score a graph on the spooled evaluation samples with the task's own `score`.
+
+    params: file, batch, evidence, path and metric of the task.
+    """
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from optkit import content
+    from optkit.benchmarking import accuracy
+    from optkit.runtime import Evidence
+
+    path = Path(params["path"])
+    score = content.member(content.load_module(path), "score", path)
+    samples = Counted(inputs["samples"], params["batch"], progress)
+    with (
+        located(str(path)),
+        simulator(inputs["graph"] / params["file"], params["evidence"]) as session,
+    ):
+        found = accuracy.score(
+            session, samples, score, metric=params["metric"], evidence=Evidence(params["evidence"])
+        )
+    save_file({"per_sample": np.asarray(found.per_sample)}, out / SCORES)
+    return {"score": {**found.to_json(), "per_sample": []}}
+
+
+def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Fidelity of a graph's outputs to the FP32 fused graph's. params: file, batch, evidence."""
+    from optkit.benchmarking.fidelity import fidelity
+    from optkit.runtime import Evidence
+
+    samples = Counted(inputs["samples"], params["batch"], progress)
+    with (
+        cpu(inputs["reference"] / GRAPH) as reference,
+        simulator(inputs["graph"] / params["file"], params["evidence"]) as candidate,
+    ):
+        found = fidelity(
+            reference,
+            candidate,
+            (feed for feed, _ in samples),
+            name="fp32",
+            evidence=Evidence(params["evidence"]),
+        )
+    return {"fidelity": found.to_json()}
+
+
+def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Latency of candidate and baseline, interleaved, in this process of their own.
+
+    params: batches, seconds, warmup_seconds, threads, host (fingerprint, for the key).
+    """
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from optkit.benchmarking import latency, machine
+    from optkit.data.spool import Spool
+
+    samples = Spool(inputs["samples"])
+    graphs = {"engine": inputs["graph"] / GRAPH, "baseline": inputs["baseline"] / GRAPH}
+    with machine.watched() as conditions:
+        times = latency.measure(
+            {
+                name: partial(cpu, path, threads=params["threads"], spinning=False)
+                for name, path in graphs.items()
+            },
+            samples.feed,
+            params["batches"],
+            seconds=params["seconds"],
+            warmup_seconds=params["warmup_seconds"],
+            progress=progress,
+        )
+    rows = []
+    for batch in params["batches"]:
+        pair = {name: times[name, batch] for name in graphs}
+        speedup = latency.ratio(pair["baseline"], pair["engine"])
+        rows.append(
+            {
+                **{n: {**t.to_json(), "samples_ms": []} for n, t in pair.items()},
+                "speedup": speedup.to_json(),
+            }
+        )
+    save_file(
+        {f"{name}/{batch}": np.asarray(t.samples_ms) for (name, batch), t in times.items()},
+        out / TIMES,
+    )
+    return {"rows": rows, "conditions": conditions}
+
+
+def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Roofline bound of an engine's fused layers, or of the unfused graph while there is no engine.
+
+    params: target (fingerprint, for the key), name, axes, batch; engine (JSON), or None and then
+    planned (node → precision) and carrier.
+    """
+    from optkit import graph
+    from optkit.prediction import roofline
+    from optkit.runtime import Engine
+    from optkit.target import target
+
+    costs = graph.costs(graph.load(inputs["graph"] / GRAPH), params["axes"])
+    device = target(params["name"])
+    if params["engine"] is None:
+        found = roofline.for_graph(
+            costs, device, params["batch"], params["planned"], params["carrier"]
+        )
+    else:
+        engine = Engine.from_json(params["engine"])
+        found = roofline.predict(engine.static_layers, costs, device, params["batch"])
+    return {"latency": found.to_json()}

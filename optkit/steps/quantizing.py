@@ -1,0 +1,170 @@
+"""Steps from a graph and its data to a quantized graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optkit.steps.comparing import same_outputs
+from optkit.steps.files import (
+    GRAPH,
+    SIMULATION,
+    STATISTICS,
+    Inputs,
+    Params,
+    Progress,
+    cpu,
+    dtype_of,
+    rules_of,
+    signature,
+)
+
+
+def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """FP32 graph and samples → statistics of every value that any backend family would quantize.
+
+    params: batch, families (by backend: precision → placement rules as JSON), moments; memory;
+    checkpoint: a folder outside the step's own, in which a killed run finds how far it was.
+    """
+    import gc
+    import os
+    import tempfile
+
+    from optkit import calibration, graph
+    from optkit.data.spool import Spool
+    from optkit.execute.local import resident
+    from optkit.quantization import qdq
+    from optkit.quantization.assign import assign
+    from optkit.statistics import merged_taps, save
+
+    model = graph.load(inputs["graph"] / GRAPH)
+    taps = []
+    for family in params["families"]:
+        rules = rules_of(family)
+        for precision in rules:
+            assignment = assign(model, precision, rules, "fp32")
+            taps += qdq.taps(model, assignment, rules, moments=params["moments"])
+    taps = merged_taps(taps)
+    names = [tap.name for tap in taps]
+    fills = calibration.fills(model, names)
+    kept = Path(params["checkpoint"]) if params.get("checkpoint") else None
+    with tempfile.TemporaryDirectory() as folder:
+        tapped = Path(folder) / GRAPH
+        # beside the graph: the runtime maps them, and no copy of them is made on the way
+        graph.save(graph.expose(model, names), tapped, inline_limit=0)
+        del model
+        gc.collect()  # now, not after the peak: nodes and values refer to each other
+        samples = Spool(inputs["samples"])
+        with cpu(tapped, spinning=False, pooled=False) as session:
+            free = params["memory"] - resident(os.getpid())
+            statistics = calibration.observe(
+                session,
+                calibration.SpooledFeeds(samples, params["batch"]),
+                taps,
+                # half: the runtime holds inner values, too, and the samples are mapped
+                memory_bytes=max(free // 2, 0),
+                progress=progress,
+                fills=fills,
+                total=len(samples),
+                checkpoint=kept,
+            )
+    save(statistics, out / STATISTICS)
+    return {"values": len(names), "samples": statistics.samples, "warnings": statistics.warnings()}
+
+
+def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """FP32 graph and its statistics → the same function in a form that quantizes better, and the
+    statistics of that form.
+
+    params: precision, carrier, rules (precision → placement rules as JSON), settings; inputs, axes,
+    compare and uncompared: as of `fuse`.
+    """
+    from optkit import graph
+    from optkit.quantization import prepare as prepares
+    from optkit.quantization.assign import assign
+    from optkit.recipe import Quantization
+    from optkit.statistics import load, save
+
+    progress("smoothing and equalizing", 0.1)
+    model = graph.load(inputs["graph"] / GRAPH)
+    statistics = load(inputs["statistics"] / STATISTICS)
+    rules, settings = rules_of(params["rules"]), Quantization.model_validate(params["settings"])
+    unbounded = {n: v.unbounded for n, v in statistics.values.items() if v.unbounded}
+    assignment = assign(
+        model, params["precision"], rules, "fp32", overrides=settings.nodes, unbounded=unbounded
+    )
+    alpha: Any = {"auto": "search"}.get(str(settings.smooth), settings.smooth)
+    wishes = prepares.PrepareSettings(
+        alpha=alpha,
+        salient=settings.weights == "awq",
+        block_size=settings.block_size,
+        equalize=settings.equalize,
+        carrier=dtype_of(params["carrier"]),
+        leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
+    )
+    log, statistics = prepares.prepare(model, statistics, assignment, rules, wishes)
+    graph.save(model, out / GRAPH)
+    save(statistics, out / STATISTICS)
+    meta = {"log": log.to_json(), "max_error": None, **signature(out / GRAPH)}
+    if not params.get("compare", True):
+        return {**meta, "warnings": [params["uncompared"]]}
+    progress("comparing with the graph as it was", 0.8)
+    error = same_outputs(inputs["graph"] / GRAPH, out / GRAPH, params, "preparation")
+    return {**meta, "max_error": error}
+
+
+def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Assignment and its numbers, then Q/DQ on the carrier graph; where carriers are not FP32, also
+    the FP32 simulation of it.
+
+    params: precision, carrier, method, percentile, rules (precision → placement rules as JSON),
+    settings (quantization).
+    """
+    from optkit import graph
+    from optkit.quantization import qdq, streamed
+    from optkit.quantization.assign import assign
+    from optkit.quantization.decide import decide
+    from optkit.recipe import Quantization
+    from optkit.statistics import load
+
+    rules, settings = rules_of(params["rules"]), Quantization.model_validate(params["settings"])
+    statistics = load(inputs["statistics"] / STATISTICS) if "statistics" in inputs else None
+    values = statistics.values if statistics is not None else {}
+    unbounded = {name: value.unbounded for name, value in values.items() if value.unbounded}
+    dtype = dtype_of(params["carrier"])
+    fused = graph.load(inputs["fused"] / GRAPH)
+    assignment = assign(
+        fused, params["precision"], rules, params["carrier"],
+        overrides=settings.nodes, unbounded=unbounded,
+    )  # fmt: skip
+    learned = any(value.moments is not None for value in values.values())
+    if streamed.is_for(fused, assignment, rules, settings, learned=learned):
+        place = inputs["carrier"] / GRAPH
+        told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
+        meta = {"log": told.to_json(), "assignment": assignment.to_json()}
+        return {**meta, "warnings": list(told.warnings), **signature(out / GRAPH)}
+    progress("finding scales and codes", 0.1)
+    decisions = decide(
+        fused, assignment, statistics, rules, settings,
+        method=params["method"], percentile=params["percentile"], carrier=dtype,
+    )  # fmt: skip
+    progress("writing Q/DQ", 0.8)
+    carrier = graph.load(inputs["carrier"] / GRAPH)
+    if any(own.weight.dtype == "float4e2m1" for own in rules.values()):
+        carrier = graph.upgrade(carrier, 23)  # the first that knows E2M1
+    tables = settings.embeddings and any(own.embeddings for own in rules.values())
+    log = qdq.apply(
+        carrier, decisions, assignment, rules, statistics, scale_dtype=dtype, embeddings=tables
+    )
+    graph.save(carrier, out / GRAPH)
+    graph.check(out / GRAPH)
+    if params["carrier"] != "fp32":
+        qdq.apply(
+            fused, decisions, assignment, rules, statistics, scale_dtype=dtype, simulated=True
+        )
+        graph.save(fused, out / SIMULATION)
+    return {
+        "log": log.to_json(),
+        "assignment": assignment.to_json(),
+        **signature(out / GRAPH),
+    }
