@@ -86,11 +86,11 @@ class WeightNumbers:
         values = scales.dequantize(codes, scale, self.axis, fmt=self.format)
         return values.T if turned else values
 
-    def by_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Codes [N, K] and block scales [N, blocks]: one output channel after the other."""
-        turned = self.axis == 1
-        codes, scale = self.codes, self.scale.scale
-        return (codes, scale) if turned else (codes.T, scale.T)
+    def by_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Codes [N, K], block scales and zero points [N, blocks]: one output channel after the
+        other."""
+        parts = self.codes, self.scale.scale, self.scale.zero_point
+        return parts if self.axis == 1 else (parts[0].T, parts[1].T, parts[2].T)
 
     @property
     def span(self) -> tuple[float, float]:

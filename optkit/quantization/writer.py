@@ -216,15 +216,15 @@ class Writer:
         self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules, dtype: ir.DataType
     ) -> None:
         """MatMulBnb4 or MatMulNBits (com.microsoft): the weight by rows, two codes to a byte."""
-        codes, scale = numbers.by_rows()
-        block, (n, k) = numbers.block_size or codes.shape[1], codes.shape
-        if numbers.format.dtype == "nf4":
+        codes, scale, zero_point = numbers.by_rows()
+        fmt, (n, k) = numbers.format, codes.shape
+        block = numbers.block_size or k
+        if fmt.dtype == "nf4":
             op, packed, scale = "MatMulBnb4", nbits.pack_bnb4(codes), scale.reshape(-1)
             attributes = {"K": k, "N": n, "block_size": block, "quant_type": 1}
         else:
-            bits, accuracy = numbers.format.bits, rules.nbits_accuracy or 0
-            op, packed = "MatMulNBits", nbits.pack(codes, bits, block)
-            attributes = nbits.attributes(n, k, bits, block, accuracy)
+            op, packed = "MatMulNBits", nbits.pack(codes, fmt, block)
+            attributes = nbits.attributes(n, k, fmt.bits, block, rules.nbits_accuracy or 0)
         key = (numbers.name, numbers.axis, op, numbers.scale.scale.tobytes())
         if key not in self._stored:
             self._stored[key] = self._constant(f"{numbers.name}_quantized", packed)
@@ -232,9 +232,13 @@ class Writer:
         if bias is not None:
             self._replace(node, 2, None)
         self._replace(node, 1, self._stored[key])
-        node.resize_inputs(3)
-        s = self._constant(f"{numbers.name}_scale", np.ascontiguousarray(scale), dtype)
-        node.replace_input_with(2, s)
+        stored = [self._constant(f"{numbers.name}_scale", np.ascontiguousarray(scale), dtype)]
+        if not fmt.symmetric and fmt.is_integer:
+            packed = nbits.pack_zero_points(zero_point, fmt)
+            stored.append(self._constant(f"{numbers.name}_zero_point", packed))
+        node.resize_inputs(2 + len(stored))
+        for index, value in enumerate(stored, 2):
+            node.replace_input_with(index, value)
         node.op_type, node.domain = op, "com.microsoft"
         self._opset.setdefault("com.microsoft", 1)
         node.attributes.clear()

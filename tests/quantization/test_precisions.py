@@ -10,7 +10,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx.reference import ReferenceEvaluator
 
@@ -20,7 +22,7 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.backends.tensorrt import _CAPABILITIES, TensorRTRTX
 from optkit.errors import Impossible
 from optkit.pipeline import check_pair
-from optkit.precision import PRECISIONS, precision
+from optkit.precision import PRECISIONS, NumberFormat, precision
 from optkit.quantization import nbits
 from optkit.quantization.assign import assign
 from optkit.quantization.blocks import fitting_block
@@ -386,12 +388,35 @@ def test_a_block_size_is_asked_of_those_that_have_none_of_their_own(
     assert fitting_block(next(iter(model.graph)), own, 64) == size
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_packing_is_undone(bits: int) -> None:
-    codes = np.random.default_rng(0).integers(-(1 << bits - 1), 1 << bits - 1, (5, 37))
-    packed = nbits.pack(codes, bits, 16)
-    assert packed.shape == (5, 3, 16 * bits // 8)
-    np.testing.assert_array_equal(nbits.unpack(packed, bits, 37), codes)
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "uint8"])
+def test_the_kernel_multiplies_by_what_was_packed(dtype: Any) -> None:
+    """MatMulNBits itself against the same codes dequantized by hand; K ends inside a block."""
+    rng, n, k, block = np.random.default_rng(0), 5, 37, 16
+    fmt = NumberFormat(dtype, "block", symmetric=not dtype.startswith("u"), block_size=block)
+    blocks = -(-k // block)
+    codes = rng.integers(fmt.qmin, fmt.qmax + 1, (n, k))
+    zero = np.zeros((n, blocks), int) if fmt.symmetric else rng.integers(0, fmt.qmax, (n, blocks))
+    scale = rng.uniform(0.5, 2, (n, blocks)).astype(np.float32)
+    inputs = {"B": nbits.pack(codes, fmt, block), "s": scale}
+    if not fmt.symmetric:
+        inputs["z"] = nbits.pack_zero_points(zero, fmt)
+    attributes = nbits.attributes(n, k, fmt.bits, block, 0)
+    node = onnx.helper.make_node(
+        "MatMulNBits", ["x", *inputs], ["y"], domain="com.microsoft", **attributes
+    )
+    graph = onnx.helper.make_graph(
+        [node], "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3, k])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, n])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in inputs.items()],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    x = rng.standard_normal((3, k)).astype(np.float32)
+    found = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    along = np.arange(k) // block
+    expected = x @ ((codes - zero[:, along]) * scale[:, along]).T
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
 
 
 # ── simulation ─────────────────────────────────────────────────────────────────────────────────
