@@ -1,7 +1,8 @@
 """The child's entry: `python -m optkit.worker task.json` runs one step and writes a result file.
 
 stdout and stderr are the parent's log pipe; progress goes through its own pipe as JSON lines
-`["what", fraction]`. The result is written last and atomically; a missing one means a crash.
+`["what", fraction]`, and `null` behind the result. That is written atomically; a missing one means
+a crash. A line on stdin is the path of the next task, its end that of the process.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import json
 import os
 import re
@@ -16,11 +18,12 @@ import resource
 import signal
 import sys
 import traceback
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from optkit.errors import OptkitError, WorkerFailed
-from optkit.execute.local import RESULT_SCHEMA
+from optkit.execute.local import DONE, RESULT_SCHEMA
 from optkit.execute.proxy import HEADER, SERVE, write_message
 
 _PR_SET_PDEATHSIG = 1
@@ -30,13 +33,23 @@ def main(argv: list[str]) -> int:
     """Run the task whose JSON file is named in argv[1]. Returns the exit status."""
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    task = json.loads(Path(argv[1]).read_bytes())
-    answer = _answer(task)
-    try:
-        _write(Path(task["result"]), answer)
-    except OSError:
-        return os.EX_IOERR  # no room to say more
+    for path in chain(argv[1:], iter(sys.stdin.readline, "")):
+        task = json.loads(Path(path.strip()).read_bytes())
+        answer = _answer(task)
+        try:
+            _write(Path(task["result"]), answer)
+        except OSError:
+            return os.EX_IOERR  # no room to say more
+        _tell(task, DONE)
+        _give_back()
     return 0
+
+
+def _give_back() -> None:
+    """What a step left in the heap would count as the next one's memory."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # glibc's alone
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _answer(task: dict[str, Any]) -> dict[str, Any]:
@@ -102,14 +115,17 @@ def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[
 
 
 def _progress(task: dict[str, Any]) -> Any:
-    fd = int(task.get("progress", -1))
-
     def report(what: str, fraction: float) -> None:
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                os.write(fd, json.dumps([what, fraction]).encode() + b"\n")
+        _tell(task, json.dumps([what, fraction]).encode())
 
     return report
+
+
+def _tell(task: dict[str, Any], line: bytes) -> None:
+    fd = int(task.get("progress", -1))
+    if fd >= 0:
+        with contextlib.suppress(OSError):
+            os.write(fd, line + b"\n")
 
 
 def _io_cause(error: Exception) -> OSError | None:

@@ -29,6 +29,7 @@ from optkit import errors
 from optkit.errors import StorageError, WorkerFailed
 
 RESULT_SCHEMA = "optkit.worker/v1"
+DONE = b"null"  # the line on the progress pipe that follows the result
 _TICK_SECONDS = 0.05
 _LOG_TAIL = 64 * 1024
 # What a child may inherit: enough to find libraries, locale and devices; no tokens.
@@ -56,6 +57,7 @@ class _Watch:
 
     log: bytearray
     written: int = 0
+    done: bool = False
     verdict: str | None = None
     peak_bytes: int = 0
 
@@ -75,53 +77,106 @@ def run(
     has no room for the result, or whatever OptkitError the step itself raised. No process of the
     task outlives the call.
     """
-    if scratch_root is not None:
-        scratch_root.mkdir(parents=True, exist_ok=True)
-    # the name starts with our process id, so that a later `cache gc` knows when it is abandoned
-    scratch = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch_root))
+    child = Child(command, scratch_root)
     try:
-        return _run(task, limits, progress, command, scratch)
+        return child.perform(task, limits, progress)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        child.end()
 
 
-def _run(
-    task: dict[str, Any],
-    limits: Limits,
-    progress: Progress,
-    command: Sequence[str],
-    scratch: Path,
-) -> dict[str, Any]:
-    result = scratch / "result.json"
-    read_log, write_log = os.pipe()
-    read_progress, write_progress = os.pipe()
-    child = None
-    watch = _Watch(bytearray())
-    try:
-        child = spawn(
-            {**task, "result": str(result), "progress": write_progress},
-            command,
-            scratch,
-            log=write_log,
-            fds=(write_progress,),
-        )
-        os.close(write_log)
-        os.close(write_progress)
-        write_log = write_progress = -1
-        _supervise(child, limits, progress, (read_log, read_progress), watch)
-    finally:
-        if child is not None:
-            end(child, scratch.name)
-        for fd in (read_log, read_progress, write_log, write_progress):
+class Child:
+    """A worker, started by its first task. One that `stays` takes another when that went well."""
+
+    def __init__(
+        self,
+        command: Sequence[str] = WORKER,
+        scratch_root: Path | None = None,
+        *,
+        stays: bool = False,
+    ) -> None:
+        self._command = command
+        self._stdin = subprocess.PIPE if stays else subprocess.DEVNULL
+        if scratch_root is not None:
+            scratch_root.mkdir(parents=True, exist_ok=True)
+        # the name starts with our process id, so that a later `cache gc` knows when it is abandoned
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch_root))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipes = (-1, -1)  # its log, its progress: our ends
+        self._progress = -1  # the child's end, by its number there
+
+    def perform(self, task: dict[str, Any], limits: Limits, progress: Progress) -> dict[str, Any]:
+        """The meta of the step. Raises as `run` does; after that the child is of no more use."""
+        result = self._scratch / "result.json"
+        result.unlink(missing_ok=True)
+        if self._process is None:
+            self._start({**task, "result": str(result)})
+        else:
+            self._send({**task, "result": str(result)})
+        assert self._process is not None
+        watch = _Watch(bytearray())
+        _supervise(self._process, limits, progress, self._pipes, watch)
+        if watch.verdict:
+            self._kill()
+        return _verdict(task["step"], self._process, limits, watch, result)
+
+    @property
+    def resident(self) -> int:
+        """Bytes that it holds; 0 if it has ended."""
+        alive = self._process is not None and self._process.poll() is None
+        return resident(self._process.pid) if alive and self._process is not None else 0
+
+    def end(self) -> None:
+        """Kill whatever came of it and remove its folder."""
+        self._kill()
+        for fd in self._pipes:
             if fd >= 0:
                 os.close(fd)
-    return _verdict(task["step"], child, limits, watch, result)
+        self._pipes = (-1, -1)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _start(self, task: dict[str, Any]) -> None:
+        read_log, write_log = os.pipe()
+        read_progress, write_progress = os.pipe()
+        self._pipes, self._progress = (read_log, read_progress), write_progress
+        try:
+            self._process = spawn(
+                {**task, "progress": write_progress},
+                self._command,
+                self._scratch,
+                log=write_log,
+                fds=(write_progress,),
+                stdin=self._stdin,
+            )
+        finally:
+            os.close(write_log)
+            os.close(write_progress)
+
+    def _send(self, task: dict[str, Any]) -> None:
+        spec = self._scratch / "task.json"
+        spec.write_text(json.dumps({**task, "progress": self._progress}))
+        assert self._process is not None and self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen at once
+            self._process.stdin.write(f"{spec}\n".encode())
+            self._process.stdin.flush()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            end(self._process, self._scratch.name)
+            if self._process.stdin is not None:
+                self._process.stdin.close()
 
 
 def spawn(
-    task: dict[str, Any], command: Sequence[str], scratch: Path, *, log: int, fds: tuple[int, ...]
+    task: dict[str, Any],
+    command: Sequence[str],
+    scratch: Path,
+    *,
+    log: int,
+    fds: tuple[int, ...],
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a worker on `task` in an empty folder of its own, with a minimal environment."""
+    """Start a worker on `task` in an empty folder of its own, with a minimal environment. On its
+    `stdin` it would be told of further tasks."""
     spec, work = scratch / "task.json", scratch / "work"
     work.mkdir()
     spec.write_text(json.dumps(task))
@@ -138,7 +193,7 @@ def spawn(
     }
     return subprocess.Popen(
         [*command, str(spec)],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=log,
         stderr=log,
         cwd=work,
@@ -178,8 +233,8 @@ def _supervise(
                     watch.written += len(data)
                     watch.log = (watch.log + data)[-_LOG_TAIL:]
                 else:
-                    pending = _report(pending + data, progress)
-            if ended:
+                    pending = _report(pending + data, progress, watch)
+            if ended or (watch.done and child.stdin is not None):
                 return
             memory = resident(child.pid)
             watch.peak_bytes = max(watch.peak_bytes, memory)
@@ -193,9 +248,10 @@ def _supervise(
                 return
 
 
-def _report(lines: bytearray, progress: Progress) -> bytearray:
+def _report(lines: bytearray, progress: Progress, watch: _Watch) -> bytearray:
     *whole, rest = lines.split(b"\n")
     for line in whole:
+        watch.done |= line == DONE
         with contextlib.suppress(ValueError, TypeError):
             what, fraction = json.loads(line)
             progress(str(what), min(1.0, max(0.0, float(fraction))))
@@ -262,7 +318,7 @@ def _verdict(
     if answer.get("status") == "error" and isinstance(answer.get("error"), dict):
         raise errors.from_json(answer["error"])
     if (
-        child.returncode == 0
+        child.returncode in (None, 0)  # None: it waits for another task
         and answer.get("status") == "ok"
         and isinstance(answer.get("meta"), dict)
     ):

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from optkit import store as stores
 from optkit.errors import OptkitError, StorageError
-from optkit.execute import local
 from optkit.execute.local import Limits
+from optkit.execute.staying import Workers
 from optkit.store import Entry, Store
 
 _TOLD = 5  # warnings of one step
@@ -37,12 +37,14 @@ class Input(Protocol):
 @dataclass(frozen=True)
 class StepKind:
     """Name, version (raise it when the step's meaning changes), and the distributions whose
-    versions belong to its identity. `resumes`: it goes on where a killed try of it ended."""
+    versions belong to its identity. `resumes`: it goes on where a killed try of it ended. `stays`:
+    it runs no foreign code and leaves nothing behind, so that the next may use its worker."""
 
     name: str
     version: int
     tools: tuple[str, ...] = ()
     resumes: bool = False
+    stays: bool = False
 
 
 class Made(Protocol):
@@ -124,7 +126,7 @@ class Runner:
     store: Store
     limits: Limits
     listener: Listener
-    carry: Callable[..., dict[str, Any]] = local.run
+    carry: Callable[..., dict[str, Any]] = field(default_factory=Workers)
     records: list[Record] = field(default_factory=list)
 
     @property
@@ -203,6 +205,7 @@ class Runner:
                 "inputs": {name: str(value.path) for name, value in inputs.items()},
                 "params": {**params, **(here or {})},
                 "out": str(folder),
+                "stays": kind.stays,
             }
             try:
                 return self.carry(

@@ -25,7 +25,8 @@ def apply(model: ir.Model, rules: tuple[Rule[Any], ...]) -> FusionLog:
         graph.infer_shapes(model)
         changed = False
         for rule in rules:
-            for node in [n for n in model.graph if not rule.ops or n.op_type in rule.ops]:
+            nodes = [n for n in model.graph if not rule.ops or n.op_type in rule.ops]
+            for node in reversed(nodes) if rule.backwards else nodes:
                 entry = _try(rule, node)
                 if entry is None:
                     continue

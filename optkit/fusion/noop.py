@@ -179,4 +179,4 @@ settle_castlike: Rule[ir.Node] = Rule(
     "settle_castlike", frozenset({"CastLike"}), check_castlike, settle
 )
 remove_noop: Rule[Repeat] = Rule("remove_noop", frozenset(_REPEATS), check_noop, skip)
-remove_dead: Rule[ir.Node] = Rule("remove_dead", frozenset(), check_dead, drop)
+remove_dead: Rule[ir.Node] = Rule("remove_dead", frozenset(), check_dead, drop, backwards=True)

@@ -30,12 +30,14 @@ class Declined:
 
 @dataclass(frozen=True)
 class Rule(Generic[M]):
-    """`ops`: op types it looks at (empty: all). `rewrite` returns one line on what it did."""
+    """`ops`: op types it looks at (empty: all). `rewrite` returns one line on what it did.
+    `backwards`: it is offered the nodes from the outputs to the inputs."""
 
     name: str
     ops: frozenset[str]
     check: Callable[[ir.Node], M | Declined | None]
     rewrite: Callable[[M], str]
+    backwards: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -23,6 +23,7 @@ import onnx.shape_inference
 import onnx.version_converter
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx_ir import serde
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from optkit.errors import InputRefused, UnsafeFile
@@ -120,23 +121,15 @@ def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
 
     Raises InputRefused, naming the node, where an operator's inputs do not fit it (`strict`).
     """
-
     _forget_guesses(model)
-
-    def infer(proto: onnx.ModelProto) -> onnx.ModelProto:
-        return onnx.shape_inference.infer_shapes(
-            proto, check_type=strict, strict_mode=strict, data_prop=True
+    light, _ = _with_light_weights(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(
+            light, check_type=strict, strict_mode=strict, data_prop=True
         )
-
-    inferred = _with_light_weights(model, infer, "shapes do not fit")
-    for mine, theirs in zip(model.graphs(), inferred.graphs(), strict=True):
-        known = ir.convenience.create_value_mapping(theirs)
-        for name, value in ir.convenience.create_value_mapping(mine).items():
-            found = known.get(name)
-            if found is None or value.is_initializer():
-                continue
-            value.type = found.type if found.type is not None else value.type
-            value.shape = found.shape if found.shape is not None else value.shape
+    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
+        raise InputRefused(f"shapes do not fit: {_last_line(error)}") from error
+    _take_shapes(model.graph, inferred.graph)
     return model
 
 
@@ -200,17 +193,19 @@ def takes_half(
 
 
 def _convert(model: ir.Model, target: int) -> ir.Model:
-    def convert(proto: onnx.ModelProto) -> onnx.ModelProto:
-        return onnx.version_converter.convert_version(proto, target)
-
     source = model.opset_imports.get("", 0)
-    what = f"opset {source} cannot be converted to {target}"
+    light, heavy = _with_light_weights(model)
     try:
-        converted = _with_light_weights(model, convert, what)
-    except InputRefused as error:
+        converted = ir.from_proto(onnx.version_converter.convert_version(light, target))
+    except (RuntimeError, ValueError) as error:
         raise InputRefused(
-            error.message, hint=f"export the model again at opset {target} or later"
+            f"opset {source} cannot be converted to {target}: {_last_line(error)}",
+            hint=f"export the model again at opset {target} or later",
         ) from error
+    for value in [value for value in converted.graph.inputs if value.name in heavy]:
+        converted.graph.inputs.remove(value)
+        value.const_value = heavy[str(value.name)].const_value
+        converted.graph.register_initializer(value)
     known = ir.convenience.create_value_mapping(model.graph)
     for name, value in ir.convenience.create_value_mapping(converted.graph).items():
         if name in known:  # the converter forgets the axis names that exporters knew
@@ -218,34 +213,56 @@ def _convert(model: ir.Model, target: int) -> ir.Model:
     return converted
 
 
-def _with_light_weights(
-    model: ir.Model, apply: Callable[[onnx.ModelProto], onnx.ModelProto], what: str
-) -> ir.Model:
-    """`apply` to a copy in which large initializers are mere inputs, then put them back."""
-    light = model.clone()
-    heavy: dict[str, ir.Value] = {}
-    for name, value in list(light.graph.initializers.items()):
-        if _nbytes(value) > _SMALL_BYTES or isinstance(value.const_value, Computed):
-            heavy[name] = model.graph.initializers[name]
-            del light.graph.initializers[name]
-            _declare(value, heavy[name])
-            if not value.is_graph_input():
-                light.graph.inputs.append(value)
-    for graph in light.graphs():
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):  # the library would seek the file
+def _with_light_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+    """The model in which large initializers are mere inputs, and these by name."""
+    for graph in model.graphs():  # subgraphs keep theirs, and the library would seek the file
+        for value in graph.initializers.values() if graph is not model.graph else ():
+            if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=value.name)
-    try:
-        result = ir.from_proto(apply(ir.to_proto(light)))
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
-        raise InputRefused(f"{what}: {_last_line(error)}") from error
-    for value in list(result.graph.inputs):
-        if value.name in heavy:
-            if not heavy[value.name].is_graph_input():
-                result.graph.inputs.remove(value)
-            value.const_value = heavy[value.name].const_value
-            result.graph.register_initializer(value)
-    return result
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    for domain, version in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    proto.functions.extend(
+        serde.serialize_function(function) for function in model.functions.values()
+    )
+    main, heavy = proto.graph, {}
+    main.name = model.graph.name or "graph"
+    main.input.extend(serde.serialize_value(value) for value in model.graph.inputs)
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if tensor.nbytes > _SMALL_BYTES or isinstance(tensor, Computed):
+            heavy[name] = value
+            if not value.is_graph_input():
+                shape = ir.Shape(tensor.shape.numpy())
+                whole = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape)
+                main.input.append(serde.serialize_value(whole))
+            continue
+        held = ir.Tensor(tensor.numpy(), tensor.dtype, name=name)
+        main.initializer.append(serde.serialize_tensor(held))
+    for node in model.graph:
+        main.node.append(serde.serialize_node(node))
+        known = (v for v in node.outputs if v.type is not None and not v.is_graph_output())
+        main.value_info.extend(serde.serialize_value(value) for value in known)
+    main.output.extend(serde.serialize_value(value) for value in model.graph.outputs)
+    return proto, heavy
+
+
+def _take_shapes(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
+    """Dtype and shape of the same graph's values, and of its subgraphs'."""
+    infos = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
+    for node, theirs in zip(graph, inferred.node, strict=True):
+        for value in node.outputs:
+            found = infos.get(value.name or "")
+            if found is not None:
+                value.type = serde.deserialize_type_proto_for_type(found) or value.type
+                shape = serde.deserialize_type_proto_for_shape(found)
+                value.shape = shape if shape is not None else value.shape  # [] is false
+        inner = {attribute.name: attribute for attribute in theirs.attribute}
+        for name, attribute in node.attributes.items():
+            if attribute.type == ir.AttributeType.GRAPH:
+                _take_shapes(attribute.as_graph(), inner[name].g)
 
 
 def _forget_guesses(model: ir.Model) -> None:
@@ -259,14 +276,6 @@ def _forget_guesses(model: ir.Model) -> None:
 
 def _is_guess(dim: int | ir.SymbolicDim) -> bool:
     return isinstance(dim, ir.SymbolicDim) and (dim.value or "").startswith("unk__")
-
-
-def _declare(value: ir.Value, source: ir.Value) -> None:
-    tensor = source.const_value
-    assert tensor is not None
-    value.type = ir.TensorType(tensor.dtype)
-    value.shape = ir.Shape(tensor.shape.numpy())
-    value.const_value = None
 
 
 def _nbytes(value: ir.Value) -> int:

@@ -1,0 +1,91 @@
+"""Which steps share a worker, and when it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import psutil
+import pytest
+
+from optkit.errors import OptkitError
+from optkit.execute.local import Limits
+from optkit.execute.staying import Workers
+
+ROOMY = Limits(8 * 2**30)
+MODEL = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y) {y = Relu(x)}'
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    made = Workers()
+    yield made
+    made.close()
+    assert children() == []
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> dict[str, Any]:
+    file = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL), file)
+    return {"step": "summary", "inputs": {"model": str(file)}, "params": {"axes": {}},
+            "out": str(tmp_path), "stays": True}  # fmt: skip
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process(os.getpid()).children()
+
+
+def test_the_next_task_runs_where_the_last_one_ended(
+    workers: Workers, task: dict[str, Any], tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    first = workers(task, ROOMY, scratch_root=scratch)
+    (child,) = children()
+    assert workers(task, ROOMY, scratch_root=scratch) == first
+    assert [c.pid for c in children()] == [child.pid] and len(list(scratch.iterdir())) == 1
+    workers.close()
+    assert children() == [] and list(scratch.iterdir()) == []
+
+
+def test_a_task_that_does_not_stay_is_alone(workers: Workers, task: dict[str, Any]) -> None:
+    alone = {**task, "stays": False}
+    workers(task, ROOMY)
+    workers(alone, ROOMY)
+    assert children() == []
+
+
+def test_a_failure_ends_it(workers: Workers, task: dict[str, Any]) -> None:
+    workers(task, ROOMY)
+    (child,) = children()
+    with pytest.raises(OptkitError, match="no such file"):
+        workers({**task, "inputs": {"model": "/no/such/file"}}, ROOMY)
+    assert children() == []
+    workers(task, ROOMY)
+    assert children()[0].pid != child.pid
+
+
+def test_one_that_holds_much_ends(workers: Workers, task: dict[str, Any]) -> None:
+    workers(task, ROOMY)
+    assert len(children()) == 1
+    workers(task, Limits(300 * 2**20))  # its imports alone are more than an eighth of that
+    assert children() == []
+
+
+def test_one_that_died_meanwhile_is_replaced(workers: Workers, task: dict[str, Any]) -> None:
+    expected = workers(task, ROOMY)
+    (child,) = children()
+    child.kill()
+    psutil.wait_procs([child], timeout=5)
+    assert workers(task, ROOMY) == expected
+
+
+def test_it_ends_with_its_owner(task: dict[str, Any]) -> None:
+    owner = Workers()
+    owner(task, ROOMY)
+    assert len(children()) == 1
+    del owner
+    assert children() == []
