@@ -36,7 +36,7 @@ def round_in_turn(
     All [rows, N] but ratios [rows, rows]. Given `difference` w, they are left as D = w - w', and
     `target` as t - w'. Returns the numbers chosen, in units.
     """
-    units, shifted = np.empty_like(target), bool(z.any())
+    units, nearest = np.empty_like(target), _rounding(fmt, z)
     for few in range(0, len(target), _FEW):
         ahead = slice(few, few + _FEW)
         target[ahead] += ratios[ahead, :few] @ difference[:few]
@@ -44,11 +44,27 @@ def round_in_turn(
             row = target[i]
             # not BLAS: its threads, woken for every row, stall where others use the cores
             row += np.einsum("j,jn->n", ratios[i, few:i], difference[few:i])
-            units[i] = formats.nearest(row / s[i], fmt, z[i] if shifted else 0.0)
+            np.divide(row, s[i], out=units[i])
+            nearest(i, units[i])
             value = units[i] * s[i]
             row -= value
             difference[i] -= value
     return units
+
+
+def _rounding(fmt: NumberFormat, z: np.ndarray) -> Callable[[int, np.ndarray], None]:
+    """Rounds row i in place: `formats.nearest`, its bounds found once for all rows of integers."""
+    shifted = bool(z.any())
+    if not fmt.is_integer or (z != np.rint(z)).any():
+        return lambda i, x: np.copyto(x, formats.nearest(x, fmt, z[i] if shifted else 0.0))
+    low, high = np.float32(fmt.qmin) - z, np.float32(fmt.qmax) - z
+
+    def integers(i: int, x: np.ndarray) -> None:
+        np.rint(x, out=x)
+        np.maximum(x, low[i], out=x)
+        np.minimum(x, high[i], out=x)
+
+    return integers
 
 
 def sweep(

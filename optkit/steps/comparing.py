@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,30 +15,40 @@ if TYPE_CHECKING:
     from optkit.runtime import Feed, Session
 
 _GUESSES = (2, 16, 64, 256)  # sizes of an axis that nobody gave a range
-_FUSION_TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the largest output
+TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the largest output
 
 
 def same_outputs(before: Path, after: Path, params: Params, what: str) -> float:
-    """Largest difference of two graphs' outputs, see `_difference`; `what` made the second of the
-    first. One of them is in memory at a time. Raises OptkitError."""
+    """`difference` of two graphs. Raises OptkitError where it is more than float rounding."""
+    name, error = difference(before, after, params)
+    if not error <= TOLERANCE:
+        raise OptkitError(
+            f"{what} changed the result by {error:.2e} of its largest value",
+            where=f"output {name!r}",
+            hint="please report the model; this is a bug",
+        )
+    return error
+
+
+def difference(before: Path, after: Path, params: Params) -> tuple[str, float]:
+    """The output in which two graphs differ most, and by how much, see `_difference`. One of the
+    graphs is in memory at a time. Raises OptkitError for outputs of other shapes."""
     with cpu(before, level="basic") as old:
         runs = [_accepted_feed(old, params, bound, n) for n, bound in enumerate(("opt", "min"))]
-    worst = 0.0
+    found: list[tuple[str, float]] = []
     with cpu(after, level="basic") as new:
         for feed, expected in runs:
-            found = new.run(feed)
+            given = new.run(feed)
             for name, values in expected.items():
-                if values.shape != found[name].shape:
-                    raise OptkitError(f"{what} changed a shape", where=f"output {name!r}")
-                error = _difference(values, found[name])
-                worst = max(worst, error)
-                if not error <= _FUSION_TOLERANCE:
+                if values.shape != given[name].shape:
                     raise OptkitError(
-                        f"{what} changed the result by {error:.2e} of its largest value",
+                        f"its shape was {values.shape} and became {given[name].shape}",
                         where=f"output {name!r}",
                         hint="please report the model; this is a bug",
                     )
-    return worst
+                found.append((name, _difference(values, given[name])))
+    # NaN, which compares with nothing, is the worst
+    return max(found, key=lambda one: inf if isnan(one[1]) else one[1], default=("", 0.0))
 
 
 def _difference(expected: np.ndarray, found: np.ndarray) -> float:

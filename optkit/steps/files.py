@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from optkit.errors import OptkitError
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from optkit.data.spool import Spool
     from optkit.runtime import Session
 
@@ -37,10 +39,10 @@ def simulator(model: Path, evidence: str) -> Session:
     return cpu(model, level=level)
 
 
-def signature(path: Path) -> dict[str, Any]:
+def signature(model: ir.Model) -> dict[str, Any]:
+    """Inputs, outputs and number of parameters."""
     from optkit import graph
 
-    model = graph.load(path)
     return {
         "inputs": [list(spec) for spec in graph.inputs(model)],
         "outputs": [list(spec) for spec in graph.outputs(model)],

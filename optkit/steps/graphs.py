@@ -26,7 +26,7 @@ def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
     params: kind, inputs, axes, args; where the code lies: file or module, attribute, code; what
     the user calls the weights.
     """
-    from optkit import sources
+    from optkit import graph, sources
     from optkit.data import reads
     from optkit.recipe import axes_from_json, inputs_from_json
 
@@ -49,7 +49,7 @@ def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
     return {
         "log": log.to_json(),
         "reads": outside(record.to_json(), out),
-        **signature(out / GRAPH),
+        **signature(graph.load(out / GRAPH)),
     }
 
 
@@ -60,7 +60,7 @@ def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
     model = graph.load(inputs["model"] / GRAPH)
     graph.check_finite(model)
     graph.save(model, out / GRAPH)
-    return {"log": {}, **signature(out / GRAPH)}
+    return {"log": {}, **signature(model)}
 
 
 def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
         log = fusion.fuse(model)
         log = replace(log, entries=(*widened, *log.entries))
         graph.save(model, out / GRAPH)
-        meta = {"log": log.to_json(), "max_error": None, **signature(out / GRAPH)}
+        meta = {"log": log.to_json(), "max_error": None, **signature(model)}
         if not params.get("compare", True):
             return {**meta, "warnings": [params["uncompared"]]}
         progress("comparing with the unfused graph", 0.6)
@@ -106,7 +106,7 @@ def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
     log = to_half(model, carrier)
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
-    described = signature(out / GRAPH)
+    described = signature(model)
     if carrier == "bf16":
         simulate_bf16(model)
         graph.save(model, out / SIMULATION)
@@ -123,7 +123,7 @@ def ort(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[s
     log = to_ort(model)
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
-    return {"log": log.to_json(), **signature(out / GRAPH)}
+    return {"log": log.to_json(), **signature(model)}
 
 
 def summary(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

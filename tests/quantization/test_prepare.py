@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ from optkit.quantization import rescale
 from optkit.quantization.folding import FoldPath
 from optkit.quantization.labels import classes
 from optkit.quantization.prepare import PrepareLog, PrepareSettings, prepare
+from optkit.recipe import Quantization
 from optkit.runtime import Feed, PlacementRules
 from optkit.statistics import Statistics, Tap, ValueStatistics
+from optkit.steps import STEPS
+from optkit.target import target
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'
 EVERYWHERE = PrepareSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained
@@ -373,3 +377,30 @@ def test_awq_is_for_channels_and_for_blocks(
     assert outcomes(log)["n1"] == "folded" and {e.method for e in log.entries} == {"awq"}
     found = workshop.run(model, feed)["y"]
     assert np.abs(found - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
+    build: Network, chain: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build("post-norm")
+    made = chain(tmp_path / "chain", model, [given(model, seed) for seed in range(4)])
+    kept = {"graph": made.fused, "statistics": made.statistics}
+    inputs = [{"name": "x", "dtype": "float32", "shape": ["N", 8, 32], "range": None}]
+    settings = Quantization().model_dump(mode="json")
+    own = {"int8": OnnxRuntime().rules(target("cpu"), "int8").to_json()}
+    params = {"precision": "int8", "carrier": "fp32", "rules": own, "settings": settings,
+              "inputs": inputs, "axes": {}}  # fmt: skip
+
+    def run(name: str) -> tuple[Path, dict[str, Any]]:
+        out = tmp_path / name
+        out.mkdir()
+        return out, STEPS["prepare"].run(kept, params, out, lambda what, fraction: None)
+
+    smoothed, meta = run("smoothed")
+    assert 0 < meta["max_error"] < 1e-4 and meta["log"]["counts"]["multiplied"]
+    monkeypatch.setattr("optkit.steps.quantizing.TOLERANCE", meta["max_error"] / 2)
+    plain, meta = run("plain")
+    assert "'y' moved by" in meta["warnings"][0] and meta["log"]["entries"] == ()
+    for file in ("model.onnx", "statistics.safetensors"):
+        before = (kept["graph" if file == "model.onnx" else "statistics"] / file).read_bytes()
+        assert (plain / file).read_bytes() == before != (smoothed / file).read_bytes()
