@@ -145,7 +145,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     _ort("w4", "gptq-repaired", "int4", method="blocks", algorithm="gptq-repaired", block=32,
          samples=64),
     _modelopt("w4", "int4-awq-clip", 16, mode="int4", method="awq_clip"),
-    _optkit("w4", "int4", "calibration.samples=64", precision="int4"),
+    _optkit("w4", "int4", precision="int4"),
 )  # fmt: skip
 
 
@@ -158,15 +158,18 @@ class Calibration:
     options: dict[str, Any]
 
 
+_NO_MOMENTS = ["quantization.weights=rtn"]
+
 CALIBRATIONS: tuple[Calibration, ...] = (
     Calibration("onnxruntime", "min-max", {
         "method": "calibrate", "observer": "MinMax", "samples": 128}),
     Calibration("onnxruntime", "entropy", {
         "method": "calibrate", "observer": "Entropy", "samples": 128}),
     *(
-        Calibration("optkit", "any observer", {"samples": samples})
+        Calibration("optkit", "any observer", {"samples": samples, "set": _NO_MOMENTS})
         for samples in (128, 512, 2048)
     ),
+    Calibration("optkit", "and second moments", {"samples": 512}),  # which GPTQ needs
 )  # fmt: skip
 
 

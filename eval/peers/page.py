@@ -221,8 +221,8 @@ def _calibration(rows: list[Row]) -> str:
         peak = f"{row['peak_bytes'] / 1e6:.0f}"
         lines.append([*name, f"{row['seconds']:.1f}", f"{each * 1e3:.1f}", peak, *ratios])
     note = (
-        "Ratios are to ONNX Runtime's min-max. One pass of optkit serves every observer; its "
-        "seconds are those of its calibration step, its memory that of the whole command.\n"
+        "Ratios are to ONNX Runtime's min-max. One pass of optkit serves every observer; seconds "
+        "and memory (command and worker together) are those of its calibration step.\n"
     )
     return f"{_grid(head, lines)}\n{note}"
 

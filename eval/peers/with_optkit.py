@@ -1,8 +1,8 @@
 """optkit through its own command line, on the exported graph.
 
 options: target, precision, set (list of KEY=VALUE for `--set`), samples (calibration comparison).
-Each run gets a store of its own, so that nothing is ever found finished. Figures are optkit's own
-step times: `seconds` is the whole command less the interpreter's start and the imports.
+Each run gets a store of its own, so that nothing is ever found finished. `steps` and `peaks` tell
+seconds and most resident bytes (command and workers together) of every step, by its label.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import feeds
 from adapter import Job, main
 
-_STEP = re.compile(r"^ +([\d.]+) s  (.+)$", re.MULTILINE)
+from optkit.execute.local import resident
+
+_STEP = re.compile(r"^ +([\d.]+) s  (.+)$")
+_BEGUN = re.compile(r"^  \.\.\. (.+?)(?:: .* \d+%)?$")
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -47,21 +51,49 @@ def quantize(job: Job) -> dict[str, Any]:
     if graphs and graphs[0] != job.model.name:
         (job.out / graphs[0]).replace(job.model)
     session = {"disabled_optimizers": ["MatMulAddFusion"]}  # what optkit's own sessions set
-    return {"notes": answer["notes"], "session": session, "steps": answer["steps"]}
+    told = {name: answer[name] for name in ("notes", "steps", "peaks")}
+    return {**told, "session": session}
 
 
 def _command(*parts: Any) -> dict[str, Any]:
-    """The JSON answer, and from the progress on stderr the seconds of every step ("steps")."""
+    """The JSON answer; and of every step, as progress on stderr tells of it, seconds ("steps") and
+    most bytes ("peaks")."""
     start = "from optkit.cli import main; main()"  # what the `optkit` script does
     command = [sys.executable, "-c", start, *map(str, parts), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    sys.stderr.write(done.stderr)
-    answer: dict[str, Any] = json.loads(done.stdout or '{"status": "error"}')
-    if done.returncode:
+    with tempfile.TemporaryFile("w+") as out:
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True)
+        watch = _Watch(child.pid)
+        watch.start()
+        assert child.stderr is not None
+        steps: dict[str, float] = {}
+        for line in child.stderr:
+            sys.stderr.write(line)
+            if found := _STEP.match(line):
+                steps[found[2]] = float(found[1])
+            if found := _BEGUN.match(line):
+                watch.step = found[1]
+        code = child.wait()
+        watch.ended.set()
+        watch.join()
+        out.seek(0)
+        answer: dict[str, Any] = json.loads(out.read() or '{"status": "error"}')
+    if code:
         error = answer.get("error") or {}
         raise SystemExit(f"Error: {error.get('message', 'no answer')}")
-    steps = _STEP.findall(done.stderr)
-    return {**answer, "steps": {name: float(seconds) for seconds, name in steps}}
+    return {**answer, "steps": steps, "peaks": watch.peaks}
+
+
+class _Watch(threading.Thread):
+    """The most bytes that a process tree holds while each step runs."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self.pid, self.step, self.ended = pid, "", threading.Event()
+        self.peaks: dict[str, int] = {}
+
+    def run(self) -> None:
+        while not self.ended.wait(0.02):
+            self.peaks[self.step] = max(self.peaks.get(self.step, 0), resident(self.pid))
 
 
 if __name__ == "__main__":
