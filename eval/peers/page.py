@@ -78,7 +78,17 @@ def _table(workload: Workload, members: list[Configuration], result: Row) -> str
         row = result["rows"][one.key]
         mark = "¹" if row.get("session") else ""
         lines.append([f"{one.peer} {one.name}{mark}", *_cells(workload, one, row, result)])
-    return _grid(head, lines)
+    steps = {one.name: result["rows"][one.key].get("steps") for one in members}
+    told = [f"{name} {_steps(found)}" for name, found in steps.items() if found]
+    return _grid(head, lines) + (f"\nSeconds of optkit: {'; '.join(told)}.\n" if told else "")
+
+
+def _steps(seconds: dict[str, float]) -> str:
+    """The longest steps, by the first word of what they are called, and the rest."""
+    largest = sorted(seconds, key=lambda name: -seconds[name])[:4]
+    rest = sum(value for name, value in seconds.items() if name not in largest)
+    parts = [f"{name.split()[0]} {seconds[name]:.1f}" for name in seconds if name in largest]
+    return " + ".join([*parts, f"others {rest:.1f}"])
 
 
 def _cells(workload: Workload, one: Configuration, row: Row, result: Row) -> list[str]:
