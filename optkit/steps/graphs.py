@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,10 @@ def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
     from optkit.data import reads
     from optkit.recipe import axes_from_json, inputs_from_json
 
-    place = params.get("file") or params.get("module")
-    with (
-        named(inputs.get("weights"), params.get("weights")),
-        reads.record(params.get("code")) as record,
-    ):
+    place, foreign = params.get("file") or params.get("module"), params["kind"] != "onnx"
+    with ExitStack() as stack:
+        stack.enter_context(named(inputs.get("weights"), params.get("weights")))
+        record = stack.enter_context(reads.record(params.get("code"))) if foreign else None
         log = sources.export(
             params["kind"],
             inputs,
@@ -48,7 +48,7 @@ def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
         )
     return {
         "log": log.to_json(),
-        "reads": outside(record.to_json(), out),
+        "reads": outside(record.to_json(), out) if record is not None else {},
         **signature(graph.load(out / GRAPH)),
     }
 
