@@ -1,11 +1,36 @@
-"""What every test sees: a cache of its own, and slices of the slow tests."""
+"""What every test sees: a cache of its own, `optkit` as a command, and slices of the slow tests."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+import optkit.report
+from optkit import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-c", "from optkit.cli import main; main()"]
+SCHEMAS = {
+    schema["properties"]["schema"]["const"]: schema
+    for file in (Path(optkit.report.__file__).parent / "schemas").glob("*.json")
+    for schema in [json.loads(file.read_text())]
+}
+REGISTRY: Registry[Any] = Registry().with_resources(
+    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values()
+)
+# An environment as a service has it: no terminal, nothing of the test run.
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,3 +57,100 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("OPTKIT_CACHE", str(folder))
     return folder
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on stdout."""
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The object of a build (or several) or of a search, valid against its published schema."""
+        found = self.json
+        Draft202012Validator(SCHEMAS[found["schema"]], registry=REGISTRY).validate(found)
+        return found
+
+    def told(self, *parts: str) -> Ran:
+        """Every part is on stderr, and no traceback."""
+        for part in parts:
+            assert part in self.err, self.err
+        assert "Traceback" not in self.err, self.err
+        return self
+
+
+Optkit = Callable[..., Ran]
+
+
+def environment(cache: Path | None, **changes: str | None) -> dict[str, str]:
+    found = {key: os.environ[key] for key in INHERITED if key in os.environ}
+    found |= {"PYTHONPATH": str(ROOT)} | ({} if cache is None else {"OPTKIT_CACHE": str(cache)})
+    found |= {key: value for key, value in changes.items() if value is not None}
+    return {key: value for key, value in found.items() if changes.get(key, value) is not None}
+
+
+@pytest.fixture
+def optkit_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Optkit:
+    """`optkit …` in this process."""
+
+    def run(*argv: object, cwd: Path | None = None, cache: Path | None = None) -> Ran:
+        with monkeypatch.context() as patch:
+            patch.setattr("signal.signal", lambda number, handler: None)
+            patch.setattr(sys, "stderr", sys.stderr)  # the command wraps it
+            patch.chdir(cwd or ROOT)
+            if cache is not None:
+                patch.setenv("OPTKIT_CACHE", str(cache))
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                cli.main([str(part) for part in argv])
+        found = capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Ran(code, found.out, found.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def optkit_apart() -> Optkit:
+    """`optkit …` as a process of its own. `env`: changes, None removes; others go to subprocess."""
+
+    def run(
+        *argv: object,
+        cwd: Path | None = None,
+        cache: Path | None = None,
+        env: Mapping[str, str | None] | None = None,
+        command: list[str] = COMMAND,
+        **options: Any,
+    ) -> Ran:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        done = subprocess.run(
+            [*command, *map(str, argv)], cwd=cwd or ROOT, env=environment(cache, **(env or {})),
+            stdin=subprocess.DEVNULL, text=True, timeout=550, check=False, **streams,
+        )  # fmt: skip
+        return Ran(done.returncode, done.stdout or "", done.stderr or "")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def optkit_started() -> Callable[..., subprocess.Popen[str]]:
+    """`optkit …` as a process of its own that is still running."""
+
+    def start(*argv: object, cwd: Path, cache: Path, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *map(str, argv)], cwd=cwd, env=environment(cache), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        )  # fmt: skip
+
+    return start

@@ -27,6 +27,7 @@ from optkit.store import Entry, digest_json
 from optkit.target import Target
 
 Evaluate = Callable[[Proxy], Any]
+"""`evaluate(session) -> per-sample scores`, shape [samples]; higher is better."""
 
 _BUILD = "build(model, example_inputs)"
 _EVALUATE = "evaluate(session)"

@@ -1,4 +1,4 @@
-"""`tune`: from a job and a wish to an artifact, its recipe, and the front beside it.
+"""The search in front of a build: from a job and a wish to an artifact, its recipe and the front.
 
 artifacts/NAME-tuned-TARGET-PRECISION/        the winner, as any build leaves it
 artifacts/NAME-tuned-TARGET-PRECISION.tune/   recipe.yaml, tune.json, tune.md, front.svg
@@ -7,20 +7,22 @@ artifacts/NAME-tuned-TARGET-PRECISION.tune/   recipe.yaml, tune.json, tune.md, f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from optkit import artifact, tuning
-from optkit.artifact import Artifact
+from optkit.api import building, objects, request
 from optkit.errors import UsageError
-from optkit.execute.runner import Runner
-from optkit.pipeline import Job
+from optkit.execute.runner import Listener, Runner
+from optkit.pipeline import Build, Job
 from optkit.recipe import Recipe
 from optkit.store import storage_errors, write_durably
-from optkit.tuning import document
-from optkit.tuning.reproduce import reproduction, tuned_name
+
+if TYPE_CHECKING:  # `optkit.tuning` opens graphs, which only a search needs
+    from optkit.artifact import Artifact
+    from optkit.pipeline.findings import Judged
+    from optkit.tuning import Budget, Tuned, Wish
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,87 @@ class Found:
     folder: Path
 
 
-def limited(recipe: Recipe, asked: tuning.Budget, *, scored: bool) -> Recipe:
+def tune(
+    model: Any = None,
+    example_inputs: Any = None,
+    *,
+    target: str,
+    precisions: Iterable[str] = ("int8",),
+    max_drop: float | None = None,
+    min_sqnr: float | None = None,
+    max_latency_ms: float | None = None,
+    max_bytes: int | None = None,
+    trials: int = 24,
+    seconds: float | None = None,
+    seed: int = 0,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    calibration: Iterable[Any] | None = None,
+    evaluate: objects.Evaluate | None = None,
+    out: str | Path = "artifacts",
+    name: str | None = None,
+    cache: str | Path | None = None,
+    memory: int | None = None,
+    listener: Listener | None = None,
+) -> Artifact:
+    """Search for the fastest assignment of `precisions` to layers inside a budget, and build it.
+
+    max_drop: a fraction of the metric; min_sqnr: dB; max_latency_ms at the tuned batch size;
+    max_bytes of the engine. What is not given stays as the recipe's gates have it. The search stops
+    after `trials` candidates or `seconds`. The other arguments are those of `build`. The recipe
+    that builds the artifact again, and the front, lie in `<artifact>.tune` beside it.
+
+    Raises OptkitError subclasses. A budget that nothing keeps does not raise: the artifact is the
+    best there is, and its gate says so.
+    """
+    from optkit import tuning
+
+    runner = request.open_runner(
+        cache=None if cache is None else Path(cache), memory=memory, timeout=None, listener=listener
+    )
+    names = tuple(precisions)
+    for precision in names:
+        request.pair(target, precision)
+    job = request.job_of(
+        model, example_inputs, target=target, precision=names[0], recipe=recipe,
+        calibration=calibration, name=name, runner=runner,
+    )  # fmt: skip
+    wish = tuning.Wish(
+        tuning.Budget(max_drop, min_sqnr, max_latency_ms, max_bytes), names, trials, seconds, seed
+    )
+    return building.load(_search(job, wish, runner, Path(out), evaluate).path)
+
+
+def tune_one(*, recipe: Recipe, target: str, wish: Wish, out: Path, runner: Runner) -> Found:
+    """`tune` for a resolved recipe, as the command line asks for it."""
+    for precision in wish.precisions:
+        request.pair(target, precision)
+    job = Job(recipe, *request.pair(target, wish.precisions[0]), code=Path.cwd())
+    return _search(job, wish, runner, out, None)
+
+
+def _search(
+    job: Job, wish: Wish, runner: Runner, out: Path, evaluate: objects.Evaluate | None
+) -> Found:
+    """Search, then build the winner from the recipe that was written for it."""
+    from optkit import artifact, tuning
+    from optkit.pipeline import findings
+    from optkit.tuning.reproduce import tuned_name
+
+    scored = evaluate is not None or job.recipe.eval is not None
+    job = replace(job, recipe=_limited(job.recipe, wish.budget, scored=scored))
+    gates = job.recipe.gates
+    budget = tuning.Budget(gates.max_drop, gates.min_sqnr, gates.max_latency_ms, gates.max_bytes)
+
+    def judge(made: Build) -> Judged:
+        scores = None if evaluate is None else objects.scores(evaluate, made, runner)
+        return findings.judge(made, runner.records, artifact="", scores=scores)
+
+    artifact.prepare(out, f"{tuned_name(job.recipe.name)}-{job.target.name}-{job.precision}")
+    tuned = tuning.tune(job, replace(wish, budget=budget), runner, judge)
+    return _deliver(tuned, runner, out, evaluate)
+
+
+def _limited(recipe: Recipe, asked: Budget, *, scored: bool) -> Recipe:
     """The recipe with the budget as its gates; what is not asked for stays as the recipe has it.
     Without a task (`scored`) there is no limit on a drop. Raises UsageError where one was asked."""
     if asked.max_drop is not None and not scored:
@@ -46,28 +128,19 @@ def limited(recipe: Recipe, asked: tuning.Budget, *, scored: bool) -> Recipe:
     return recipe.model_copy(update={"gates": gates})
 
 
-def tune(
-    job: Job,
-    wish: tuning.Wish,
-    runner: Runner,
-    out: Path,
-    *,
-    build: Callable[[Job], Path],
-    judge: tuning.Judge,
-) -> Found:
-    """Search, then build the winner from the recipe that was written for it. `job` has its limits
-    as gates; `build` writes an artifact into `out`; `judge` tells all figures of a build."""
-    gates = job.recipe.gates
-    budget = tuning.Budget(gates.max_drop, gates.min_sqnr, gates.max_latency_ms, gates.max_bytes)
-    artifact.prepare(out, f"{tuned_name(job.recipe.name)}-{job.target.name}-{job.precision}")
-    tuned = tuning.tune(job, replace(wish, budget=budget), runner, judge)
-    name = replace(tuned.job, recipe=_named(tuned.job.recipe)).name
-    folder = out / f"{name}.tune"
+def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: objects.Evaluate | None) -> Found:
+    from optkit.tuning import document
+    from optkit.tuning.reproduce import reproduction, tuned_name
+
+    job, recipe = tuned.job, tuned.job.recipe
+    named = recipe.model_copy(update={"name": tuned_name(recipe.name)})
+    folder = out / f"{replace(job, recipe=named).name}.tune"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        again = reproduction(tuned.job, folder)
-        path = build(replace(tuned.job, recipe=again.recipe))
-        made = Artifact.load(path)
+        again = reproduction(job, folder)
+        reproduced = replace(job, recipe=again.recipe)
+        path = building.deliver(reproduced, runner, out, building.EMBED_EVAL, evaluate).path
+        made = building.load(path)
         found = document.document(
             tuned, made.result, recipe=str(again.file), command=again.command, digest=made.digest
         )
@@ -78,7 +151,3 @@ def tune(
         ):
             write_durably(folder / file, text.encode("utf-8", "replace"))
     return Found(found, path, folder)
-
-
-def _named(recipe: Recipe) -> Recipe:
-    return recipe.model_copy(update={"name": tuned_name(recipe.name)})

@@ -101,7 +101,7 @@ class OnnxRuntime:
         """Why this backend never runs a precision; None for floats and what has kernels."""
         if not schemes.precision(precision).quantized or precision in _PRECISIONS:
             return None
-        return f"ONNX Runtime has no {precision} kernels on a CPU"
+        return f"{precision} has no kernels in ONNX Runtime on a CPU"
 
     def rules(self, target: Target, precision: str) -> PlacementRules:
         """u8 activations: s8 × s8 has no fast kernel on x86. A convolution computes in integers

@@ -22,12 +22,22 @@ import numpy as np
 from optkit.calibration.checkpoint import Checkpoint, State, read_moments, write_moments
 from optkit.calibration.cutting import Cutter
 from optkit.calibration.fills import NO_FILLS, Fills
-from optkit.calibration.observer import Observer, Products
-from optkit.calibration.part import Part, data, mask_input, real_tokens
+from optkit.calibration.observer import Observer, Products, rows_of
+from optkit.calibration.part import Data, Part, data, mask_input, real_tokens
+from optkit.calibration.patches import PatchView
 from optkit.data.spool import sample_digests
 from optkit.errors import InputRefused, IntegrityError
 from optkit.runtime import Feed, Progress, Session
-from optkit.statistics import CHUNK, ROWS, Moments, Statistics, Tap, ValueStatistics, data_digest
+from optkit.statistics import (
+    CHUNK,
+    ROWS,
+    Moments,
+    Statistics,
+    Tap,
+    ValueStatistics,
+    Window,
+    data_digest,
+)
 
 _THREADS = 2  # that count, beside the runtime's own
 _PRODUCT_BYTES = 12  # per element of a matrix of second moments: float64 and the chunk's float32
@@ -90,16 +100,25 @@ class _Run:
         self._taps = {tap.name: tap for tap in taps}
         self._fills, self._cutter, self._clock = fills, cutter, clock
         self._mask = mask_input(session.inputs)
-        self._observers = {tap.name: Observer(tap.channel_axis, rows=tap.rows) for tap in taps}
+        self._observers = {
+            tap.name: Observer(tap.channel_axis, rows=tap.rows, windows=tap.windows) for tap in taps
+        }
+        # what second moments are of, by key: a value's rows, or its patches under a window
+        self._multiplied = {
+            f"{place} {tap.name}": (tap.name, window)
+            for tap in taps
+            if tap.moments
+            for place, window in enumerate(tap.windows or [None])
+        }
         self._products: dict[str, Products] = {}
-        self._groups: list[list[str]] = []  # names whose moments a pass sums; empty: not yet known
+        self._groups: list[list[str]] = []  # keys whose moments a pass sums; empty: not yet known
         self._pass, self._done, self._data = 0, 0, data_digest([])
 
     def finish(self, checkpoint: Checkpoint, folder: Path) -> Statistics:
         """Make the passes that are left, and put what they found together."""
         while True:
             self._run_pass(checkpoint)
-            found = {n: m for n, p in self._products.items() if (m := p.result()) is not None}
+            found = {k: m for k, p in self._products.items() if (m := p.result()) is not None}
             if self._pass + 1 >= len(self._groups):
                 break
             write_moments(folder, self._pass, found)
@@ -107,10 +126,10 @@ class _Run:
             self._start_products()
             checkpoint.write(self.state())
         found |= read_moments(folder, range(self._pass))
-        values = {
-            name: _with_moments(observer.result(), found.get(name))
-            for name, observer in sorted(self._observers.items())
-        }
+        values = {name: observer.result() for name, observer in sorted(self._observers.items())}
+        for key, moments in found.items():
+            name, window = self._multiplied[key]
+            values[name] = _with_moments(values[name], window, moments)
         return Statistics(values, self._done, self._data)
 
     def state(self) -> State:
@@ -155,7 +174,9 @@ class _Run:
                 self._end_part(counted)
                 if checkpoint.due:
                     checkpoint.write(self.state())
-                names = self._products if self._pass else self._observers
+                names = list(self._observers)
+                if self._pass:
+                    names = list(dict.fromkeys(self._multiplied[key][0] for key in self._products))
                 # a value is let go as soon as it is counted: the next part needs the memory
                 tasks = [beside.submit(self._count, n, values.pop(n), part) for n in names]
                 counted = _Counted(part, tasks)
@@ -198,34 +219,44 @@ class _Run:
             if tap.channel_axis is not None and shapes[name]
         }
         rows = sum(4 * ROWS * k for name, k in channels.items() if self._taps[name].rows)
-        products = {
-            name: _PRODUCT_BYTES * k * (k + ROWS)
+        rows += sum(
+            4 * ROWS * k * window.taps
             for name, k in channels.items()
-            if self._taps[name].moments
-        }
+            for window in self._taps[name].windows
+        )
+        products = {}
+        for key, (name, window) in self._multiplied.items():
+            if name in channels:
+                groups = window.groups if window else 1
+                k = window.size(channels[name]) if window else channels[name]
+                products[key] = groups * _PRODUCT_BYTES * k * (k + ROWS)
         free = cutter.memory_bytes - cutter.need - rows
-        for name, size in products.items():
+        for key, size in products.items():
             if size > free:
                 raise InputRefused(
                     f"its second moments need {size >> 20} MiB of memory, {free >> 20} are free",
-                    where=f"tensor {name!r}",
+                    where=f"tensor {self._multiplied[key][0]!r}",
                     hint="raise --memory",
                 )
         self._groups = _grouped(products, free // 2)
-        cutter.reserved = rows + max(sum(products[n] for n in group) for group in self._groups)
+        cutter.reserved = rows + max(sum(products[k] for k in group) for group in self._groups)
         self._start_products()
 
     def _start_products(self) -> None:
-        axes = {name: self._taps[name].channel_axis for name in self._groups[self._pass]}
-        self._products = {n: Products(axis) for n, axis in axes.items() if axis is not None}
+        self._products = {key: Products() for key in self._groups[self._pass]}
 
     def _count(self, name: str, value: np.ndarray, part: Part) -> None:
         """Observe one value of a part: in the first pass for all, later for its moments alone."""
-        found = data(value, part, self._fills.get(name, NO_FILLS), self._taps[name].channel_axis)
+        axis = self._taps[name].channel_axis
+        found = data(value, part, self._fills.get(name, NO_FILLS), axis)
         if not self._pass:
             self._observers[name].update(found, part)
-        if name in self._products and found.verdict is None:
-            self._products[name].update(found)
+        if found.verdict is not None or axis is None or not found.x.size:
+            return
+        for key, products in self._products.items():
+            of, window = self._multiplied[key]
+            if of == name:
+                products.update(_multiplied(found, part, axis, window))
 
     def _end_part(self, counted: _Counted) -> None:
         """Wait until it is counted, and take note of it."""
@@ -288,8 +319,20 @@ def _grouped(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
     return groups
 
 
-def _with_moments(value: ValueStatistics, moments: Moments | None) -> ValueStatistics:
-    return replace(value, moments=moments) if value.unbounded is None else value
+def _multiplied(found: Data, part: Part, axis: int, window: Window | None) -> np.ndarray:
+    """The rows [m, K], or patches [groups, m, K], that second moments are of."""
+    return rows_of(found, axis) if window is None else PatchView(found, part, window).for_moments()
+
+
+def _with_moments(
+    value: ValueStatistics, window: Window | None, moments: Moments
+) -> ValueStatistics:
+    if value.unbounded is not None:
+        return value
+    if window is None:
+        return replace(value, moments=moments)
+    seen = replace(value.patches[window], moments=moments)
+    return replace(value, patches={**value.patches, window: seen})
 
 
 def _digest_of_first(count: int, feeds: Iterable[Feed], cutter: Cutter) -> str:

@@ -1,19 +1,30 @@
 """Streaming observers of one value: each part of the data is counted once and dropped.
 
 `Observer` keeps extremes, the histogram, numbers per channel and the sample of rows; `Products` the
-second moments, whose memory (12 K² bytes and 2 K KiB) may ask for passes of their own.
+second moments, whose memory (12 K² bytes and 2 K KiB, K also being that of patches) may ask for
+passes of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 
 import numpy as np
 
 from optkit.calibration.part import Data, Part
-from optkit.statistics import ROWS, Channels, Moments, Rows, ValueStatistics, Verdict
+from optkit.calibration.patches import PatchView
+from optkit.statistics import (
+    ROWS,
+    Channels,
+    Moments,
+    Patches,
+    Rows,
+    ValueStatistics,
+    Verdict,
+    Window,
+)
 from optkit.statistics.bins import by_value, codes_of, count_codes
 from optkit.statistics.sums import add_symmetric, limbs
 from optkit.statistics.values import NOTHING
@@ -25,12 +36,15 @@ _ROWS = 512  # of which one product is made
 class Observer:
     """Accumulates `ValueStatistics` (moments apart); holds only the bins that were hit.
 
-    `axis`: that of the channels, None: no numbers per channel; `rows`: keep a sample of them.
+    `axis`: that of the channels, None: no numbers per channel; `rows`: keep a sample of them;
+    `windows`: and of the patches that these show.
     """
 
-    def __init__(self, axis: int | None, *, rows: bool) -> None:
+    def __init__(self, axis: int | None, *, rows: bool, windows: Sequence[Window] = ()) -> None:
         self._axis = axis
         self._wants_rows = rows
+        self._windows = windows
+        self._patches: dict[Window, RowSample] = {}
         self._low, self._high = NOTHING[:2]
         self._codes, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)  # by code
         self._channels: Channels | None = None
@@ -50,7 +64,7 @@ class Observer:
         self._low, self._high = min(self._low, data.low) + 0.0, max(self._high, data.high) + 0.0
         counts = count_codes(data.kept)
         counts[self._codes] += self._counts
-        self._codes = np.flatnonzero(counts)
+        self._codes = np.flatnonzero(counts != 0)  # a quarter of the time that integers take
         self._counts = counts[self._codes]
         if self._axis is None:
             return
@@ -59,14 +73,20 @@ class Observer:
         self._channels = found if self._channels is None else self._channels.merged(found)
         if self._wants_rows:
             self._sample = self._sample or RowSample(x.shape[1])
-            self._sample.update(x, _row_hashes(x, data, part))
+            self._sample.update(_row_hashes(x, data, part), lambda numbers: _rows_at(x, numbers))
+        for window in self._windows:
+            view = PatchView(data, part, window)
+            size = window.groups * window.size(x.shape[1])
+            sample = self._patches.setdefault(window, RowSample(size))
+            sample.update(view.hashes, view.rows)
 
     def result(self) -> ValueStatistics:
         bins, counts = by_value(self._codes, self._counts)
         rows = None if self._sample is None else self._sample.result()
+        patches = {window: Patches(found.result()) for window, found in self._patches.items()}
         return ValueStatistics(
             self._low, self._high, bins, counts, self._channels, rows, None,
-            self._excluded, self._verdict,
+            self._excluded, self._verdict, patches,
         )  # fmt: skip
 
     def resume(self, value: ValueStatistics) -> None:
@@ -75,6 +95,7 @@ class Observer:
         self._codes, self._counts = codes_of(value.bins), value.counts
         self._excluded, self._verdict = value.excluded, value.verdict
         self._sample = None if value.rows is None else RowSample.of(value.rows)
+        self._patches = {window: RowSample.of(p.rows) for window, p in value.patches.items()}
 
 
 class RowSample:
@@ -91,8 +112,8 @@ class RowSample:
         sample._data[: len(rows.hashes)] = rows.data
         return sample
 
-    def update(self, x: np.ndarray, hashes: np.ndarray) -> None:
-        """Offer the rows of x [outer, K, inner], numbered outer × inner, with their hashes."""
+    def update(self, hashes: np.ndarray, rows: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Offer as many rows as there are hashes. `rows`: numbers of rows → those rows [n, K]."""
         better = np.flatnonzero(hashes < self._hashes.max())
         _, first = np.unique(np.concatenate([self._hashes, hashes[better]]), return_index=True)
         chosen = first[:ROWS]  # `first`: a hash that is kept already stays where it is
@@ -102,8 +123,7 @@ class RowSample:
         slots = np.flatnonzero(leaving)[: len(fresh)]
         self._hashes[leaving] = _LAST
         self._hashes[slots] = hashes[fresh]
-        outer, inner = np.divmod(fresh, x.shape[2])
-        self._data[slots] = x[outer, :, inner]
+        self._data[slots] = rows(fresh)
 
     def result(self) -> Rows:
         order = np.argsort(self._hashes)[: int((self._hashes < _LAST).sum())]
@@ -114,31 +134,30 @@ class Products:
     """Accumulates `Moments`: float32 products of `_ROWS` rows at a time within a chunk of samples,
     then exact sums of chunks. So no number depends on how many samples ran together."""
 
-    def __init__(self, axis: int) -> None:
-        self._axis = axis
+    def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}  # empty until the first rows tell K
         self._held = 0  # rows that wait for their product
         self._count = 0
 
-    def update(self, data: Data) -> None:
-        if not data.x.size:
+    def update(self, rows: np.ndarray) -> None:
+        """Add rows [m, K], or those of groups [groups, m, K]."""
+        *groups, left, size = rows.shape
+        if not left:
             return
-        x = _by_channel(data.x, self._axis)
-        rows = x.transpose(0, 2, 1).reshape(-1, x.shape[1])  # a view where the channels are last
-        size = rows.shape[1]
         if not self._arrays:
             self._arrays = {
-                "waiting": np.empty((_ROWS, size), np.float32),
-                "chunk": np.zeros((size, size), np.float32),
-                "total": np.zeros((size, size)),
-                "diagonal": np.zeros(size),
+                "waiting": np.empty((*groups, _ROWS, size), np.float32),
+                "chunk": np.zeros((*groups, size, size), np.float32),
+                "total": np.zeros((*groups, size, size)),
+                "diagonal": np.zeros((*groups, size)),
             }
-        self._count += len(rows)
-        while len(rows):
-            taken = min(_ROWS - self._held, len(rows))
-            self._arrays["waiting"][self._held : self._held + taken] = rows[:taken]
+        self._count += left
+        while left:
+            taken = min(_ROWS - self._held, left)
+            place = slice(self._held, self._held + taken)
+            self._arrays["waiting"][..., place, :] = rows[..., -left:, :][..., :taken, :]
             self._held += taken
-            rows = rows[taken:]
+            left -= taken
             if self._held == _ROWS:
                 self._multiply()
 
@@ -166,10 +185,23 @@ class Products:
         self._arrays, (self._held, self._count) = arrays, counts
 
     def _multiply(self) -> None:
-        rows = self._arrays["waiting"][: self._held]
-        if len(rows):
-            self._arrays["chunk"] += rows.T @ rows
+        rows = self._arrays["waiting"][..., : self._held, :]
+        if self._held:
+            self._arrays["chunk"] += rows.swapaxes(-1, -2) @ rows
         self._held = 0
+
+
+def rows_of(data: Data, axis: int) -> np.ndarray:
+    """All rows [n, K] of a value; a view where the channels are last."""
+    x = _by_channel(data.x, axis)
+    return x.transpose(0, 2, 1).reshape(-1, x.shape[1])
+
+
+def _rows_at(x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Rows [n, K] of x [outer, K, inner], numbered outer × inner."""
+    outer, inner = np.divmod(numbers, x.shape[2])
+    found: np.ndarray = x[outer, :, inner]
+    return found
 
 
 def _by_channel(x: np.ndarray, axis: int) -> np.ndarray:

@@ -35,15 +35,7 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
     help="fp32, fp16, bf16, int8, int8-weight-only, fp8, int4, w4a8, nvfp4 or nf4; repeat for "
     "several.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("artifacts"),
-    show_default=True,
-    metavar="DIR",
-    help="The folder that gets the artifact.",
-)
-@click.option("--strict", is_flag=True, help="An inconclusive gate fails too (exit 3).")
+@options.artifact
 @click.option(
     "--dry-run", is_flag=True, help="Show steps, cache hits and estimates; write nothing."
 )

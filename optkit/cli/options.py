@@ -92,15 +92,31 @@ def work(function: F) -> F:
     return function
 
 
+def artifact(function: F) -> F:
+    """--out, --strict: where an artifact goes, and how its gates end the command."""
+    for option in reversed(
+        (
+            click.option("--out", type=click.Path(path_type=Path), default=Path("artifacts"),
+                         show_default=True, metavar="DIR",
+                         help="The folder that gets the artifact."),
+            click.option("--strict", is_flag=True,
+                         help="An inconclusive gate fails too (exit 3)."),
+        )
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
 def output(function: F) -> F:
     """--json, --quiet, --verbose."""
     for option in reversed(
         (
             click.option("--json", is_flag=True, help="One JSON object on stdout."),
             click.option("-q", "--quiet", is_flag=True, help="No progress."),
-            click.option("-v", "--verbose", is_flag=True, help="Cache hits, logs and tracebacks."),
+            click.option("-v", "--verbose", is_flag=True,
+                         help="Cache hits, every rewritten node, logs and tracebacks."),
         )
-    ):
+    ):  # fmt: skip
         function = option(function)
     return function
 

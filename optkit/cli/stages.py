@@ -42,7 +42,10 @@ def export(out: Path, **shared: Any) -> None:
 @options.work
 @options.output
 def fuse(out: Path, **shared: Any) -> None:
-    """MODEL to its fused `standard` form, with a log of what was done and what was declined."""
+    """MODEL to its fused `standard` form, with a log of what was done and what was declined.
+
+    Each rule has a line, and each reason for declining; --verbose and --json name every node.
+    """
     _files("fuse", out, shared)
 
 
@@ -92,7 +95,7 @@ def _files(
     stage: str, out: Path, shared: dict[str, Any], target: str = "cpu", precision: str = "fp32"
 ) -> None:
     from optkit import api
-    from optkit.cli import terminal
+    from optkit.cli import summary, terminal
 
     request = options.gather(shared)
     ears = request.terminal()
@@ -112,7 +115,7 @@ def _files(
         return
     for name in made["files"]:
         terminal.put(str(Path(made["out"]) / name))
-    for line in made["notes"]:
+    for line in made["notes"] if request.verbose else summary.rewrites(made["details"]):
         terminal.put(f"  {line}")
 
 

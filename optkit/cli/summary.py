@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from optkit.cli import terminal
 
 Json = dict[str, Any]
+
+_REMOVED = {"remove_dead": "node", "remove_unused": "constant"}  # rules that only tidy up
 
 
 def table(results: list[Json]) -> str:
@@ -94,6 +97,31 @@ def figures(made: Json) -> str:
         shown = "bit-equal" if one["sqnr_db"] is None else f"{one['sqnr_db']:.1f} dB"
         rows.append(["fidelity", f"to {one['reference']}", shown, one["evidence"]])
     return terminal.table(["figure", "of", "value", "how known"], rows)
+
+
+def rewrites(details: Json) -> list[str]:
+    """What a stage's rules did, one line per rule, and what they declined, one line per reason."""
+    entries = (details.get("log") or {}).get("entries", [])
+    applied = Counter(one["rule"] for one in entries if one["outcome"] == "applied")
+    removed = [
+        _counted(applied.pop(rule), what) for rule, what in _REMOVED.items() if applied[rule]
+    ]
+    declined: dict[tuple[str, str], list[str]] = {}
+    for one in entries:
+        if one["outcome"] == "declined":
+            declined.setdefault((one["rule"], one["reason"]), []).append(one["node"])
+    return [
+        *(f"{rule}: {count} applied" for rule, count in applied.items()),
+        *([f"removed {' and '.join(removed)} that nothing read"] if removed else []),
+        *(
+            f"{rule}: declined at {nodes[0] if len(nodes) == 1 else f'{len(nodes)} nodes'}, {why}"
+            for (rule, why), nodes in declined.items()
+        ),
+    ]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def inspection(found: Json) -> str:

@@ -72,15 +72,7 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
     help="Search so long at most, e.g. 10m; the best so far is then judged and built.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, metavar="S")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("artifacts"),
-    show_default=True,
-    metavar="DIR",
-    help="The folder that gets the artifact.",
-)
-@click.option("--strict", is_flag=True, help="An inconclusive gate fails too (exit 3).")
+@options.artifact
 @options.work
 @options.output
 def tune(

@@ -10,6 +10,7 @@ Weights too large for the model file stay as they are stored, with a Cast behind
 FP32 they would take twice their bytes in every step that follows.
 
     w (half, in a data file) ── Cast ──► w.fp32 ──► MatMul
+    table (half, in a data file) ── Gather ── Cast ──►           only rows that are looked up
 """
 
 from __future__ import annotations
@@ -71,8 +72,15 @@ def _large_weights(model: ir.Model, inline_limit: int) -> set[ir.Value]:
 
 
 def _cast_behind(main: ir.Graph, value: ir.Value, names: set[str], nodes: set[str]) -> None:
-    """Let all that read a value without a producer read it in FP32."""
+    """Let all that read a value without a producer read it in FP32; of a table that rows are looked
+    up in, the rows."""
     uses = list(value.uses())
+    for use in [use for use in uses if (use.node.op_type, use.idx) == ("Gather", 0)]:
+        if use.node.graph is main and not use.node.outputs[0].is_graph_output():
+            _cast_rows(main, use.node, value.dtype, names, nodes)
+            uses.remove(use)
+    if not uses:
+        return
     name, node = _claim(value, names, nodes)
     cast = ir.node("Cast", [value], {"to": _FLOAT.value}, name=node)
     main.insert_before(main[0], cast)
@@ -80,6 +88,20 @@ def _cast_behind(main: ir.Graph, value: ir.Value, names: set[str], nodes: set[st
     cast.outputs[0].shape = value.shape
     for use in uses:
         use.node.replace_input_with(use.idx, cast.outputs[0])
+
+
+def _cast_rows(
+    main: ir.Graph, lookup: ir.Node, dtype: ir.DataType | None, names: set[str], nodes: set[str]
+) -> None:
+    rows = lookup.outputs[0]
+    uses, (name, node) = list(rows.uses()), _claim(rows, names, nodes)
+    cast = ir.node("Cast", [rows], {"to": _FLOAT.value}, name=node)
+    wide = cast.outputs[0]
+    wide.name, wide.type, wide.shape = name, ir.TensorType(_FLOAT), rows.shape
+    main.insert_after(lookup, cast)
+    rows.type = None if dtype is None else ir.TensorType(dtype)
+    for use in uses:
+        use.node.replace_input_with(use.idx, wide)
 
 
 def _claim(value: ir.Value, names: set[str], nodes: set[str]) -> tuple[str, str]:

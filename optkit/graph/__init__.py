@@ -4,7 +4,8 @@ door    files, protobuf and the onnx library's own functions (checker, shape inf
         conversion, one-node evaluation); nothing else in optkit imports `onnx`
 shapes  inputs, outputs, static binding of named axes, taps
 nodes   identity of nodes, constant weights, finite numbers
-weights weights on disk: rows of them, tensors computed while they are written, links
+weights weights on disk: rows and columns, tensors computed while they are written, links
+cutting consecutive parts of a graph, each a small graph of its own
 costs   parameters, bytes and multiply-accumulates; the summary that `inspect` prints
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from onnx_ir import Model as Graph
 
 from optkit.graph.costs import NodeCost, costs, parameters, summary
+from optkit.graph.cutting import Part, between, cut, places
 from optkit.graph.door import (
     INLINE_LIMIT,
     check,
@@ -38,7 +40,7 @@ from optkit.graph.nodes import (
     value_names,
 )
 from optkit.graph.shapes import TensorSpec, bind, expose, inputs, outputs
-from optkit.graph.weights import Form, Stored, computed, rows, spread
+from optkit.graph.weights import Form, Stored, columns, computed, rows, spread, store
 
 __all__ = [
     "INLINE_LIMIT",
@@ -46,18 +48,22 @@ __all__ = [
     "Form",
     "Graph",
     "NodeCost",
+    "Part",
     "Stored",
     "TensorSpec",
     "add_constant",
     "add_tensor",
     "array",
+    "between",
     "bind",
     "check",
     "check_finite",
     "claim_name",
+    "columns",
     "computed",
     "constant_weight",
     "costs",
+    "cut",
     "digest",
     "ensure_names",
     "evaluate",
@@ -68,9 +74,11 @@ __all__ = [
     "load",
     "outputs",
     "parameters",
+    "places",
     "rows",
     "save",
     "spread",
+    "store",
     "summary",
     "takes_half",
     "unique_name",

@@ -136,6 +136,27 @@ def rows(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray
             yield block
 
 
+def columns(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray]:
+    """A constant matrix in blocks of `count` columns, in its own dtype. As `rows`, what lies in a
+    data file is read, not mapped: of each row the piece that belongs to the block."""
+    tensor = value.const_value if isinstance(value, ir.Value) else value
+    assert tensor is not None
+    height, width = tensor.shape.numpy()
+    if not isinstance(tensor, Stored) or tensor.dtype.bitwidth < 8:
+        array = tensor.numpy()
+        yield from (array[:, at : at + count] for at in range(0, width, count))
+        return
+    dtype, start = _raw_dtype(tensor.dtype), tensor.offset or 0
+    with tensor.open() as file:
+        for at in range(0, width, count):
+            block = np.empty((height, min(count, width - at)), dtype)
+            for index, row in enumerate(block.view(np.uint8)):
+                place = start + (index * width + at) * dtype.itemsize
+                if os.preadv(file.fileno(), [row.data], place) != row.nbytes:
+                    raise _cut_short(tensor)
+            yield block
+
+
 def spread(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """`work` of each item, in order, on several threads: a few items are in memory at once."""
     waiting: deque[Future[R]] = deque()
@@ -319,7 +340,11 @@ def _put(file: io.FileIO, start: int, data: np.ndarray) -> None:
 def _fill(file: io.BufferedReader, block: np.ndarray, tensor: Stored) -> None:
     data = block.reshape(-1).view(np.uint8)
     if file.readinto(data.data) != data.nbytes:
-        raise OptkitError("its data file was cut", where=f"tensor {tensor.name!r}")
+        raise _cut_short(tensor)
+
+
+def _cut_short(tensor: ir.TensorProtocol) -> OptkitError:
+    return OptkitError("its data file was cut", where=f"tensor {tensor.name!r}")
 
 
 def _in_groups(tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[ir.TensorProtocol]:

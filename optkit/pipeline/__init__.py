@@ -22,6 +22,7 @@ from optkit import precision as precisions
 from optkit import runtime, store
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError, located
 from optkit.execute.runner import Input, Made, Steps, installed
+from optkit.pipeline import large
 from optkit.recipe import Recipe
 from optkit.runtime import AxisRange, BuildSpec, Evidence, TensorInfo
 from optkit.steps import GRAPH, SIMULATION, STEPS
@@ -172,8 +173,10 @@ def check_pair(target: Target, precision: str) -> None:
 def _why_not(target: Target, scheme: precisions.Precision) -> str | None:
     """What the hardware lacks, or else why no backend runs the precision."""
     for column in scheme.needs:
-        if column in target.precisions and (reason := target.why_not(column)) is not None:
-            return reason
+        if column in target.precisions:
+            reason = target.why_not(column, of=scheme.name)
+            if reason is not None:
+                return reason
     if not target.default_backends:
         return f"no backend of optkit compiles for {target.title}"
     backends = [runtime.backend(option.name) for option in target.default_backends]
@@ -283,8 +286,13 @@ def quantize(made: Build, runner: Steps) -> None:
     inputs: dict[str, Input] = {"fused": fused, "carrier": made.entries["carrier"]}
     params = {"precision": job.precision, "carrier": made.baseline_precision, "rules": rules,
               **_settings(job.recipe)}  # fmt: skip
+    way = large.way(
+        made.entries["source"].meta.get("parameters", 0), runner.limits.memory_bytes, rules,
+        job.recipe.quantization.weights, sampled="calibration" in made.entries, where=job.name,
+    )  # fmt: skip
     if "calibration" in made.entries:
         _check_enough(made.entries["calibration"], job.recipe)
+    if "calibration" in made.entries and way == "whole":
         statistics = _calibrate(made, runner)
         inputs["statistics"] = made.entries["statistics"] = statistics
     if "statistics" in inputs and _prepares(job):
@@ -302,9 +310,26 @@ def quantize(made: Build, runner: Steps) -> None:
             inputs["carrier"] = _cast(
                 prepared, made.baseline_precision, runner, "the smoothed graph "
             )
-    found = runner.step(STEPS["quantize"].kind, f"quantize to {job.precision}", inputs, params)
+    if way == "layers":
+        found = _quantize_layers(made, runner, inputs, params)
+    else:
+        found = runner.step(STEPS["quantize"].kind, f"quantize to {job.precision}", inputs, params)
     made.entries["quantized"] = found
     made.entries["graph"] = _written(made, found, job.precision, runner)
+
+
+def _quantize_layers(
+    made: Build, runner: Steps, inputs: dict[str, Input], params: dict[str, Any]
+) -> Made:
+    memory = runner.limits.memory_bytes
+    return runner.step(
+        STEPS["quantize_layers"].kind,
+        f"quantize to {made.job.precision} layer by layer",
+        {**inputs, "samples": made.entries["calibration"]},
+        {**params, "batch": _calibration_batch(made),
+         "planned_memory": large.planned_memory(memory)},
+        {"memory": memory},
+    )  # fmt: skip
 
 
 def _calibrate(made: Build, runner: Steps) -> Made:

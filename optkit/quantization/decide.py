@@ -20,8 +20,9 @@ import onnx_ir as ir
 from optkit.assignment import Assignment
 from optkit.errors import InputRefused, located
 from optkit.precision import NumberFormat
-from optkit.quantization import bias, dynamic, operands, ranges, scales
+from optkit.quantization import bias, convolution, dynamic, operands, ranges, scales
 from optkit.quantization.blocks import fitting_block
+from optkit.quantization.decisions import ActivationNumbers, Decisions, WeightNumbers
 from optkit.quantization.gptq import gptq
 from optkit.quantization.hqq import hqq
 from optkit.quantization.ranges import Method
@@ -37,80 +38,6 @@ _MATRIX = ("MatMul", "Gemm")
 # More of it the fewer rows there are per channel; less than 0.01 fits the sample too closely.
 _DAMPING, _DAMPED = 0.02, (0.01, 0.05)
 _SWEEPS = 2  # of coordinate descent behind GPTQ
-
-
-@dataclass(frozen=True)
-class ActivationNumbers:
-    """One Q/DQ pair: the range that was asked for and what represents it.
-
-    `rest`: the scale of what the pair leaves, x - dq(q(x)), where it gets a pair of its own.
-    """
-
-    source: str  # the name it was calibrated under
-    low: float
-    high: float
-    method: str
-    scale: Scale
-    format: NumberFormat
-    clipped: float  # share of the calibration elements outside the representable range
-    rest: Scale | None = None
-
-
-@dataclass(frozen=True)
-class WeightNumbers:
-    """One node's weight as codes, laid out as the node reads it, and its bias.
-
-    scale   what the codes are multiplied by: rank 0, [channels], or blocks along `axis`
-    stored  what stands in the DequantizeLinear; `ratio` [channels] is multiplied behind the node
-    bias    [channels], float; None: the node keeps what it has
-    """
-
-    name: str
-    codes: np.ndarray
-    format: NumberFormat
-    axis: int | None
-    block_size: int | None
-    scale: Scale
-    stored: Scale
-    ratio: np.ndarray | None
-    bias: np.ndarray | None
-    activation: Scale | None
-
-    def floats(self) -> np.ndarray:
-        """float32 values of the codes, in the same layout."""
-        codes, scale = self.codes, self.scale
-        turned = self.block_size is not None and self.axis == 1
-        if turned:  # blocks run along the first axis of what scales know
-            codes = codes.T
-            scale = scale._replace(scale=scale.scale.T, zero_point=scale.zero_point.T)
-        values = scales.dequantize(codes, scale, self.axis, fmt=self.format)
-        return values.T if turned else values
-
-    def by_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Codes [N, K], block scales and zero points [N, blocks]: one output channel after the
-        other."""
-        parts = self.codes, self.scale.scale, self.scale.zero_point
-        return parts if self.axis == 1 else (parts[0].T, parts[1].T, parts[2].T)
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """Smallest and largest scale."""
-        return float(self.scale.scale.min()), float(self.scale.scale.max())
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """All numbers by place: (calibrated name, format) and node name. `clamped`: scales moved to
-    what their dtype holds as a normal number."""
-
-    activations: dict[tuple[str, NumberFormat], ActivationNumbers] = field(default_factory=dict)
-    weights: dict[str, WeightNumbers] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def clamped(self) -> int:
-        pairs = sum(a.scale.clamped for a in self.activations.values())
-        return pairs + sum(w.scale.clamped for w in self.weights.values())
 
 
 def decide(
@@ -323,14 +250,14 @@ class _Decider:
                 self._solved[key] = _as_read(found.codes, one.node), found.scale
         for key, one in rest.items():
             if key not in self._solved:
-                self._solved[key] = self._rounded(one)
+                self._solved[key] = self._rounded(one, value)
         return [self._solved[key] for key in keys]
 
     def _solve(self, read: Sequence[_Read], fmt: NumberFormat, moments: Moments) -> list[Quantized]:
-        """GPTQ. The fewer rows the moments are of, the more they are damped."""
+        """GPTQ of all weights that multiply one value."""
         weights = [one.by_columns for one in read]
         given = None if fmt.granularity == "block" else [one.scale for one in read]
-        damping = float(np.clip(_DAMPING * len(weights[0]) / moments.count, *_DAMPED))
+        damping = _damping(len(weights[0]), moments)
         second = self._matrix_of(moments)
         return gptq(
             weights, second, fmt, self.carrier, scales=given, damping=damping, sweeps=_SWEEPS
@@ -341,32 +268,63 @@ class _Decider:
             self._moments = moments, moments.matrix()
         return self._moments[1]
 
-    def _rounded(self, one: _Read) -> tuple[np.ndarray, Scale]:
+    def _rounded(self, one: _Read, value: ValueStatistics | None) -> tuple[np.ndarray, Scale]:
         if not one.is_matrix:
-            return scales.quantize(one.numbers, one.scale, one.format, one.axis), one.scale
+            return self._convolved(one, value), one.scale
         if self.settings.weights == "hqq" and one.format.granularity == "block":
             found = hqq(one.by_columns, one.format, self.carrier)
         else:
             found = round_to_nearest(one.by_columns, one.format, self.carrier, scale=one.scale)
         return _as_read(found.codes, one.node), found.scale
 
+    def _convolved(self, one: _Read, value: ValueStatistics | None) -> np.ndarray:
+        """Codes of a kernel: solved where the second moments of its patches are known."""
+        seen = None if value is None else value.patches.get(operands.window(one.node))
+        solves = self.settings.weights in ("auto", "gptq") and scales.scalable(one.numbers)
+        if not solves or seen is None or seen.moments is None:
+            return scales.quantize(one.numbers, one.scale, one.format, one.axis)
+        second = seen.moments.matrix()
+        damping = _damping(second.shape[-1], seen.moments)
+        return convolution.solve(one.numbers, one.scale, one.format, second, damping)
+
     def _bias(
         self, one: _Read, codes: np.ndarray, activation: ActivationNumbers | None
     ) -> np.ndarray | None:
         """The node's own bias, corrected for the mean error of its quantized product."""
         value = self._value(activation.source) if activation else None
-        if value is None or value.rows is None or not one.is_matrix or activation is None:
-            return one.bias
+        known = None if value is None else _multiplied(one, codes, value)
         takes_one = one.bias is not None or one.rules.free_bias
-        if not self.settings.bias_correction or not takes_one or operands.loose_bias(one.node):
+        if known is None or not takes_one or operands.loose_bias(one.node):
             return one.bias
-        rows = value.rows.data
-        held = _rounded(rows, activation)
-        by_columns = codes if operands.summed_axis(one.node) == 0 else codes.T
-        w_hat = scales.dequantize(by_columns, one.scale, 1, fmt=one.format)
-        found = bias.correction(rows, one.by_columns, held, w_hat)
+        if not self.settings.bias_correction or activation is None:
+            return one.bias
+        rows, w, w_hat = known
+        found = bias.correction(rows, w, _rounded(rows, activation), w_hat).reshape(-1)
         corrected: np.ndarray = found if one.bias is None else one.bias + found
         return corrected
+
+
+def _multiplied(
+    one: _Read, codes: np.ndarray, value: ValueStatistics
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Rows of what the node multiplies, its weight and what the codes say of it, as `bias` takes
+    them; None where no rows were kept."""
+    if one.is_matrix:
+        by_columns = codes if operands.summed_axis(one.node) == 0 else codes.T
+        w_hat = scales.dequantize(by_columns, one.scale, 1, fmt=one.format)
+        return None if value.rows is None else (value.rows.data, one.by_columns, w_hat)
+    window = operands.window(one.node)
+    if window not in value.patches:
+        return None
+    rows = value.patches[window].rows.data
+    w_hat = convolution.dequantized(codes, one.scale, one.format, window.groups)
+    w = convolution.matrices(one.numbers, window.groups)
+    return rows.reshape(len(rows), window.groups, -1), w, w_hat
+
+
+def _damping(k: int, moments: Moments) -> float:
+    """The fewer rows the moments are of, the more they are damped."""
+    return float(np.clip(_DAMPING * k / moments.count, *_DAMPED))
 
 
 def _rounded(rows: np.ndarray, activation: ActivationNumbers) -> np.ndarray:
@@ -401,6 +359,6 @@ def _as_read(codes: np.ndarray, node: ir.Node) -> np.ndarray:
 def _held(numbers: np.ndarray, carrier: np.dtype) -> np.ndarray:
     """As the cast leaves a weight: rounded, or in FP32 where it is beyond the carrier's range."""
     largest = float(ml_dtypes.finfo(carrier).max)  # type: ignore[no-untyped-call]
-    if np.abs(numbers).max(initial=0.0) > largest:
+    if float(np.abs(numbers).max(initial=0.0)) > largest:
         return numbers.astype(np.float32)
     return numbers.astype(carrier).astype(np.float32)

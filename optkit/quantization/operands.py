@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.statistics import Window
 
 
 def channel_axis(node: ir.Node) -> int:
@@ -47,6 +48,22 @@ def weight(node: ir.Node) -> np.ndarray:
     assert found is not None
     index, constant = found
     return _laid_out(node.inputs[index], constant)
+
+
+def window(node: ir.Node) -> Window:
+    """How a Conv reads its input."""
+    found = graph.constant_weight(node)
+    assert found is not None and found[1].shape is not None
+    kernel, attributes = tuple(found[1].shape.numpy()[2:]), node.attributes
+    axes = len(kernel)
+    return Window(
+        kernel=kernel,
+        strides=tuple(attributes.get_ints("strides") or (1,) * axes),
+        pads=tuple(attributes.get_ints("pads") or (0,) * 2 * axes),
+        dilations=tuple(attributes.get_ints("dilations") or (1,) * axes),
+        groups=attributes.get_int("group", 1),
+        auto_pad=attributes.get_string("auto_pad", "NOTSET"),
+    )
 
 
 def bias(node: ir.Node) -> np.ndarray | None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from optkit.assignment import Assignment
 from optkit.errors import InputRefused
 from optkit.quantization import operands
-from optkit.quantization.decide import ActivationNumbers, Decisions, WeightNumbers
+from optkit.quantization.decisions import ActivationNumbers, Decisions, WeightNumbers
 from optkit.quantization.embeddings import quantize_embeddings
 from optkit.quantization.sites import Rules, Site, sites
 from optkit.quantization.writer import Writer
@@ -72,7 +72,7 @@ def taps(
     model: ir.Model, assignment: Assignment, rules: Rules, *, moments: bool = False
 ) -> list[Tap]:
     """What calibration has to learn for `decide`; give it the FP32 fused graph. `moments`: also
-    the second moments of what matrices multiply, for GPTQ and AWQ.
+    the second moments of what nodes multiply, for GPTQ and AWQ.
 
     Of a value cast from another float, that one: the cast of the graph may leave out the Cast.
     """
@@ -142,7 +142,7 @@ def apply(
 
 def _tap(name: str, node: ir.Node, moments: bool) -> Tap:
     if node.op_type == "Conv":
-        return Tap(name, channel_axis=1, rows=True)
+        return Tap(name, 1, rows=True, moments=moments, windows=(operands.window(node),))
     return Tap(name, channel_axis=-1, rows=True, moments=moments)
 
 

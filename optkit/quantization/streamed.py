@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -18,16 +19,16 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.errors import located
-from optkit.precision import NumberFormat
-from optkit.quantization import formats, operands
-from optkit.quantization.blocks import fitting_block
+from optkit.quantization import operands
+from optkit.quantization.coded import CodedGraph, Codes, Coding, read_dtype
 from optkit.quantization.qdq import QuantizedNode, QuantLog
 from optkit.quantization.rtn import Quantized, round_to_nearest
 from optkit.quantization.scales import Search
 from optkit.quantization.sites import Rules
 from optkit.recipe import Quantization
+from optkit.statistics.dataset import remark
 
-_UNSIMULATED = "too large to be written a second time: there is no FP32 simulation of this graph"
+UNSIMULATED = "too large to be written a second time: there is no FP32 simulation of this graph"
 _NUMBERS = 1 << 20  # of a weight that are quantized at a time
 _SEARCH: dict[str, Search] = {"rtn": "absmax", "auto": "mse", "mse": "mse"}
 
@@ -41,18 +42,25 @@ def is_for(
     learned: bool = False,
 ) -> bool:
     """Whether the planned weights are so large that they lie in data files, and all are quantized
-    by a scheme that can go block by block: integer codes, no data, no solver. `learned`: second
-    moments are known, which "auto" solves with."""
+    by a scheme that can go block by block: no data, no solver. `learned`: second moments are known,
+    which "auto" solves with."""
     if settings.weights == "auto" and learned:
         return False
     planned = assignment.quantized()
     weights = {_constant(node) for node in model.graph if node.name in planned}
-    formats_ = [rules[name].weight for name in set(planned.values())]
     return (
         sum(w.const_value.nbytes for w in weights if w.const_value) >= graph.INLINE_LIMIT
         and settings.weights in _SEARCH
-        and all(rules[name].activation is None for name in planned.values())
-        and all(fmt.is_integer and fmt.granularity == "block" for fmt in formats_)
+        and by_blocks(assignment, rules)
+    )
+
+
+def by_blocks(assignment: Assignment, rules: Rules) -> bool:
+    """Whether all that is planned quantizes weights alone, in blocks with scales of one level."""
+    chosen = [rules[name] for name in set(assignment.quantized().values())]
+    formats_ = [own.weight for own in chosen]
+    return all(own.activation is None for own in chosen) and all(
+        fmt.granularity == "block" and (fmt.is_integer or fmt.dtype == "nf4") for fmt in formats_
     )
 
 
@@ -73,22 +81,25 @@ def quantize(
     made = apply(model, assignment, rules, settings, carrier=carrier)
     graph.save(model, out)
     graph.check(out)
-    return replace(made.log(), warnings=(_UNSIMULATED,))
+    told = made.log()
+    return replace(told, warnings=(*told.warnings, UNSIMULATED))
 
 
 @dataclass
 class Streaming:
     """What `apply` put into the graph. `log` is known when the graph has been saved."""
 
-    nodes: dict[str, tuple[str, str, _Weight]] = field(default_factory=dict)
+    nodes: dict[str, tuple[str, str, Weight]] = field(default_factory=dict)
 
     def log(self) -> QuantLog:
         told = {
-            name: QuantizedNode(op, precision, weight.span, weight.format.block_size, None)
+            name: QuantizedNode(op, precision, weight.seen.span, weight.coding.block, None)
             for name, (op, precision, weight) in self.nodes.items()
         }
         weights = {id(weight): weight for _, _, weight in self.nodes.values()}.values()
-        return QuantLog(told, {}, sum(weight.clamped for weight in weights), ())
+        remarks = {f"weight {w.name!r} {what}" for w in weights if (what := w.seen.remark())}
+        clamped = sum(weight.seen.clamped for weight in weights)
+        return QuantLog(told, {}, clamped, tuple(sorted(remarks)))
 
 
 def apply(
@@ -99,123 +110,92 @@ def apply(
     *,
     carrier: np.dtype | type,
 ) -> Streaming:
-    """Put DequantizeLinear in front of the assigned nodes of the carrier graph, in place, on codes
-    that `graph.save` computes. A weight that is not finite raises InputRefused then."""
+    """Let the assigned nodes of the carrier graph read codes that `graph.save` computes, in place.
+    A weight that is not finite raises InputRefused then."""
     planned = assignment.quantized()
     search = _SEARCH[settings.weights]
-    names = graph.value_names(model)
-    done: dict[tuple[ir.Value, NumberFormat, int], tuple[_Weight, ir.Value]] = {}
+    into = CodedGraph(model)
+    done: dict[tuple[ir.Value, bool, Coding, ir.DataType], tuple[Weight, Codes]] = {}
     made = Streaming()
-    first = model.graph[0]
     for node in [node for node in model.graph if node.name in planned]:
-        precision = planned[str(node.name)]
-        constant = _constant(node)
-        fmt = rules[precision].weight
-        fmt = replace(fmt, block_size=fitting_block(node, rules[precision], settings.block_size))
-        axis = operands.summed_axis(node) ^ operands.is_turned(node)
-        if (constant, fmt, axis) not in done:
-            weight = _Weight(constant, fmt, axis, np.dtype(carrier), search)
-            done[constant, fmt, axis] = weight, _dequantize(model.graph, first, weight, names)
-        weight, value = done[constant, fmt, axis]
-        _read(node, constant, value, names)
-        made.nodes[str(node.name)] = node.op_type, precision, weight
-    for constant, *_ in done:
-        if not constant.uses() and not constant.is_graph_output():
-            model.graph.initializers.pop(str(constant.name), None)
+        precision, op = planned[str(node.name)], node.op_type
+        coding = Coding.of(node, rules[precision], settings.block_size, np.dtype(carrier))
+        dtype = read_dtype(node)
+        key = _constant(node), operands.is_turned(node), coding, dtype
+        if key not in done:
+            weight = Weight.of(node, coding, search)
+            done[key] = weight, into.add(weight.name, coding, weight.tensors(), dtype)
+        weight, codes = done[key]
+        into.read(node, codes)
+        made.nodes[str(node.name)] = op, precision, weight
+    into.finish()
     return made
 
 
-@dataclass(eq=False)
-class _Weight:
-    """A stored matrix, and what has been seen of its scales."""
+class _Seen(NamedTuple):
+    """What a weight's pieces held so far: extremes of its numbers and of its scales."""
 
-    constant: ir.Value
-    format: NumberFormat
-    axis: int  # that blocks run along
-    carrier: np.dtype
-    search: Search
-    span: tuple[float, float] = (0.0, 0.0)
+    low: float = np.inf
+    high: float = -np.inf
+    span: tuple[float, float] = (np.inf, 0.0)
     clamped: int = 0
 
-    def tensors(self, names: set[str]) -> list[ir.TensorProtocol]:
-        """Codes, scales and zero points."""
-        shape = tuple(self._tensor.shape.numpy())
-        block = self.format.block_size
-        assert block is not None
-        scales = tuple(-(-n // block) if i == self.axis else n for i, n in enumerate(shape))
-        codes = ir.DataType.from_numpy(np.dtype(formats.storage(self.format)))
-        kinds = (
-            ("quantized", codes, shape),
-            ("scale", ir.DataType.from_numpy(self.carrier), scales),
-            ("zero_point", codes, scales),
+    def joined(self, piece: np.ndarray, found: Quantized) -> _Seen:
+        scale = found.scale.scale
+        return _Seen(
+            min(self.low, float(piece.min())),
+            max(self.high, float(piece.max())),
+            (min(self.span[0], float(scale.min())), max(self.span[1], float(scale.max()))),
+            self.clamped + found.scale.clamped,
         )
-        forms = [
-            graph.Form(graph.claim_name(f"{self.constant.name}_{what}", names), dtype, dims)
-            for what, dtype, dims in kinds
-        ]
-        return graph.computed(forms, self._pieces)
+
+    def remark(self) -> str | None:
+        return remark(self.low, self.high)
+
+
+@dataclass(eq=False)
+class Weight:
+    """A stored matrix that is rounded to nearest piece by piece, and what has been `seen` of it."""
+
+    name: str
+    tensor: ir.TensorProtocol
+    transposed: bool  # stored as [N, K]
+    coding: Coding
+    search: Search
+    seen: _Seen = field(default_factory=_Seen)
+
+    @classmethod
+    def of(cls, node: ir.Node, coding: Coding, search: Search) -> Weight:
+        constant = _constant(node)
+        assert constant.const_value is not None
+        transposed = coding.turned ^ operands.is_turned(node)
+        return cls(str(constant.name), constant.const_value, transposed, coding, search)
+
+    def tensors(self) -> list[ir.TensorProtocol]:
+        """What the coding stores, computed when it is asked for."""
+        return graph.computed(self.coding.forms(), self._pieces)
 
     def _pieces(self) -> Iterator[tuple[np.ndarray, ...]]:
-        block, (_, columns) = self.format.block_size, self._tensor.shape.numpy()
-        assert block is not None
-        rows = max(_NUMBERS // columns // block, 1) * block
-        self.span, self.clamped = (np.inf, 0.0), 0
-        with located(f"weight {self.constant.name!r}"):
-            for found in graph.spread(self._quantize, graph.rows(self._tensor, rows)):
-                scale = found.scale.scale
-                parts = (found.codes, scale.astype(self.carrier), found.scale.zero_point)
-                self.clamped += found.scale.clamped
-                self.span = (
-                    min(self.span[0], float(scale.min())),
-                    max(self.span[1], float(scale.max())),
-                )
-                yield tuple(part if self.axis == 0 else part.T for part in parts)
+        self.seen = _Seen()
+        with located(f"weight {self.name!r}"):
+            for piece, found in graph.spread(self._quantize, self._read()):
+                self.seen = self.seen.joined(piece, found)
+                yield self.coding.parts(found.codes, found.scale.scale, found.scale.zero_point)
 
-    def _quantize(self, rows: np.ndarray) -> Quantized:
-        held = rows.astype(self.carrier, copy=False)
-        by_columns = held if self.axis == 0 else held.T
-        return round_to_nearest(by_columns, self.format, self.carrier, search=self.search)
+    def _read(self) -> Iterator[np.ndarray]:
+        """Columns of the matrix [K, N], or rows of it, as many as make a piece."""
+        (k, n), by_columns = self.coding.size, self.coding.by_columns
+        if by_columns:
+            count = 2 * max(_NUMBERS // k // 2, 1)
+        else:
+            count = max(_NUMBERS // n // self.coding.block, 1) * self.coding.block
+        read = graph.rows if by_columns == self.transposed else graph.columns
+        return (a.T if self.transposed else a for a in read(self.tensor, count))
 
-    @property
-    def _tensor(self) -> ir.TensorProtocol:
-        assert self.constant.const_value is not None
-        return self.constant.const_value
-
-
-def _dequantize(main: ir.Graph, first: ir.Node, weight: _Weight, names: set[str]) -> ir.Value:
-    parts = [graph.add_tensor(main, part) for part in weight.tensors(names)]
-    name = graph.claim_name(f"{weight.constant.name}_dequantized", names)
-    attributes = {"axis": weight.axis, "block_size": weight.format.block_size}
-    node = ir.node("DequantizeLinear", parts, attributes, name=name)
-    result = node.outputs[0]
-    result.name, result.type, result.shape = name, parts[1].type, weight.constant.shape
-    main.insert_before(first, node)
-    return result
-
-
-def _read(node: ir.Node, constant: ir.Value, value: ir.Value, names: set[str]) -> None:
-    """Let the node read `value` for the constant, through Transposes of its own (if any)."""
-    found = graph.constant_weight(node)
-    assert found is not None and node.graph is not None
-    chain: list[ir.Node] = []
-    walk = node.inputs[found[0]]
-    while walk is not None and walk is not constant:
-        producer = walk.producer()
-        assert producer is not None
-        if producer.op_type == "Transpose":
-            chain.append(producer)
-        walk = producer.inputs[0]
-    for transpose in reversed(chain):
-        name = graph.claim_name(f"{value.name}_transposed", names)
-        copy = ir.Node("", "Transpose", [value], transpose.attributes.values(), name=name)
-        copy.outputs[0].name, copy.outputs[0].type = name, value.type
-        copy.outputs[0].shape = transpose.outputs[0].shape
-        node.graph.insert_before(node, copy)
-        value = copy.outputs[0]
-    node.replace_input_with(found[0], value)
-    for left in chain:  # from the node upwards
-        if not any(out.uses() or out.is_graph_output() for out in left.outputs):
-            node.graph.remove(left, safe=True)
+    def _quantize(self, piece: np.ndarray) -> tuple[np.ndarray, Quantized]:
+        coding = self.coding
+        held = piece.astype(coding.carrier, copy=False)
+        return piece, round_to_nearest(held, coding.format, coding.carrier, search=self.search)
 
 
 def _constant(node: ir.Node) -> ir.Value:

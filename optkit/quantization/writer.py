@@ -19,7 +19,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.errors import InputRefused
 from optkit.quantization import dynamic, nbits, operands, scales
-from optkit.quantization.decide import ActivationNumbers, WeightNumbers
+from optkit.quantization.decisions import ActivationNumbers, WeightNumbers
 from optkit.quantization.scales import Scale
 from optkit.quantization.sites import Rules, Site
 from optkit.runtime import PlacementRules

@@ -2,6 +2,7 @@
 
 bins     histograms whose edges depend on no data
 sums     sums that do not depend on the order of their terms
+windows  patches of what convolutions read
 values   one value: extremes, histogram, numbers per channel, rows, moments
 dataset  all values of a model, with the identity of the data; merging
 file     the file
@@ -12,28 +13,34 @@ from optkit.statistics.dataset import FEW_SAMPLES, Statistics, data_digest, merg
 from optkit.statistics.file import load, save
 from optkit.statistics.values import (
     CHUNK,
+    PATCHES,
     ROWS,
     Channels,
     Moments,
+    Patches,
     Rows,
     Tap,
     ValueStatistics,
     Verdict,
     merged_taps,
 )
+from optkit.statistics.windows import Window
 
 __all__ = [
     "BINS",
     "CHUNK",
     "FEW_SAMPLES",
+    "PATCHES",
     "ROWS",
     "Channels",
     "Moments",
+    "Patches",
     "Rows",
     "Statistics",
     "Tap",
     "ValueStatistics",
     "Verdict",
+    "Window",
     "count_bins",
     "data_digest",
     "edges",

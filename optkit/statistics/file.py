@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,18 @@ from safetensors import SafetensorError, safe_open
 
 from optkit.errors import IntegrityError
 from optkit.statistics.dataset import Statistics
-from optkit.statistics.values import ROWS, Channels, Moments, Rows, ValueStatistics, Verdict
+from optkit.statistics.values import (
+    ROWS,
+    Channels,
+    Moments,
+    Patches,
+    Rows,
+    ValueStatistics,
+    Verdict,
+)
+from optkit.statistics.windows import Window
 
-SCHEMA = "optkit.statistics/v2"
+SCHEMA = "optkit.statistics/v3"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DTYPES = {
@@ -28,7 +38,7 @@ _DTYPES = {
 }  # fmt: skip
 _ALWAYS = {"range", "bins", "counts"}
 _CHANNELS, _ROWS, _MOMENTS = {"low", "high", "sums"}, {"hashes", "rows"}, {"total", "diagonal"}
-_MAPPED = "total/"
+_MAPPED = "total"
 
 
 def save(statistics: Statistics, path: Path) -> None:
@@ -80,6 +90,13 @@ def value_to_arrays(value: ValueStatistics) -> tuple[dict[str, np.ndarray], dict
     if value.moments is not None:
         arrays |= {"total": value.moments.total, "diagonal": value.moments.diagonal}
         remark["moment_rows"] = value.moments.count
+    for index, (window, found) in enumerate(sorted(value.patches.items())):
+        told: dict[str, Any] = {"window": asdict(window)}
+        arrays |= {f"hashes {index}": found.rows.hashes, f"rows {index}": found.rows.data}
+        if (moments := found.moments) is not None:
+            arrays |= {f"total {index}": moments.total, f"diagonal {index}": moments.diagonal}
+            told["moment_rows"] = moments.count
+        remark.setdefault("patches", []).append(told)
     if value.excluded:
         remark["excluded"] = value.excluded
     if value.verdict is not None:
@@ -91,6 +108,7 @@ def value_from_arrays(
     arrays: Mapping[str, np.ndarray], remark: Mapping[str, Any]
 ) -> ValueStatistics:
     """The value that `value_to_arrays` took apart. Raises ValueError if it is not one."""
+    patches, arrays = _patches(arrays, remark)
     kinds = set(arrays) - _ALWAYS
     for part in (_CHANNELS, _ROWS, _MOMENTS):
         if kinds & part and not part <= kinds:
@@ -107,7 +125,7 @@ def value_from_arrays(
         _channels(arrays, remark) if "low" in kinds else None,
         _rows(arrays) if "rows" in kinds else None,
         _moments(arrays, remark) if "total" in kinds else None,
-        int(remark.get("excluded", 0)), verdict,
+        int(remark.get("excluded", 0)), verdict, patches,
     )  # fmt: skip
     _check_histogram(value)
     return value
@@ -154,7 +172,7 @@ def read_tensors(path: Path, *, mapped: str) -> tuple[Any, dict[str, np.ndarray]
             header = json.loads(raw.read(length))
         for name in wide:
             if header[name]["dtype"] != "F64" or 0 in header[name]["shape"]:
-                raise ValueError(f"{name!r} is no matrix of float64")
+                raise ValueError(f"{name!r} holds no matrices of float64")
             start = 8 + length + header[name]["data_offsets"][0]
             shape = tuple(header[name]["shape"])
             tensors[name] = np.memmap(path, np.float64, "r", start, shape)
@@ -192,12 +210,14 @@ def _check_histogram(value: ValueStatistics) -> None:
     )
     if (counts <= 0).any() or not ordered or value.excluded < 0:
         raise ValueError("numbers are out of range")
-    extras = (value.channels, value.rows, value.moments)
+    extras = (value.channels, value.rows, value.moments, value.patches or None)
     if value.verdict is not None and (bins.size or any(extra is not None for extra in extras)):
         raise ValueError("a value with a verdict holds numbers")
     sizes = {len(value.channels.low)} if value.channels else set()
     sizes |= {value.rows.data.shape[1]} if value.rows else set()
     sizes |= {len(value.moments.diagonal)} if value.moments else set()
+    for window, found in value.patches.items():
+        sizes |= {found.rows.data.shape[1] // window.taps}
     if len(sizes) > 1:
         raise ValueError("parts differ in their number of channels")
 
@@ -223,12 +243,41 @@ def _rows(arrays: Mapping[str, np.ndarray]) -> Rows:
     return Rows(hashes, data)
 
 
-def _moments(arrays: Mapping[str, np.ndarray], remark: Mapping[str, Any]) -> Moments:
+def _patches(
+    arrays: Mapping[str, np.ndarray], remark: Mapping[str, Any]
+) -> tuple[dict[Window, Patches], Mapping[str, np.ndarray]]:
+    """(patches by window, the arrays that are none)."""
+    rest, found = dict(arrays), {}
+    for index, told in enumerate(remark.get("patches", ())):
+        window = _window(told["window"])
+        rows = _rows({kind: rest.pop(f"{kind} {index}") for kind in _ROWS})
+        moments = None
+        if "moment_rows" in told:
+            arrays_of = {kind: rest.pop(f"{kind} {index}") for kind in _MOMENTS}
+            moments = _moments(arrays_of, told, (window.groups,))
+            if moments.diagonal.size != rows.data.shape[1]:
+                raise ValueError("patches and their moments differ in size")
+        found[window] = Patches(rows, moments)
+    return found, rest
+
+
+def _window(told: Mapping[str, Any]) -> Window:
+    axes = {name: tuple(map(int, told[name])) for name in ("kernel", "strides", "dilations")}
+    pads = tuple(map(int, told["pads"]))
+    if len({*map(len, axes.values()), len(pads) / 2}) > 1 or not isinstance(told["groups"], int):
+        raise ValueError("a window is malformed")
+    return Window(**axes, pads=pads, groups=told["groups"], auto_pad=str(told["auto_pad"]))
+
+
+def _moments(
+    arrays: Mapping[str, np.ndarray], remark: Mapping[str, Any], groups: tuple[int, ...] = ()
+) -> Moments:
     total, diagonal = arrays["total"], arrays["diagonal"]
-    sound = total.dtype == diagonal.dtype == np.float64
-    if not sound or diagonal.ndim != 1 or total.shape != (diagonal.size, diagonal.size):
+    size = diagonal.shape[-1:]
+    sound = total.dtype == diagonal.dtype == np.float64 and len(size) == 1
+    if not sound or diagonal.shape != (*groups, *size) or total.shape != (*groups, *size, *size):
         raise ValueError("moments are malformed")
-    if not np.isfinite(diagonal).all() or not np.isfinite(np.diagonal(total)).all():
+    if not all(np.isfinite(a).all() for a in (diagonal, np.einsum("...kk->...k", total))):
         raise ValueError("moments are out of range")
     return Moments(total, diagonal, _count(remark["moment_rows"]))
 

@@ -20,33 +20,43 @@ _BLOCK = 1 << 17  # elements cut at a time: the temporaries stay in the cache
 
 def limbs(term: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(hi, lo), float64, of finite terms of any shape."""
-    wide = term.astype(np.float64)
-    high = np.rint(wide * _HIGH) / _HIGH
-    low = np.rint((wide - high) * _LOW) / _LOW
+    low = term.astype(np.float64)
+    high = low * _HIGH
+    np.rint(high, out=high)
+    high /= _HIGH
+    low -= high
+    low *= _LOW
+    np.rint(low, out=low)
+    low /= _LOW
     return high, low
 
 
 def add_symmetric(total: np.ndarray, diagonal: np.ndarray, term: np.ndarray) -> None:
-    """Add a symmetric matrix `term` [K, K] (up to rounding) to a packed sum, in place.
+    """Add a symmetric matrix `term` [K, K] (up to rounding) to a packed sum, in place; or several,
+    [groups, K, K].
 
     A packed sum holds the high parts on and above the diagonal of `total` (float64 [K, K]), the low
     parts below it and, of the diagonal itself, in `diagonal` (float64 [K]).
     """
-    size = len(diagonal)
-    columns = np.arange(size)
-    step = max(_BLOCK // max(size, 1), 1)
+    size = diagonal.shape[-1]
+    step = max(_BLOCK // max(diagonal.size, 1), 1)
     for start in range(0, size, step):
-        rows = columns[start : start + step]
+        stop = min(start + step, size)
+        own, beyond = slice(start, stop), slice(stop, size)
         # the mean with its mirror image: both parts of an element must come from one number
-        high, low = limbs((term[start : start + step] + term[:, start : start + step].T) / 2)
-        diagonal[rows] += low[rows - start, rows]
-        total[start : start + step] += np.where(columns >= rows[:, None], high, low)
+        mirror = term[..., start:, own].swapaxes(-1, -2)
+        high, low = limbs((term[..., own, start:] + mirror) / 2)
+        width = stop - start
+        total[..., own, beyond] += high[..., width:]
+        total[..., beyond, own] += low[..., width:].swapaxes(-1, -2)
+        total[..., own, own] += np.triu(high[..., :width]) + np.tril(low[..., :width], -1)
+        diagonal[..., own] += np.einsum("...kk->...k", low[..., :width])
 
 
 def unpacked(total: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
-    """The sum itself, float64 [K, K], of a packed one."""
+    """The sum itself, float64 and of the same shape, of a packed one."""
     upper = np.triu(total)
-    upper += np.tril(total, -1).T
-    full: np.ndarray = upper + np.triu(upper, 1).T
-    full[np.diag_indices_from(full)] += diagonal
+    upper += np.tril(total, -1).swapaxes(-1, -2)
+    full: np.ndarray = upper + np.triu(upper, 1).swapaxes(-1, -2)
+    np.einsum("...kk->...k", full)[...] += diagonal
     return full

@@ -26,6 +26,7 @@ from optkit.steps.files import (
     Progress,
 )
 from optkit.steps.graphs import adopt, cast, export, fuse, ort, summary
+from optkit.steps.layers import quantize_layers
 from optkit.steps.measuring import bench, compare, compile_, evaluate, predict
 from optkit.steps.quantizing import calibrate, prepare, quantize
 from optkit.steps.samples import collect, random
@@ -42,21 +43,31 @@ class Step:
     run: Callable[[Inputs, Params, Path, Progress], dict[str, Any]]
 
 
-_RESUMING = ("calibrate",)
+_RESUMING = ("calibrate", "quantize_layers")
+_STAYING = ("adopt", "fuse", "cast", "calibrate", "prepare", "quantize", "ort", "compare",
+            "predict", "summary", "survey", "sensitivity", "deviate")  # fmt: skip
 
 STEPS: Mapping[str, Step] = MappingProxyType(
     {
-        name: Step(StepKind(name, version, tools, resumes=name in _RESUMING), run)
+        name: Step(
+            StepKind(name, version, tools, resumes=name in _RESUMING, stays=name in _STAYING), run
+        )
         for name, version, tools, run in (
             ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
-            ("fuse", 2, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
+            ("fuse", 3, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 1, ("onnx", "onnx-ir"), cast),
             ("collect", 1, ("numpy", "safetensors"), collect),
             ("random", 1, ("numpy", "safetensors"), random),
-            ("calibrate", 2, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
+            ("calibrate", 3, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
             ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),
-            ("quantize", 3, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
+            ("quantize", 4, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
+            (
+                "quantize_layers",
+                1,
+                ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes"),
+                quantize_layers,
+            ),
             ("ort", 1, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
             ("evaluate", 1, ("onnxruntime", "numpy"), evaluate),

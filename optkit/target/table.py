@@ -42,7 +42,8 @@ class Support:
     """What the toolchain's own matrix answers for one precision on one target.
 
     `limited`: with exceptions; `reference`: runs, but on no kernels of its own; `unverified`: no
-    source says; `unknown`: nothing of optkit compiles for the target.
+    source says; `unknown`: nothing of optkit compiles for the target. `reason`: of a "no" or an
+    "unknown" a predicate, for whoever asked to stand before it; else a note.
     """
 
     answer: Answer
@@ -122,9 +123,12 @@ class Target:
         """Whether the target's matrix allows the precision. Raises UnknownName (no such column)."""
         return self.support(precision).answer not in ("no", "unknown")
 
-    def why_not(self, precision: str) -> str | None:
-        """The reason in words why the precision cannot be had here; None when it can."""
-        return None if self.supports(precision) else self.support(precision).reason
+    def why_not(self, precision: str, *, of: str | None = None) -> str | None:
+        """The reason in words why the precision cannot be had here; None when it can. `of`: what
+        needs that column of the matrix, when it goes by another name."""
+        if self.supports(precision):
+            return None
+        return f"{of or precision} {self.support(precision).reason}"
 
     def support(self, precision: str) -> Support:
         if precision not in self.precisions:
@@ -217,7 +221,7 @@ def matrix(kind: str | None, title: str, capability: str | None) -> dict[str, Su
     table = _yaml(FOLDER / "PRECISIONS.yaml")
     rows = table["tensorrt"]
     if kind is None:
-        reason = f"no backend of optkit compiles for {title}; its figures serve comparison only"
+        reason = f"is compiled by no backend of optkit for {title}: figures for comparison only"
         return {column: Support("unknown", False, reason) for column in rows["8.9"]["cells"]}
     row = rows[capability] if kind == "tensorrt" else table[kind]
 
@@ -225,11 +229,9 @@ def matrix(kind: str | None, title: str, capability: str | None) -> dict[str, Su
         if answer != "no":
             return Support(answer, row["verified"], row.get("note") if answer != "yes" else None)
         if kind != "tensorrt":
-            return Support(
-                "no", row["verified"], f"ONNX Runtime has no {column} kernels on this CPU"
-            )
+            return Support("no", row["verified"], "has no kernels in ONNX Runtime on this CPU")
         first = next((cc for cc, other in rows.items() if other["cells"][column] != "no"), None)
-        reason = f"{title} has compute capability {capability}; {column} needs {first} or newer"
+        reason = f"needs compute capability {first} or newer; {title} has {capability}"
         return Support("no", row["verified"], reason)
 
     return {column: support(column, answer) for column, answer in row["cells"].items()}

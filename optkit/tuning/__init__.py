@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from optkit import pipeline
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
@@ -25,7 +25,7 @@ from optkit.tuning.search import Search
 from optkit.tuning.space import Budget, Candidate, Outcome, Trial, front
 from optkit.tuning.survey import Survey, survey
 from optkit.tuning.trials import Trials, deviate, measured_row
-from optkit.tuning.verify import Verified, verify
+from optkit.tuning.verify import Verified, fallback, verify
 
 __all__ = ["TRIALS", "Budget", "Trial", "Tuned", "Wish", "tune"]
 
@@ -65,6 +65,13 @@ class Tuned:
     def front(self) -> list[Trial]:
         """What no other trial beats in noise, latency and size at once, fastest first."""
         return front(self.search.trials)
+
+    @property
+    def keeps_budget(self) -> bool:
+        """Whether nothing says that the chosen one breaks a limit: the search, or fresh samples."""
+        if self.search.budget.excess(self.chosen.outcome) > 0:
+            return False
+        return self.winner is not None or all(one.trial != self.chosen for one in self.verified)
 
 
 def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
@@ -106,7 +113,7 @@ def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
         return finished
 
     winner, seen = verify(search.trials, trials.space, wish.budget, judged)
-    chosen = winner.trial if winner else _fallback(search)
+    chosen = winner.trial if winner else fallback(search.trials, trials.space, wish.budget, seen)
     job = trials.as_job(chosen.candidate)
     return Tuned(wish, job, chosen, winner, tuple(seen), found, search, trials)
 
@@ -125,19 +132,6 @@ def _trials(made: Build, found: Survey, wish: Wish, runner: Runner) -> Trials:
     baseline_ms = measured_row(made)["baseline"]["p50_ms"] if made.measured else 1.0
     left_out = 0.0 if made.measured else deviate(made, "baseline", runner).noise
     return Trials(made.job, space, wish.precisions, runner, variants, baseline_ms, left_out)
-
-
-def _fallback(search: Search) -> Trial:
-    """The best there is where no quantized candidate is kept: where fresh samples refused those
-    inside the other limits, the carrier; where none was inside, the nearest."""
-    carrier = search.space.uniform(search.space.carrier)
-    inside = [t for t in search.trials if search.budget.excess(t.outcome) == 0]
-    own = [t for t in search.trials if t.candidate.options == carrier.options]
-    found = own[0] if inside and own else search.best
-    if found is None:
-        failed = search.trials[0].outcome.failed if search.trials else "no trial was made"
-        raise InputRefused(f"no candidate could be built: {failed}")
-    return found
 
 
 def _progress(search: Search, wish: Wish) -> str:

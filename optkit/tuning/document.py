@@ -32,7 +32,7 @@ def document(
     `command`; `digest`: the artifact's. Raises ValueError for a figure that is not finite."""
     search, job = tuned.search, tuned.job
     measured = job.target.name == "cpu"
-    missed = result["status"] == "gate_failed" or not is_within_reach(tuned)
+    missed = result["status"] == "gate_failed" or not tuned.keeps_budget
     found = {
         **empty("gate_failed" if missed else "ok"),
         "model": result["model"],
@@ -84,19 +84,14 @@ def empty(status: str) -> dict[str, Any]:
 def reason(tuned: Tuned) -> str | None:
     """Why nothing is quantized, where that is so; and where the budget is beyond reach, that."""
     carrier = tuned.search.space.carrier
-    if not is_within_reach(tuned):
-        return "no candidate keeps the limits; this is the nearest"
     if tuned.winner is not None:
         return None
+    if not tuned.keeps_budget:
+        fresh = " on fresh samples" if tuned.verified else ""
+        return f"no candidate keeps the limits{fresh}; this is the nearest"
     if tuned.verified:
         return f"nothing quantized keeps the budget on fresh samples; {carrier} does not need to"
     return f"{carrier} is as fast as anything quantized that keeps the budget, and more accurate"
-
-
-def is_within_reach(tuned: Tuned) -> bool:
-    """Whether some trial kept the limits that a trial knows, however its latency is known."""
-    search = tuned.search
-    return any(search.budget.excess(trial.outcome) == 0 for trial in search.trials)
 
 
 def layers(tuned: Tuned) -> list[dict[str, Any]]:

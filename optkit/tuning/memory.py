@@ -1,5 +1,6 @@
 """What trials found, kept in the store: a search that was killed, or asked for with another budget
-or seed, repeats none of them. Every save replaces the file at once.
+or seed, repeats none of them. Every save replaces the file at once. What failed for want of time or
+memory, or because its worker was killed, is not kept: the next run may have more of both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from optkit.steps import STEPS
 from optkit.store import Store, digest_json
 from optkit.tuning.space import Candidate, Outcome, Space, Trial
 
-_SCHEMA = "optkit.trials/v1"
+_SCHEMA = "optkit.trials/v2"
 _SETTINGS = ("quantization", "calibration", "inputs", "axes", "bench")
 
 
@@ -54,8 +55,8 @@ class Memory:
         return cls(store, key, {trial.candidate: trial.outcome for trial in trials})
 
     def keep(self, trial: Trial) -> None:
-        """Save it with all others, atomically."""
-        if self.outcomes.get(trial.candidate) == trial.outcome:
+        """Save it with all others, atomically, unless another try may end otherwise."""
+        if trial.outcome.transient or self.outcomes.get(trial.candidate) == trial.outcome:
             return
         self.outcomes[trial.candidate] = trial.outcome
         rows = [Trial(c, o).to_json() for c, o in self.outcomes.items()]

@@ -101,7 +101,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial found. `failed`: why it came to nothing; the figures are then infinite."""
+    """What a trial found. `failed`: why it came to nothing; the figures are then infinite.
+    `transient`: another try may end otherwise."""
 
     noise: float
     latency_ms: float
@@ -112,10 +113,11 @@ class Outcome:
     bytes_moved: int | None = None
     layers: int | None = None
     failed: str | None = None
+    transient: bool = False
 
     @classmethod
-    def failure(cls, reason: str) -> Self:
-        return cls(inf, inf, 0, failed=reason)
+    def failure(cls, reason: str, *, transient: bool = False) -> Self:
+        return cls(inf, inf, 0, failed=reason, transient=transient)
 
     @property
     def sqnr_db(self) -> float | None:
@@ -128,7 +130,9 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls.failure(data["failed"]) if data["failed"] else cls(**data)
+        if data["failed"]:
+            return cls.failure(data["failed"], transient=data["transient"])
+        return cls(**data)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ class Trials:
     carrier_noise: float = 0.0  # what a simulation leaves out
 
     def __call__(self, candidate: Candidate) -> Outcome:
-        """Build it and look. A candidate that cannot be built or run is a failed outcome."""
+        """Build it and look. A candidate that cannot be built or run is a failed outcome: for good
+        where it was refused, for now where a worker died of it (of time, memory or a signal)."""
         job = self.as_job(candidate)
         bench = job.recipe.bench.model_copy(update={"batches": (), "seconds": _BENCH_SECONDS})
         job = replace(job, recipe=job.recipe.model_copy(update={"bench": bench}))
@@ -48,7 +49,7 @@ class Trials:
             made = pipeline.run(job, self.runner, pipeline.BENCH)
             deviation = deviate(made, "graph", self.runner)
         except (InputRefused, WorkerFailed) as error:
-            return Outcome.failure(str(error))
+            return Outcome.failure(str(error), transient=isinstance(error, WorkerFailed))
         left_out = 0.0 if made.measured or made.is_baseline else self.carrier_noise
         return _outcome(made, deviation, self.baseline_ms, left_out)
 

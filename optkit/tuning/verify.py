@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from optkit.errors import InputRefused
 from optkit.measurement import GateRow
 from optkit.pipeline.findings import Judged
+from optkit.tuning.search import best
 from optkit.tuning.space import Budget, Space, Trial, staircase
 
 STEPS_DOWN = 5
@@ -60,6 +62,23 @@ def verify(
         return None, seen
     bound = good[-1].trial.outcome.latency_ms * (1 + AS_FAST)
     return next(one for one in good if one.trial.outcome.latency_ms <= bound), seen
+
+
+def fallback(
+    trials: Sequence[Trial], space: Space, budget: Budget, seen: Sequence[Verified]
+) -> Trial:
+    """The best there is where nothing quantized is kept: the carrier, if it keeps the limits that a
+    trial knows; else what fresh samples refused, or the nearest to the limits. Raises InputRefused
+    where no trial came to anything."""
+    own = space.uniform(space.carrier).options
+    for trial in trials:
+        if trial.candidate.options == own and budget.excess(trial.outcome) == 0:
+            return trial
+    found = seen[0].trial if seen else best(trials, budget)
+    if found is None:
+        failed = trials[0].outcome.failed if trials else "no trial was made"
+        raise InputRefused(f"no candidate could be built: {failed}")
+    return found
 
 
 def rungs(trials: Sequence[Trial], space: Space, budget: Budget) -> list[Trial]:

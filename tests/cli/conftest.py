@@ -1,5 +1,4 @@
-"""The command line for real: in this process where that is enough, as a process of its own where
-streams, signals or imports matter. Caches that several tests share are made once per test run.
+"""What tests of the command line share: caches that are made once per test run, and projects.
 
 `project` is a user's folder with a small ONNX model, whose chain takes seconds; the examples of
 this repository stand for the whole road.
@@ -7,134 +6,17 @@ this repository stand for the whole road.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from jsonschema import Draft202012Validator
 from onnx import TensorProto, helper, numpy_helper
-from referencing import Registry, Resource
 
-import optkit.report
-from optkit import cli
-
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-c", "from optkit.cli import main; main()"]
-SCHEMAS = {
-    schema["properties"]["schema"]["const"]: schema
-    for file in (Path(optkit.report.__file__).parent / "schemas").glob("result*.json")
-    for schema in [json.loads(file.read_text())]
-}
-REGISTRY: Registry[Any] = Registry().with_resources(
-    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values()
-)
-# An environment as a service has it: no terminal, nothing of the test run.
-INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What one command came to."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict[str, Any]:
-        """The one object on stdout."""
-        found = json.loads(self.out)
-        assert isinstance(found, dict)
-        return found
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """The result object (or several), valid against its published schema."""
-        found = self.json
-        Draft202012Validator(SCHEMAS[found["schema"]], registry=REGISTRY).validate(found)
-        return found
-
-    def told(self, *parts: str) -> Ran:
-        """Every part is on stderr, and no traceback."""
-        for part in parts:
-            assert part in self.err, self.err
-        assert "Traceback" not in self.err, self.err
-        return self
-
-
-Optkit = Callable[..., Ran]
-
-
-def environment(cache: Path | None, **changes: str | None) -> dict[str, str]:
-    found = {key: os.environ[key] for key in INHERITED if key in os.environ}
-    found |= {"PYTHONPATH": str(ROOT)} | ({} if cache is None else {"OPTKIT_CACHE": str(cache)})
-    found |= {key: value for key, value in changes.items() if value is not None}
-    return {key: value for key, value in found.items() if changes.get(key, value) is not None}
-
-
-@pytest.fixture
-def optkit_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Optkit:
-    """`optkit …` in this process."""
-
-    def run(*argv: object, cwd: Path | None = None, cache: Path | None = None) -> Ran:
-        with monkeypatch.context() as patch:
-            patch.setattr("signal.signal", lambda number, handler: None)
-            patch.setattr(sys, "stderr", sys.stderr)  # the command wraps it
-            patch.chdir(cwd or ROOT)
-            if cache is not None:
-                patch.setenv("OPTKIT_CACHE", str(cache))
-            capsys.readouterr()
-            with pytest.raises(SystemExit) as ended:
-                cli.main([str(part) for part in argv])
-        found = capsys.readouterr()
-        code = ended.value.code
-        assert isinstance(code, int)
-        return Ran(code, found.out, found.err)
-
-    return run
-
-
-@pytest.fixture
-def optkit_apart() -> Optkit:
-    """`optkit …` as a process of its own. `env`: changes, None removes; others go to subprocess."""
-
-    def run(
-        *argv: object,
-        cwd: Path | None = None,
-        cache: Path | None = None,
-        env: Mapping[str, str | None] | None = None,
-        command: list[str] = COMMAND,
-        **options: Any,
-    ) -> Ran:
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        done = subprocess.run(
-            [*command, *map(str, argv)], cwd=cwd or ROOT, env=environment(cache, **(env or {})),
-            stdin=subprocess.DEVNULL, text=True, timeout=300, check=False, **streams,
-        )  # fmt: skip
-        return Ran(done.returncode, done.stdout or "", done.stderr or "")
-
-    return run
-
-
-@pytest.fixture
-def optkit_started() -> Callable[..., subprocess.Popen[str]]:
-    """`optkit …` as a process of its own that is still running."""
-
-    def start(*argv: object, cwd: Path, cache: Path, **options: Any) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*COMMAND, *map(str, argv)], cwd=cwd, env=environment(cache), text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-        )  # fmt: skip
-
-    return start
+Optkit = Callable[..., Any]
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
@@ -153,15 +35,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(store: Path, optkit_apart: Optkit, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the artifact of the main job; every step of it is in `store`."""
     out = tmp_path_factory.mktemp("main-job")
-    done = subprocess.run(
-        [*COMMAND, "build", "--target", "l4", "--precision", "int8", "--json", "--out", out],
-        cwd=ROOT, env=environment(store), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (out / "result.json").write_text(done.stdout)
+    done = optkit_apart("build", "--target", "l4", "--precision", "int8", "--json", "--out", out,
+                        cache=store)  # fmt: skip
+    assert done.code == 0, done.err
+    (out / "result.json").write_text(done.out)
     return out
 
 
@@ -252,15 +132,15 @@ def project(tmp_path: Path, weights: dict[str, np.ndarray]) -> Path:
 
 @pytest.fixture(scope="session")
 def small(
-    store: Path, weights: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory
+    store: Path,
+    weights: dict[str, np.ndarray],
+    optkit_apart: Optkit,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """The same for tests that leave it as it is, built for `cpu` in int8, all steps in `store`."""
     folder = write_project(tmp_path_factory.mktemp("small") / "project", weights)
-    done = subprocess.run(
-        [*COMMAND, "build", "--target", "cpu", "--json"],
-        cwd=folder, env=environment(store), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = optkit_apart("build", "--target", "cpu", "--json", cwd=folder, cache=store)
+    assert done.code == 0, done.err
     return folder
 
 

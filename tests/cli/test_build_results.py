@@ -136,7 +136,16 @@ def test_a_target_that_nothing_here_compiles_for_is_pending(build: Optkit, tmp_p
         (["--target", "l4", "--precision", "int9"], 2, ["'int9'", "fp32, fp16, bf16, int8"]),
         (["--target", "l4", "--precision", "mxfp8"], 2, ["'mxfp8' is not built yet", "fp16, bf16"]),
         (["--target", "l4", "--precision", "nf4"], 5, ["l4 × nf4", "no kernels", "int8"]),
-        (["--target", "t4", "--precision", "fp8"], 5, ["t4 × fp8", "needs 8.9", "fp16, int8"]),
+        (
+            ["--target", "t4", "--precision", "fp8"],
+            5,
+            ["t4 × fp8: fp8 needs compute capability 8.9", "fp16, int8"],
+        ),
+        (
+            ["--target", "t4", "--precision", "int8-weight-only"],
+            5,
+            ["t4 × int8-weight-only: int8-weight-only needs compute capability 8.0", "fp16, int8"],
+        ),
         (["--target", "l4", "--recipe", "digit-vit"], 2, ["'digit-vit'", "digits-vit"]),
         (["--target", "l4", "--recipe", "no/such.yaml"], 2, ["no such recipe", "no/such.yaml"]),
         (["--target", "l4", "--set", "gates.max_dorp=1"], 2, ["unknown key", "max_drop", "--set"]),

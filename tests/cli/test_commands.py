@@ -67,10 +67,23 @@ def test_a_stage_puts_its_files_into_a_new_folder(stage: str, run: Optkit, tmp_p
 def test_what_a_fusion_does_and_declines_is_told(
     optkit_here: Optkit, store: Path, tmp_path: Path
 ) -> None:
-    done = optkit_here("fuse", "--recipe", "digits-cnn", "--out", tmp_path / "f", cache=store)
-    assert done.code == 0, done.err
-    assert re.search(r"^  \w+ .+: applied", done.out, re.MULTILINE)
+    fuse = ["fuse", "--recipe", "digits-cnn", "--out"]
+    done = optkit_here(*fuse, tmp_path / "f", cache=store)
+    assert_plain(done)
     assert "BatchNormalization" not in operators(tmp_path / "f/model.onnx")
+    counts = {
+        rule: int(count)
+        for rule, count in re.findall(r"^  (\w+): (\d+) applied$", done.out, re.MULTILINE)
+    }
+    told = json.loads((tmp_path / "f/details.json").read_text())["log"]["counts"]
+    removed = told.pop("remove_unused")
+    assert counts == told and counts["fold_batchnorm"] > 1
+    assert f"removed {removed} constants that nothing read" in done.out
+    every = optkit_here(*fuse, tmp_path / "v", "--verbose", cache=store)
+    names = re.findall(r"^  fold_batchnorm (\S+): applied", every.out, re.MULTILINE)
+    assert len(set(names)) == counts["fold_batchnorm"]
+    kept = optkit_here(*fuse, tmp_path / "j", "--json", cache=store).json
+    assert kept["notes"] == [line.strip() for line in every.out.splitlines() if line[:2] == "  "]
 
 
 def test_an_engine_that_nothing_here_compiles_is_exit_4(run: Optkit, tmp_path: Path) -> None:

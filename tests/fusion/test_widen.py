@@ -137,3 +137,18 @@ def test_large_weights_below_the_limit_become_float(half: Callable[[str], ir.Mod
     model = half(HALF)
     widen(model, inline_limit=1000)
     assert halves(model) == {"y"}
+
+
+def test_of_a_large_table_only_the_rows_are_cast(
+    half: Callable[[str], ir.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[widen.__module__], "_LARGE_BYTES", 2 * 6 * 8)
+    before = half("""<ir_version: 10, opset_import: ["" : 21]>
+    g (int64[N,3] i, float16[16,6] w) => (float16[N,3,6] y) { r = Gather (w, i) y = Add (r, r) }""")
+    after = before.clone()
+    widen(after, inline_limit=1)
+    assert halves(after) == {"w", "r", "y"}
+    (cast,) = after.graph[0].outputs[0].consumers()
+    assert cast.op_type == "Cast" and cast.outputs[0].dtype == ir.DataType.FLOAT
+    feed = {"i": np.array([[0, 5, 15], [3, 3, 1]])}
+    np.testing.assert_allclose(compute(after, feed)[0], compute(before, feed)[0], rtol=1e-3)

@@ -24,7 +24,8 @@ from optkit.assignment import Assignment
 from optkit.precision import Codes, Granularity, NumberFormat
 from optkit.quantization import operands
 from optkit.quantization.assign import assign
-from optkit.quantization.decide import Decisions, decide
+from optkit.quantization.decide import decide
+from optkit.quantization.decisions import Decisions
 from optkit.quantization.formats import NF4
 from optkit.quantization.qdq import apply, taps
 from optkit.quantization.rtn import round_to_nearest

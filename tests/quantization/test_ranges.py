@@ -214,3 +214,44 @@ def test_an_unbounded_value_has_no_range() -> None:
     value = replace(observed(sample("normal")), verdict=Verdict(3, "NaN"))
     with pytest.raises(OptkitError, match="NaN in sample 3"):
         choose(value, S8, "minmax")
+
+
+def images(values: np.ndarray) -> np.ndarray:
+    """Half background of the least value, the rest anything up to the largest, [n, 2]."""
+    random = np.random.default_rng(2)
+    x = random.uniform(values[0], values[1], (600, 2))
+    x[random.random((600, 2)) < 0.5] = values[0]
+    x[0] = values
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("fmt", [S8, U8], ids=["s8", "u8"])
+@given(low=st.floats(-1.9, -0.1), high=st.floats(2, 9))
+@settings(max_examples=40, deadline=None)
+def test_minmax_is_never_narrower_or_worse(fmt: NumberFormat, low: float, high: float) -> None:
+    x = images(np.array([low, high]))
+    value = observed(x, axis=-1)
+    found = choose(value, fmt, "minmax")
+    assert value.low * (1 + 1 / 64) <= found.low <= value.low
+    assert value.high <= found.high <= value.high * (1 + 1 / 64)
+    assert lost(x, found.low, found.high, fmt) <= lost(x, value.low, value.high, fmt)
+
+
+@pytest.mark.parametrize("fmt", [S8, U8], ids=["s8", "u8"])
+def test_a_value_that_recurs_gets_a_code_of_its_own(fmt: NumberFormat) -> None:
+    x = images(np.array([-0.3 / 0.35, 0.7 / 0.35]))  # between two codes of either format
+    value = observed(x, axis=-1)
+    found = choose(value, fmt, "minmax")
+    assert lost(x, found.low, found.high, fmt) < 0.5 * lost(x, value.low, value.high, fmt)
+
+
+def lost(x: np.ndarray, low: float, high: float, fmt: NumberFormat) -> float:
+    return float(np.square(fake_quantized(x, low, high, fmt) - x).sum())
+
+
+@FORMATS
+@KINDS
+def test_where_nothing_recurs_the_extremes_are_kept(kind: str, fmt: NumberFormat) -> None:
+    x = sample(kind)
+    value = observed(x.reshape(-1, 2), axis=-1)
+    assert choose(value, fmt, "minmax")[:2] == (x.min(), x.max())

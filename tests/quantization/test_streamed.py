@@ -12,12 +12,15 @@ import pytest
 
 from optkit import graph
 from optkit.assignment import Assignment
+from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.errors import InputRefused
 from optkit.precision import NumberFormat
 from optkit.quantization import qdq, streamed
+from optkit.quantization.assign import assign
 from optkit.quantization.decide import decide
 from optkit.recipe import Quantization
-from optkit.runtime import PlacementRules
+from optkit.runtime import PlacementRules, backend
+from optkit.target import target
 
 GRAPH = """<ir_version: 10, opset_import: ["" : 21]>
 g (FLOAT[N,96] x) => (FLOAT[N,40] y, FLOAT[N,96] z, FLOAT[N,40] t) {
@@ -97,8 +100,8 @@ def test_codes_and_scales_are_those_found_in_memory(
         assert node == log.nodes[name]
 
 
-def test_a_transposed_weight_keeps_its_layout_on_disk(tmp_path: Path) -> None:
-    """The blocks run along the stored matrix's columns, which the node sums over."""
+def test_a_transpose_in_front_of_a_product_is_folded_in(tmp_path: Path) -> None:
+    """The blocks run along what the node sums over, the columns of the matrix as it was stored."""
     built = model("float16")
     node = next(n for n in built.graph if n.op_type == "MatMul" and n.inputs[1].name == "u")
     stored = graph.add_constant(built.graph, "turned", graph.array(node.inputs[1]).T.copy())
@@ -116,12 +119,82 @@ def test_a_transposed_weight_keeps_its_layout_on_disk(tmp_path: Path) -> None:
     assert "turn" not in {str(n.name) for n in loaded.graph}
     (dq,) = (n for n in loaded.graph if n.op_type == "DequantizeLinear")
     codes, scale = (graph.array(value) for value in dq.inputs[:2])
-    assert codes.shape == (96, 130) and scale.shape == (96, 5) and dq.attributes["axis"].value == 1
-    spread = np.repeat(scale.astype(np.float32), 32, axis=1)[:, :130]
-    error = np.abs(
-        codes.astype(np.float32) * spread - graph.array(model("float16").graph.initializers["u"]).T
-    )
+    assert codes.shape == (130, 96) and scale.shape == (5, 96)
+    assert dq.attributes.get_int("axis", 1) == 0
+    spread = np.repeat(scale.astype(np.float32), 32, axis=0)[:130]
+    weight = graph.array(model("float16").graph.initializers["u"])
+    error = np.abs(codes.astype(np.float32) * spread - weight)
     assert (error <= spread * 0.5001).all()
+
+
+@pytest.mark.parametrize("weights", ["rtn", "auto"])
+@pytest.mark.parametrize("precision", ["int4", "w4a8", "nf4", "int8-weight-only"])
+def test_products_of_onnx_runtime_are_those_written_from_memory(
+    precision: str, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MatMulNBits with its accuracy level, MatMulBnb4; also of a Gemm, whose bias comes behind."""
+    monkeypatch.setattr(streamed, "_NUMBERS", 2000)
+    own = {precision: backend("onnxruntime").rules(target("cpu"), precision)}
+    models = [model("float32"), model("float32")]
+    for built in models:
+        gemm = next(node for node in built.graph if node.op_type == "Gemm")
+        bias = graph.add_constant(built.graph, "bias", np.arange(130, dtype=np.float32))
+        gemm.resize_inputs(3)
+        gemm.replace_input_with(2, bias)
+    wanted, built = models
+    plan, settings = assign(wanted, precision, own, "fp32"), Quantization(weights=weights)
+    assert plan.quantized()
+    decisions = decide(
+        wanted, plan, None, own, settings, method="minmax", percentile=100, carrier=np.float32
+    )
+    qdq.apply(wanted, decisions, plan, own, None, scale_dtype=np.float32)
+    streamed.apply(built, plan, own, settings, carrier=np.float32)
+    found = {}
+    for name, made in (("wanted", wanted), ("found", built)):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "m.onnx"
+        graph.save(made, path, inline_limit=0)
+        graph.check(path)
+        loaded = graph.load(path)
+        feed = {"x": np.random.default_rng(1).standard_normal((5, 96)).astype(np.float32)}
+        with OnnxRuntime().session(path, threads=1) as session:
+            outputs = session.run(feed)
+        nodes = [
+            (n.op_type, sorted((a.name, a.value) for a in n.attributes.values()))
+            for n in loaded.graph
+        ]
+        numbers = {v.const_value.tobytes() for v in loaded.graph.initializers.values()}
+        found[name] = nodes, numbers, {n: y.tobytes() for n, y in outputs.items()}
+    assert found["found"] == found["wanted"]
+    assert {op for op, _ in found["found"][0]} > {
+        "MatMulBnb4" if precision == "nf4" else "MatMulNBits"
+    }
+
+
+def test_odd_weights_are_told_as_from_memory(tmp_path: Path) -> None:
+    built = model("float32")
+    own = rules(NumberFormat("int4", "block", symmetric=True, block_size=32))
+    built.graph.initializers["w"].const_value = ir.tensor(np.zeros((96, 40), np.float32))
+    built.graph.initializers["u"].const_value = ir.tensor(np.full((130, 96), 1e-40, np.float32))
+    plan = Assignment({str(n.name): "int4" for n in built.graph})
+    decisions = decide(
+        built, plan, None, own, Quantization(), method="minmax", percentile=100, carrier=np.float32
+    )
+    made = streamed.apply(built, plan, own, Quantization(), carrier=np.float32)
+    graph.save(built, tmp_path / "m.onnx", inline_limit=0)
+    assert made.log().warnings == decisions.warnings
+    assert len(decisions.warnings) == 2 and "constant (0)" in str(decisions.warnings)
+
+
+def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:
+    built = model("float16")
+    graph.save(built, tmp_path / "m.onnx", inline_limit=0)
+    stored = graph.load(tmp_path / "m.onnx").graph.initializers["v"]
+    numbers = graph.array(built.graph.initializers["v"])
+    for value in (stored, built.graph.initializers["v"]):
+        blocks = list(graph.columns(value, 40))
+        assert [block.shape for block in blocks] == [(130, 40), (130, 40), (130, 16)]
+        np.testing.assert_array_equal(np.concatenate(blocks, axis=1), numbers)
 
 
 def test_only_what_needs_no_data_streams(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +212,8 @@ def test_only_what_needs_no_data_streams(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not streamed.is_for(built, plan, rules(channels), rtn)
     floats = NumberFormat("float4e2m1", "block", symmetric=True, block_size=16)
     assert not streamed.is_for(built, plan, rules(floats), rtn)
+    table = NumberFormat("nf4", "block", symmetric=True, block_size=32)
+    assert streamed.is_for(built, plan, rules(table), rtn)
 
 
 def test_a_bad_weight_is_told_by_name(tmp_path: Path) -> None:

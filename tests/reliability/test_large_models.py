@@ -90,6 +90,33 @@ def test_a_model_larger_than_its_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_model_larger_than_its_memory_is_solved(tmp_path: Path) -> None:
+    """GPTQ with samples, layer by layer; what does not fit even so is rounded, and named."""
+    size = write(tmp_path / "m.onnx", **SMALL)
+    command = ["quantize", str(tmp_path / "m.onnx"), "--precision", "int4", "--memory", "700MiB"]
+    for setting in (
+        "quantization.weights=gptq", f"calibration.source={ROOT / 'eval/large/tokens.py'}",
+        "calibration.samples=16",
+        "calibration.args={count: 16, length: 64, vocabulary: 131072}",
+    ):  # fmt: skip
+        command += ["--set", setting]
+    made, peak = optkit(tmp_path, *command, "--target", "l4", "--out", str(tmp_path / "out"))
+    assert size > 550 * MIB and peak < 800 * MIB  # the parent holds some, too
+    assert "layer by layer" in (tmp_path / "stderr").read_text()
+    quantized = graph.load(tmp_path / "out" / "model.onnx").graph
+    ops = [node.op_type for node in quantized]
+    assert ops.count("DequantizeLinear") == 7 * SMALL["layers"] + 1
+    told = json.dumps(made)
+    assert "'head.weight' is rounded to nearest" in told and "'layers" not in told
+    for name in ("head.weight", "layers.1.ffn.down.weight"):
+        codes, scale = (graph.array(quantized.initializers[f"{name}_{w}"]).astype(np.float32)
+                        for w in ("quantized", "scale"))  # fmt: skip
+        wanted = graph.array(graph.load(tmp_path / "m.onnx").graph.initializers[name])
+        noise = codes * np.repeat(scale, 32, axis=0) - wanted
+        assert 0 < np.square(noise).mean() < 0.02 * np.square(wanted, dtype=np.float32).mean()
+
+
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     """1.3 and 2.2 GB of FP16 weights in the shapes of a 7B decoder take the same."""
     peaks = []

@@ -139,4 +139,4 @@ def test_cpu_target_takes_int8_and_refuses_fp8() -> None:
     device = target("cpu")
     assert device.supports("fp32") and device.supports("int8")
     assert device.support("fp16").answer == "reference"
-    assert device.why_not("fp8") == "ONNX Runtime has no fp8 kernels on this CPU"
+    assert device.why_not("fp8") == "fp8 has no kernels in ONNX Runtime on this CPU"

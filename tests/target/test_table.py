@@ -138,7 +138,10 @@ def test_matrix_follows_the_generations(name: str) -> None:
 
 def test_refusals_say_why() -> None:
     assert target("t4").why_not("fp8") == (
-        "NVIDIA T4 has compute capability 7.5; fp8 needs 8.9 or newer"
+        "fp8 needs compute capability 8.9 or newer; NVIDIA T4 has 7.5"
+    )
+    assert target("t4").why_not("int4", of="int8-weight-only") == (
+        "int8-weight-only needs compute capability 8.0 or newer; NVIDIA T4 has 7.5"
     )
     assert "no backend" in (target("groq-lpu").why_not("int8") or "")
     assert target("l4").support("fp8_conv").answer == "limited"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,22 +12,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from jsonschema import Draft202012Validator
 from onnx import TensorProto, helper, numpy_helper
-from referencing import Registry, Resource
 
-import optkit.report
-
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-c", "from optkit.cli import main; main()"]
-SCHEMAS = [
-    json.loads(path.read_text())
-    for path in (Path(optkit.report.__file__).parent / "schemas").glob("*.json")
-]
-REGISTRY: Registry[Any] = Registry().with_resources(
-    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS
-)
-TUNE = next(schema for schema in SCHEMAS if schema["$id"] == "urn:optkit:tune:v1")
+CHECKS = Path(__file__).resolve().parents[2] / "eval" / "tuning"
+if str(CHECKS) not in sys.path:  # its scripts import each other by name, as when they are run
+    sys.path.insert(0, str(CHECKS))
 
 SOURCE = """\
 import numpy as np
@@ -99,39 +86,19 @@ def model(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What one command came to."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def tune(self) -> dict[str, Any]:
-        """The one object on stdout, valid against its published schema."""
-        found: dict[str, Any] = json.loads(self.out)
-        Draft202012Validator(TUNE, registry=REGISTRY).validate(found)
-        return found
-
-
-@dataclass(frozen=True)
 class Project:
     """The folder, and a store of its own."""
 
     folder: Path
     cache: Path
+    begin: Callable[..., subprocess.Popen[str]]
+    command: Callable[..., Any]
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
-        environment = {**os.environ, "OPTKIT_CACHE": str(self.cache), "PYTHONPATH": str(ROOT)}
-        return subprocess.Popen(
-            [*COMMAND, *argv], cwd=self.folder, env=environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        return self.begin(*argv, cwd=self.folder, cache=self.cache)
 
-    def run(self, *argv: str) -> Ran:
-        process = self.start(*argv)
-        out, err = process.communicate(timeout=550)
-        return Ran(process.returncode, out, err)
+    def run(self, *argv: str) -> Any:
+        return self.command(*argv, cwd=self.folder, cache=self.cache)
 
 
 def write(folder: Path) -> Path:
@@ -146,13 +113,22 @@ def write(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def make(
+    optkit_started: Callable[..., subprocess.Popen[str]], optkit_apart: Callable[..., Any]
+) -> Callable[[Path], Project]:
+    """A project in a new folder."""
+    return lambda root: Project(
+        write(root / "project"), root / "cache", optkit_started, optkit_apart
+    )
+
+
+@pytest.fixture(scope="session")
+def project(make: Callable[[Path], Project], tmp_path_factory: pytest.TempPathFactory) -> Project:
     """For tests that share what is in the store."""
-    root = tmp_path_factory.mktemp("tuning")
-    return Project(write(root / "project"), root / "cache")
+    return make(tmp_path_factory.mktemp("tuning"))
 
 
 @pytest.fixture
-def fresh(tmp_path: Path) -> Callable[[str], Project]:
+def fresh(make: Callable[[Path], Project], tmp_path: Path) -> Callable[[str], Project]:
     """A folder and an empty store, by name."""
-    return lambda name: Project(write(tmp_path / name / "project"), tmp_path / name / "cache")
+    return lambda name: make(tmp_path / name)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optkit.errors import InputRefused
 from optkit.graph import NodeCost
 from optkit.target import target
 from optkit.tuning.estimate import Estimate
@@ -19,7 +20,7 @@ from optkit.tuning.gains import gain
 from optkit.tuning.path import gain as saved
 from optkit.tuning.path import hull, noise, path
 from optkit.tuning.space import Budget, Candidate, Group, Option, Outcome, Space, Trial, staircase
-from optkit.tuning.verify import STEPS_DOWN, rungs, verify
+from optkit.tuning.verify import STEPS_DOWN, Verified, fallback, rungs, verify
 
 options = st.lists(
     st.tuples(st.floats(1e-8, 1e-2), st.floats(0.01, 1.0)), min_size=1, max_size=4
@@ -148,6 +149,20 @@ def test_nothing_is_judged_where_the_carrier_is_as_fast() -> None:
     space, trials = line(3)
     slower = [Trial(t.candidate, Outcome(t.outcome.noise, 10.01, 5)) for t in trials[1:]]
     assert rungs([trials[0], *slower], space, Budget(max_drop=0.01)) == []
+
+
+def test_without_a_winner_the_carrier_is_built_if_it_keeps_the_limits() -> None:
+    space, trials = line(3)  # sizes 100, 99, 98, 97, the carrier's first
+    refused = [Verified(trials[2], judged(0.02, 0.01, "fail"), False, False)]
+    drop = Budget(max_drop=0.01)
+    assert fallback(trials, space, drop, refused) == trials[0]
+    small = Budget(max_drop=0.01, max_bytes=98)
+    assert fallback(trials, space, small, refused) == trials[2]  # which the carrier is not
+    tiny = Budget(max_drop=0.01, max_bytes=50)
+    assert fallback(trials, space, tiny, []) == trials[3]  # the nearest
+    broken = [Trial(t.candidate, Outcome.failure("no kernel")) for t in trials]
+    with pytest.raises(InputRefused, match="no kernel"):
+        fallback(broken, space, drop, [])
 
 
 def test_staircase_against_the_definition() -> None:

@@ -20,7 +20,7 @@ def tuned(project: Any, tmp_path_factory: pytest.TempPathFactory) -> Json:
     done = project.run("tune", "--target", "l4", "--min-sqnr", "30", "--trials", "6",
                        "--json", "--out", str(out))  # fmt: skip
     assert done.code == 0, done.err
-    found: Json = done.tune
+    found: Json = done.result
     return found
 
 
@@ -71,7 +71,7 @@ def test_budget_that_nothing_keeps_exits_3_with_the_best(project: Any, tmp_path:
     done = project.run("tune", "--target", "l4", "--min-sqnr", "300", "--trials", "4",
                        "--json", "--out", str(tmp_path))  # fmt: skip
     assert done.code == 3, done.err
-    found = done.tune
+    found = done.result
     assert found["status"] == "gate_failed" and "nearest" in found["reason"]
     assert found["result"]["precision"] == "fp16"  # the most accurate there is
     assert Path(found["artifact"], "manifest.json").is_file()
@@ -82,7 +82,7 @@ def test_a_predicted_latency_out_of_reach_exits_3_too(project: Any, tmp_path: Pa
     done = project.run("tune", "--target", "l4", "--max-latency", "0.0000001ms", "--trials", "3",
                        "--json", "--out", str(tmp_path))  # fmt: skip
     assert done.code == 3, done.err
-    assert "nearest" in done.tune["reason"] and done.tune["status"] == "gate_failed"
+    assert "nearest" in done.result["reason"] and done.result["status"] == "gate_failed"
 
 
 def test_size_budget_on_the_cpu(project: Any, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_size_budget_on_the_cpu(project: Any, tmp_path: Path) -> None:
     done = project.run("tune", "--recipe", "plain.yaml", "--target", "cpu", "--max-size",
                        str(size), "--trials", "6", "--json", "--out", str(tmp_path))  # fmt: skip
     assert done.code == 0, done.err
-    found = done.tune
+    found = done.result
     assert found["result"]["size"]["bytes"] <= size
     assert found["evidence"]["latency_ms"] == "measured"
 
@@ -105,7 +105,7 @@ def test_drop_without_a_task_is_refused_before_work(project: Any, tmp_path: Path
     done = project.run("tune", "--recipe", "plain.yaml", "--target", "l4", "--max-drop", "1%",
                        "--json", "--out", str(tmp_path))  # fmt: skip
     assert done.code == 2
-    assert done.tune["error"]["code"] == "usage"
+    assert done.result["error"]["code"] == "usage"
     done = project.run("tune", "--recipe", "plain.yaml", "--target", "l4", "--json",
                        "--out", str(tmp_path))  # fmt: skip
     assert done.code in (2, 5)
@@ -117,7 +117,7 @@ def test_drop_without_a_task_is_refused_before_work(project: Any, tmp_path: Path
 def test_limits_are_read_before_work(project: Any, option: tuple[str, str]) -> None:
     done = project.run("tune", "--target", "l4", *option, "--json")
     assert done.code == 2, done.err
-    assert done.tune["status"] == "error"
+    assert done.result["status"] == "error"
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_killed_ten_times_it_ends_as_if_undisturbed(fresh: Callable[[str], Any])
     resumed = disturbed.run(*argv)
     assert resumed.code == whole.code, resumed.err
     for key in ("front", "layers", "digest", "search", "reason"):
-        assert resumed.tune[key] == whole.tune[key], key
+        assert resumed.result[key] == whole.result[key], key
     recipes = [p.folder / "out" for p in (calm, disturbed)]
     one, other = (next(r.glob("*.tune/recipe.yaml")).read_bytes() for r in recipes)
     drop = str(calm.folder).encode(), str(disturbed.folder).encode()

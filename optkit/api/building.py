@@ -1,0 +1,145 @@
+"""A model to an artifact, and artifacts again: `build`, `load`, `inspect`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit import pipeline
+from optkit.api import objects, request
+from optkit.execute.local import Limits
+from optkit.execute.rehearsal import Line, Rehearsal
+from optkit.execute.runner import Listener, Runner
+from optkit.pipeline import Job
+from optkit.recipe import Recipe
+from optkit.target import available_memory
+
+if TYPE_CHECKING:
+    from optkit.artifact import Artifact
+
+EMBED_EVAL = 64 * 2**20
+"""Bytes of evaluation samples that an artifact may carry, unless said otherwise."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """One build: its result object and where the artifact lies."""
+
+    result: dict[str, Any]
+    path: Path
+
+
+def build(
+    model: Any = None,
+    example_inputs: Any = None,
+    *,
+    target: str,
+    precision: str = "int8",
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    calibration: Iterable[Any] | None = None,
+    evaluate: objects.Evaluate | None = None,
+    out: str | Path = "artifacts",
+    name: str | None = None,
+    cache: str | Path | None = None,
+    memory: int | None = None,
+    listener: Listener | None = None,
+) -> Artifact:
+    """Build a verified artifact of `model` for a target.
+
+    model: an nn.Module (then `example_inputs`: a tensor, tuple or dict, axis 0 the batch), or
+    "file.py:factory", "x.onnx", "x.pt2"; None: the recipe's. calibration: an iterable of batches
+    (dict by input name, tuple, or one array). evaluate: called with a session of the candidate and
+    one of the baseline; returns one score per sample, shape [samples], higher is better. memory:
+    bytes a step may use.
+
+    Raises OptkitError subclasses (see optkit.errors). A failed gate does not raise: the artifact is
+    written and marked, see `artifact.result["gate"]`.
+    """
+    runner = request.open_runner(
+        cache=None if cache is None else Path(cache), memory=memory, timeout=None, listener=listener
+    )
+    job = request.job_of(
+        model, example_inputs, target=target, precision=precision, recipe=recipe,
+        calibration=calibration, name=name, runner=runner,
+    )  # fmt: skip
+    return load(deliver(job, runner, Path(out), EMBED_EVAL, evaluate).path)
+
+
+def build_one(
+    *,
+    recipe: Recipe,
+    target: str,
+    precision: str,
+    out: Path,
+    runner: Runner,
+    embed_eval: int = EMBED_EVAL,
+) -> Built:
+    """`build` for a resolved recipe, as the command line asks for it."""
+    job = Job(recipe, *request.pair(target, precision), code=Path.cwd())
+    return deliver(job, runner, out, embed_eval, None)
+
+
+def deliver(
+    job: Job, runner: Runner, out: Path, embed_eval: int, evaluate: objects.Evaluate | None
+) -> Built:
+    """Run the whole road for a job and write the artifact into `out`. `evaluate`: scores instead of
+    the recipe's task."""
+    from optkit import artifact
+    from optkit.pipeline import delivery, findings
+
+    pipeline.check(job)
+    artifact.prepare(out, job.name)
+    made = pipeline.run(job, runner, pipeline.BUILD)
+    scores = None if evaluate is None else objects.scores(evaluate, made, runner)
+    judged = findings.judge(made, runner.records, artifact=str(out / job.name), scores=scores)
+    path = delivery.deliver(made, judged, out, embed_eval, runner.store)
+    return Built(judged.result, path)
+
+
+def rehearse(*, recipe: Recipe, target: str, precision: str, cache: Path | None) -> list[Line]:
+    """The steps of a build, which are in the store already, and what the others took before."""
+    job = Job(recipe, *request.pair(target, precision), code=Path.cwd())
+    limits = Limits(available_memory() // 2)
+    with tempfile.TemporaryDirectory() as folder:
+        rehearsal = Rehearsal(request.open_store(cache), limits, Path(folder) / "objects")
+        pipeline.run(job, rehearsal, pipeline.BUILD)
+    return rehearsal.lines
+
+
+def load(path: str | Path) -> Artifact:
+    """Open an artifact folder; its manifest is validated, `verify()` rehashes every file."""
+    from optkit.artifact import Artifact
+
+    return Artifact.load(Path(path))
+
+
+def inspect(path: Path, *, runner: Runner) -> dict[str, Any]:
+    """What an artifact (a folder, every file verified) or an ONNX file holds."""
+    from optkit import stage
+    from optkit.steps import STEPS
+
+    found: dict[str, Any] = {"schema": "optkit.inspect/v1", "artifact": None}
+    axes: dict[str, int] = {}
+    model = path
+    if path.is_dir():
+        opened = load(path)
+        opened.verify()
+        manifest = opened.manifest
+        found["artifact"] = {
+            "name": opened.name,
+            "digest": opened.digest,
+            "files": len(manifest.files),
+            "result": opened.result,
+        }
+        ranges = manifest.recipe.get("axes", {})
+        axes = {name: sizes["opt"] for name, sizes in ranges.items()}
+        model = opened.model_path
+    staged = stage.stage_onnx(model, runner.store.objects)
+    entry = runner.step(
+        STEPS["summary"].kind, "read the graph",
+        {"model": pipeline.Foreign(staged.path, staged.sha256)}, {"axes": axes},
+    )  # fmt: skip
+    return {**found, "path": str(path), "axes": axes, "graph": entry.meta["summary"]}

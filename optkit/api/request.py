@@ -1,0 +1,133 @@
+"""What a call asks for: its recipe, target and precision, its store and limits, its job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optkit import content, pipeline
+from optkit.api import objects
+from optkit.errors import UsageError
+from optkit.execute.local import Limits
+from optkit.execute.runner import Listener, Runner
+from optkit.pipeline import Job
+from optkit.recipe import Recipe
+from optkit.store import Store
+from optkit.target import Target, available_memory
+from optkit.target import target as find_target
+
+
+class Silent:
+    """A listener that hears nothing."""
+
+    def start(self, step: str, label: str) -> None: ...
+
+    def progress(self, what: str, fraction: float) -> None: ...
+
+    def done(self, step: str, label: str, hit: bool, seconds: float) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+def job_of(
+    model: Any,
+    example_inputs: Any,
+    *,
+    target: str,
+    precision: str,
+    recipe: str | Path | Mapping[str, Any] | None,
+    calibration: Iterable[Any] | None,
+    name: str | None,
+    runner: Runner,
+) -> Job:
+    """The job that the arguments of `build` mean together; what lives only in memory is written
+    into the store. Raises what `pair`, `resolve` and `objects.job` raise."""
+    chosen = pair(target, precision)
+    if model is None or isinstance(model, str | Path):
+        settings = resolve(None if model is None else str(model), recipe=recipe)
+        job = Job(settings, *chosen, code=Path.cwd())
+    else:
+        job = objects.job(model, example_inputs, recipe, name, chosen, runner)
+    if calibration is not None:
+        job = replace(job, calibration=objects.spooled(calibration, job, runner))
+    return job
+
+
+def resolve(
+    model: str | None = None,
+    *,
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+    shapes: Mapping[str, str | None] | None = None,
+    runner: Runner | None = None,
+) -> Recipe:
+    """The recipe that MODEL, --recipe, --set and the shape options mean together.
+
+    Without `recipe`: the one in the model's folder, else the project's, else (with a model) one
+    that says nothing but the model. `runner`: reads an ONNX model's own inputs, where `shapes` are
+    given for inputs that no recipe declares. Raises UsageError when there is neither model nor
+    recipe.
+    """
+    if isinstance(recipe, Mapping):
+        found = Recipe.from_dict(recipe, model=model)
+    elif recipe is not None:
+        found = Recipe.load(content.find_recipe(str(recipe)), model)
+    elif model is not None and Path(model).is_dir():
+        found = Recipe.load(Path(model) / content.PROJECT_RECIPE)
+    elif model is not None:
+        found = Recipe.for_model(model)
+    else:
+        default = content.default_recipe(Path.cwd())
+        if default is None:
+            raise UsageError(
+                "no model and no recipe",
+                where="command line",
+                hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`)",
+            )
+        found = Recipe.load(default)
+    found = found.with_overrides(overrides)
+    given = shapes or {}
+    if not any(given.values()):
+        return found
+    own = None
+    if not found.inputs and runner is not None and found.source and found.source.kind == "onnx":
+        own = {info.name: info.shape for info in pipeline.signature(found, runner)}
+    return found.with_shapes(
+        min=given.get("min"), opt=given.get("opt"), max=given.get("max"), all=given.get("all"),
+        inputs=own,
+    )  # fmt: skip
+
+
+def pair(target: str, precision: str) -> tuple[Target, str]:
+    """Target and precision by name. Raises UnknownName, or Impossible where the matrix says no."""
+    device = find_target(target)
+    pipeline.check_pair(device, precision.lower())
+    return device, precision.lower()
+
+
+def open_store(cache: Path | None = None) -> Store:
+    """The store at `cache`, $OPTKIT_CACHE or the user's cache folder."""
+    if cache is None:
+        named = os.environ.get("OPTKIT_CACHE")
+        if named:
+            cache = Path(named)
+        else:
+            import platformdirs
+
+            cache = Path(platformdirs.user_cache_dir("optkit", appauthor=False))
+    return Store(cache.expanduser().absolute())
+
+
+def open_runner(
+    *,
+    cache: Path | None = None,
+    memory: int | None = None,
+    timeout: float | None = None,
+    listener: Listener | None = None,
+) -> Runner:
+    """A runner over the store; memory defaults to half of what is available, timeout to an hour."""
+    limits = Limits(memory or available_memory() // 2, timeout or 3600.0)
+    return Runner(open_store(cache), limits, listener or Silent())

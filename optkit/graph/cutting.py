@@ -1,0 +1,172 @@
+"""Cut a graph into consecutive parts, so that the weights of one at a time are in memory.
+
+    inputs ──► part 0 ── crossing values ──► part 1 ── crossing values ──► … ──► outputs
+
+What follows from the inputs by little (masks, positions) crosses nowhere: every part that reads it
+computes it anew, and so are the layout changes and casts between a stored weight and its product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from optkit.errors import InputRefused, OptkitError
+from optkit.graph.nodes import constant_weight, is_constant
+
+_LITTLE = 4 << 20  # bytes of constants that a value computed anew may be made of
+
+
+class Part(NamedTuple):
+    """Nodes that stand one after the other; names of what earlier ones leave to it and to later
+    ones (`reads`), and of what it and they leave behind it (`leaves`)."""
+
+    nodes: tuple[str, ...]
+    reads: tuple[str, ...]
+    leaves: tuple[str, ...]
+
+
+def cut(model: ir.Model, places: Iterable[int]) -> list[Part]:
+    """The parts between the borders in front of the nodes number `places` of the main graph."""
+    nodes = list(model.graph)
+    borders = sorted({0, len(nodes), *(p for p in places if 0 <= p <= len(nodes))})
+    crossing = dict(zip(borders, _crossing(nodes, borders), strict=True))
+    return [
+        Part(
+            tuple(str(node.name) for node in nodes[start:stop]),
+            tuple(str(value.name) for value in crossing[start]),
+            tuple(str(value.name) for value in crossing[stop]),
+        )
+        for start, stop in pairwise(borders)
+    ]
+
+
+def places(model: ir.Model, most: int) -> list[int]:
+    """Borders between which nodes read at most `most` bytes of weights, or one node that reads
+    more: of the last half of each part's bytes the one that the fewest values cross."""
+    nodes = list(model.graph)
+    costs = _costs(nodes)
+    counts = [len(values) for values in _crossing(nodes, range(len(nodes) + 1))]
+    found, start = [], 0
+    while start < len(nodes):
+        candidates, held = [], 0
+        for place in range(start, len(nodes)):
+            if held and held + costs[place] > most:
+                break
+            held += costs[place]
+            candidates.append((place + 1, held))
+        if candidates[-1][0] == len(nodes):
+            break
+        late = [place for place, size in candidates if size >= held / 2]
+        start = min(late, key=lambda place: (counts[place], -place))
+        found.append(start)
+    return found
+
+
+def between(model: ir.Model, reads: Collection[str], wanted: Sequence[str]) -> ir.Model:
+    """A copy that computes the values `wanted` of the graph's inputs and, as further inputs, of the
+    values `reads`. Raises OptkitError for a name the graph does not have, InputRefused for a value
+    whose type is not known."""
+    copy = model.clone()
+    values = ir.convenience.create_value_mapping(copy.graph, include_subgraphs=False)
+    for name in (*reads, *wanted):
+        if name not in values:
+            raise OptkitError(f"the graph has no value {name!r}", where="part")
+        if values[name].type is None:
+            raise InputRefused("its type is not known", where=f"tensor {name!r}")
+    copy.graph.outputs.clear()
+    for name in reads:
+        old = values[name]
+        values[name] = ir.Value(name=name, type=old.type, shape=old.shape)
+        old.replace_all_uses_with(values[name])
+        old.name = None
+        copy.graph.inputs.append(values[name])
+    copy.graph.outputs.extend(values[name] for name in dict.fromkeys(wanted))
+    RemoveUnusedNodesPass()(copy)
+    return copy
+
+
+def _crossing(nodes: Sequence[ir.Node], borders: Iterable[int]) -> Iterator[list[ir.Value]]:
+    """The values made in front of each border (rising) and read behind it, in their order."""
+    again = _made_anew(nodes)
+    made: dict[ir.Value, int] = {}
+    last: dict[ir.Value, int] = {}
+    for index, node in enumerate(nodes):
+        if node not in again:
+            made |= dict.fromkeys(node.outputs, index)
+    for index, node in enumerate(nodes):
+        last |= {value: index for value in _reads(node) if value in made}
+    for border in borders:
+        yield [value for value, at in made.items() if at < border <= last.get(value, -1)]
+
+
+def _made_anew(nodes: Sequence[ir.Node]) -> set[ir.Node]:
+    """The nodes that every part repeats where it needs them: all that only lead from constants,
+    and what follows from inputs and little constants without a weight."""
+    bytes_of = _Bytes()
+    found: set[ir.Node] = set()
+    for node in nodes:
+        read = list(_reads(node))
+        known = [value for value in read if bytes_of.is_known(value)]
+        made = [value.producer() for value in read if value not in known]
+        if any(producer is not None and producer not in found for producer in made):
+            continue
+        little = sum(map(bytes_of, known)) <= _LITTLE and constant_weight(node) is None
+        if len(known) == len(read) or little:
+            found.add(node)
+        if len(known) == len(read):
+            bytes_of.add(node, read)
+    return found
+
+
+def _costs(nodes: Sequence[ir.Node]) -> list[int]:
+    """Bytes of stored constants that each node reads; none for one that only leads from them."""
+    bytes_of = _Bytes()
+    found = []
+    for node in nodes:
+        read = list(_reads(node))
+        known = [value for value in read if bytes_of.is_known(value)]
+        leads = len(known) == len(read)
+        if leads:
+            bytes_of.add(node, read)
+        found.append(0 if leads else sum(map(bytes_of, known)))
+    return found
+
+
+class _Bytes:
+    """Bytes of the constants that a value is made of, if of nothing else."""
+
+    def __init__(self) -> None:
+        self._made: dict[ir.Value, int] = {}
+
+    def __call__(self, value: ir.Value) -> int:
+        if value in self._made:
+            return self._made[value]
+        return 0 if value.const_value is None else value.const_value.nbytes
+
+    def is_known(self, value: ir.Value) -> bool:
+        return value in self._made or is_constant(value)
+
+    def add(self, node: ir.Node, read: Iterable[ir.Value]) -> None:
+        self._made |= dict.fromkeys(node.outputs, sum(map(self, read)))
+
+
+def _reads(node: ir.Node) -> Iterator[ir.Value]:
+    """What the node reads, in its subgraphs too."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            bodies = [attribute.as_graph()]
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            bodies = list(attribute.as_graphs())
+        else:
+            continue
+        for body in bodies:
+            own = {v for inner in body for v in inner.outputs} | set(body.inputs)
+            own |= set(body.initializers.values())
+            yield from (v for inner in body for v in _reads(inner) if v not in own)
+            yield from (v for v in body.outputs if v not in own)

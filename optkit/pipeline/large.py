@@ -1,0 +1,61 @@
+"""How a model is quantized whose FP32 graph does not fit in `--memory`: known before the work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from optkit.errors import InputRefused
+
+Way = Literal["whole", "layers", "pieces"]
+_BYTES = 4  # per parameter, as FP32
+_BYTES_TO_CALIBRATE = 12  # and laid out anew by the runtime, and moments beside
+_LEARNED = ("auto", "gptq", "awq")
+_DATA_FREE = ("auto", "rtn", "mse")
+
+
+def way(
+    parameters: int,
+    limit: int,
+    rules: Mapping[str, Mapping[str, Any]],
+    weights: str,
+    *,
+    sampled: bool,
+    where: str,
+) -> Way:
+    """One of these: calibrated and decided as one graph ("whole"), GPTQ or AWQ part by part
+    ("layers"), each weight by itself without data ("pieces").
+
+    `rules`: placement rules as JSON by precision; `weights`: the recipe's method; `sampled`: there
+    are calibration samples. Raises InputRefused where only the whole graph would do and its weights
+    alone pass the limit.
+    """
+    if parameters * _BYTES_TO_CALIBRATE <= limit:
+        return "whole"
+    if all(_alone_in_blocks(own) for own in rules.values()):
+        if sampled and weights in _LEARNED:
+            return "layers"
+        if weights in _DATA_FREE:
+            return "pieces"
+    if parameters * _BYTES <= limit:
+        return "whole"
+    raise InputRefused(
+        f"{', '.join(rules)} with weights={weights} runs the whole model, which takes "
+        f"{parameters * _BYTES / 2**30:.3g} GiB as FP32; the limit is {limit / 2**30:.3g} GiB",
+        where=where,
+        hint="raise --memory, or take int4 with quantization.weights gptq or awq (with samples), "
+        "mse or rtn, which go through the model layer by layer",
+    )
+
+
+def planned_memory(limit: int) -> int:
+    """The limit to three binary digits. What parts are made for belongs to the result; the default
+    limit follows what is free, and no two runs would ever meet."""
+    step = 1 << max(limit.bit_length() - 3, 0)
+    return limit // step * step
+
+
+def _alone_in_blocks(rules: Mapping[str, Any]) -> bool:
+    weight = rules["weight"]
+    blocks = weight["granularity"] == "block" and weight["dtype"] != "float4e2m1"
+    return rules["activation"] is None and blocks

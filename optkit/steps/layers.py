@@ -1,0 +1,248 @@
+"""GPTQ of a graph larger than memory, part after part: runs what `quantization.layerwise` decides.
+
+values-0 … values-i   what crosses into part i, a file per feed; the next ones replace them
+codes-i               what was decided for its weights
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, dtype_of, rules_of, signature
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from optkit.calibration.cutting import Cutter
+    from optkit.data.spool import Spool
+    from optkit.graph import Part
+    from optkit.quantization.layerwise import Layers
+    from optkit.runtime import Feed, Session
+    from optkit.statistics import Statistics
+
+_WEIGHTS_SHARE = 16  # of the memory: weights of one part, as they are stored
+_SOLVING_SHARE = 0.75
+
+
+def quantize_layers(
+    inputs: Inputs, params: Params, out: Path, progress: Progress
+) -> dict[str, Any]:
+    """As `quantize` for weights alone in blocks, with samples instead of statistics: the graph runs
+    part by part, so that neither all weights nor all moments are ever in memory.
+
+    params: precision, carrier, rules (precision → placement rules as JSON), settings
+    (quantization), batch, planned_memory (bytes that parts are made for; the result depends on it);
+    memory; checkpoint: a folder outside the step's own, in which a killed run finds its parts.
+    """
+    import numpy as np
+
+    from optkit import graph
+    from optkit.data.spool import Spool
+    from optkit.quantization.assign import assign
+    from optkit.quantization.layerwise import Layers
+    from optkit.recipe import Quantization
+
+    rules, settings = rules_of(params["rules"]), Quantization.model_validate(params["settings"])
+    fused, planned = graph.load(inputs["fused"] / GRAPH), int(params["planned_memory"])
+    assignment = assign(
+        fused, params["precision"], rules, params["carrier"], overrides=settings.nodes
+    )
+    parts = graph.cut(fused, graph.places(fused, planned // _WEIGHTS_SHARE))
+    with ExitStack() as stack:
+        kept = params.get("checkpoint") or stack.enter_context(tempfile.TemporaryDirectory())
+        folder = Path(kept)
+        folder.mkdir(parents=True, exist_ok=True)
+        carrier, solving = np.dtype(dtype_of(params["carrier"])), int(planned * _SOLVING_SHARE)
+        shared = _shared(fused, parts)
+        layers = Layers(assignment, rules, settings, carrier, solving, folder, shared)
+        samples = Spool(inputs["samples"])
+        size = _feed_size(fused, parts, samples, params["batch"])
+        run = _Run(fused, layers, samples, size, params["memory"], folder)
+        wanted = assignment.quantized().keys()
+        last = max((n for n, p in enumerate(parts) if wanted & set(p.nodes)), default=-1)
+        first = run.resume()
+        for index in range(first, last + 1):
+            run.advance(index, parts[index], _Share(progress, index, last + 1), last=index == last)
+        progress("writing the graph", 1.0)
+        model = graph.load(inputs["carrier"] / GRAPH)
+        log = layers.apply(model)
+        graph.save(model, out / GRAPH)
+    graph.check(out / GRAPH)
+    meta = {"log": log.to_json(), "assignment": assignment.to_json()}
+    return {**meta, "warnings": list(log.warnings), **signature(model)}
+
+
+@dataclass
+class _Run:
+    """The samples on their way through the parts."""
+
+    model: ir.Model
+    layers: Layers
+    samples: Spool
+    size: int | None  # samples per feed; None: as they were written
+    memory: int
+    folder: Path
+
+    def resume(self) -> int:
+        """The number of the part that comes next."""
+        found = [int(path.name.split("-")[1]) for path in self.folder.glob("values-*")]
+        for index in range(max(found, default=0)):
+            self.layers.resume(index)
+        return max(found, default=0)
+
+    def advance(self, index: int, part: Part, progress: Progress, *, last: bool) -> None:
+        """Quantize one part, then run it for the values that the next one reads."""
+        from optkit import graph
+
+        outputs = [v for v in self.model.graph.outputs if _maker(v) in part.nodes]
+        made = [name for name in part.leaves if name not in part.reads]
+        small = graph.between(self.model, part.reads, [*made, *(str(v.name) for v in outputs)])
+        feeds = _Feeds(self.samples, self.size, self._values(index), part.reads)
+        statistics = self._observe(small, feeds, progress)
+        self.layers.quantize(small, statistics, index)
+        if not last:
+            progress("running it with its codes", 0.8)
+            self._carry(graph.between(small, (), made), part, feeds, self._values(index + 1))
+        shutil.rmtree(self._values(index), ignore_errors=True)
+
+    def _observe(self, small: ir.Model, feeds: _Feeds, progress: Progress) -> Statistics | None:
+        from optkit import calibration, graph
+
+        taps = self.layers.taps(small)
+        if not taps:
+            return None
+        given = {str(value.name) for value in small.graph.inputs}
+        names = [tap.name for tap in taps if tap.name not in given]
+        tapped = graph.between(small, (), names or [str(small.graph.outputs[0].name)])
+        with _session(tapped) as session:
+            return calibration.observe(
+                session, feeds, taps,
+                memory_bytes=self._free // 4 * 3,  # the runtime holds weights and inner values
+                progress=lambda what, share: progress(what, share * 0.6),
+                fills=calibration.fills(tapped, [tap.name for tap in taps]),
+                total=len(self.samples),
+            )  # fmt: skip
+
+    def _carry(self, small: ir.Model, part: Part, feeds: _Feeds, place: Path) -> None:
+        """Keep what crosses the border behind the part, of every feed."""
+        import numpy as np
+
+        from optkit.calibration.cutting import Cutter
+        from optkit.store import storage_errors
+
+        temporary = place.with_name(f".{place.name}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        with _session(small) if small.graph.outputs else nullcontext() as session:
+            cutter = Cutter(session, self._free // 2) if session is not None else None
+            for number, feed in enumerate(feeds):
+                found = feed if cutter is None else feed | _run(cutter, feed)
+                with storage_errors(temporary):
+                    np.savez(temporary / f"{number}.npz", *(found[n] for n in part.leaves))
+        temporary.rename(place)
+
+    def _values(self, index: int) -> Path:
+        return self.folder / f"values-{index}"
+
+    @property
+    def _free(self) -> int:
+        from optkit.execute.local import resident
+
+        return max(self.memory - resident(os.getpid()), 0)
+
+
+@dataclass
+class _Feeds:
+    """The feeds of the samples, each with the values `reads` that cross into a part."""
+
+    samples: Spool
+    size: int | None
+    place: Path
+    reads: Sequence[str]
+
+    def __iter__(self) -> Iterator[Feed]:
+        import numpy as np
+
+        for number, (feed, _) in enumerate(self.samples.batches(self.size)):
+            if not self.reads:
+                yield feed
+                continue
+            with np.load(self.place / f"{number}.npz") as stored:
+                yield feed | {n: stored[f"arr_{i}"] for i, n in enumerate(self.reads)}
+
+
+@dataclass
+class _Share:
+    """Progress of one part out of `parts`."""
+
+    progress: Progress
+    index: int
+    parts: int
+
+    def __call__(self, what: str, share: float) -> None:
+        told = f"part {self.index + 1} of {self.parts}: {what}"
+        self.progress(told, (self.index + share) / self.parts)
+
+
+def _run(cutter: Cutter, feed: Feed) -> Feed:
+    """Outputs of a feed, in as many runs as the memory asks for."""
+    import numpy as np
+
+    cutter.measure(feed)
+    runs = [cutter.session.run(part) for part in cutter.parts(feed, 0, 0)]
+    if len(runs) == 1:
+        return runs[0]
+    return {name: np.concatenate([found[name] for found in runs]) for name in runs[0]}
+
+
+@contextmanager
+def _session(model: ir.Model) -> Iterator[Session]:
+    """The graph as it is written: constants that the runtime folds or lays out anew are copies."""
+    from optkit import graph
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / GRAPH
+        graph.save(model, place, inline_limit=0)  # the runtime maps data files
+        with cpu(place, level="none", pooled=False) as session:
+            yield session
+
+
+def _maker(value: ir.Value) -> str | None:
+    producer = value.producer()
+    return None if producer is None else producer.name
+
+
+def _shared(model: ir.Model, parts: Sequence[Part]) -> frozenset[str]:
+    """Weights that nodes in several parts multiply by."""
+    from optkit import graph
+
+    place = {node: index for index, part in enumerate(parts) for node in part.nodes}
+    found: dict[str, set[int]] = {}
+    for node in model.graph:
+        if (weight := graph.constant_weight(node)) is not None:
+            found.setdefault(str(weight[1].name), set()).add(place[str(node.name)])
+    return frozenset(name for name, places in found.items() if len(places) > 1)
+
+
+def _feed_size(
+    model: ir.Model, parts: Sequence[Part], samples: Spool, batch: int | None
+) -> int | None:
+    """Samples per feed: one where a value that crosses a border may have another axis in front, so
+    that a part of a batch could not be cut out of it."""
+    import onnx_ir as ir
+
+    from optkit.runtime import batch_axis
+
+    axis = batch_axis(samples.inputs)
+    values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
+    crossing = [values[name] for part in parts for name in part.reads]
+    first = [v.shape[0] if v.shape is not None and len(v.shape) else None for v in crossing]
+    alike = all(isinstance(dim, ir.SymbolicDim) and dim.value == axis for dim in first)
+    return batch if alike or batch is None else 1

@@ -1,0 +1,72 @@
+"""What a reader of the terminal is told of long lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.cli import summary
+
+
+def entry(rule: str, node: str, outcome: str = "applied", reason: str = "why") -> dict[str, str]:
+    return {"rule": rule, "node": node, "outcome": outcome, "reason": reason}
+
+
+def told(*entries: dict[str, str]) -> list[str]:
+    return summary.rewrites({"log": {"entries": list(entries)}})
+
+
+def test_a_rule_is_one_line_and_so_is_a_reason() -> None:
+    assert told(
+        entry("attention", "a0", reason="one operator on rows"),
+        entry("attention", "a1", reason="one operator on rows"),
+        entry("select_early", "s0", reason="past 2 operators"),
+        entry("attention", "a2", "declined", "its mask has 3 axes"),
+        entry("attention", "a3", "declined", "its heads differ"),
+        entry("attention", "a4", "declined", "its mask has 3 axes"),
+        entry("gelu", "a4", "declined", "its mask has 3 axes"),
+    ) == [
+        "attention: 2 applied",
+        "select_early: 1 applied",
+        "attention: declined at 2 nodes, its mask has 3 axes",
+        "attention: declined at a3, its heads differ",
+        "gelu: declined at a4, its mask has 3 axes",
+    ]
+
+
+def test_what_was_only_tidied_up_is_one_line() -> None:
+    dead = [entry("remove_dead", f"n{i}", reason="Mul had no user") for i in range(347)]
+    unused = [entry("remove_unused", "w", reason="constant had no user")]
+    assert told(*dead, *unused) == ["removed 347 nodes and 1 constant that nothing read"]
+    assert told(*unused * 2) == ["removed 2 constants that nothing read"]
+    assert told(*dead[:1]) == ["removed 1 node that nothing read"]
+
+
+def test_a_stage_that_logs_no_rewrites_has_no_line() -> None:
+    for details in ({}, {"log": {}}, {"log": None}, {"log": {"nodes": {"conv": {}}}}):
+        assert summary.rewrites(details) == []
+
+
+entries = st.builds(
+    entry,
+    st.sampled_from(["attention", "gelu", "remove_dead", "remove_unused"]),
+    st.sampled_from("abc"),
+    st.sampled_from(["applied", "declined"]),
+    st.sampled_from(["one", "two"]),
+)
+
+
+@given(st.lists(entries, max_size=30))
+def test_nothing_is_lost_and_nothing_told_twice(found: list[dict[str, Any]]) -> None:
+    lines = told(*found)
+    assert len(set(lines)) == len(lines)
+    rules = {(one["rule"], one["reason"]) for one in found if one["outcome"] == "declined"}
+    assert sum("declined" in line for line in lines) == len(rules)
+    applied = sum(one["outcome"] == "applied" for one in found)
+    numbers = [
+        int(word) for line in lines if "declined" not in line for word in line.split()
+        if word.isdigit()
+    ]  # fmt: skip
+    assert sum(numbers) == applied

@@ -1,0 +1,52 @@
+"""Which way a model goes through that does not fit in the memory; what cannot go is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optkit.errors import InputRefused
+from optkit.pipeline.large import planned_memory, way
+from optkit.runtime import backend
+from optkit.target import target
+
+GIB = 1 << 30
+
+
+def found(
+    precision: str, weights: str, *, where: str = "cpu", gib: float = 26, sampled: bool = True
+) -> str:
+    """Of a model with 7 · 2^30 parameters."""
+    chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
+    rules: dict[str, Any] = {precision: chosen.rules(target(where), precision).to_json()}
+    return way(7 * GIB, int(gib * GIB), rules, weights, sampled=sampled, where="m")
+
+
+@pytest.mark.parametrize("precision", ["int4", "nf4", "w4a8", "int8-weight-only"])
+def test_weights_in_blocks_go_layer_by_layer_with_samples(precision: str) -> None:
+    for weights in ("auto", "gptq", "awq"):
+        assert found(precision, weights) == "layers"
+    assert found(precision, "auto", sampled=False) == "pieces"
+    assert found(precision, "rtn") == found(precision, "mse") == "pieces"
+    assert found(precision, "gptq", gib=90) == "whole"
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "where"),
+    [("int8", "auto", "l4"), ("int8-weight-only", "gptq", "l4"), ("nvfp4", "rtn", "rtx5090"),
+     ("int4", "hqq", "cpu")],
+)  # fmt: skip
+def test_what_needs_the_whole_graph_is_refused(precision: str, weights: str, where: str) -> None:
+    with pytest.raises(InputRefused) as caught:
+        found(precision, weights, where=where)
+    assert "28 GiB as FP32; the limit is 26 GiB" in caught.value.message
+    assert "--memory" in (caught.value.hint or "")
+    assert found(precision, weights, where=where, gib=30) == "whole"  # it may do
+
+
+def test_the_memory_that_is_planned_with_is_the_same_for_limits_alike() -> None:
+    assert planned_memory(4 * GIB) == 4 * GIB
+    assert planned_memory(int(4.9 * GIB)) == 4 * GIB and planned_memory(5 * GIB) == 5 * GIB
+    for limit in (1, 7, 1000, 123_456_789):
+        assert 0.8 * limit <= planned_memory(limit) <= limit
