@@ -74,7 +74,8 @@ class Score:
 @dataclass(frozen=True)
 class Fidelity:
     """Agreement of the outputs with a reference graph on the same inputs. SQNR in dB (10·log10 of
-    signal power over error power, all outputs and samples pooled), cosine over flattened outputs.
+    signal power over error power, all outputs and samples pooled) with its 95 % interval (None:
+    too few samples), cosine over flattened outputs.
     """
 
     evidence: Evidence
@@ -83,6 +84,7 @@ class Fidelity:
     cosine: float
     max_abs_error: float
     samples: int
+    ci95: Interval | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -125,7 +125,7 @@ def _fidelity_rows(gates: Gates, fidelity: Fidelity | None) -> Iterator[GateRow]
         reason = f"the outputs are bit-equal to {fidelity.reference}"
         yield GateRow("min_sqnr", limit, None, None, fidelity.evidence, "pass", reason)
     else:
-        seen = _Seen(fidelity.sqnr_db, None, fidelity.evidence)
+        seen = _Seen(fidelity.sqnr_db, fidelity.ci95, fidelity.evidence)
         yield _at_least("min_sqnr", limit, seen, lambda v: f"{v:.1f} dB")
 
 

@@ -26,6 +26,10 @@ def ms(value: float | None) -> str:
     return NONE if value is None else f"{_digits(value)} ms"
 
 
+def decibels(value: float) -> str:
+    return f"{value:.1f} dB"
+
+
 def rate(value: float | None) -> str:
     return NONE if value is None else f"{_digits(value)} /s"
 

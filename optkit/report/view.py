@@ -156,8 +156,9 @@ def unit(result: Json) -> Any:
 def _fidelity_rows(fidelity: Json | None) -> list[Row]:
     if fidelity is None:
         return []
-    sqnr = "bit-equal" if fidelity["sqnr_db"] is None else f"{fidelity['sqnr_db']:.1f} dB"
-    figure = Figure(sqnr, f"cosine {fidelity['cosine']:.6f}")
+    sqnr = "bit-equal" if fidelity["sqnr_db"] is None else figures.decibels(fidelity["sqnr_db"])
+    spread = figures.span(fidelity["ci95"], figures.decibels)
+    figure = Figure(sqnr, ", ".join(filter(None, (spread, f"cosine {fidelity['cosine']:.6f}"))))
     label = f"Fidelity to {fidelity['reference']} (SQNR)"
     return [Row(label, _ABSENT, figure, Figure(), (fidelity["evidence"],))]
 

@@ -71,7 +71,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("ort", 1, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
             ("evaluate", 1, ("onnxruntime", "numpy"), evaluate),
-            ("compare", 1, ("onnxruntime", "numpy"), compare),
+            ("compare", 2, ("onnxruntime", "numpy"), compare),
             ("bench", 1, ("onnxruntime", "numpy"), bench),
             ("predict", 1, ("onnx", "onnx-ir"), predict),
             ("summary", 1, ("onnx", "onnx-ir"), summary),

@@ -55,6 +55,32 @@ def test_a_relative_error_has_the_known_sqnr_whatever_the_batches(
     assert found.cosine == pytest.approx(1.0)
 
 
+def test_the_interval_holds_what_few_samples_do_to_the_noise(session: Any) -> None:
+    """Two of 48 samples hold nearly all of it: without them the SQNR would be 40 dB higher."""
+
+    def noisy(feed: Feed) -> Feed:
+        loud = np.isin(feed["x"][:, 0], worst)
+        return {"x": feed["x"] + np.where(loud[:, None], 0.1, 1e-4).astype(np.float32)}
+
+    data = np.concatenate([feed["x"] for feed in feeds()])
+    worst = data[[3, 30], 0]
+    found = [compare(session, lambda f: f, noisy, feeds(batch=b)) for b in (1, 7)]
+    low, high = found[0].ci95
+    assert low < found[0].sqnr_db < high and high - low > 3
+    assert found[1].ci95 == pytest.approx(found[0].ci95)
+    # against all resamples at once, from another generator
+    noise = np.square(noisy({"x": data})["x"] - data, dtype=np.float64).sum(axis=1)
+    signal = np.square(data, dtype=np.float64).sum(axis=1)
+    drawn = np.random.default_rng(7).integers(0, 48, (20_000, 48))
+    draws = 10 * np.log10(signal[drawn].sum(1) / noise[drawn].sum(1))
+    assert np.quantile(draws, 0.025) == pytest.approx(low, abs=0.3)
+
+
+def test_few_samples_have_no_interval(session: Any) -> None:
+    few = compare(session, lambda f: f, lambda f: {"x": f["x"] * 1.01}, feeds(samples=19))
+    assert few.ci95 is None and few.sqnr_db == pytest.approx(40, abs=0.1)
+
+
 def test_bit_equal_outputs_have_no_finite_sqnr(session: Any) -> None:
     found = compare(session, two_outputs, two_outputs)
     assert (found.sqnr_db, found.cosine, found.max_abs_error) == (None, 1.0, 0.0)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,10 @@ def test_fidelity_beside_a_drop() -> None:
     assert judge(limits, drop=NO_DROP).verdict == "inconclusive"
     (reason,) = judge(limits, drop=NO_DROP, fidelity=fidelity(19.9)).reasons
     assert reason == "min_sqnr: 19.9 dB breaks the limit of 20.0 dB"
+    wide = replace(fidelity(21.0), ci95=Interval(19.0, 22.0))
+    verdict = judge(limits, drop=NO_DROP, fidelity=wide)
+    assert verdict.verdict == "inconclusive"
+    assert "(95 % interval 19.0 to 22.0 dB) may or may not keep" in verdict.reasons[0]
 
 
 def measured(p50: float, interval: Interval) -> Latency:
