@@ -18,8 +18,8 @@ from typing import Any
 from optkit import artifact, pipeline
 from optkit.artifact import Manifest
 from optkit.execute.runner import Made
-from optkit.pipeline import Build
 from optkit.pipeline.findings import Judged
+from optkit.pipeline.job import Build
 from optkit.report import to_html, to_markdown
 from optkit.steps import GRAPH, SIMULATION
 from optkit.store import Store, fsync_dir, storage_errors

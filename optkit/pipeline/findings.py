@@ -12,7 +12,7 @@ from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
 from optkit.execute.runner import Made, Record
 from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
-from optkit.pipeline import Build
+from optkit.pipeline.job import Build
 from optkit.report import document
 from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from optkit import pipeline
 from optkit.pipeline import Build, Foreign, Job, delivery
+from optkit.pipeline.graphs import comparison
+from optkit.pipeline.quantizing import settings_of
 from optkit.recipe import Recipe
 from optkit.store import Store, digest_json
 from optkit.target import target
@@ -34,7 +35,7 @@ def test_the_order_of_patterns_is_told_apart(tmp_path: Any) -> None:
     """The last that matches counts, while the keys of a JSON object have no order in a digest."""
     one, other = recipe(PATTERNS), recipe(PATTERNS[::-1])
     assert digest_json(one.to_json()) == digest_json(other.to_json())
-    assert digest_json(pipeline._settings(one)) != digest_json(pipeline._settings(other))
+    assert digest_json(settings_of(one)) != digest_json(settings_of(other))
     assert memory(one, tmp_path) != memory(other, tmp_path)
 
 
@@ -62,8 +63,8 @@ def test_graphs_too_large_for_two_sessions_are_not_compared(role: str) -> None:
     made = Build(Job(recipe(), target("l4"), "int8"), None, ("tensorrt",), "fp16")
     made.entries["source"] = SimpleNamespace(meta={"parameters": 1 << 30})  # type: ignore[assignment]
     runner: Any = SimpleNamespace(limits=SimpleNamespace(memory_bytes=1 << 33))
-    params, here = pipeline._comparison(made, runner, role)
+    params, here = comparison(made, runner, role)
     assert params["compare"] is False and f"the {role} graph" in here["uncompared"]
     runner.limits.memory_bytes = 1 << 34
-    params, here = pipeline._comparison(made, runner, role)
+    params, here = comparison(made, runner, role)
     assert "compare" not in params and not here

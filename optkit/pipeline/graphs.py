@@ -1,0 +1,66 @@
+"""Forms of the graph: fused, cast to its carriers, in the operators of the backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optkit.execute.runner import Made, Steps
+from optkit.pipeline.job import Build
+from optkit.steps import STEPS
+
+_BYTES_TO_COMPARE = 12  # per parameter: float32, of two sessions, one laying its copy out anew
+
+
+def fuse(made: Build, runner: Steps) -> None:
+    """graph → graph: the `standard` form, compared before and after where memory allows it."""
+    source = made.entries["source"]
+    params, here = comparison(made, runner, "fused")
+    made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", {"graph": source}, params, here)
+
+
+def carry(made: Build, runner: Steps) -> None:
+    """The carriers: FP16 on GPUs, FP32 on a CPU; and the casts that the job asks for."""
+    fused, entries = made.entries["fused"], made.entries
+    wanted = {made.baseline_precision, made.job.precision}
+    casts: dict[str, Made] = {
+        name: cast(fused, name, runner) for name in ("fp16", "bf16") if name in wanted
+    }
+    entries["carrier"] = casts.get(made.baseline_precision, fused)
+    if casts:
+        entries["cast"] = casts.get(made.job.precision, entries["carrier"])
+
+
+def refer(made: Build, runner: Steps) -> None:
+    """What the candidate is compared with: the carrier graph in the backend's own operators, so
+    that a speedup is due to precision alone; and on a CPU the FP16 graph's accuracy."""
+    entries = made.entries
+    entries["baseline"] = written(made, entries["carrier"], made.baseline_precision, runner)
+    if "cast" not in entries:
+        entries["cast"] = cast(entries["fused"], "fp16", runner)
+
+
+def cast(graph: Made, carrier: str, runner: Steps, what: str = "") -> Made:
+    label = f"cast {what}to {carrier.upper()}"
+    return runner.step(STEPS["cast"].kind, label, {"graph": graph}, {"carrier": carrier})
+
+
+def written(made: Build, graph: Made, what: str, runner: Steps) -> Made:
+    """The graph in the operators of ONNX Runtime, where that is the backend."""
+    if made.compiler != "onnxruntime":
+        return graph
+    label = f"write {what} in ONNX Runtime's operators"
+    return runner.step(STEPS["ort"].kind, label, {"graph": graph}, {})
+
+
+def comparison(made: Build, runner: Steps, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(parameters, what is only here) of a step that compares its graph with the one it is given,
+    where memory allows to run both."""
+    params, limit = made.sizes, runner.limits.memory_bytes
+    needed = _BYTES_TO_COMPARE * made.entries["source"].meta.get("parameters", 0)
+    if needed <= limit:
+        return params, {}
+    reason = (
+        f"the {what} graph is not compared with what it was made of: running both needs about "
+        f"{needed / 2**30:.3g} GiB, the limit is {limit / 2**30:.3g} GiB"
+    )
+    return {**params, "compare": False}, {"uncompared": reason}

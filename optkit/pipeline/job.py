@@ -1,0 +1,134 @@
+"""What is asked for, and what the chain has made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optkit import precision as precisions
+from optkit.execute.runner import Input, Made
+from optkit.recipe import Recipe
+from optkit.runtime import AxisRange, BuildSpec, Evidence, TensorInfo
+from optkit.steps import GRAPH, SIMULATION
+from optkit.target import Target
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A staged file or folder: what the store knows it by, and where it lies."""
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model for one target in one precision.
+
+    `graph`, `calibration`: in the store already when they came from memory (an nn.Module, a
+    loader); otherwise the recipe says where they come from. `code`: the folder from which
+    package.module:factory is imported.
+    """
+
+    recipe: Recipe
+    target: Target
+    precision: str
+    graph: Input | None = None
+    calibration: Made | None = None
+    code: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.recipe.name}-{self.target.name}-{self.precision}"
+
+    @property
+    def quantized(self) -> list[str]:
+        """The quantized precisions that layers may get: the job's own, if it is one, then those
+        that its recipe gives to nodes."""
+        wanted = dict.fromkeys((self.precision, *sorted(self.recipe.quantization.nodes.values())))
+        found = [name for name in wanted if precisions.precision(name).quantized]
+        return found if self.precision in found else []
+
+
+@dataclass
+class Build:
+    """What the chain made: store entries by role, and facts about the job. All of it is on disk."""
+
+    job: Job
+    backend: str | None  # None: nothing compiles here for this target
+    pending: tuple[str, ...]
+    baseline_precision: str
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    specs: dict[str, BuildSpec] = field(default_factory=dict)
+    entries: dict[str, Made] = field(default_factory=dict)
+
+    @property
+    def batch_axis(self) -> int | str | None:
+        """Axis 0 of the first input, its name or its fixed size; None: no input has axes."""
+        return next((info.shape[0] for info in self.inputs if info.shape), None)
+
+    @property
+    def batches(self) -> AxisRange | None:
+        """The batch sizes that are built for."""
+        axis = self.batch_axis
+        if isinstance(axis, int):
+            return AxisRange(axis, axis, axis)
+        return self.job.recipe.axis_ranges().get(axis or "")
+
+    @property
+    def batch(self) -> int | None:
+        """The batch size that is tuned for."""
+        return self.batches.opt if self.batches else None
+
+    @property
+    def compiler(self) -> str:
+        """The backend whose engine this is about: which compiles here, or else is pending."""
+        return self.backend or self.pending[0]
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Inputs and axis ranges: what random feeds are drawn from."""
+        recipe = self.job.recipe
+        return {"axes": recipe.to_json()["axes"], "inputs": recipe.describe(self.inputs)}
+
+    @property
+    def assignment(self) -> dict[str, Any] | None:
+        """Precision by node and the reasons of those left, as JSON; None before quantization."""
+        quantized = self.entries.get("quantized")
+        return quantized.meta.get("assignment") if quantized is not None else None
+
+    @property
+    def planned(self) -> dict[str, str]:
+        """Node → precision, of those that are quantized."""
+        from optkit.assignment import Assignment
+
+        return Assignment.from_json(self.assignment).quantized() if self.assignment else {}
+
+    @property
+    def is_baseline(self) -> bool:
+        """FP16 on a GPU, FP32 on `cpu`: the candidate is the baseline itself."""
+        return self.job.precision == self.baseline_precision
+
+    @property
+    def measured(self) -> bool:
+        """Whether the target is this machine, so that running the graph is measuring it."""
+        return self.job.target.name == "cpu"
+
+    @property
+    def simulation(self) -> str:
+        """The file of `entries["graph"]` that ONNX Runtime runs for accuracy."""
+        return SIMULATION if SIMULATION in self.entries["graph"].files else GRAPH
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence.MEASURED if self.measured else Evidence.SIMULATED
+
+
+def calibration_of(recipe: Recipe) -> dict[str, Any]:
+    """Method, percentile and batch; the defaults when the samples came from memory."""
+    from optkit.recipe import Calibration
+
+    found = recipe.calibration or Calibration(source="memory")
+    return {"method": found.method, "percentile": found.percentile, "batch": found.batch}

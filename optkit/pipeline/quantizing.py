@@ -1,0 +1,140 @@
+"""From a graph and its samples to the quantized graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from optkit import precision as precisions
+from optkit import runtime
+from optkit.errors import Impossible
+from optkit.execute.runner import Input, Made, Steps
+from optkit.pipeline import large
+from optkit.pipeline.graphs import cast, comparison, written
+from optkit.pipeline.job import Build, Job, calibration_of
+from optkit.pipeline.refusals import check_enough
+from optkit.recipe import Recipe
+from optkit.steps import STEPS
+
+# Calibration taps what any backend may ask for, so statistics are shared by all targets, and by
+# all precisions: the others quantize no value that these do not.
+_BACKENDS = tuple(runtime.BACKENDS)
+_LEARNED = ("int8", "fp8")
+
+
+def quantize(made: Build, runner: Steps) -> None:
+    """Statistics of the FP32 graph, a form of it that quantizes better, then Q/DQ on the carrier as
+    the backend's rules want it."""
+    job, fused = made.job, made.entries["fused"]
+    if not precisions.precision(job.precision).quantized:
+        whole = job.precision == "fp32"
+        made.entries["graph"] = (
+            written(made, fused, "fp32", runner) if whole else made.entries["cast"]
+        )
+        return
+    rules = _rules_of(runtime.backend(made.compiler), job)
+    inputs: dict[str, Input] = {"fused": fused, "carrier": made.entries["carrier"]}
+    params = {"precision": job.precision, "carrier": made.baseline_precision, "rules": rules,
+              **settings_of(job.recipe)}  # fmt: skip
+    way = large.way(
+        made.entries["source"].meta.get("parameters", 0), runner.limits.memory_bytes, rules,
+        job.recipe.quantization.weights, sampled="calibration" in made.entries, where=job.name,
+    )  # fmt: skip
+    if "calibration" in made.entries:
+        check_enough(made.entries["calibration"], job.recipe)
+    if "calibration" in made.entries and way == "whole":
+        statistics = _calibrate(made, runner)
+        inputs["statistics"] = made.entries["statistics"] = statistics
+    if "statistics" in inputs and _prepares(job):
+        compared, here = comparison(made, runner, "prepared")
+        prepared = runner.step(
+            STEPS["prepare"].kind,
+            "smooth and equalize",
+            {"graph": fused, "statistics": inputs["statistics"]},
+            {**params, **compared},
+            here,
+        )
+        inputs |= {"fused": prepared, "statistics": prepared, "carrier": prepared}
+        made.entries["prepared"] = prepared
+        if made.baseline_precision != "fp32":
+            inputs["carrier"] = cast(
+                prepared, made.baseline_precision, runner, "the smoothed graph "
+            )
+    if way == "layers":
+        found = _quantize_layers(made, runner, inputs, params)
+    else:
+        found = runner.step(STEPS["quantize"].kind, f"quantize to {job.precision}", inputs, params)
+    made.entries["quantized"] = found
+    made.entries["graph"] = written(made, found, job.precision, runner)
+
+
+def _quantize_layers(
+    made: Build, runner: Steps, inputs: dict[str, Input], params: dict[str, Any]
+) -> Made:
+    memory = runner.limits.memory_bytes
+    return runner.step(
+        STEPS["quantize_layers"].kind,
+        f"quantize to {made.job.precision} layer by layer",
+        {**inputs, "samples": made.entries["calibration"]},
+        {**params, "batch": _calibration_batch(made),
+         "planned_memory": large.planned_memory(memory)},
+        {"memory": memory},
+    )  # fmt: skip
+
+
+def _calibrate(made: Build, runner: Steps) -> Made:
+    """Statistics that serve every quantized precision of every backend alike."""
+    job = made.job
+    families = [_rules_of(runtime.backend(name), job, _LEARNED) for name in _BACKENDS]
+    return runner.step(
+        STEPS["calibrate"].kind,
+        "calibrate",
+        {"graph": made.entries["fused"], "samples": made.entries["calibration"]},
+        {"batch": _calibration_batch(made), "families": families,
+         "moments": job.recipe.quantization.weights in ("auto", "gptq")},
+        {"memory": runner.limits.memory_bytes},
+    )  # fmt: skip
+
+
+def _calibration_batch(made: Build) -> int | None:
+    """Samples per run of the graph; None, as they were written, where its batch size is fixed."""
+    found: int = calibration_of(made.job.recipe)["batch"]
+    return found if isinstance(made.batch_axis, str) else None
+
+
+def _rules_of(
+    backend: runtime.Backend, job: Job, names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Precision → placement rules as JSON, of those the backend runs on the job's target; without
+    `names`: the job's own and those its recipe gives to nodes. Raises Impossible for one of these.
+    """
+    if names is None:
+        placed = job.recipe.quantization.placement.model_dump(mode="json", exclude_none=True)
+        return {n: {**backend.rules(job.target, n).to_json(), **placed} for n in job.quantized}
+    found = {}
+    for name in names:
+        with suppress(Impossible):
+            found[name] = backend.rules(job.target, name).to_json()
+    return found
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    calibration = calibration_of(recipe)
+    return {
+        "method": calibration["method"],
+        "percentile": calibration["percentile"],
+        "settings": recipe.quantization.model_dump(mode="json"),
+        # the last pattern that matches counts, and an object's keys have no order in a digest
+        "order": list(recipe.quantization.nodes),
+    }
+
+
+def _prepares(job: Job) -> bool:
+    """Whether the values themselves are quantized, so that their outliers matter, or AWQ asked for
+    a rescaled graph."""
+    settings = job.recipe.quantization
+    takes_part = any(precisions.precision(name).activations for name in job.quantized)
+    return (takes_part and (settings.smooth, settings.equalize) != ("off", "off")) or (
+        settings.weights == "awq"
+    )

@@ -1,0 +1,121 @@
+"""What is refused before work, or as soon as its inputs are known."""
+
+from __future__ import annotations
+
+from optkit import precision as precisions
+from optkit import runtime
+from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
+from optkit.execute.runner import Made, Steps, installed
+from optkit.pipeline.job import Build, Job
+from optkit.recipe import Recipe
+from optkit.target import Target
+
+_EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch"}
+MIN_SAMPLES = 8  # for calibration
+
+
+def check(job: Job) -> Build:
+    """Refuse before work what cannot end well: precision, target, toolchain.
+
+    Raises Impossible (the target's matrix says no), UnknownName (not built), ToolchainMissing.
+    """
+    for name in (job.precision, *job.quantized):
+        check_pair(job.target, name)
+    _check_samples(job)
+    here, pending = None, []
+    for option in job.target.default_backends:
+        backend = runtime.backend(option.name)
+        if backend.refuses(job.target, job.precision) is not None:
+            continue
+        if here is None and backend.offline(job.target) is None:
+            here = option.name
+        else:
+            pending.append(option.name)
+    _check_toolchain(job, here)
+    return Build(job, here, tuple(pending), "fp32" if job.target.name == "cpu" else "fp16")
+
+
+def check_pair(target: Target, precision: str) -> None:
+    """Whether this precision can be had on this target at all. Raises Impossible or UnknownName."""
+    scheme = precisions.precision(precision)
+    reason = _why_not(target, scheme)
+    if reason is not None:
+        can = [p.name for p in precisions.PRECISIONS.values() if _why_not(target, p) is None]
+        hint = f"{target.name} takes {', '.join(can)}" if can else "`optkit targets` lists others"
+        raise Impossible(reason, where=f"{target.name} × {precision}", hint=hint)
+
+
+def bound(made: Build, runner: Steps) -> None:
+    """Every dynamic axis must have a range before anything is tuned for it. Raises UsageError."""
+    ranges = made.job.recipe.axis_ranges()
+    for info in made.inputs:
+        for size in info.shape:
+            if isinstance(size, str) and size not in ranges:
+                raise UsageError(
+                    f"the sizes of its dynamic axis {size!r} are not known",
+                    where=f"input {info.name!r}",
+                    hint="give --min-shapes, --opt-shapes and --max-shapes, or in the recipe "
+                    f"axes: {{{size}: {{min: 1, opt: 8, max: 32}}}}",
+                )
+
+
+def check_enough(samples: Made, recipe: Recipe) -> None:
+    """After n samples, one in n + 1 of what follows exceeds a range. Raises InputRefused."""
+    found = samples.meta.get("info", {}).get("samples", MIN_SAMPLES)
+    if found < MIN_SAMPLES:
+        raise InputRefused(
+            f"{found} calibration samples are too few to learn ranges from",
+            where=str(recipe.calibration_source or recipe.name),
+            hint=f"give at least {MIN_SAMPLES}; 128 to 512 are usual",
+        )
+
+
+def _why_not(target: Target, scheme: precisions.Precision) -> str | None:
+    """What the hardware lacks, or else why no backend runs the precision."""
+    for column in scheme.needs:
+        if column in target.precisions:
+            reason = target.why_not(column, of=scheme.name)
+            if reason is not None:
+                return reason
+    if not target.default_backends:
+        return f"no backend of optkit compiles for {target.title}"
+    backends = [runtime.backend(option.name) for option in target.default_backends]
+    reasons = [found.refuses(target, scheme.name) for found in backends]
+    return None if None in reasons else reasons[0]
+
+
+def _check_samples(job: Job) -> None:
+    given = job.calibration is not None or job.recipe.calibration is not None
+    learns = job.recipe.quantization.weights in ("gptq", "awq")
+    for name in () if given else job.quantized:
+        if learns or not precisions.precision(name).weight_only:
+            raise InputRefused(
+                f"{name} needs calibration samples and there are none",
+                where=job.recipe.name,
+                hint="add `calibration: {source: ...}` to the recipe (in Python: "
+                "calibration=batches), or build fp16",
+            )
+
+
+def _check_toolchain(job: Job, here: str | None) -> None:
+    """Every distribution the chain will need, by name only: nothing is imported."""
+    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
+    if len(both) == 2:
+        raise ToolchainMissing(
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files",
+            where="environment",
+            hint="pip uninstall both, then install one: optkit[cpu] or optkit[gpu]",
+        )
+    needed = ["onnxruntime"] if not both else []
+    if here == "tensorrt-rtx":
+        needed.append("tensorrt-rtx")
+    source = job.recipe.source
+    if job.graph is None and source is not None and source.kind != "onnx":
+        needed += ["torch", "onnxscript"]
+    for name in needed:
+        if installed(name) is None:
+            raise ToolchainMissing(
+                f"{name} is not installed",
+                where=job.name,
+                hint=f"pip install 'optkit[{_EXTRAS[name]}]'",
+            )
