@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -144,8 +145,9 @@ def recipe(request: Request, *, dry: bool = False) -> Recipe:
     which is kept in the store, unless `dry`."""
     from optkit import api
 
-    with tempfile.TemporaryDirectory() as folder:
-        ears, cache = request.terminal(), Path(folder) if dry else request.cache
+    # a folder only where it is needed: a killed command leaves it behind
+    with tempfile.TemporaryDirectory() if dry else nullcontext() as folder:
+        ears, cache = request.terminal(), request.cache if folder is None else Path(folder)
         try:
             return api.resolve(
                 request.model,
