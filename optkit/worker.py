@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import gc
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from optkit.errors import OptkitError, WorkerFailed
-from optkit.execute.local import DONE, RESULT_SCHEMA
+from optkit.execute.local import DONE, RESULT_SCHEMA, trim
 from optkit.execute.proxy import HEADER, SERVE, write_message
 
 _PR_SET_PDEATHSIG = 1
@@ -41,15 +40,8 @@ def main(argv: list[str]) -> int:
         except OSError:
             return os.EX_IOERR  # no room to say more
         _tell(task, DONE)
-        _give_back()
+        trim()  # what a step left in the heap would count as the next one's
     return 0
-
-
-def _give_back() -> None:
-    """What a step left in the heap would count as the next one's memory."""
-    gc.collect()
-    with contextlib.suppress(AttributeError):  # glibc's alone
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _answer(task: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ an out-of-memory is a WorkerFailed, never the end of the parent.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import json
 import os
 import selectors
@@ -269,6 +271,13 @@ def resident(pid: int) -> int:
             with contextlib.suppress(psutil.Error):
                 total += process.memory_info().rss
     return total
+
+
+def trim() -> None:
+    """Give back what this process holds and does not use: garbage, and free pages of the heap."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # glibc's alone
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def end(child: subprocess.Popen[bytes], mark: str) -> None:

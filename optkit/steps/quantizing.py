@@ -26,13 +26,12 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
     params: batch, families (by backend: precision → placement rules as JSON), moments; memory;
     checkpoint: a folder outside the step's own, in which a killed run finds how far it was.
     """
-    import gc
     import os
     import tempfile
 
     from optkit import calibration, graph
     from optkit.data.spool import Spool
-    from optkit.execute.local import resident
+    from optkit.execute.local import resident, trim
     from optkit.quantization import qdq
     from optkit.quantization.assign import assign
     from optkit.statistics import merged_taps, save
@@ -53,7 +52,7 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
         # beside the graph: the runtime maps them, and no copy of them is made on the way
         graph.save(graph.expose(model, names), tapped, inline_limit=0)
         del model
-        gc.collect()  # now, not after the peak: nodes and values refer to each other
+        trim()  # now, not after the peak: nodes and values refer to each other
         samples = Spool(inputs["samples"])
         with cpu(tapped, spinning=False, pooled=False) as session:
             free = params["memory"] - resident(os.getpid())
