@@ -24,6 +24,8 @@ from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
 Interval = tuple[np.float32, np.float32]
 
 _SOUND = (np.float32(-1e30), np.float32(1e30))
+_FALSE, _TRUE = (np.float32(0), np.float32(0)), (np.float32(1), np.float32(1))
+_EITHER = (np.float32(0), np.float32(1))
 _LAYERS = frozenset(
     {
         *("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention"),
@@ -132,7 +134,7 @@ def _of_input(value: ir.Value) -> Interval | str:
 def _of_dtype(value: ir.Value) -> Interval | None:
     """Integers and booleans are finite, and no larger than their dtype says."""
     if value.dtype == ir.DataType.BOOL:
-        return np.float32(0), np.float32(1)
+        return _EITHER
     if value.dtype is None or not value.dtype.is_integer():
         return None
     info = np.iinfo(value.dtype.numpy())
@@ -150,6 +152,9 @@ def _hull(*numbers: np.float32) -> Interval:
 
 
 def _where(node: ir.Node) -> Interval | str:
+    condition = interval(node.inputs[0])
+    if condition in (_TRUE, _FALSE):
+        return interval(node.inputs[1 if condition == _TRUE else 2])
     found = _both(node, 1, 2)
     return found if isinstance(found, str) else _hull(*found[0], *found[1])
 
@@ -173,6 +178,22 @@ def _arithmetic(
     return rule
 
 
+def _range(node: ir.Node) -> Interval | str:
+    """Counted upwards, it never falls below its start."""
+    found, step = interval(node.inputs[0]), interval(node.inputs[2])
+    of_dtype = _of_dtype(node.outputs[0])
+    upwards = not isinstance(step, str) and step[0] > 0
+    if isinstance(found, str) or of_dtype is None or not upwards:
+        return of_dtype or f"Range {node.name} may give an infinity"
+    return found[0], of_dtype[1]
+
+
+def _at_least(node: ir.Node) -> Interval | str:
+    found = _both(node, 0, 1)
+    holds = not isinstance(found, str) and found[0][0] >= found[1][1]
+    return _TRUE if holds else _EITHER
+
+
 def _divide(node: ir.Node) -> Interval | str:
     found = _both(node, 0, 1)
     if isinstance(found, str):
@@ -189,7 +210,11 @@ def _negate(node: ir.Node) -> Interval | str:
 
 
 def _cast(node: ir.Node) -> Interval | str:
-    return _of_dtype(node.outputs[0]) or interval(node.inputs[0])
+    found, of_dtype = interval(node.inputs[0]), _of_dtype(node.outputs[0])
+    if of_dtype is None:
+        return found
+    fits = not isinstance(found, str) and of_dtype[0] <= found[0] and found[1] <= of_dtype[1]
+    return found if fits else of_dtype
 
 
 _RULES: dict[str, Callable[[ir.Node], Interval | str]] = {
@@ -198,6 +223,9 @@ _RULES: dict[str, Callable[[ir.Node], Interval | str]] = {
     "Add": _arithmetic(np.add),
     "Sub": _arithmetic(np.subtract),
     "Mul": _arithmetic(np.multiply),
+    "And": _arithmetic(np.minimum),
+    "GreaterOrEqual": _at_least,
+    "Range": _range,
     "Min": _concat,
     "Max": _concat,
     "Div": _divide,

@@ -32,6 +32,43 @@ def scalar(value: ir.Value | None) -> float | None:
     return float(numbers.item()) if numbers is not None and numbers.size == 1 else None
 
 
+def scaled(
+    value: ir.Value | None, *, until: ir.Value | None = None
+) -> tuple[ir.Value | None, float]:
+    """(x, s) where `value` is s · x; s is 1 if nothing scales it. `until` is not looked into."""
+    node, scale = made_by(value, "Mul", "Div"), 1.0
+    while node is not None and value is not until:
+        index = 0 if node.op_type == "Div" or scalar(node.inputs[1]) is not None else 1
+        source, factor = operands(node, index)
+        number = scalar(factor)
+        if number is None or (node.op_type == "Div" and number == 0):
+            break
+        scale = scale / number if node.op_type == "Div" else scale * number
+        value, node = source, made_by(source, "Mul", "Div")
+    return value, scale
+
+
+def of_float_product(value: ir.Value | None) -> bool:
+    """A float32 MatMul with a constant weight makes it: no product of codes, which adds its bias
+    itself."""
+    product = made_by(value, "MatMul")
+    if product is None or product.outputs[0].dtype != ir.DataType.FLOAT:
+        return False
+    return graph.is_constant(product.inputs[1])
+
+
+def biased_product(add: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+    """(product, bias) where an Add puts one constant per feature behind a product of floats."""
+    for index in (0, 1):
+        product, bias = operands(add, index)
+        numbers, shape = graph.array(bias), product.shape if product is not None else None
+        if product is None or bias is None or numbers is None or shape is None:
+            continue
+        if of_float_product(product) and numbers.ndim == 1 and numbers.size == shape[-1]:
+            return product, bias
+    return None
+
+
 def operands(node: ir.Node, index: int) -> tuple[ir.Value | None, ir.Value | None]:
     """Input `index` of a node with two inputs, and the other one."""
     return node.inputs[index], node.inputs[1 - index]

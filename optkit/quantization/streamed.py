@@ -140,11 +140,11 @@ class _Seen(NamedTuple):
     span: tuple[float, float] = (np.inf, 0.0)
     clamped: int = 0
 
-    def joined(self, piece: np.ndarray, found: Quantized) -> _Seen:
+    def joined(self, low: float, high: float, found: Quantized) -> _Seen:
         scale = found.scale.scale
         return _Seen(
-            min(self.low, float(piece.min())),
-            max(self.high, float(piece.max())),
+            min(self.low, low),
+            max(self.high, high),
             (min(self.span[0], float(scale.min())), max(self.span[1], float(scale.max()))),
             self.clamped + found.scale.clamped,
         )
@@ -178,8 +178,8 @@ class Weight:
     def _pieces(self) -> Iterator[tuple[np.ndarray, ...]]:
         self.seen = _Seen()
         with located(f"weight {self.name!r}"):
-            for piece, found in graph.spread(self._quantize, self._read()):
-                self.seen = self.seen.joined(piece, found)
+            for low, high, found in graph.spread(self._quantize, self._read()):
+                self.seen = self.seen.joined(low, high, found)
                 yield self.coding.parts(found.codes, found.scale.scale, found.scale.zero_point)
 
     def _read(self) -> Iterator[np.ndarray]:
@@ -192,10 +192,12 @@ class Weight:
         read = graph.rows if by_columns == self.transposed else graph.columns
         return (a.T if self.transposed else a for a in read(self.tensor, count))
 
-    def _quantize(self, piece: np.ndarray) -> tuple[np.ndarray, Quantized]:
+    def _quantize(self, piece: np.ndarray) -> tuple[float, float, Quantized]:
         coding = self.coding
+        wide = piece.astype(np.float32)  # numpy compares halves one by one
         held = piece.astype(coding.carrier, copy=False)
-        return piece, round_to_nearest(held, coding.format, coding.carrier, search=self.search)
+        found = round_to_nearest(held, coding.format, coding.carrier, search=self.search)
+        return float(wide.min()), float(wide.max()), found
 
 
 def _constant(node: ir.Node) -> ir.Value:

@@ -55,7 +55,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
         for name, version, tools, run in (
             ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
-            ("fuse", 3, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
+            ("fuse", 4, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 1, ("onnx", "onnx-ir"), cast),
             ("collect", 1, ("numpy", "safetensors"), collect),
             ("random", 1, ("numpy", "safetensors"), random),
@@ -68,7 +68,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes"),
                 quantize_layers,
             ),
-            ("ort", 1, ("onnx", "onnx-ir"), ort),
+            ("ort", 2, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
             ("evaluate", 1, ("onnxruntime", "numpy"), evaluate),
             ("compare", 2, ("onnxruntime", "numpy"), compare),

@@ -62,4 +62,5 @@ def test_peak_memory_is_the_same_for_128_and_2048_samples(tmp_path: Path) -> Non
         told = subprocess.run(command, check=True, capture_output=True, text=True, env=quiet).stdout
         return int(told.split()[-1])
 
-    assert peak(2048) < peak(128) * 1.05
+    # what one value alone would take, kept for all samples, is 120 MiB; bins that fill up take some
+    assert peak(2048) < peak(128) + 16 * 1024  # KiB

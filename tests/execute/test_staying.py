@@ -19,6 +19,14 @@ ROOMY = Limits(8 * 2**30)
 MODEL = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y) {y = Relu(x)}'
 
 
+_OTHERS: set[int] = set()  # processes of other tests, whose runners may still be alive
+
+
+@pytest.fixture(autouse=True)
+def _apart() -> None:
+    _OTHERS.update(child.pid for child in psutil.Process(os.getpid()).children())
+
+
 @pytest.fixture
 def workers() -> Iterator[Workers]:
     made = Workers()
@@ -36,7 +44,8 @@ def task(tmp_path: Path) -> dict[str, Any]:
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process(os.getpid()).children()
+    found = psutil.Process(os.getpid()).children()
+    return [child for child in found if child.pid not in _OTHERS]
 
 
 def test_the_next_task_runs_where_the_last_one_ended(

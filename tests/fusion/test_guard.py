@@ -13,6 +13,7 @@ from optkit.fusion import fuse
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> g (float[b, 2, 3, 4] q, float[b, 2, 4, 5] k'
 CONSTANTS = """<float zero = {0.0}, float one = {1.0}, float low = {-3.4028234663852886e38},
     float hidden = {-1e4}, float inf = {-inf}, float[5] row = {0, -inf, 0, -inf, 0},
+    int64 nought = {0}, int64 unit = {1},
     float[5] rows = {-inf, -inf, -inf, -inf, -inf}, float[5] nan = {0, nan, 0, 0, 0}>"""
 TAIL = "p = Softmax<axis = -1>(t) n = IsNaN(p) y = Where(n, zero, p)"
 
@@ -31,6 +32,17 @@ SOUND = {
         ),
     ),
     "constant with -inf": ("", "t = Add(s, row)"),
+    "a choice that always falls the same way": (
+        ", bool[5] m",
+        "i = Cast<to = 7>(m) c = GreaterOrEqual(i, nought) f = Where(c, zero, inf) t = Add(s, f)",
+    ),
+    "both of two tests that always hold": (
+        ", bool[5] m, bool[5] l",
+        (
+            "i = Cast<to = 7>(m) c = GreaterOrEqual(i, nought) j = Cast<to = 7>(l) "
+            "d = GreaterOrEqual(unit, j) e = And(c, d) f = Where(e, zero, inf) t = Add(s, f)"
+        ),
+    ),
     "two masks of -1e4": (
         ", bool[5] m, bool[3, 5] l",
         "f = Where(m, zero, hidden) g = Where(l, zero, hidden) h = Add(f, g) t = Add(s, h)",
@@ -41,6 +53,14 @@ DECLINED = {
     "fill of -inf": (
         ", bool[5] m",
         "f = Where(m, zero, inf) t = Add(s, f)",
+        "the constant inf holds an infinity",
+    ),
+    "one of two tests that may not hold": (
+        ", bool[5] m",
+        (
+            "i = Cast<to = 7>(m) c = GreaterOrEqual(i, nought) d = GreaterOrEqual(i, unit) "
+            "e = And(c, d) f = Where(e, zero, inf) t = Add(s, f)"
+        ),
         "the constant inf holds an infinity",
     ),
     "all of a row": ("", "t = Add(s, rows)", "the constant rows hides a row, or is no mask"),

@@ -37,7 +37,8 @@ VERDICTS = {
     "hang": "timeout", "flood": "output", "grandchild": "crashed", "hog": "oom",
     "garbage": "crashed",
 }  # fmt: skip
-_OTHERS = ("adopt", "random", "ort", "bench", "summary", "survey", "sensitivity", "deviate")
+_OTHERS = ("adopt", "random", "quantize_layers", "ort", "bench", "summary", "survey",
+           "sensitivity", "deviate")  # fmt: skip
 STEPS = tuple(name for name in steps.STEPS if name not in _OTHERS)
 MIB = 2**20
 

@@ -85,6 +85,7 @@ def test_a_predicted_latency_out_of_reach_exits_3_too(project: Any, tmp_path: Pa
     assert "nearest" in done.result["reason"] and done.result["status"] == "gate_failed"
 
 
+@pytest.mark.slow
 def test_size_budget_on_the_cpu(project: Any, tmp_path: Path) -> None:
     """Without a limit on accuracy: the most accurate that is small enough."""
     (project.folder / "plain.yaml").write_text(

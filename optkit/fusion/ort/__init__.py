@@ -1,10 +1,11 @@
-"""The `ort` form: a quantized graph in the operators that ONNX Runtime's CPU kernels run fastest.
+"""The `ort` form: a graph in the operators that ONNX Runtime's CPU kernels run fastest.
 
-Q/DQ graph ──► opset 23 with com.microsoft operators; the same function up to float rounding
+`standard`, with Q/DQ or without ──► opset 23 and com.microsoft; equal up to float rounding
 
 ONNX Runtime's own optimizer finds some of these by itself and misses the rest (a bias behind a
 product), or makes the graph slower (SkipLayerNormalization). Written down they hold in every
-session, whatever its settings. RULES is the whole list, in order. Convolutions stay Q/DQ: the
+session, whatever its settings. RULES is the whole list, in order; what is gained by each, and what
+is not written because it gains nothing, stands in docs/fusion.md. Convolutions stay Q/DQ: the
 optimizer's integer convolutions are as fast as they get, once nothing stands between them.
 """
 
@@ -16,11 +17,14 @@ import onnx_ir as ir
 
 from optkit.fusion.apply import apply
 from optkit.fusion.noop import remove_dead
+from optkit.fusion.ort.activation import activation, bias_gelu, fused_gemm
 from optkit.fusion.ort.attention import attention
 from optkit.fusion.ort.heads import unpack_heads
 from optkit.fusion.ort.layout import channels_last
-from optkit.fusion.ort.norm import rms_norm, sum_apart
+from optkit.fusion.ort.mask import grid
+from optkit.fusion.ort.norm import rms_norm, sum_apart, sum_bias
 from optkit.fusion.ort.product import multiply, part
+from optkit.fusion.ort.projection import projection
 from optkit.fusion.ort.rotary import rotary
 from optkit.fusion.rule import FusionLog, Rule
 from optkit.fusion.select import select_early
@@ -34,10 +38,16 @@ graph is raised to it by saying so."""
 RULES: tuple[Rule[Any], ...] = (
     unpack_heads,
     select_early,
+    grid,
     rotary,
     attention,
+    projection,
+    activation,
+    bias_gelu,
+    fused_gemm,
     rms_norm,
     sum_apart,
+    sum_bias,
     multiply,
     part,
     channels_last,

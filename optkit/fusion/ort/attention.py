@@ -1,27 +1,27 @@
 """Scaled dot-product attention as one operator (Vaswani et al., arXiv:1706.03762).
 
     softmax(s · Q Kᵀ + mask) V          Attention of opset 23, on rows [B, S, N·D] where it can be
+    K = [past; k], V = [past; v]        its caches, which it hands out longer: the key-value cache
 
 Its kernel splits and joins the heads itself, repeats no key heads, adds the mask and runs the
 softmax while the scores of a head are in the cache: 2.8 ms against 4.4 (7.5 with the NaN guard) at
-[8, 128, 12·32]. The scale may stand before Q, before K, behind the product, or in two parts.
+[8, 128, 12·32]. The scale may stand before Q, before K, behind the product, or in two parts. It
+broadcasts no mask over queries; one that only hides keys goes to MultiHeadAttention as integers.
 
-To the kernel the lowest float in a mask means "not there", and a row of nothing else gives zeros;
-the graph gives the mean of V. So masks are kept above it: −3.4e38 hides a key as well.
+GroupQueryAttention is the same function with a cache and is not written: on a CPU it is no faster,
+and it refuses a batch that continues a cache with more than one token (docs/fusion.md).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 
-from optkit import graph
-from optkit.fusion.guard import interval
-from optkit.fusion.ort.heads import Rows, joined, repeated_from, split_from
-from optkit.fusion.ort.write import Attributes, constant, put
+from optkit.fusion.ort.heads import Cache, Rows, continued, joined, repeated_from, split_from
+from optkit.fusion.ort.mask import Keys, above_lowest, as_integers, hides_nothing, keys
+from optkit.fusion.ort.write import MICROSOFT, Attributes, put
 from optkit.fusion.pattern import (
     dims,
     known_equal,
@@ -29,30 +29,30 @@ from optkit.fusion.pattern import (
     operands,
     permutation,
     read_once,
-    scalar,
+    scaled,
 )
 from optkit.fusion.rule import Declined, Rule, remove
-
-_HIDDEN = np.float32(-3.4e38)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Q, K or V as heads [B, N, S, D], and the rows they were split from, if they were."""
+    """Q, K or V as heads [B, N, S, D], the rows they were split from, if they were, and the cache
+    that they continue."""
 
     value: ir.Value | None
     rows: Rows | None
+    cache: Cache | None = None
 
 
 @dataclass(frozen=True)
 class Match:
-    """`node` is the product with V."""
+    """`node` is the product with V. `mask`: a number per query and key, or per key alone."""
 
     node: ir.Node
     query: Heads
     key: Heads
     value: Heads
-    mask: ir.Value | None
+    mask: ir.Value | Keys | None
     scale: float
 
 
@@ -60,13 +60,13 @@ def check(node: ir.Node) -> Match | Declined | None:
     softmax = made_by(node.inputs[0], "Softmax")
     if softmax is None or dims(softmax.outputs[0], 4) is None:
         return None
-    scores, scale = _scaled(softmax.inputs[0])
+    scores, scale = scaled(softmax.inputs[0])
     add, mask = made_by(scores, "Add"), None
     product = made_by(scores, "MatMul")
     for index in (0, 1) if add is not None else ():
         assert add is not None
         inner, other = operands(add, index)
-        behind, factor = _scaled(inner)
+        behind, factor = scaled(inner)
         if product is None and made_by(behind, "MatMul") is not None and scale == 1.0:
             product, mask, scale = made_by(behind, "MatMul"), other, factor
     if product is None:
@@ -80,43 +80,79 @@ def check(node: ir.Node) -> Match | Declined | None:
 
 def attend(match: Match) -> str:
     node, result = match.node, match.node.outputs[0]
-    mask = _above_lowest(match.mask, node) if match.mask is not None else None
-    query, key, value = (each.rows for each in (match.query, match.key, match.value))
-    join = joined(result)
-    if query is None or key is None or value is None or join is None:
-        inputs = [match.query.value, match.key.value, match.value.value, mask]
-        put(node, "Attention", inputs, result, attributes={"scale": match.scale})
-        remove(node)
-        return "one operator on heads"
-    rows, between = join
-    attributes: Attributes = {
-        "scale": match.scale, "q_num_heads": query.heads, "kv_num_heads": key.heads,
-    }  # fmt: skip
-    inputs = [query.value, key.value, value.value, mask]
-    put(between[0], "Attention", inputs, rows, attributes=attributes, name=node.name)
-    for each in (*between, node):
+    parts = (match.query, match.key, match.value)
+    rows, join = [each.rows for each in parts if each.rows is not None], joined(result)
+    inputs, between = [each.value for each in parts], [node]
+    if len(rows) == 3 and join is not None:
+        result, made_from = join
+        inputs, between = [each.value for each in rows], [*made_from, node]
+    else:
+        rows = []
+    operator = _with_keys if isinstance(match.mask, Keys) else _with_mask
+    op, domain, masks, attributes = operator(match, [each.heads for each in rows])
+    caches = [each.cache for each in parts[1:] if each.cache is not None]
+    more = [_twin(cache.present) for cache in caches]
+    put(
+        between[0], op, [*inputs, *masks, *(cache.past for cache in caches)], result,
+        more=more, attributes=attributes, domain=domain, name=node.name,
+    )  # fmt: skip
+    for cache, longer in zip(caches, more, strict=True):
+        _hand_out(node, cache.present, longer)
+    for each in between:
         remove(each)
-    return "one operator on rows"
+    how = "one operator on rows" if rows else "one operator on heads"
+    return f"{how}, with the cache" if caches else how
+
+
+Operator = tuple[str, str, list[ir.Value | None], Attributes]
+"""Op type, domain, inputs behind Q, K and V, attributes."""
+
+
+def _with_mask(match: Match, heads: list[int]) -> Operator:
+    assert not isinstance(match.mask, Keys)
+    mask = above_lowest(match.mask, match.node) if match.mask is not None else None
+    attributes: Attributes = {"scale": match.scale}
+    if heads:
+        attributes = {**attributes, "q_num_heads": heads[0], "kv_num_heads": heads[1]}
+    return "Attention", "", [mask], attributes
+
+
+def _with_keys(match: Match, heads: list[int]) -> Operator:
+    assert isinstance(match.mask, Keys)
+    present, low = as_integers(match.mask.present, match.node), match.mask.low
+    attributes = {"scale": match.scale, "num_heads": heads[0], "mask_filter_value": low}
+    return "MultiHeadAttention", MICROSOFT, [None, present], attributes
 
 
 def _match(
     node: ir.Node, product: ir.Node, mask: ir.Value | None, scale: float
 ) -> Match | Declined:
-    given, before = _scaled(product.inputs[0])
+    given, before = scaled(product.inputs[0])
     query = Heads(given, split_from(given))
     key, between = _key(product.inputs[1])
     value = _unrepeated(node.inputs[1])
     scale *= before * between
     if key is None or not math.isfinite(scale) or scale <= 0:
         return Declined("its keys are not the transposed heads, or its scale is not positive")
+    if not _continue_alike(key, value):
+        key, value = _whole(key), _whole(value)
     on_rows = all(each.rows is not None for each in (query, key, value))
-    if key.value is None and not (on_rows and joined(node.outputs[0]) is not None):
+    on_rows = on_rows and joined(node.outputs[0]) is not None
+    if key.value is None and not on_rows:
         return Declined("its keys are transposed with the heads, and the rows are not known")
     if reason := _why_not(query, key, value):
         return Declined(reason)
-    if mask is not None and not _fits(mask, product.outputs[0]):
+    match = Match(node, query, key, value, mask, scale)
+    if mask is not None and hides_nothing(mask) and not _widens(mask, product.outputs[0]):
+        return replace(match, mask=None)
+    if mask is None or _fits(mask, product.outputs[0]):
+        return match
+    same = on_rows and query.rows and key.rows and query.rows.heads == key.rows.heads
+    same = same and node.outputs[0].dtype == ir.DataType.FLOAT
+    per_key = keys(mask) if same and key.cache is None else None
+    if per_key is None or not _fits_keys(per_key, product.outputs[0]):
         return Declined("its mask is not known to hold a number per query and key")
-    return Match(node, query, key, value, mask, scale)
+    return replace(match, mask=per_key)
 
 
 def _why_not(query: Heads, key: Heads, value: Heads) -> str | None:
@@ -134,7 +170,7 @@ def _why_not(query: Heads, key: Heads, value: Heads) -> str | None:
 
 def _key(value: ir.Value | None) -> tuple[Heads | None, float]:
     """The heads that were transposed to [B, N, D, S], without what only repeats or scales them."""
-    value, outer = _scaled(value)
+    value, outer = scaled(value)
     transpose = made_by(value, "Transpose")
     if transpose is None:
         return None, outer
@@ -144,13 +180,30 @@ def _key(value: ir.Value | None) -> tuple[Heads | None, float]:
         return (Heads(None, rows) if rows is not None else None), outer
     if order != [0, 1, 3, 2]:
         return None, outer
-    inner, factor = _scaled(transpose.inputs[0])
+    inner, factor = scaled(transpose.inputs[0])
     return _unrepeated(inner), outer * factor
 
 
 def _unrepeated(value: ir.Value | None) -> Heads:
     value = repeated_from(value) or value
-    return Heads(value, split_from(value))
+    found = continued(value)
+    if found is None:
+        return Heads(value, split_from(value))
+    new, cache = found
+    return Heads(new, split_from(new), cache)
+
+
+def _continue_alike(key: Heads, value: Heads) -> bool:
+    """Neither continues a cache, or both do by as many rows."""
+    if key.cache is None or value.cache is None:
+        return key.cache is value.cache
+    one, two = dims(key.value, 4), dims(value.value, 4)
+    return one is not None and two is not None and known_equal(one[2], two[2])
+
+
+def _whole(heads: Heads) -> Heads:
+    """With what the cache held before, as one value."""
+    return heads if heads.cache is None else Heads(heads.cache.present, None)
 
 
 def _batch_and_heads(heads: Heads) -> tuple[int | ir.SymbolicDim, int] | None:
@@ -161,20 +214,6 @@ def _batch_and_heads(heads: Heads) -> tuple[int | ir.SymbolicDim, int] | None:
     return (shape[0], shape[1]) if shape is not None and isinstance(shape[1], int) else None
 
 
-def _scaled(value: ir.Value | None) -> tuple[ir.Value | None, float]:
-    """(x, s) where `value` is s · x; s is 1 if nothing scales it."""
-    node, scale = made_by(value, "Mul", "Div"), 1.0
-    while node is not None:
-        index = 0 if node.op_type == "Div" or scalar(node.inputs[1]) is not None else 1
-        source, factor = operands(node, index)
-        number = scalar(factor)
-        if number is None or (node.op_type == "Div" and number == 0):
-            break
-        scale = scale / number if node.op_type == "Div" else scale * number
-        value, node = source, made_by(source, "Mul", "Div")
-    return value, scale
-
-
 def _fits(mask: ir.Value, scores: ir.Value) -> bool:
     """The operator broadcasts a mask over batch and heads, not over queries and keys."""
     given, wanted = mask.shape, dims(scores, 4)
@@ -182,36 +221,37 @@ def _fits(mask: ir.Value, scores: ir.Value) -> bool:
         return False
     if not 2 <= len(given) <= 4:
         return False
-    exact = all(
-        known_equal(one, two) for one, two in zip(given.dims[-2:], wanted[-2:], strict=True)
-    )
-    leading = zip(given.dims[-3:-5:-1], wanted[1::-1], strict=False)
-    return exact and all(one == 1 or known_equal(one, two) for one, two in leading)
+    exact = zip(given.dims[-2:], wanted[-2:], strict=True)
+    return all(known_equal(one, two) for one, two in exact) and not _widens(mask, scores)
 
 
-def _above_lowest(mask: ir.Value, node: ir.Node) -> ir.Value:
-    """max(mask, −3.4e38), unless it is known to be above; the layers share it."""
+def _widens(mask: ir.Value, scores: ir.Value) -> bool:
+    """The sum with the mask may be larger than the scores."""
+    given, wanted = mask.shape, dims(scores, 4)
+    if given is None or wanted is None or len(given) > 4:
+        return True
+    pairs = zip(reversed(given.dims), reversed(wanted), strict=False)
+    return not all(one == 1 or known_equal(one, two) for one, two in pairs)
+
+
+def _fits_keys(per_key: Keys, scores: ir.Value) -> bool:
+    given, wanted = dims(per_key.present, 2), dims(scores, 4)
+    if given is None or wanted is None:
+        return False
+    return known_equal(given[0], wanted[0]) and known_equal(given[1], wanted[3])
+
+
+def _twin(value: ir.Value) -> ir.Value:
+    return ir.Value(name=f"{value.name}.attended", type=value.type, shape=value.shape)
+
+
+def _hand_out(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
+    """As a graph output. Others read the value that the operator's inputs may depend on."""
     owner = node.graph
     assert owner is not None
-    found = interval(mask)
-    if not isinstance(found, str) and found[0] >= _HIDDEN:
-        return mask
-    name = f"{mask.name}.bounded"
-    numbers = graph.array(mask)
-    if numbers is not None:
-        return constant(owner, name, np.maximum(numbers, _HIDDEN))
-    for use in mask.uses():
-        if use.node.name == name:
-            return use.node.outputs[0]
-    bound = constant(owner, "attention.hidden", np.asarray(_HIDDEN))
-    made = ir.Value(name=name, type=mask.type, shape=mask.shape)
-    node_before = ir.node("Max", [mask, bound], outputs=[made], name=name)
-    producer = mask.producer()
-    if producer is None:
-        owner.insert_before(owner[0], node_before)
-    else:
-        owner.insert_after(producer, node_before)
-    return made
+    if old.is_graph_output():
+        owner.outputs[[*owner.outputs].index(old)] = new
+        old.name, new.name = new.name, old.name
 
 
 attention: Rule[Match] = Rule("attention", frozenset({"MatMul"}), check, attend)

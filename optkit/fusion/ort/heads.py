@@ -5,6 +5,7 @@ join    [B, N, S, D] ─Transpose(0, 2, 1, 3)→ [B, S, N, D] ─Reshape→ [B, 
 packed  x [B, S, 3·N·D] ─Reshape→ [B, S, 3, N, D] ─Transpose(2, 0, 3, 1, 4)→ [i]
         = split(x[..., i·N·D : (i+1)·N·D])
 repeat  [B, G, S, D] ─Unsqueeze(2), Expand, Reshape→ [B, G·R, S, D]      key head i // R
+cache   past [B, G, P, D], [B, G, S, D] ─Concat(2)→ [B, G, P + S, D]
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ class Rows:
     value: ir.Value
     heads: int
     size: int
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys or values of earlier rows [B, G, P, D], and with the new ones [B, G, P + S, D]."""
+
+    past: ir.Value
+    present: ir.Value
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,21 @@ def repeated_from(value: ir.Value | None) -> ir.Value | None:
     # the axis that is not known follows from the other
     kept = any(known_equal(given[axis], result[axis]) for axis in (0, 2))
     return source if kept and known_equal(given[2], wide[3]) else None
+
+
+def continued(value: ir.Value | None) -> tuple[ir.Value, Cache] | None:
+    """(the new heads [B, G, S, D], the cache that they are put behind) if that gives `value`."""
+    concat = made_by(value, "Concat")
+    if value is None or concat is None or len(concat.inputs) != 2:
+        return None
+    if concat.attributes.get_int("axis", 0) not in (2, -2):
+        return None
+    past, new = concat.inputs
+    before, after = dims(past, 4), dims(new, 4)
+    if past is None or new is None or before is None or after is None:
+        return None
+    same = all(known_equal(before[axis], after[axis]) for axis in (0, 1, 3))
+    return (new, Cache(past, value)) if same else None
 
 
 def check_packed(node: ir.Node) -> Packed | Declined | None:

@@ -3,8 +3,10 @@
 y = x · cos + rotate(x) · sin,   rotate([a, b]) = [−b, a] for the halves a, b of a head
 
 Both halves of a row of cos (and of sin) are the same D/2 numbers: the caches of RotaryEmbedding,
-one row per position, constant or computed once for all layers. On rows x [B, S, N·D] the heads need
-not be apart, so the Transpose that split them moves behind it, where attention takes it over.
+constant or computed once for all layers, before the exporter writes them down twice. One row per
+position goes to com.microsoft's operator, one per token (positions are an input) to that of opset
+23. On rows x [B, S, N·D] the heads need not be apart, so the Transpose that split them moves behind
+it, where attention takes it over.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from optkit.fusion.rule import Declined, Rule, remove
 
 @dataclass(frozen=True)
 class Rotation:
-    """`node` gives `source` [B, N, S, D], rotated; `cos`, `sin` [1, 1, S, D]."""
+    """`node` gives `source` [B, N, S, D], rotated; `cos`, `sin` [1 or B, 1, S, D]."""
 
     node: ir.Node
     source: ir.Value
@@ -45,6 +47,8 @@ def check(node: ir.Node) -> Rotation | Declined | None:
         for angles in (cos, sin):
             if reason := _why_not(angles, source):
                 return Declined(reason)
+        if _per_token(cos) != _per_token(sin):
+            return Declined("one of its angles is per token, the other per position")
         return Rotation(node, source, split_from(source), cos, sin)
     return None
 
@@ -52,11 +56,13 @@ def check(node: ir.Node) -> Rotation | Declined | None:
 def rotate(match: Rotation) -> str:
     node, owner, rows = match.node, match.node.graph, match.rows
     assert owner is not None
-    first = constant(owner, "rotary.first", np.zeros(1, np.int64))
-    cos, sin = _cache(match.cos, node), _cache(match.sin, node)
+    caches = [_cache(match.cos, node), _cache(match.sin, node)]
+    domain = "" if _per_token(match.cos) else MICROSOFT
+    if domain:
+        caches = [constant(owner, "rotary.first", np.zeros(1, np.int64)), *caches]
     result = node.outputs[0]
     if rows is None:
-        put(node, "RotaryEmbedding", [match.source, first, cos, sin], result, domain=MICROSOFT)
+        put(node, "RotaryEmbedding", [match.source, *caches], result, domain=domain)
         remove(node)
         return "one operator on heads"
     transpose = match.source.producer()
@@ -68,9 +74,9 @@ def rotate(match: Rotation) -> str:
     apart.type, apart.shape = rows.value.type, reshape.outputs[0].shape
     rotary = ir.node(
         "RotaryEmbedding",
-        [rows.value, first, cos, sin],
+        [rows.value, *caches],
         {"num_heads": rows.heads},
-        domain=MICROSOFT,
+        domain=domain,
         outputs=[turned],
         name=f"{name}.rotary",
     )
@@ -79,7 +85,7 @@ def rotate(match: Rotation) -> str:
         name=f"{name}.reshape",
     )  # fmt: skip
     owner.insert_before(node, [rotary, split])
-    owner.opset_imports.setdefault(MICROSOFT, 1)
+    owner.opset_imports.setdefault(domain, 1)
     put(node, "Transpose", [apart], result, attributes={"perm": SPLIT})
     remove(node)
     return "one operator on rows"
@@ -128,22 +134,18 @@ def _other_factor(value: ir.Value | None, source: ir.Value) -> ir.Value | None:
 
 
 def _why_not(angles: ir.Value, source: ir.Value) -> str | None:
-    """Why `angles` are no [1, 1, S, D] whose halves are the same; None if they are."""
+    """Why `angles` are no [1 or B, 1, S, D] whose halves are the same; None if they are."""
     shape, heads = dims(angles, 4), dims(source, 4)
     if shape is None or heads is None or not isinstance(heads[3], int) or heads[3] % 2:
         return "the size of its heads is odd or not known"
-    if shape[:2] != [1, 1] or shape[3] != heads[3] or not known_equal(shape[2], heads[2]):
+    batch = shape[0] == 1 or known_equal(shape[0], heads[0])
+    if not batch or shape[1] != 1 or shape[3] != heads[3] or not known_equal(shape[2], heads[2]):
         return "its angles are not one row per position"
     numbers = graph.array(angles)
     if numbers is not None:
         lower, upper = np.split(numbers, 2, axis=-1)
         return None if np.array_equal(lower, upper) else "the halves of its angles differ"
-    value: ir.Value | None = angles
-    while (node := made_by(value, "Unsqueeze", "Mul", "Cos", "Sin", "Cast")) is not None:
-        if node.op_type == "Mul" and scalar(node.inputs[1]) is None:
-            break
-        value = node.inputs[0]
-    twice = made_by(value, "Concat")
+    twice, _ = _doubled(angles)
     if twice is None or len(twice.inputs) != 2 or twice.inputs[0] is not twice.inputs[1]:
         return "the halves of its angles are not known to be the same"
     joined = twice.outputs[0].shape
@@ -152,30 +154,84 @@ def _why_not(angles: ir.Value, source: ir.Value) -> str | None:
     return None if joined[-1] == heads[3] else "its angles are not one row per position"
 
 
+def _per_token(angles: ir.Value) -> bool:
+    return angles.shape is not None and angles.shape[0] != 1
+
+
+def _doubled(angles: ir.Value) -> tuple[ir.Node | None, list[ir.Node]]:
+    """(the Concat that writes every number twice, what is computed from it, the last first)."""
+    value: ir.Value | None = angles
+    nodes: list[ir.Node] = []
+    while (node := made_by(value, "Unsqueeze", "Mul", "Cos", "Sin", "Cast")) is not None:
+        if node.op_type == "Mul" and scalar(node.inputs[1]) is None:
+            break
+        nodes.append(node)
+        value = node.inputs[0]
+    return made_by(value, "Concat"), nodes
+
+
 def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
-    """[S, D/2]: the first half of every row; the layers that read the same angles share it."""
+    """[S, D/2], or [B, S, D/2] per token: the first half of every row; the layers that read the
+    same angles share it."""
     owner = node.graph
-    assert owner is not None and angles.shape is not None
+    assert owner is not None
     name = f"{angles.name}.rows"
     numbers = graph.array(angles)
     if numbers is not None:
-        return constant(owner, name, np.split(numbers[0, 0], 2, axis=-1)[0])
-    for use in angles.uses():
-        if use.node.name == name:
-            return next(iter(use.node.outputs[0].uses())).node.outputs[0]
-    sequence, size = angles.shape.dims[2:]
+        half = np.split(numbers[:, 0], 2, axis=-1)[0]
+        return constant(owner, name, half if _per_token(angles) else half[0])
+    known = next((each for each in owner if each.name == name), None)
+    if known is not None:
+        return known.outputs[0]
+    twice, steps = _doubled(angles)
+    source = twice.inputs[0] if twice is not None else None
+    steps = [each for each in reversed(steps) if each.op_type != "Unsqueeze"]
+    if steps and dims(source, 3 if _per_token(angles) else 2) is not None and source is not None:
+        return _computed(source, steps, name)
+    return _cut(angles, node, name)
+
+
+def _computed(source: ir.Value, steps: list[ir.Node], name: str) -> ir.Value:
+    """The steps that were taken with every number twice, with every number once."""
+    value, made = source, []
+    for index, step in enumerate(steps):
+        last = index == len(steps) - 1
+        result = ir.Value(name=name if last else f"{name}.{index}", type=step.outputs[0].type)
+        result.shape = source.shape
+        inputs = [value, *step.inputs[1:]]
+        attributes = list(step.attributes.values())
+        made.append(
+            ir.Node("", step.op_type, inputs, attributes, outputs=[result], name=result.name)
+        )
+        value = result
+    owner, producer = steps[0].graph, source.producer()
+    assert owner is not None
+    if producer is None:
+        owner.insert_before(owner[0], made)
+    else:
+        owner.insert_after(producer, made)
+    return value
+
+
+def _cut(angles: ir.Value, node: ir.Node, name: str) -> ir.Value:
+    owner, producer = node.graph, angles.producer()
+    assert owner is not None and producer is not None and angles.shape is not None
+    batch, _, sequence, size = angles.shape.dims
     assert isinstance(size, int)
-    flat, half = ir.Value(name=name), ir.Value(name=f"{name}.half")
+    leading = [batch, sequence] if _per_token(angles) else [sequence]
+    flat, half = ir.Value(name=f"{name}.whole"), ir.Value(name=name)
     flat.type = half.type = angles.type
-    flat.shape, half.shape = ir.Shape([sequence, size]), ir.Shape([sequence, size // 2])
-    axes = constant(owner, "rotary.leading", np.array([0, 1], np.int64))
-    cut = [constant(owner, f"rotary.{n}", np.array([n], np.int64)) for n in (0, size // 2, 1)]
-    made = [
-        ir.node("Squeeze", [angles, axes], outputs=[flat], name=name),
-        ir.node("Slice", [flat, *cut], outputs=[half], name=f"{name}.half"),
+    flat.shape, half.shape = ir.Shape([*leading, size]), ir.Shape([*leading, size // 2])
+    dropped = [1] if _per_token(angles) else [0, 1]
+    axes = constant(owner, f"rotary.dropped_{len(dropped)}", np.array(dropped, np.int64))
+    cut = [
+        constant(owner, f"rotary.{n}", np.array([n], np.int64))
+        for n in (0, size // 2, len(leading))
     ]
-    producer = angles.producer()
-    assert producer is not None
+    made = [
+        ir.node("Squeeze", [angles, axes], outputs=[flat], name=flat.name),
+        ir.node("Slice", [flat, *cut], outputs=[half], name=name),
+    ]
     owner.insert_after(producer, made)
     return half
 

@@ -21,11 +21,13 @@ def put(
     inputs: Sequence[ir.Value | None],
     result: ir.Value,
     *,
+    more: Sequence[ir.Value] = (),
     attributes: Attributes | None = None,
     domain: str = "",
     name: str | None = None,
 ) -> ir.Node:
-    """Insert a node before `at` (under its name, if no other is given) that makes `result`.
+    """Insert a node before `at` (under its name, if no other is given) that makes `result`, and
+    behind it the outputs `more`.
 
     What made `result` before makes a value of its own from now on, which nobody reads; the caller
     removes that node. The graph's opset imports come to name the domain.
@@ -34,8 +36,11 @@ def put(
     assert owner is not None
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
-    node = ir.node(op, inputs, dict(attributes or {}), domain=domain, name=name or at.name)
-    made = node.outputs[0]
+    made = ir.Value()
+    node = ir.node(
+        op, inputs, dict(attributes or {}), domain=domain, name=name or at.name,
+        outputs=[made, *more],
+    )  # fmt: skip
     made.type, made.shape = result.type, result.shape
     at_result = result.producer()
     owner.insert_before(

@@ -20,14 +20,21 @@ Feed = dict[str, np.ndarray]
 Build = Callable[..., ir.Model]
 AsOrt = Callable[..., tuple[ir.Model, FusionLog]]
 
-_TYPES = {"float32": "float", "bool": "bool"} | {
-    name: name for name in ("int8", "uint8", "int32", "int64", "float64")
+_TYPES = {"float32": "float", "float64": "double", "bool": "bool"} | {
+    name: name for name in ("int8", "uint8", "int32", "int64")
 }
 
 
-def _build(inputs: str, outputs: str, body: str, **constants: np.ndarray) -> ir.Model:
-    """A model from its inputs, outputs and nodes as ONNX text, and its constants as arrays:
-    those that the nodes name."""
+def _build(
+    inputs: str,
+    outputs: str,
+    body: str,
+    imports: dict[str, int] | None = None,
+    /,
+    **constants: np.ndarray,
+) -> ir.Model:
+    """A model from its inputs, outputs and nodes as ONNX text, its opset imports (21, if none are
+    given), and its constants as arrays: those that the nodes name."""
     constants = {
         name: array for name, array in constants.items() if re.search(rf"\b{name}\b", body)
     }
@@ -35,7 +42,8 @@ def _build(inputs: str, outputs: str, body: str, **constants: np.ndarray) -> ir.
         f"{_TYPES[array.dtype.name]}{list(array.shape) if array.ndim else ''} {name}"
         for name, array in constants.items()
     ]
-    head = '<ir_version: 10, opset_import: ["" : 21]>'
+    domains = ", ".join(f'"{name}" : {version}' for name, version in (imports or {"": 21}).items())
+    head = f"<ir_version: 10, opset_import: [{domains}]>"
     text = f"{head} g ({', '.join([inputs, *declared])}) => ({outputs}) {{ {body} }}"
     model = ir.from_onnx_text(text)
     for value in list(model.graph.inputs):

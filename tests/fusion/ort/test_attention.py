@@ -155,21 +155,36 @@ def test_a_mask_with_rows_that_are_all_masked(as_ort, build, shape: tuple[int, .
     np.testing.assert_allclose(run(after, f), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_layers_share_a_computed_mask(as_ort, build) -> None:
+BOUNDED = {  # how a mask is computed, and what is left of it
+    "chosen": ("mask = Where(keep, zero, lowest)", ["Where"]),
+    "multiplied": (
+        "k = Cast<to = 1>(keep) hide = Sub(one, k) mask = Mul(hide, lowest)",
+        ["Cast", "Sub", "Mul", "Max"],
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BOUNDED)
+def test_layers_share_a_computed_mask(as_ort, build, how: str) -> None:
     """What ONNX Runtime takes for an absent key is raised once."""
+    computed, left = BOUNDED[how]
     one = plain(body(mask="t = Add(s, mask)"))
     head, core = one.split("qs = ")
     second = ("qs = " + core).replace("y =", "z =")
     for name in ("qs", "ks", "s", "t", "p", "o", "ot"):
         second = re.sub(rf"\b{name}\b", f"{name}_2", second)
-    text = f"mask = Where(keep, zero, lowest) {head} qs = {core} {second}"
-    c = constants(2, 2, 4) | {"zero": np.array(0, np.float32), "lowest": np.array(LOWEST)}
+    text = f"{computed} {head} qs = {core} {second}"
+    c = constants(2, 2, 4) | {
+        "zero": np.array(0, np.float32),
+        "one": np.array(1, np.float32),
+        "lowest": np.array(LOWEST),
+    }
     given_inputs = inputs(2, 2, 4) + ", bool[b, 1, s, s] keep"
     model = build(given_inputs, "float[b, s, 8] y, float[b, s, 8] z", text, **c)
     keep = RNG.random((3, 1, 5, 5)) < 0.6
     keep[:, :, 2] = False
     after, _ = as_ort(model, feed(3, 5, 2, 2, 4) | {"keep": keep})
-    assert [node.op_type for node in after.graph] == ["Where", "Max", "Attention", "Attention"]
+    assert [node.op_type for node in after.graph] == [*left, "Attention", "Attention"]
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 1, 1, 5), (1, 1, 5, 1)])
@@ -264,3 +279,102 @@ def test_a_packed_projection_is_read_as_ranges_of_features(as_ort, build, select
     assert log.counts["unpack_heads"] == 3
     f = dict(zip(("q3", "k3", "v3"), np.split(x, 3, axis=-1), strict=True))
     np.testing.assert_allclose(run(after, {"x": x}), reference(f, 2, 2, 4), rtol=1e-4, atol=1e-5)
+
+
+def cached(repeats: int) -> str:
+    """q, k, v on rows; k and v are put behind what was there, then repeated."""
+    text = "q4 = Reshape(q3, to_q) k4 = Reshape(k3, to_k) v4 = Reshape(v3, to_k) "
+    for name in "qkv":
+        text += f"{name} = Transpose<perm = [0, 2, 1, 3]>({name}4) "
+    text += "kc = Concat<axis = 2>(kp, k) "
+    text += "vc = Concat<axis = -2>(vp, v) "
+    for name in "kv":
+        if repeats > 1:
+            text += f"{name}u = Unsqueeze({name}c, two) {name}e = Expand({name}u, wide) "
+            text += f"{name}r = Reshape({name}e, merged) "
+    used = "r" if repeats > 1 else "c"
+    return text + (
+        f"kt = Transpose<perm = [0, 1, 3, 2]>(k{used}) s0 = MatMul(q, kt) s1 = Mul(s0, scale) "
+        f"t = Add(s1, mask) p = Softmax<axis = -1>(t) o = MatMul(p, v{used}) "
+        "ot = Transpose<perm = [0, 2, 1, 3]>(o) y = Reshape(ot, to_rows)"
+    )
+
+
+def cached_model(build, groups: int, repeats: int, text: str, more: str = ""):
+    heads, size = groups * repeats, 4
+    c = constants(heads, groups, size) | {"wide": np.array([1, groups, repeats, 1, size])}
+    past = f"float[b, {groups}, past, {size}]"
+    present = f"float[b, {groups}, t, {size}]"
+    given_inputs = f"{inputs(heads, groups, size)}, {past} kp, {past} vp, float[b, 1, s, t] mask"
+    outputs = f"float[b, s, {heads * size}] y, {present} kc, {present} vc{more}"
+    model = build(given_inputs, outputs, text, **c)
+    for node in model.graph:  # what an exporter knows and inference does not
+        for value in node.outputs:
+            if value.name in ("kc", "vc"):
+                value.shape = ir.Shape(["b", groups, "t", size])
+            if value.name in ("ke", "ve"):
+                value.shape = ir.Shape(["b", groups, repeats, "t", size])
+            if value.name in ("kr", "vr"):
+                value.shape = ir.Shape(["b", heads, "t", size])
+            if value.name == "s0":
+                value.shape = ir.Shape(["b", heads, "s", "t"])
+    return model
+
+
+def cached_feed(batch: int, rows: int, past: int, heads: int, groups: int, padding: int):
+    """A causal mask, with the first keys of the first sample hidden."""
+    f = feed(batch, rows, heads, groups, 4)
+    f |= {name: random(batch, groups, past, 4) for name in ("kp", "vp")}
+    seen = np.arange(past + rows)[None] <= np.arange(rows)[:, None] + past
+    seen = np.broadcast_to(seen, (batch, 1, rows, past + rows)).copy()
+    seen[0, :, :, :padding] = False
+    return f | {"mask": np.where(seen, 0, LOWEST).astype(np.float32)}
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    batch=st.integers(1, 3),
+    rows=st.integers(1, 4),
+    past=st.integers(0, 4),
+    groups=st.integers(1, 2),
+    repeats=st.integers(1, 3),
+    padding=st.integers(0, 3),
+)
+def test_a_cache_is_read_and_handed_out_longer(
+    as_ort, build, batch, rows, past, groups, repeats, padding
+) -> None:
+    """Also an empty one, one with padding on the left, and several tokens behind it in a batch."""
+    heads = groups * repeats
+    model = cached_model(build, groups, repeats, cached(repeats))
+    f = cached_feed(batch, rows, past, heads, groups, padding)
+    after, _ = as_ort(model, f, rtol=1e-4)
+    assert [node.op_type for node in after.graph][-1] == "Attention"
+    attention = after.graph[-1]
+    assert attention.attributes.get_int("kv_num_heads") == groups
+    assert [value.name for value in attention.outputs] == ["y", "kc", "vc"]
+    assert {node.op_type for node in after.graph} <= {"Attention", "Max"}
+    session = onnxruntime.InferenceSession(ir.to_proto(after).SerializeToString())
+    split = f["k3"].reshape(batch, rows, groups, 4).transpose(0, 2, 1, 3)
+    present = session.run(["kc"], f)[0]
+    np.testing.assert_array_equal(present, np.concatenate([f["kp"], split], axis=2))
+
+
+def test_a_cache_that_others_read_stays_for_them(as_ort, build) -> None:
+    """What they compute may be what the attention reads: the operator's own would be a circle."""
+    text = cached(2) + " z = Neg(kc)"
+    model = cached_model(build, 2, 2, text, ", float[b, 2, t, 4] z")
+    after, _ = as_ort(model, cached_feed(2, 3, 2, 4, 2, 1), rtol=1e-4)
+    ops = [node.op_type for node in after.graph]
+    assert ops.count("Concat") == 1 and "Attention" in ops and "Neg" in ops
+
+
+def test_a_cache_of_keys_alone_is_read_whole(as_ort, build) -> None:
+    text = cached(2).replace(
+        "vc = Concat<axis = -2>(vp, v)", "vw = Concat<axis = -2>(vp, v) vc = Neg(vw)"
+    )
+    model = cached_model(build, 2, 2, text)
+    after, _ = as_ort(model, cached_feed(2, 3, 2, 4, 2, 1), rtol=1e-4)
+    attention = next(node for node in after.graph if node.op_type == "Attention")
+    assert len(attention.inputs) == 4  # no past

@@ -108,6 +108,43 @@ def test_a_sum_that_others_read_or_of_a_constant_stays_an_add(as_ort, build) -> 
     assert log.counts == {}
 
 
+SUMS = {
+    "branch first": "z = Add(a, r)",
+    "residual first": "z = Add(r, a)",
+    "bias first": "z = Add(r, a)",
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+@pytest.mark.parametrize("behind", ["LayerNormalization", "Neg"])
+def test_a_residual_sum_takes_the_bias_of_its_branch(as_ort, build, case: str, behind) -> None:
+    c = {"w": random(6, 8), "c": random(8), "g": random(8), "b": random(8)}
+    bias = "a = Add(c, p)" if case == "bias first" else "a = Add(p, c)"
+    tail = "y = Neg(z)" if behind == "Neg" else "y = LayerNormalization(z, g, b)"
+    body = f"p = MatMul(x, w) {bias} {SUMS[case]} {tail}"
+    model = build("float[n, 4, 6] x, float[n, 4, 8] r", "float[n, 4, 8] y", body, **c)
+    after, log = as_ort(model, {"x": random(2, 4, 6), "r": random(2, 4, 8)})
+    assert [node.op_type for node in after.graph] == ["MatMul", "Sum", behind]
+    assert len(after.graph[1].inputs) == 3 and log.counts["sum_bias"] == 1
+
+
+def test_a_branch_that_others_read_keeps_its_bias(as_ort, build) -> None:
+    c = {"w": random(6, 8), "c": random(8)}
+    body = "p = MatMul(x, w) a = Add(p, c) z = Add(a, r) y = Neg(z) v = Neg(a)"
+    outputs = "float[n, 8] y, float[n, 8] v"
+    model = build("float[n, 6] x, float[n, 8] r", outputs, body, **c)
+    _, log = as_ort(model, {"x": random(2, 6), "r": random(2, 8)})
+    assert [e.reason for e in log.entries] == ["the branch is also used elsewhere"]
+
+
+def test_two_branches_give_one_of_their_biases(as_ort, build) -> None:
+    c = {"w": random(6, 8), "v": random(6, 8), "c": random(8), "d": random(8)}
+    body = "p = MatMul(x, w) a = Add(p, c) q = MatMul(x, v) e = Add(q, d) z = Add(a, e) y = Neg(z)"
+    model = build("float[n, 6] x", "float[n, 8] y", body, **c)
+    after, _ = as_ort(model, {"x": random(2, 6)})
+    assert sorted(n.op_type for n in after.graph) == ["Add", "MatMul", "MatMul", "Neg", "Sum"]
+
+
 def _optimized(model: ir.Model, folder) -> set[str]:
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(folder / "optimized.onnx")

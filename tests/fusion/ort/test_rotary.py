@@ -90,28 +90,83 @@ def test_on_heads(as_ort, build) -> None:
     assert [node.op_type for node in after.graph] == ["RotaryEmbedding"]
 
 
-def test_computed_angles_are_cut_once_for_all_layers(as_ort, build) -> None:
-    """Positions counted from the input's own length, as a dynamic sequence is exported."""
-    body = (
-        "shape = Shape<start = 2, end = 3>(x) length = Squeeze(shape) p = Range(i0, length, i1) "
-        "f = Cast<to = 1>(p) column = Unsqueeze(f, last) angle = Mul(column, frequencies) "
-        "twice = Concat<axis = -1>(angle, angle) c2 = Cos(twice) s2 = Sin(twice) "
-        "cosine = Unsqueeze(c2, axes) sine = Unsqueeze(s2, axes) "
-    )
+COUNTED = (
+    "shape = Shape<start = 2, end = 3>(x) length = Squeeze(shape) p = Range(i0, length, i1) "
+    "f = Cast<to = 1>(p) column = Unsqueeze(f, last) angle = Mul(column, frequencies) "
+)
+GIVEN = "wide = Unsqueeze(positions, minus) f = Cast<to = 1>(wide) angle = Mul(f, frequencies) "
+TWICE = "twice = Concat<axis = -1>(angle, angle) c2 = Cos(twice) s2 = Sin(twice) "
+PER_TOKEN = TWICE + "cosine = Unsqueeze(c2, last) sine = Unsqueeze(s2, last) "
+ANGLES = {  # where they come from, the shape of cos, and what is left of the way there
+    "counted": (
+        COUNTED + TWICE + "cosine = Unsqueeze(c2, axes) sine = Unsqueeze(s2, axes) ",
+        [1, 1, "s", 4],
+        {"Cos": 1, "Sin": 1, "Concat": 0, "Slice": 0},
+    ),
+    "counted, a batch of one": (
+        COUNTED + "alone = Unsqueeze(angle, second) twice = Concat<axis = -1>(alone, alone) "
+        "c2 = Cos(twice) s2 = Sin(twice) "
+        "cosine = Unsqueeze(c2, last) sine = Unsqueeze(s2, last) ",
+        [1, 1, "s", 4],
+        {"Cos": 1, "Sin": 1, "Concat": 1, "Slice": 2},
+    ),
+    "given per token": (
+        GIVEN + PER_TOKEN,
+        ["b", 1, "s", 4],
+        {"Cos": 1, "Sin": 1, "Concat": 0, "Slice": 0},
+    ),
+}
+
+
+def twice_rotated(computed: str) -> str:
+    """x turned by the same computed angles in two layers."""
     second = ROTATE.format(x="u", cos="cosine", sin="sine", y="y")
     for name in ("m", "lo", "hi", "n", "r", "t"):
         second = second.replace(f"{name} =", f"{name}_ =").replace(f"({name})", f"({name}_)")
         second = second.replace(f"({name},", f"({name}_,").replace(f", {name})", f", {name}_)")
-    body += ROTATE.format(x="x", cos="cosine", sin="sine", y="u") + " " + second
-    model = build("float[b, 2, s, 4] x", "float[b, 2, s, 4] y", body, **constants(5, 2, 4))
+    return computed + ROTATE.format(x="x", cos="cosine", sin="sine", y="u") + " " + second
+
+
+@pytest.mark.parametrize("case", ANGLES)
+def test_computed_angles_are_halved_once_for_all_layers(as_ort, build, case: str) -> None:
+    computed, shape, left = ANGLES[case]
+    inputs, feed = "float[b, 2, s, 4] x", {"x": random(3, 2, 5, 4)}
+    if "positions" in computed:
+        inputs += ", int64[b, s] positions"
+        feed["positions"] = RNG.integers(0, 40, (3, 5))
+    c = constants(5, 2, 4) | {"minus": np.array([-1])}
+    model = build(inputs, "float[b, 2, s, 4] y", twice_rotated(computed), **c)
     for value in model.graph.all_nodes():  # what an exporter knows and inference does not
         for output in value.outputs:
             if output.name in ("cosine", "sine"):
-                output.shape = type(output.shape)([1, 1, "s", 4])
-    after, log = as_ort(model, {"x": random(3, 2, 5, 4)})
+                output.shape = type(output.shape)(shape)
+    after, log = as_ort(model, feed)
     assert log.counts["rotary"] == 2
     ops = [node.op_type for node in after.graph]
-    assert ops.count("Slice") == 2 and ops.count("RotaryEmbedding") == 2
+    assert {op: ops.count(op) for op in left} == left
+    rotations = [node for node in after.graph if node.op_type == "RotaryEmbedding"]
+    assert len({tuple(node.inputs[-2:]) for node in rotations}) == 1
+
+
+def test_positions_per_token_turn_every_token_by_its_own(as_ort, build) -> None:
+    body = (
+        ANGLES["given per token"][0]
+        + "a = Reshape(x3, split) x = Transpose<perm = [0, 2, 1, 3]>(a) "
+    )
+    body += ROTATE.format(x="x", cos="cosine", sin="sine", y="y")
+    c = constants(5, 2, 4) | {"minus": np.array([-1]), "split": np.array([0, 5, 2, 4])}
+    inputs = "float[b, 5, 8] x3, int64[b, 5] positions"
+    model = build(inputs, "float[b, 2, 5, 4] y", body, **c)
+    x, positions = random(3, 5, 8), RNG.integers(0, 40, (3, 5))
+    after, _ = as_ort(model, {"x3": x, "positions": positions}, rtol=1e-4)
+    assert [n.op_type for n in after.graph][-3:] == ["RotaryEmbedding", "Reshape", "Transpose"]
+    session = onnxruntime.InferenceSession(ir.to_proto(after).SerializeToString())
+    found = session.run(None, {"x3": x, "positions": positions})[0]
+    turn = np.exp(1j * positions[:, None, :, None] * angles(2, 4)[1])
+    a, b = np.split(x.reshape(3, 5, 2, 4).transpose(0, 2, 1, 3).astype(np.float64), 2, axis=-1)
+    z = (a + 1j * b) * turn
+    expected = np.concatenate([z.real, z.imag], axis=-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 CHANGES = {

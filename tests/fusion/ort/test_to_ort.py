@@ -87,3 +87,105 @@ def test_an_exported_block(as_ort, tmp_path: Path, rms: bool, dynamic: bool) -> 
     assert ("RMSNormalization" in ops) == rms
     assert log.counts["attention"] == 1
     assert after.opset_imports[""] == OPSET
+
+
+class Decoder(torch.nn.Module):
+    """A Llama-shaped layer: 4 heads on 2 of keys and values, rotated, behind a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.rand(32) + 0.5)
+        sizes = {"query": 32, "key": 16, "value": 16, "out": 32, "gate": 64, "up": 64}
+        self.linear = torch.nn.ModuleDict(
+            {name: torch.nn.Linear(32, size, bias=False) for name, size in sizes.items()}
+        )
+        self.down = torch.nn.Linear(64, 32, bias=False)
+        self.register_buffer("frequencies", 10.0 ** -torch.linspace(0, 1, 4))
+
+    def norm(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        past_key: torch.Tensor,
+        past_value: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        angles = positions[..., None].float() * self.frequencies
+        angles = torch.cat([angles, angles], -1)[:, None]
+
+        def rotated(heads: torch.Tensor) -> torch.Tensor:
+            low, high = heads[..., :4], heads[..., 4:]
+            return heads * angles.cos() + torch.cat([-high, low], -1) * angles.sin()
+
+        h = self.norm(x)
+        q, k, v = (
+            self.linear[name](h).unflatten(-1, (-1, 8)).transpose(1, 2)
+            for name in ("query", "key", "value")
+        )
+        key = torch.cat([past_key, rotated(k)], -2)
+        value = torch.cat([past_value, v], -2)
+        rows = torch.arange(x.shape[1])[:, None] + past_key.shape[2]
+        keep = (torch.arange(key.shape[2]) <= rows) & mask.bool()[:, None, None, :]
+        o = torch.nn.functional.scaled_dot_product_attention(
+            rotated(q), key.repeat_interleave(2, 1), value.repeat_interleave(2, 1), attn_mask=keep
+        )
+        x = x + self.linear["out"](o.transpose(1, 2).flatten(2))
+        h = self.norm(x)
+        swish = torch.nn.functional.silu(self.linear["gate"](h))
+        return x + self.down(swish * self.linear["up"](h)), key, value
+
+
+SHAPES = {  # batch, new rows, rows in the cache, padding on the left of the second sample
+    "several rows behind a cache": (2, 3, 5, 2),
+    "one row": (1, 1, 9, 0),
+    "one row, padded": (3, 1, 6, 4),
+    "an empty cache": (3, 7, 0, 3),
+    "the first row": (1, 1, 0, 0),
+}
+
+
+def decoder_feed(batch: int, rows: int, past: int, padding: int) -> dict[str, np.ndarray]:
+    mask = np.ones((batch, past + rows), np.int64)
+    mask[1:2, :padding] = 0
+    positions = np.maximum(mask.cumsum(1) - 1, 0)[:, past:]
+    cache = {
+        name: RNG.standard_normal((batch, 2, past, 8)).astype(np.float32)
+        for name in ("past_key", "past_value")
+    }
+    x = RNG.standard_normal((batch, rows, 32)).astype(np.float32)
+    return {"x": x, "mask": mask, "positions": positions, **cache}
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("decoder") / "decoder.onnx"
+    sample = tuple(map(torch.from_numpy, decoder_feed(2, 3, 5, 2).values()))
+    cache = {0: "batch", 2: "past"}
+    rows = {0: "batch", 1: "rows"}
+    torch.onnx.export(
+        Decoder().eval(), sample, str(path), dynamo=True, opset_version=18, verbose=False,
+        external_data=False,
+        input_names=["x", "mask", "positions", "past_key", "past_value"],
+        output_names=["y", "key", "value"],
+        dynamic_shapes=(rows, {0: "batch", 1: "total"}, rows, cache, cache),
+    )  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_an_exported_decoder(as_ort, decoder: Path, case: str) -> None:
+    model = graph.upgrade(graph.load(decoder))
+    fuse(model)
+    before = len(model.graph)
+    after, log = as_ort(model, decoder_feed(*SHAPES[case]), rtol=1e-4, atol=1e-5)
+    attention = next(node for node in after.graph if node.op_type == "Attention")
+    assert [value.name for value in attention.outputs[1:]] == ["key", "value"]
+    assert attention.attributes.get_int("kv_num_heads") == 2
+    ops = [node.op_type for node in after.graph]
+    assert ops.count("RotaryEmbedding") == 2 and ops.count("QuickGelu") == 1
+    assert {"Softmax", "Concat", "Transpose", "Expand", "GatherND", "Slice"}.isdisjoint(ops)
+    assert log.nodes_after == len(ops) < before / 2

@@ -1,0 +1,197 @@
+"""Activations as one operator, with the bias in front of them.
+
+gelu(x)  = x · ½ (1 + erf(x / √2))                        Gelu; behind a product: BiasGelu
+         ≈ x · ½ (1 + tanh(√(2/π) (x + 0.044715 x³)))     Gelu, tanh; behind a product: FastGelu
+swish(x) = x · σ(αx)                                      QuickGelu
+(Hendrycks & Gimpel, arXiv:1606.08415; Ramachandran et al., arXiv:1710.05941.)
+
+ONNX Runtime's optimizer misses the forms that torch's exporter writes. At [8, 128, 1536] Gelu takes
+half the time of the five operators, QuickGelu two thirds of its two. The bias of an integer product
+is the product's own input, and stays there. A Gemm takes a Tanh, Sigmoid or Relu along: FusedGemm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isclose, pi, sqrt
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.ort.write import MICROSOFT, Attributes, put
+from optkit.fusion.pattern import (
+    biased_product,
+    made_by,
+    operands,
+    read_once,
+    reader,
+    scalar,
+    scaled,
+)
+from optkit.fusion.rule import Declined, Rule, remove
+
+_ACTIVATIONS = ("Tanh", "Sigmoid", "Relu")
+
+
+@dataclass(frozen=True)
+class Activation:
+    """`node` gives op(source)."""
+
+    node: ir.Node
+    source: ir.Value
+    op: str
+    domain: str
+    attributes: Attributes
+
+
+@dataclass(frozen=True)
+class Biased:
+    """`gelu` of product + bias, which `add` makes."""
+
+    gelu: ir.Node
+    add: ir.Node
+    product: ir.Value
+    bias: ir.Value
+
+
+def check(node: ir.Node) -> Activation | Declined | None:
+    factor, (one, two, *others) = _factors(node)
+    if two is None or others:
+        return None
+    for source, gate in ((one, two), (two, one)):
+        found = _gated(factor, source, gate)
+        if found is None or source is None or not _same_rank(source, node.outputs[0]):
+            continue
+        if node.outputs[0].dtype != ir.DataType.FLOAT:
+            return Declined("it is not float32")
+        op, domain, attributes = found
+        return Activation(node, source, op, domain, attributes)
+    return None
+
+
+def activate(match: Activation) -> str:
+    node = match.node
+    put(
+        node, match.op, [match.source], node.outputs[0],
+        attributes=match.attributes, domain=match.domain,
+    )  # fmt: skip
+    remove(node)
+    return "one operator"
+
+
+def check_bias(node: ir.Node) -> Biased | Declined | None:
+    add = made_by(node.inputs[0], "Add")
+    found = biased_product(add) if add is not None and node.domain == "" else None
+    if add is None or found is None:
+        return None
+    product, bias = found
+    if not read_once(add.outputs[0]) or not read_once(product):
+        return Declined("its input is also used elsewhere")
+    return Biased(node, add, product, bias)
+
+
+def take_bias(match: Biased) -> str:
+    gelu = match.gelu
+    tanh = gelu.attributes.get_string("approximate", "none") == "tanh"
+    op = "FastGelu" if tanh else "BiasGelu"
+    put(gelu, op, [match.product, match.bias], gelu.outputs[0], domain=MICROSOFT)
+    remove(gelu)
+    remove(match.add)
+    return "the bias is added on the way"
+
+
+def check_gemm(node: ir.Node) -> ir.Node | None:
+    """A float32 Gemm with a constant weight that only an activation reads."""
+    behind = reader(node.outputs[0], *_ACTIVATIONS)
+    plain = node.domain == "" and node.outputs[0].dtype == ir.DataType.FLOAT
+    plain = plain and graph.is_constant(node.inputs[1])
+    return node if plain and behind is not None else None
+
+
+def activate_gemm(node: ir.Node) -> str:
+    behind = reader(node.outputs[0], *_ACTIVATIONS)
+    assert behind is not None
+    given = {name: node.attributes.get_int(name, 0) for name in ("transA", "transB")}
+    scales = {name: node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")}
+    attributes: Attributes = {**given, **scales, "activation": behind.op_type}
+    put(
+        node, "FusedGemm", node.inputs, behind.outputs[0],
+        attributes=attributes, domain=MICROSOFT,
+    )  # fmt: skip
+    remove(behind)
+    remove(node)
+    return f"{behind.op_type} on the way out"
+
+
+def _gated(
+    factor: float, source: ir.Value | None, gate: ir.Value | None
+) -> tuple[str, str, Attributes] | None:
+    """(operator, domain, attributes) that gives factor · source · gate."""
+    sigmoid = made_by(gate, "Sigmoid")
+    if sigmoid is not None and factor == 1.0:
+        inner, slope = scaled(sigmoid.inputs[0], until=source)
+        return ("QuickGelu", MICROSOFT, {"alpha": slope}) if inner is source else None
+    curve = _above_one(gate)
+    if curve is None or not _near(factor, 0.5):
+        return None
+    if curve.op_type == "Erf":
+        inner, slope = scaled(curve.inputs[0], until=source)
+        return ("Gelu", "", {}) if inner is source and _near(slope, sqrt(0.5)) else None
+    inner, slope = scaled(curve.inputs[0])
+    if not _near(slope, sqrt(2 / pi)) or not _with_cube(inner, source):
+        return None
+    return "Gelu", "", {"approximate": "tanh"}
+
+
+def _above_one(value: ir.Value | None) -> ir.Node | None:
+    """The Erf or Tanh that 1 is added to."""
+    add = made_by(value, "Add")
+    for index in (0, 1) if add is not None else ():
+        assert add is not None
+        curve, one = operands(add, index)
+        if scalar(one) == 1.0:
+            return made_by(curve, "Erf", "Tanh")
+    return None
+
+
+def _with_cube(value: ir.Value | None, source: ir.Value | None) -> bool:
+    """It is source + 0.044715 · source³."""
+    add = made_by(value, "Add")
+    for index in (0, 1) if add is not None else ():
+        assert add is not None
+        straight, bent = operands(add, index)
+        cube, weight = scaled(bent)
+        power = made_by(cube, "Pow")
+        if straight is source and power is not None and power.inputs[0] is source:
+            return scalar(power.inputs[1]) == 3.0 and _near(weight, 0.044715)
+    return False
+
+
+def _factors(node: ir.Node) -> tuple[float, list[ir.Value | None]]:
+    """(constant, values) whose product the node gives; at least two values, the second maybe None.
+    Products on the way that others read, too, are values."""
+    factor, values, waiting = 1.0, [], list(node.inputs)
+    while waiting:
+        value = waiting.pop(0)
+        number, inner = scalar(value), made_by(value, "Mul")
+        if number is not None:
+            factor *= number
+        elif inner is not None and value is not None and read_once(value):
+            waiting += inner.inputs
+        else:
+            values.append(value)
+    return factor, [*values, *[None] * (2 - len(values))]
+
+
+def _same_rank(one: ir.Value, two: ir.Value) -> bool:
+    known = one.shape is not None and two.shape is not None
+    return known and len(one.shape or ()) == len(two.shape or ())
+
+
+def _near(number: float, wanted: float) -> bool:
+    return isclose(number, wanted, rel_tol=1e-5)
+
+
+activation: Rule[Activation] = Rule("activation", frozenset({"Mul"}), check, activate)
+bias_gelu: Rule[Biased] = Rule("bias_gelu", frozenset({"Gelu"}), check_bias, take_bias)
+fused_gemm: Rule[ir.Node] = Rule("fused_gemm", frozenset({"Gemm"}), check_gemm, activate_gemm)

@@ -1,0 +1,214 @@
+"""Masks of an attention: what an exporter computes per query and key, in as few steps as it takes.
+
+    GatherND(m, [[i, j] for i in 0..B-1 for j in columns]) = Gather(m, columns), its rows apart
+    softmax(scores + 0) = softmax(scores)
+    Where(m[b, key] and true, 0, low)                      = a mask per key: [B, T] integers
+
+The exporter writes m[b, key] of a padding mask as a lookup of every pair of indices: eight nodes
+and [B, T, 2] integers. Which tests always hold is known from `guard.interval`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.guard import interval
+from optkit.fusion.ort.write import constant, put
+from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
+from optkit.fusion.rule import Declined, Rule, remove
+
+HIDDEN = np.float32(-3.4e38)
+"""To ONNX Runtime's Attention the lowest float in a mask means "not there", and a row of nothing
+else gives zeros; the graph gives the mean of V. A number just above it hides a key as well."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`node` gives source[:, columns] as [B, 1, 1, T]; no columns: all of them."""
+
+    node: ir.Node
+    source: ir.Value
+    columns: ir.Value | None
+
+
+@dataclass(frozen=True)
+class Keys:
+    """`present` [B, T], bool or int32, says which keys are there; `low` is added to the scores of
+    the others."""
+
+    present: ir.Value
+    low: float
+
+
+def check_grid(node: ir.Node) -> Grid | Declined | None:
+    """A lookup of all pairs of a row and a column of a matrix."""
+    source, pairs = node.inputs[0], made_by(node.inputs[1], "Concat")
+    shape, result = dims(source, 2), dims(node.outputs[0], 4)
+    if source is None or pairs is None or shape is None or result is None:
+        return None
+    if len(pairs.inputs) != 2 or node.attributes.get_int("batch_dims", 0) != 0:
+        return None
+    rows, columns = _line(pairs.inputs[0], 0), _line(pairs.inputs[1], 3)
+    if rows is None or columns is None:
+        return None
+    if not (_counts(rows) and known_equal(_length(rows), shape[0])):
+        return Declined("it is not known to look up every row once")
+    if _counts(columns) and known_equal(_length(columns), shape[1]):
+        return Grid(node, source, None)
+    if dims(columns, 1) is None:
+        return Declined("its columns are not known to be all")
+    return Grid(node, source, columns)
+
+
+def look_up(match: Grid) -> str:
+    node, owner, source = match.node, match.node.graph, match.source
+    assert owner is not None and source.shape is not None
+    if match.columns is not None:
+        taken = ir.Value(name=f"{node.name}.columns", type=source.type)
+        taken.shape = ir.Shape([source.shape[0], _length(match.columns)])
+        inputs, name = [source, match.columns], f"{node.name}.gather"
+        gather = ir.node("Gather", inputs, {"axis": 1}, outputs=[taken], name=name)
+        owner.insert_before(node, gather)
+        source = taken
+    axes = constant(owner, "mask.axes", np.array([1, 2], np.int64))
+    put(node, "Unsqueeze", [source, axes], node.outputs[0])
+    remove(node)
+    return "its columns at once"
+
+
+def hides_nothing(mask: ir.Value) -> bool:
+    return interval(mask) == (np.float32(0), np.float32(0))
+
+
+def keys(mask: ir.Value) -> Keys | None:
+    """What a mask says that hides some keys from all queries and all heads; None for another."""
+    choice = made_by(mask, "Where")
+    if choice is None or scalar(choice.inputs[1]) != 0:
+        return None
+    low, present = scalar(choice.inputs[2]), _per_key(choice.inputs[0])
+    if low is None or not np.isfinite(low) or present is None:
+        return None
+    return Keys(present, low)
+
+
+def is_above_lowest(mask: ir.Value) -> bool:
+    """No number of it means "not there" to ONNX Runtime's Attention."""
+    found, bound = interval(mask), made_by(mask, "Max")
+    if not isinstance(found, str):
+        return bool(found[0] >= HIDDEN)
+    limits = [scalar(value) for value in bound.inputs] if bound is not None else []
+    return any(limit is not None and limit >= HIDDEN for limit in limits)
+
+
+def above_lowest(mask: ir.Value, node: ir.Node) -> ir.Value:
+    """max(mask, HIDDEN), unless it is known to be above; the layers share it."""
+    owner = node.graph
+    assert owner is not None
+    if is_above_lowest(mask):
+        return mask
+    name = f"{mask.name}.bounded"
+    numbers = graph.array(mask)
+    if numbers is not None:
+        return constant(owner, name, np.maximum(numbers, HIDDEN))
+    for use in [*mask.uses(), *(_choice(mask) or mask).uses()]:
+        if use.node.name == name:
+            return use.node.outputs[0]
+    made = ir.Value(name=name, type=mask.type, shape=mask.shape)
+    _insert(owner, mask, _bounded(mask, made, owner))
+    return made
+
+
+def as_integers(present: ir.Value, node: ir.Node) -> ir.Value:
+    """[B, T] int32 of booleans, as ONNX Runtime's attentions read it; the layers share it."""
+    if present.dtype == ir.DataType.INT32:
+        return present
+    owner, name = node.graph, f"{present.name}.keys"
+    assert owner is not None
+    for use in present.uses():
+        if use.node.name == name:
+            return use.node.outputs[0]
+    made = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT32), shape=present.shape)
+    cast = ir.node("Cast", [present], {"to": ir.DataType.INT32.value}, outputs=[made], name=name)
+    _insert(owner, present, cast)
+    return made
+
+
+def _bounded(mask: ir.Value, made: ir.Value, owner: ir.Graph) -> ir.Node:
+    choice = made_by(mask, "Where")
+    sides = [graph.array(value) for value in choice.inputs[1:]] if choice is not None else [None]
+    if choice is not None and all(side is not None for side in sides):
+        bounded = [
+            constant(owner, f"{value.name}.bounded", np.maximum(side, HIDDEN))
+            for value, side in zip(choice.inputs[1:], sides, strict=True)
+            if value is not None and side is not None
+        ]
+        return ir.node("Where", [choice.inputs[0], *bounded], outputs=[made], name=made.name)
+    bound = constant(owner, "attention.hidden", np.asarray(HIDDEN))
+    return ir.node("Max", [mask, bound], outputs=[made], name=made.name)
+
+
+def _choice(mask: ir.Value) -> ir.Value | None:
+    """The condition of the Where that makes a mask."""
+    choice = made_by(mask, "Where")
+    return choice.inputs[0] if choice is not None else None
+
+
+def _insert(owner: ir.Graph, behind: ir.Value, node: ir.Node) -> None:
+    producer = behind.producer()
+    if producer is None:
+        owner.insert_before(owner[0], node)
+    else:
+        owner.insert_after(producer, node)
+
+
+def _per_key(condition: ir.Value | None) -> ir.Value | None:
+    """[B, T] booleans where `condition` [B, 1, S or 1, T] holds for a key, whatever the query."""
+    node = made_by(condition, "And", "Unsqueeze", "Expand")
+    if node is None:
+        return None
+    if node.op_type == "And":
+        always = [interval(value) == (np.float32(1), np.float32(1)) for value in node.inputs]
+        return _per_key(node.inputs[always.index(True) - 1]) if any(always) else None
+    if node.op_type == "Expand":
+        return _per_key(node.inputs[0])
+    source = node.inputs[0]
+    plain = dims(source, 2) is not None and ints(node.inputs[1]) == [1, 2]
+    return source if plain else None
+
+
+def _line(value: ir.Value | None, axis: int) -> ir.Value | None:
+    """What a grid [B, 1, 1, T, 1] of indices repeats along all axes but one: 1-d, or constant."""
+    last = made_by(value, "Unsqueeze")
+    if last is None or ints(last.inputs[1]) not in ([-1], [4]):
+        return None
+    line = last.inputs[0]
+    if (wide := made_by(line, "Expand")) is not None:
+        line = wide.inputs[0]
+    shape = dims(line, 4)
+    if shape is None or any(dim != 1 for each, dim in enumerate(shape) if each != axis):
+        return None
+    while line is not None and (apart := made_by(line, "Unsqueeze")) is not None:
+        line = apart.inputs[0]
+    return line if dims(line, 1) is not None or graph.is_constant(line) else None
+
+
+def _length(line: ir.Value) -> int | ir.SymbolicDim:
+    numbers = graph.array(line)
+    assert line.shape is not None
+    return line.shape[0] if numbers is None else numbers.size
+
+
+def _counts(line: ir.Value) -> bool:
+    """It is 0, 1, 2, …"""
+    numbers = graph.array(line)
+    if numbers is not None:
+        return bool(np.array_equal(numbers.reshape(-1), np.arange(numbers.size)))
+    made = made_by(line, "Range")
+    return made is not None and scalar(made.inputs[0]) == 0 and scalar(made.inputs[2]) == 1
+
+
+grid: Rule[Grid] = Rule("mask_grid", frozenset({"GatherND"}), check_grid, look_up)
