@@ -36,6 +36,7 @@ from optkit.graph.nodes import (
     constant_weight,
     ensure_names,
     is_constant,
+    remove_unread,
     unique_name,
     value_names,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "outputs",
     "parameters",
     "places",
+    "remove_unread",
     "rows",
     "save",
     "spread",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -93,6 +93,20 @@ def add_tensor(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     )
     graph.register_initializer(value)
     return value
+
+
+def remove_unread(owner: ir.Graph, values: Iterable[ir.Value]) -> None:
+    """Drop those of the values that nobody reads, and the chains of nodes that led to them."""
+    for value in values:
+        walk: ir.Value | None = value
+        while walk is not None and not walk.uses() and not walk.is_graph_output():
+            producer = walk.producer()
+            if producer is None:
+                owner.initializers.pop(str(walk.name), None)
+                break
+            walk = producer.inputs[0]
+            if producer.graph is not None:  # not gone with another value's chain
+                owner.remove(producer, safe=True)
 
 
 def check_finite(model: ir.Model) -> None:

@@ -176,16 +176,8 @@ class CodedGraph:
         self._left.append(old)
 
     def finish(self) -> None:
-        for value in self._left:
-            walk: ir.Value | None = value
-            while walk is not None and not walk.uses() and not walk.is_graph_output():
-                producer = walk.producer()
-                if producer is None:
-                    self._graph.initializers.pop(str(walk.name), None)
-                    break
-                walk = producer.inputs[0]
-                if producer.graph is not None:
-                    self._graph.remove(producer, safe=True)
+        """Drop the float weights that nobody reads any more."""
+        graph.remove_unread(self._graph, self._left)
 
     def _dequantized(self, name: str, parts: list[ir.Value], coding: Coding) -> ir.Value:
         result = self._first_of("DequantizeLinear", parts, coding.attributes(), name, parts[0])

@@ -103,15 +103,7 @@ class Writer:
 
     def remove_unread(self) -> None:
         """Drop the float weights and biases that nobody reads any more, and what led from them."""
-        for value in self._replaced:
-            walk: ir.Value | None = value
-            while walk is not None and not walk.uses() and not walk.is_graph_output():
-                producer = walk.producer()
-                if producer is None:
-                    self._graph.initializers.pop(str(walk.name), None)
-                    break
-                walk = producer.inputs[0]
-                self._graph.remove(producer, safe=True)
+        graph.remove_unread(self._graph, self._replaced)
 
     def _dequantized(self, numbers: WeightNumbers, dtype: ir.DataType) -> ir.Value:
         """Codes ── DequantizeLinear, or the floats that they stand for."""
