@@ -22,16 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from optkit.errors import OptkitError, WorkerFailed
+from optkit.execute.deferring import defer
 from optkit.execute.local import DONE, RESULT_SCHEMA, trim
 from optkit.execute.proxy import HEADER, SERVE, write_message
 
 _PR_SET_PDEATHSIG = 1
+# onnx_ir imports it for arithmetic with symbolic axes, which few steps do: 0.3 s and 34 MB
+_SELDOM = ("sympy", "onnx_ir._symbolic_shapes")
 
 
 def main(argv: list[str]) -> int:
     """Run the task whose JSON file is named in argv[1]. Returns the exit status."""
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in _SELDOM:
+        defer(name)
     for path in chain(argv[1:], iter(sys.stdin.readline, "")):
         task = json.loads(Path(path.strip()).read_bytes())
         answer = _answer(task)
