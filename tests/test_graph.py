@@ -270,6 +270,9 @@ def test_expose_returns_inner_values(model: ir.Model, image: np.ndarray) -> None
     assert len(model.graph.outputs) == 1
     result = run(tapped, {"image": image})
     np.testing.assert_array_equal(result["relu"], np.maximum(result["conv"], 0))
+    alone = graph.expose(model, ["conv"], alone=True)
+    assert [o.name for o in graph.outputs(alone)] == ["conv"]
+    np.testing.assert_array_equal(run(alone, {"image": image})["conv"], result["conv"])
     with pytest.raises(OptkitError, match="no value 'nothing'"):
         graph.expose(model, ["nothing"])
 

@@ -3,6 +3,7 @@
 options: target, precision, set (list of KEY=VALUE for `--set`), samples (calibration comparison).
 Each run gets a store of its own, so that nothing is ever found finished. `steps` and `peaks` tell
 seconds and most resident bytes (command and workers together) of every step, by its label.
+`seconds` are those of the steps that the peers, too, are timed in: from calibration on.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from optkit.execute.local import resident
 
 _STEP = re.compile(r"^ +([\d.]+) s  (.+)$")
 _BEGUN = re.compile(r"^  \.\.\. (.+?)(?:: .* \d+%)?$")
+_BEFORE = ("export", "fuse", "collect")  # steps that check and fuse the graph and read the data
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -52,7 +54,8 @@ def quantize(job: Job) -> dict[str, Any]:
         (job.out / graphs[0]).replace(job.model)
     session = {"disabled_optimizers": ["MatMulAddFusion"]}  # what optkit's own sessions set
     told = {name: answer[name] for name in ("notes", "steps", "peaks")}
-    return {**told, "session": session}
+    own = sum(seconds for name, seconds in answer["steps"].items() if not name.startswith(_BEFORE))
+    return {**told, "seconds": own, "session": session}
 
 
 def _command(*parts: Any) -> dict[str, Any]:

@@ -46,8 +46,9 @@ def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
     return infer_shapes(copy)
 
 
-def expose(model: ir.Model, names: Iterable[str]) -> ir.Model:
-    """A copy with these values as further outputs, so that a session returns them.
+def expose(model: ir.Model, names: Iterable[str], *, alone: bool = False) -> ir.Model:
+    """A copy with these values as further outputs, so that a session returns them; `alone`: without
+    the outputs that are not among them, which are then computed no more than others need.
 
     Graph inputs and present outputs among the names are skipped: the caller has them already.
     Raises OptkitError for a name the graph does not have.
@@ -60,9 +61,10 @@ def expose(model: ir.Model, names: Iterable[str]) -> ir.Model:
     wanted = [values[name] for name in dict.fromkeys(names)]
     if any(value.type is None for value in wanted):
         infer_shapes(copy)
-    for value in wanted:
-        if not value.is_graph_input() and not value.is_graph_output():
-            copy.graph.outputs.append(value)
+    fresh = [v for v in wanted if not v.is_graph_input() and not v.is_graph_output()]
+    copy.graph.outputs.extend(fresh)
+    if alone and any(value.is_graph_output() for value in wanted):
+        copy.graph.outputs[:] = [v for v in copy.graph.outputs if v in wanted]
     return copy
 
 

@@ -170,7 +170,11 @@ class _Decider:
         common one: compilers merge products of one activation (query, key, value) if their scale is
         the same; and GPTQ solves them together."""
         scale = None if activation is None else activation.scale
-        read = [self._read(node, self.rules[planned[str(node.name)]], scale) for node in nodes]
+        source = activation.source if activation else _source(nodes)
+        value = self._value(source)
+        read = [
+            self._read(node, self.rules[planned[str(node.name)]], scale, value) for node in nodes
+        ]
         live = [one.scale.scale[one.live] for one in read if one.split]
         common = scales.common_scale(live, self.carrier)
         effective, ratios = [], []
@@ -182,9 +186,8 @@ class _Decider:
                 ratio = part.scale
             effective.append(one)
             ratios.append(ratio)
-        source = activation.source if activation else _source(nodes)
         with located(f"tensor {source!r}"):
-            codes = self._codes(effective, self._value(source))
+            codes = self._codes(effective, value)
         numbers = {}
         for one, (found, used), ratio in zip(effective, codes, ratios, strict=True):
             one = one._replace(scale=used)
@@ -199,7 +202,13 @@ class _Decider:
     def _value(self, source: str | None) -> ValueStatistics | None:
         return self.statistics.values.get(source or "") if self.statistics else None
 
-    def _read(self, node: ir.Node, rules: PlacementRules, activation: Scale | None) -> _Read:
+    def _read(
+        self,
+        node: ir.Node,
+        rules: PlacementRules,
+        activation: Scale | None,
+        value: ValueStatistics | None,
+    ) -> _Read:
         constant = node.inputs[1]
         assert constant is not None
         fmt, own = rules.weight_of(node.op_type), operands.bias(node)
@@ -223,14 +232,21 @@ class _Decider:
         by_columns = given.by_columns if fmt.granularity == "block" else numbers
         with located(f"weight {constant.name!r}"):
             scale = scales.weight_scale(
-                by_columns, axis, fmt, carrier, floor, search=self._search(fmt)
+                by_columns, axis, fmt, carrier, floor, search=self._search(given, value)
             )
         return given._replace(scale=scale)
 
-    def _search(self, fmt: NumberFormat) -> scales.Search:
+    def _search(self, one: _Read, value: ValueStatistics | None) -> scales.Search:
+        blocks = one.format.granularity == "block"
+        if blocks and self._solves(value) and one.can_be_solved:
+            return "absmax"  # GPTQ finds better ones of its own
         if self.settings.weights == "auto":
-            return "mse" if fmt.granularity == "block" else "absmax"
+            return "mse" if blocks else "absmax"
         return "absmax" if self.settings.weights == "rtn" else "mse"
+
+    def _solves(self, value: ValueStatistics | None) -> bool:
+        learned = value is not None and value.moments is not None
+        return learned and self.settings.weights in ("auto", "gptq")
 
     def _codes(
         self, read: Sequence[_Read], value: ValueStatistics | None
@@ -239,7 +255,7 @@ class _Decider:
         nothing else depends on, those that the solver prefers. A shared weight is solved once."""
         keys = [(one.name, one.axis, one.scale.scale.tobytes(), one.format) for one in read]
         moments = value.moments if value is not None else None
-        solves = self.settings.weights in ("auto", "gptq") and moments is not None
+        solves = self._solves(value)
         rest = {key: one for key, one in zip(keys, read, strict=True) if key not in self._solved}
         matrices = {key: one for key, one in rest.items() if solves and one.can_be_solved}
         for fmt in dict.fromkeys(one.format for one in matrices.values()):

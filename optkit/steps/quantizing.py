@@ -50,7 +50,7 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
     with tempfile.TemporaryDirectory() as folder:
         tapped = Path(folder) / GRAPH
         # beside the graph: the runtime maps them, and no copy of them is made on the way
-        graph.save(graph.expose(model, names), tapped, inline_limit=0)
+        graph.save(graph.expose(model, names, alone=True), tapped, inline_limit=0)
         del model
         trim()  # now, not after the peak: nodes and values refer to each other
         samples = Spool(inputs["samples"])
