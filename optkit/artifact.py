@@ -3,6 +3,7 @@
     manifest.json     schema optkit.artifact/v1: files with sha256 and size, recipe, inputs, tool
                       versions, the result with its evidence, and a checksum of all that
     model.onnx, engine, baseline/, report.*, recipe.yaml, …   whatever the build put in
+    encoder/, decoder/   of a model that is two graphs: an artifact each, instead of all these
 
 Written in a private folder beside its place and exchanged with the old one in one system call, so
 that a reader sees the old artifact or the new one. (Where the file system cannot exchange, two
@@ -30,7 +31,7 @@ from typing import Any, Self
 import numpy as np
 
 from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UsageError
-from optkit.runtime import Evidence, Feed, Session, TensorInfo, backend
+from optkit.runtime import Evidence, Feed, Loop, Recurrent, TensorInfo, backend
 from optkit.stage.door import copy_in, show
 from optkit.store import digest_file, digest_json, fsync_dir, storage_errors, write_durably
 
@@ -59,8 +60,10 @@ class Manifest:
     """What is built here and what is known of it.
 
     `digest` identifies the build (no engine bytes, timings or paths go into it). `engine`: the
-    compiled engine's backend and its file in the artifact; None while there is no engine. `files`:
-    every other file by its relative name; `write` fills them in.
+    compiled engine's backend and its file in the artifact; None while there is no engine. `data`:
+    the samples used, by role ("calibration", "evaluation"): source, args, number and digest.
+    `parts`: folder → digest of the artifacts that this one consists of; it has no graph then.
+    `files`: every other file by its relative name; `write` fills them in.
     """
 
     name: str
@@ -72,7 +75,9 @@ class Manifest:
     outputs: tuple[TensorInfo, ...]
     versions: dict[str, str]
     result: dict[str, Any]  # optkit.result/v1
+    data: dict[str, Any] = field(default_factory=dict)
     engine: dict[str, str] | None = None  # {"backend", "file"}
+    parts: dict[str, str] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
 
     @property
@@ -113,12 +118,13 @@ class Manifest:
 
     def _check_types(self) -> None:
         """Raises ValueError. The checksum finds accidents; this, a manifest made by other means."""
-        texts = (self.name, self.target, self.precision, self.digest, *self.versions.values())
+        texts = (self.name, self.target, self.precision, self.digest, *self.versions.values(),
+                 *self.parts.values())  # fmt: skip
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("text")
-        if not (isinstance(self.recipe, dict) and isinstance(self.result, dict)):
-            raise ValueError("recipe, result")
-        if not (_NAME.fullmatch(self.name) and _NAME.fullmatch(self.target)):
+        if not all(isinstance(one, dict) for one in (self.recipe, self.result, self.data)):
+            raise ValueError("recipe, result, data")
+        if not all(map(_NAME.fullmatch, (self.name, self.target, *self.parts))):
             raise ValueError("name")
         for name, file in self.files.items():
             if not _safe(name) or not _SHA256.fullmatch(file.sha256) or type(file.size) is not int:
@@ -133,7 +139,7 @@ class Manifest:
 class Running:
     """A loaded artifact as a Session that also says what runs, and what its figures are worth."""
 
-    session: Session
+    session: Recurrent
     backend: str
     evidence: Evidence  # measured: the target's own engine; simulated: its graph elsewhere
     note: str | None
@@ -142,6 +148,9 @@ class Running:
 
     def run(self, feed: Feed) -> Feed:
         return self.session.run(feed)
+
+    def loop(self, carried: Mapping[str, str], start: Feed) -> Loop:
+        return self.session.loop(carried, start)
 
     def close(self) -> None:
         self.session.close()
@@ -184,6 +193,11 @@ class Artifact:
         return self.manifest.result
 
     @property
+    def parts(self) -> dict[str, Self]:
+        """The artifacts that this one consists of, by name; none where it is one graph."""
+        return {name: type(self).load(self.path / name) for name in self.manifest.parts}
+
+    @property
     def measurement(self) -> dict[str, Any]:
         """latency, accuracy and fidelity, each with its evidence (or None)."""
         return {figure: self.result.get(figure) for figure in ("latency", "accuracy", "fidelity")}
@@ -215,8 +229,15 @@ class Artifact:
     def session(self, **options: Any) -> Running:
         """Verify, then load: the engine where its backend can run, else the graph in ONNX Runtime.
 
-        `options` go to the backend's session. Raises IntegrityError, ToolchainMissing.
+        `options` go to the backend's session. Raises IntegrityError, ToolchainMissing, UsageError
+        (several graphs).
         """
+        if self.manifest.parts:
+            raise UsageError(
+                f"it consists of {' and '.join(self.manifest.parts)}",
+                where=str(self.path),
+                hint="open one of its `parts`, or run all by `optkit generate`",
+            )
         self.verify()
         engine, note = self.manifest.engine, "no engine was compiled"
         if engine is not None:
@@ -257,7 +278,7 @@ class Artifact:
         self.close()
 
 
-def _running(session: Session, name: str, evidence: Evidence, note: str | None) -> Running:
+def _running(session: Recurrent, name: str, evidence: Evidence, note: str | None) -> Running:
     return Running(session, name, evidence, note, session.inputs, session.outputs)
 
 

@@ -10,21 +10,30 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, Literal
 
 from optkit.errors import InputRefused, OptkitError, UsageError, unknown_name
 
 PROJECT_RECIPE = "optkit.yaml"
+HOOKS: Mapping[str, int] = MappingProxyType({"score": 2, "combine": 1, "aggregate": 1, "metric": 0})
+"""What a task may define besides `samples`: name → how many arguments optkit gives by position. The
+rest of its parameters are filled from the task's args."""
+HF_CONFIG = "config.json"
 _FOLDERS = ("recipes", "calibration", "eval", "examples")
 _PYTHON = re.compile(r"(?P<file>.+\.py)(?::(?P<attribute>[A-Za-z_]\w*))?")
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FILES = (".onnx", ".pt2")
+_OTHER_FILES = (".py", ".yaml", ".yml", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 _CHECKOUT = Path(__file__).resolve().parent.parent
 
 
@@ -111,15 +120,16 @@ def find_task(name: str, base: Path, *, anywhere: bool = False) -> Place:
     return place
 
 
-def locate(name: str, base: Path, *, anywhere: bool = False) -> Place:
-    """The existing file that `name` ("dir/file.ext" or "dir/file.py:attribute") means under `base`.
+def locate(name: str, base: Path, *, anywhere: bool = False, folder: bool = False) -> Place:
+    """The existing file (or `folder`) that `name` ("dir/file.ext" or "dir/file.py:attribute") means
+    under `base`.
 
-    Symbolic links are resolved before the check. Raises UsageError when there is no such file, or
-    when it is outside `base` and outside content (unless `anywhere`).
+    Symbolic links are resolved before the check. Raises UsageError when there is none, or when it
+    is outside `base` and outside content (unless `anywhere`).
     """
-    python = _PYTHON.fullmatch(name)
+    python = None if folder else _PYTHON.fullmatch(name)
     file, attribute = (python["file"], python["attribute"]) if python else (name, None)
-    path = _resolve(base / file, name)
+    path = _resolve(base / file, name, folder=folder)
     content = _content_relative(path)
     if content is not None:
         return Place(path, "content", content, attribute)
@@ -135,10 +145,31 @@ def locate(name: str, base: Path, *, anywhere: bool = False) -> Place:
     return Place(path, "recipe", path.relative_to(home).as_posix(), attribute)
 
 
+def model_recipe(model: str) -> Path | None:
+    """The recipe in the folder that MODEL names, if it has one."""
+    path = Path(model) / PROJECT_RECIPE
+    return path if path.is_file() else None
+
+
+def model_key(model: str) -> Literal["path", "hub", "factory"]:
+    """Under which key of a recipe's `model:` MODEL belongs: a file or an existing folder, a name on
+    the Hugging Face hub ("org/name"), or else a factory."""
+    if model.endswith(_FILES) or Path(model).is_dir():
+        return "path"
+    return "hub" if is_hub_name(model) and not model.endswith(_OTHER_FILES) else "factory"
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether it reads "org/name"."""
+    return _HUB.fullmatch(name) is not None
+
+
 def model_name(model: str) -> str:
-    """A recipe's name from its model: the file's or the module's own, without what names forbid."""
-    stem = Path(model.partition(":")[0]).name
-    for suffix in (".py", ".onnx", ".pt2"):
+    """A recipe's name from its model: the file's, the folder's or the module's own, without what
+    names forbid."""
+    path = Path(model.partition(":")[0])
+    stem = path.name or path.resolve().name
+    for suffix in (".py", *_FILES):
         stem = stem.removesuffix(suffix)
     if ":" in model and not is_python_file(model):
         stem = stem.rpartition(".")[2]
@@ -202,9 +233,33 @@ def member(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
     raise InputRefused(told.message, where=str(path), hint=told.hint)
 
 
-def metric(module: ModuleType, path: Path) -> str:
-    """The metric's name that a task declares. Raises InputRefused when it declares none."""
-    found = getattr(module, "METRIC", None)
+def taken(
+    function: Callable[..., Any], given: Mapping[str, Any], positional: int = 0
+) -> dict[str, Any]:
+    """Those of the given values that the function has a parameter for, its first `positional` ones
+    aside; all of them where it has **kwargs."""
+    parameters = list(inspect.signature(function).parameters.values())[positional:]
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return dict(given)
+    names = {one.name for one in parameters if one.kind is not one.VAR_POSITIONAL}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def hook(module: ModuleType, name: str, args: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """A task's function of that name (a key of HOOKS) with those of its args that it names."""
+    function = getattr(module, name, None)
+    if not callable(function):
+        return None
+    return partial(function, **taken(function, args, HOOKS[name]))
+
+
+def metric(module: ModuleType, path: Path, args: Mapping[str, Any]) -> str:
+    """The metric's name that a task declares, as METRIC or by a function `metric` of its args.
+
+    Raises InputRefused when it declares none.
+    """
+    named = hook(module, "metric", args)
+    found = getattr(module, "METRIC", None) if named is None else named()
     if not isinstance(found, str) or not found:
         raise InputRefused("no METRIC", where=str(path), hint='add e.g. METRIC = "top1"')
     return found
@@ -221,13 +276,14 @@ def guarded(function: Callable[..., Any], args: Mapping[str, Any], path: Path) -
 
 
 def template(model: str) -> str:
-    """A commented new optkit.yaml for `model` ("file.py:factory", "x.onnx" or "x.pt2")."""
+    """A commented new optkit.yaml for `model` ("file.py:factory", "x.onnx", "x.pt2", a Hugging Face
+    folder or "org/name")."""
     python = is_python_file(model)
     name = model_name(model)
     if python:
         lines = f"  factory: {_quoted(model)}\n  # weights: weights.safetensors\n  # args: {{}}"
     else:
-        lines = f"  path: {_quoted(model)}"
+        lines = f"  {model_key(model)}: {_quoted(model)}"
     commented = "" if python else "# "
     return _TEMPLATE.format(name=name, model=lines, c=commented)
 
@@ -248,7 +304,8 @@ model:
 axes:
   batch: {{min: 1, opt: 8, max: 32}}
 
-# Needed for int8. A file with `samples(...)` that yields {{input name: array}} in batches.
+# Needed for int8. A file with `samples(...)` that yields {{input name: array}} in batches, or a
+# reader (text, images, arrays) with args: {{path: ...}}.
 # calibration:
 #   source: calibration.py
 #   samples: 256
@@ -261,7 +318,8 @@ axes:
 #   nodes: {{"*head*": fp16}}
 
 # Needed to judge accuracy. A file with `samples()`, which yields (feed, labels) in batches,
-# `score(outputs, labels)`, which returns one score per sample, and METRIC, the metric's name.
+# `score(outputs, labels)`, which returns one score per sample, and METRIC, the metric's name; or a
+# task that comes along (top1, f1, perplexity, ...) with args: {{path: ...}}.
 # eval:
 #   task: evaluation.py
 
@@ -298,15 +356,20 @@ def _stems(folder: Path, pattern: str) -> list[str]:
     return sorted(path.stem for path in folder.glob(pattern))
 
 
-def _resolve(path: Path, name: str) -> Path:
+def _resolve(path: Path, name: str, *, folder: bool = False) -> Path:
     hint = "paths are relative to the recipe (on the command line: to the current folder)"
     try:
         found = path.resolve(strict=True)
     except FileNotFoundError:
-        raise UsageError(f"no such file: {name!r}", hint=hint) from None
+        what = "folder" if folder else "file"
+        if (maker := path.parent / "train.py").is_file():
+            hint = f"`python {maker}` makes it"
+        raise UsageError(f"no such {what}: {name!r}", hint=hint) from None
     except (OSError, ValueError, RuntimeError) as error:  # NUL, a loop of links, no permission
         raise UsageError(f"{name!r} cannot be used: {error}", hint=hint) from None
-    if not found.is_file():
+    if folder and not found.is_dir():
+        raise UsageError(f"{name!r} is not a folder", hint=hint)
+    if not folder and not found.is_file():
         raise UsageError(f"{name!r} is not a file", hint=hint)
     return found
 

@@ -53,7 +53,9 @@ class Latency:
 
 @dataclass(frozen=True)
 class Score:
-    """A task metric over N samples, higher is better. `per_sample` serves paired comparison."""
+    """A task metric over N samples. For paired comparison: `per_sample`, whose mean the value is,
+    or, of a metric that only a whole set has, `replicates`: its value on each bootstrap resample.
+    """
 
     evidence: Evidence
     metric: str
@@ -62,6 +64,8 @@ class Score:
     samples: int
     proportion: bool  # every per-sample score is 0 or 1
     per_sample: tuple[float, ...] = ()
+    replicates: tuple[float, ...] = ()
+    lower_is_better: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,7 +120,7 @@ def _typed(data: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("ci95", "ci95_ms", "band"):
         if fields.get(name) is not None:
             fields[name] = Interval(*fields[name])
-    for name in ("samples_ms", "per_sample"):
+    for name in ("samples_ms", "per_sample", "replicates"):
         if name in fields:
             fields[name] = tuple(fields[name])
     return fields

@@ -21,6 +21,8 @@ import numpy as np
 from optkit.errors import unknown_name
 from optkit.precision import NumberFormat
 
+_PLUS = " + "
+
 Feed = dict[str, np.ndarray]
 """Input (or output) arrays by name; axis 0 is the batch where the model has one."""
 
@@ -40,11 +42,32 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, dtype (numpy's name, e.g. "float32") and shape; a str dimension is a dynamic axis."""
+    """Name, dtype (numpy's name, e.g. "float32") and shape; a str dimension is a dynamic axis, or
+    a sum of axes ("past_sequence + sequence")."""
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+
+
+def axes_of(shape: Iterable[int | str]) -> tuple[str, ...]:
+    """The axes that a shape names, each once; a dimension may be a sum of them: "past + new"."""
+    terms = (term for dim in shape if isinstance(dim, str) for term in dim.split(_PLUS))
+    return tuple(dict.fromkeys(term for term in terms if not term.isdecimal()))
+
+
+def size_of(dim: int | str, sizes: Mapping[str, int]) -> int:
+    """The size of one dimension at these sizes of the axes. KeyError: an axis without one."""
+    if isinstance(dim, int):
+        return dim
+    return sum(int(term) if term.isdecimal() else sizes[term] for term in dim.split(_PLUS))
+
+
+def with_sizes(dim: int | str, sizes: Mapping[str, int]) -> int | str:
+    """The dimension with these axes of a fixed size; of a sum, what is known stands behind."""
+    free = [axis for axis in axes_of([dim]) if axis not in sizes]
+    known = size_of(dim, {**dict.fromkeys(free, 0), **sizes})
+    return _PLUS.join([*free, *([str(known)] if known else [])]) if free else known
 
 
 def batch_axis(inputs: Iterable[TensorInfo]) -> int | str | None:
@@ -64,6 +87,12 @@ def batched(inputs: Collection[TensorInfo]) -> frozenset[str]:
 def count_samples(feed: Feed) -> int:
     """Samples in a feed whose arrays stand in the order of the inputs, as a spool yields them."""
     return next((len(array) for array in feed.values() if array.ndim), 1)
+
+
+def narrowed(feed: Feed, inputs: Iterable[TensorInfo]) -> Feed:
+    """A feed of the FP32 graph for its cast, which takes the caches of a decoder in half."""
+    halves = {info.name for info in inputs if info.dtype == "float16"} & feed.keys()
+    return {**feed, **{name: feed[name].astype(np.float16) for name in halves}}
 
 
 # bits per element by the dtype names that layer lists use
@@ -144,7 +173,7 @@ class Landing:
 
 @dataclass(frozen=True)
 class AxisRange:
-    """min/opt/max of one dynamic axis (or a fixed size, all three equal)."""
+    """min/opt/max of one dynamic axis (or a fixed size, all three equal). `min` 0: may be empty."""
 
     min: int
     opt: int
@@ -289,11 +318,21 @@ class PlacementRules:
 _RULE_SETS = ("ops", "quantize_outputs", "integer_bias", "split_scale", "tensor_ops")
 
 
+class Loop(Protocol):
+    """A session run again and again on its own outputs. `run` takes the inputs that are not carried
+    and returns the outputs that are not."""
+
+    def run(self, feed: Feed) -> Feed: ...
+
+
 class Session(Protocol):
     """A loaded model that runs. Context manager; `run` takes and returns arrays by name."""
 
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]: ...
 
     def run(self, feed: Feed) -> Feed: ...
 
@@ -302,6 +341,14 @@ class Session(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+class Recurrent(Session, Protocol):
+    """A session that can also be run on its own outputs."""
+
+    def loop(self, carried: Mapping[str, str], start: Feed) -> Loop:
+        """Runs whose outputs come back as inputs, `carried`: output → input of the next run.
+        `start`: those inputs of the first run. What is carried never leaves the runtime."""
 
 
 class Backend(Protocol):
@@ -351,7 +398,7 @@ class Backend(Protocol):
         Runs in a worker. Raises ToolchainMissing, InputRefused (naming the node) or WorkerFailed.
         """
 
-    def session(self, model: Path, **options: Any) -> Session:
+    def session(self, model: Path, **options: Any) -> Recurrent:
         """Load an engine (or ONNX file) for running on this machine."""
 
 

@@ -72,6 +72,11 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest_names(folder: Path) -> str:
+    """Of the names in a folder. Raises OSError."""
+    return digest_json(sorted(path.name for path in folder.iterdir()))
+
+
 def digest_once(path: Path) -> str:
     """`digest_file` of the store's own, which nobody writes to: a large file is read once in the
     life of this process, under whatever names it is linked."""

@@ -200,7 +200,34 @@ def test_missing_members_tell_the_nearest(tmp_path: Path) -> None:
         content.member(module, "sample", path)
     assert caught.value.where == str(path) and "samples" in (caught.value.hint or "")
     with pytest.raises(InputRefused, match="METRIC"):
-        content.metric(module, path)
+        content.metric(module, path, {})
+
+
+TASK = """
+METRIC = "m"
+
+def metric(k=1):
+    return f"m{k}"
+
+def score(outputs, labels, k=1):
+    return k
+
+def aggregate(scores, **rest):
+    return rest
+"""
+
+
+def test_a_tasks_functions_get_those_of_its_args_that_they_name(tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(TASK)
+    module, args = content.load_module(path), {"k": 5, "labels": ["a"], "path": "x"}
+    assert content.metric(module, path, args) == "m5"
+    score, aggregate = (content.hook(module, name, args) for name in ("score", "aggregate"))
+    assert score is not None and aggregate is not None
+    assert score(None, None) == 5 and aggregate(None) == args
+    assert content.hook(module, "combine", args) is None
+    path.write_text('METRIC = "top1"\n')
+    assert content.metric(content.load_module(path), path, args) == "top1"
     with pytest.raises(InputRefused, match="cannot import optkit_no_such_module"):
         content.load_factory("optkit_no_such_module.net:create")
 

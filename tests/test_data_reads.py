@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from optkit import content
-from optkit.data.reads import Reads, record
+from optkit.data.reads import Reads, note, record
+from optkit.execute.runner import is_current
 
 SOURCE = """
 import json
@@ -94,7 +95,37 @@ def test_nothing_is_filled_in_when_the_code_fails(folder: Path) -> None:
     with pytest.raises(ZeroDivisionError), record() as reads:
         (folder / "data.json").read_text()
         1 / 0  # noqa: B018
-    assert reads.to_json() == {"files": {}, "packages": {}}
+    assert reads.to_json() == {"files": {}, "folders": {}, "packages": {}}
+
+
+def test_a_listed_folder_counts_by_its_names(folder: Path) -> None:
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / "a.png").write_bytes(b"a")
+    with record() as reads:
+        list((folder / "pictures").glob("*.png"))
+        content.load_factory(f"{folder / 'source.py'}:samples")  # its imports list folders too
+    found = reads.to_json()
+    assert list(found["folders"]) == [str(folder / "pictures")] and is_current(found)
+    (folder / "pictures" / "a.png").write_bytes(b"other")
+    assert is_current(found)
+    (folder / "pictures" / "b.png").write_bytes(b"b")
+    assert not is_current(found)
+
+
+def test_the_processs_own_scratch_is_not_recorded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(folder))
+    (folder / "inner").mkdir()
+    with record() as reads:
+        list((folder / "inner").iterdir())
+    assert not reads.folders
+
+
+def test_what_a_native_library_opens_can_be_noted(folder: Path) -> None:
+    with record() as reads:
+        note(folder / "raw.bin")
+    assert names(reads, folder) == {"raw.bin"}
 
 
 def test_the_given_folder_is_importable_but_hides_nothing(folder: Path) -> None:

@@ -48,7 +48,27 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     default = ROOT / "recipes" / "digits-vit.yaml"
     (checkout / "pyproject.toml").write_text(f'[tool.optkit]\nrecipe = "{default}"\n')
     (project / "model.py").write_text(MODEL)
+    _save_hugging_face(checkout)
     return {"checkout": checkout, "project": project, "cache": root / "cache"}
+
+
+def _save_hugging_face(folder: Path) -> None:
+    """The folders that docs/hugging_face.md speaks of: tiny, of random weights."""
+    import transformers as hf
+
+    small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+             "num_attention_heads": 2}  # fmt: skip
+    for name, model in (
+        ("my-bert", hf.BertForSequenceClassification(hf.BertConfig(vocab_size=64, **small))),
+        ("my-llama", hf.LlamaForCausalLM(hf.LlamaConfig(vocab_size=64, **small))),
+        (
+            "my-convnext",
+            hf.ConvNextModel(
+                hf.ConvNextConfig(image_size=32, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2)
+            ),
+        ),
+    ):
+        model.save_pretrained(folder / name)
 
 
 def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.CompletedProcess[str]:

@@ -17,8 +17,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTENT = {
-    "recipes/digits-vit.yaml", "recipes/digits-cnn.yaml", "calibration/digits.py",
-    "eval/digits_top1.py",
+    "recipes/digits-vit.yaml", "recipes/digits-cnn.yaml",
+    *(path.relative_to(ROOT).as_posix() for folder in ("calibration", "eval")
+      for path in (ROOT / folder).glob("*.py")),
     *(f"examples/{name}/{file}" for name in ("00_digits_vit", "01_digits_cnn")
       for file in ("model.py", "weights.safetensors")),
 }  # fmt: skip
@@ -59,8 +60,9 @@ def test_the_wheel_carries_code_data_and_content_only(wheel: Path) -> None:
     shipped = {name.removeprefix("optkit/content/").partition("/")[0]
                for name in inside if name.startswith("optkit/content/")}  # fmt: skip
     assert shipped == {"recipes", "calibration", "eval", "examples"}
+    tasks = {name for name in CONTENT if name.startswith("eval/")}
     assert {name for name in inside if name.startswith("optkit/content/eval/")} == {
-        "optkit/content/eval/digits_top1.py"
+        f"optkit/content/{name}" for name in tasks
     }
     assert not [name for name in inside if "__pycache__" in name or "tests" in name.split("/")]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +79,42 @@ def build_one(
 ) -> Built:
     """`build` for a resolved recipe, as the command line asks for it."""
     job = Job(recipe, *request.pair(target, precision), code=Path.cwd())
+    if parts := pipeline.parts(recipe, runner):
+        return _in_parts(parts, job, runner, out, embed_eval)
     return deliver(job, runner, out, embed_eval, None)
 
 
+def _in_parts(parts: Sequence[str], job: Job, runner: Runner, out: Path, embed_eval: int) -> Built:
+    """An artifact of several graphs, each built like a model of its own."""
+    from optkit import artifact
+    from optkit.pipeline import delivery
+    from optkit.report import result
+
+    artifact.prepare(out, job.name)
+    place = out / job.name
+    with runner.store.scratch() as folder:
+        built = {}
+        for part in parts:
+            recipe = job.recipe.with_overrides([f"model.part={part}", f"name={part}"])
+            made = replace(job, recipe=recipe)
+            built[part] = deliver(made, runner, folder, embed_eval, None, place=place / part)
+        told = {part: one.result for part, one in built.items()}
+        whole = result.joined(told, model=job.recipe.name, artifact=str(place))
+        opened = {part: load(one.path) for part, one in built.items()}
+        path = delivery.join(job.name, job.recipe, opened, whole, out)
+    return Built(whole, path)
+
+
 def deliver(
-    job: Job, runner: Runner, out: Path, embed_eval: int, evaluate: objects.Evaluate | None
+    job: Job,
+    runner: Runner,
+    out: Path,
+    embed_eval: int,
+    evaluate: objects.Evaluate | None,
+    place: Path | None = None,
 ) -> Built:
     """Run the whole road for a job and write the artifact into `out`. `evaluate`: scores instead of
-    the recipe's task."""
+    the recipe's task. `place`: where it will lie in the end, if not there."""
     from optkit import artifact
     from optkit.pipeline import delivery, findings
 
@@ -94,7 +122,8 @@ def deliver(
     artifact.prepare(out, job.name)
     made = pipeline.run(job, runner, pipeline.BUILD)
     scores = None if evaluate is None else objects.scores(evaluate, made, runner)
-    judged = findings.judge(made, runner.records, artifact=str(out / job.name), scores=scores)
+    place = place or out / job.name
+    judged = findings.judge(made, runner.records, artifact=str(place), scores=scores)
     path = delivery.deliver(made, judged, out, embed_eval, runner.store)
     return Built(judged.result, path)
 
@@ -134,6 +163,9 @@ def inspect(path: Path, *, runner: Runner) -> dict[str, Any]:
             "files": len(manifest.files),
             "result": opened.result,
         }
+        if manifest.parts:
+            each = {part: inspect(path / part, runner=runner) for part in manifest.parts}
+            return {**found, "path": str(path), "axes": axes, "graph": None, "parts": each}
         ranges = manifest.recipe.get("axes", {})
         axes = {name: sizes["opt"] for name, sizes in ranges.items()}
         model = opened.model_path
@@ -142,4 +174,4 @@ def inspect(path: Path, *, runner: Runner) -> dict[str, Any]:
         STEPS["summary"].kind, "read the graph",
         {"model": pipeline.Foreign(staged.path, staged.sha256)}, {"axes": axes},
     )  # fmt: skip
-    return {**found, "path": str(path), "axes": axes, "graph": entry.meta["summary"]}
+    return {**found, "path": str(path), "axes": axes, "graph": entry.meta["summary"], "parts": None}

@@ -85,6 +85,7 @@ def spooled(batches: Iterable[Any], job: Job, runner: Runner) -> Entry:
             limit_samples=None,
             memory_bytes=runner.limits.memory_bytes // 4,
             progress=runner.listener.progress,
+            optional=job.recipe.optional_axes(),
         )
 
         def move(out: Path) -> dict[str, Any]:

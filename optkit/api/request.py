@@ -62,21 +62,25 @@ def resolve(
     recipe: str | Path | Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     shapes: Mapping[str, str | None] | None = None,
+    calibration: str | None = None,
+    eval_data: str | None = None,
+    hugging_face: Mapping[str, Any] | None = None,
     runner: Runner | None = None,
 ) -> Recipe:
     """The recipe that MODEL, --recipe, --set and the shape options mean together.
 
     Without `recipe`: the one in the model's folder, else the project's, else (with a model) one
-    that says nothing but the model. `runner`: reads an ONNX model's own inputs, where `shapes` are
-    given for inputs that no recipe declares. Raises UsageError when there is neither model nor
-    recipe.
+    that says nothing but the model. `calibration`, `eval_data`: as `Recipe.with_calibration` and
+    `with_eval_data`. `hugging_face`: as `Recipe.with_hugging_face`.
+    `runner`: reads the inputs of an ONNX or Hugging Face model itself, where `shapes` are given for
+    inputs that no recipe declares. Raises UsageError when there is neither model nor recipe.
     """
     if isinstance(recipe, Mapping):
         found = Recipe.from_dict(recipe, model=model)
     elif recipe is not None:
         found = Recipe.load(content.find_recipe(str(recipe)), model)
-    elif model is not None and Path(model).is_dir():
-        found = Recipe.load(Path(model) / content.PROJECT_RECIPE)
+    elif model is not None and (own_recipe := content.model_recipe(model)) is not None:
+        found = Recipe.load(own_recipe)
     elif model is not None:
         found = Recipe.for_model(model)
     else:
@@ -88,12 +92,19 @@ def resolve(
                 hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`)",
             )
         found = Recipe.load(default)
+    if hugging_face is not None and any(hugging_face.values()):
+        found = found.with_hugging_face(**hugging_face)
+    if calibration is not None:  # before the overrides, which may go into its args
+        found = found.with_calibration(calibration)
     found = found.with_overrides(overrides)
+    if eval_data is not None:  # behind them: they may name the task
+        found = found.with_eval_data(eval_data)
     given = shapes or {}
     if not any(given.values()):
         return found
     own = None
-    if not found.inputs and runner is not None and found.source and found.source.kind == "onnx":
+    source = found.source
+    if not found.inputs and runner is not None and source and source.kind in ("onnx", "hf"):
         own = {info.name: info.shape for info in pipeline.signature(found, runner)}
     return found.with_shapes(
         min=given.get("min"), opt=given.get("opt"), max=given.get("max"), all=given.get("all"),

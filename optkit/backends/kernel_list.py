@@ -30,6 +30,8 @@ def parse_kernels(
 ) -> tuple[FusedLayer, ...]:
     """The kernels of an optimized graph, in order. `runs`: kernel name → arguments of its profile
     event; `feed`: what that run was fed; `nodes`: those of the given graph that multiply."""
+    from optkit import graph
+
     origins = _Origins.of(nodes)
     known = {name: LayerTensor(name, a.shape, a.dtype.name) for name, a in feed.items()}
     layers = []
@@ -38,7 +40,9 @@ def parse_kernels(
         known |= {tensor.name: tensor for tensor in outputs}
         names = dict.fromkeys(str(v.name) for v in node.inputs if v is not None)
         inputs = tuple(known[name] for name in names if name in known)
-        origin = origins.find(node)
+        found = origins.find(node)
+        stands_for = tuple(graph.names_in(found)) if found else ()
+        multiplies = any(name in nodes for name in stands_for)
         layers.append(
             FusedLayer(
                 name=str(node.name),
@@ -46,10 +50,10 @@ def parse_kernels(
                 inputs=inputs,
                 constants=_constants(node),
                 outputs=outputs,
-                nodes=(origin,) if origin else (),
-                products=(origin,) if origin and origin in nodes else (),
-                dtype=_multiplies_in(node, inputs) if origin in nodes and inputs else None,
-                weight_dtype=_reads_weight_in(node) if origin in nodes else None,
+                nodes=stands_for,
+                products=stands_for if multiplies else (),
+                dtype=_multiplies_in(node, inputs) if multiplies and inputs else None,
+                weight_dtype=_reads_weight_in(node) if multiplies else None,
             )
         )
     return tuple(layers)

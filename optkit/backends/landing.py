@@ -29,11 +29,13 @@ _FUSED = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
 
 
 def products(model: ir.Model) -> dict[str, ir.Node]:
-    """The nodes that multiply (Conv, MatMul, Gemm, ...), by name."""
+    """The nodes that multiply (Conv, MatMul, Gemm, ...), by name: one that stands for several by
+    each of theirs."""
     from optkit import graph
 
     multiplying = (*graph.WEIGHTED, *_FUSED)
-    return {str(n.name): n for n in model.graph.all_nodes() if n.op_type in multiplying}
+    found = [node for node in model.graph.all_nodes() if node.op_type in multiplying]
+    return {name: node for node in found for name in graph.names_in(str(node.name))}
 
 
 def landing(

@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import json
-import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from optkit import precision as schemes
-from optkit.backends.kernel_list import NUMPY, parse_kernels
+from optkit.backends.kernel_list import parse_kernels
 from optkit.backends.landing import landing, products
+from optkit.backends.ort_session import DISABLED, OrtSession, library
 from optkit.backends.profile import batch, profile
-from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
+from optkit.errors import Impossible, ToolchainMissing
 from optkit.precision import NumberFormat
 from optkit.runtime import (
     AxisRange,
     BuildSpec,
     Engine,
-    Feed,
     FusedLayer,
     PlacementRules,
     Progress,
@@ -55,11 +53,7 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
         "nf4": (None, None),
     }
 )
-_PROVIDERS = ["CPUExecutionProvider"]
 _DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
-
-# MatMul + Add → Gemm runs before Q/DQ are absorbed; such a Gemm has a float bias and stays float.
-_DISABLED = ["MatMulAddFusion"]
 
 _LEVELS: dict[Level, str] = {
     "all": "ORT_ENABLE_ALL",
@@ -81,7 +75,7 @@ class OnnxRuntime:
                 f"{' and '.join(installed)} share one folder, and the last one installed wins",
                 hint="pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'optkit[cpu]'",
             )
-        _library()
+        library()
 
     def offline(self, target: Target) -> str | None:
         """None for `cpu`: ONNX Runtime compiles for the machine it runs on."""
@@ -164,7 +158,7 @@ class OnnxRuntime:
             precision=precision,
             profile=profile(inputs, axes),
             workspace_bytes=None,
-            options={"level": "all", "disabled_optimizers": list(_DISABLED)},
+            options={"level": "all", "disabled_optimizers": list(DISABLED)},
             reasons={
                 "profile": "ONNX Runtime takes any size; kernels are listed at the optimum",
                 "level": "what users run",
@@ -232,82 +226,6 @@ def _adds_in_16_bits(machine: Mapping[str, Any]) -> bool:
     return x86 and not {"avx_vnni", "avx512_vnni", "amx_int8"} & set(machine["features"])
 
 
-class OrtSession:
-    """A loaded graph. Every feed is checked before native code sees it."""
-
-    def __init__(self, model: Path, options: Any) -> None:
-        ort = _library()
-        try:
-            self._session = ort.InferenceSession(
-                str(model),
-                options,
-                providers=_PROVIDERS,
-                disabled_optimizers=_DISABLED,
-                enable_fallback=0,
-            )
-        except Exception as error:  # ORT's own types derive from Exception directly
-            raise _refusal(error, str(model)) from error
-        if self._session.get_providers() != _PROVIDERS:
-            raise ToolchainMissing(
-                f"asked for {_PROVIDERS}, got {self._session.get_providers()}", where=str(model)
-            )
-        self.inputs = tuple(_info(node) for node in self._session.get_inputs())
-        self.outputs = tuple(_info(node) for node in self._session.get_outputs())
-        self._where = str(model)
-
-    def run(self, feed: Feed) -> Feed:
-        """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit."""
-        check_feed(feed, self.inputs)
-        names = [tensor.name for tensor in self.outputs]
-        try:
-            found = self._session.run(names, feed)
-        except Exception as error:
-            raise _refusal(error, self._where) from error
-        return dict(zip(names, found, strict=True))
-
-    def profile(self) -> list[dict[str, Any]]:
-        """End profiling (asked for in the options) and return its events."""
-        path = Path(self._session.end_profiling())
-        events: list[dict[str, Any]] = json.loads(path.read_text())
-        return events
-
-    def close(self) -> None:
-        self._session = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> None:
-    """Raise InputRefused unless names, dtypes, ranks and sizes are those of the inputs, and a named
-    axis has one size throughout."""
-    known = {tensor.name: tensor for tensor in inputs}
-    if missing := sorted(known.keys() - feed.keys()):
-        raise InputRefused("the feed lacks this input", where=f"input {missing[0]!r}")
-    if extra := sorted(feed.keys() - known.keys()):
-        raise InputRefused(
-            f"the model has no such input; it has {', '.join(known)}", where=f"input {extra[0]!r}"
-        )
-    sizes: dict[str, int] = {}
-    for name, tensor in known.items():
-        array, where = feed[name], f"input {name!r}"
-        if array.dtype.name != tensor.dtype:
-            raise InputRefused(f"dtype {array.dtype.name}, not {tensor.dtype}", where=where)
-        fits = len(array.shape) == len(tensor.shape) and all(
-            size == (dim if isinstance(dim, int) else sizes.setdefault(dim, size))
-            for size, dim in zip(array.shape, tensor.shape, strict=True)
-        )
-        if not fits:
-            known_sizes = "".join(f", {axis} = {size}" for axis, size in sizes.items())
-            wanted = f"({', '.join(map(str, tensor.shape))})"
-            raise InputRefused(
-                f"shape {array.shape} does not fit {wanted}{known_sizes}", where=where
-            )
-
-
 def _kernels(
     model: Path, shapes: Mapping[str, tuple[int, ...]], nodes: Mapping[str, ir.Node]
 ) -> tuple[FusedLayer, ...]:
@@ -344,7 +262,7 @@ def _external_files(model: ir.Model) -> set[str]:
 
 
 def _options(threads: int | None, spinning: bool, level: Level) -> Any:
-    ort = _library()
+    ort = library()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or cpu().threads
     options.inter_op_num_threads = 1
@@ -352,40 +270,3 @@ def _options(threads: int | None, spinning: bool, level: Level) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
     options.log_severity_level = 4  # what matters comes back as an exception
     return options
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise ToolchainMissing(
-            f"ONNX Runtime does not load: {error}", hint="pip install 'optkit[cpu]'"
-        ) from error
-
-
-def _info(node: Any) -> TensorInfo:
-    dtype = NUMPY.get(node.type.removeprefix("tensor(").removesuffix(")"))
-    if dtype is None:
-        raise InputRefused(f"type {node.type} is not supported", where=f"value {node.name!r}")
-    dims = (dim or f"{node.name}.{axis}" for axis, dim in enumerate(node.shape))
-    return TensorInfo(node.name, dtype, tuple(dims))
-
-
-_NODE = re.compile(
-    r"Name:'(.*?)' |node with name '(.*?)'|[Nn]ode:? ?\((\S+?)\)|Node, \(\"(.*?)\", "
-)
-_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
-_PLACE = re.compile(r"/onnxruntime_src/\S+ .*?\) ")  # a file, a line and a C++ signature
-
-
-def _refusal(error: Exception, where: str) -> OptkitError:
-    """The typed error for one of ONNX Runtime's, with the node it names."""
-    text = _PLACE.sub("", _PREFIX.sub("", str(error).strip()))
-    lowered = text.lower()
-    if "max supported ir version" in lowered or "under development" in lowered:
-        return ToolchainMissing(text, where=where, hint="a newer onnxruntime is needed")
-    if "failed to allocate memory" in lowered or "bad_alloc" in lowered:
-        return WorkerFailed(text, verdict="oom", where=where)
-    match = _NODE.search(text)
-    node = next((name for name in match.groups() if name), None) if match else None
-    return InputRefused(text, where=f"{where}: node {node!r}" if node else where)

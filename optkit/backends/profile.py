@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from optkit.errors import UsageError
-from optkit.runtime import AxisRange, TensorInfo
+from optkit.runtime import AxisRange, TensorInfo, axes_of, size_of
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
@@ -14,12 +14,12 @@ Profile = dict[str, tuple[Shape, Shape, Shape]]
 def profile(inputs: Sequence[TensorInfo], axes: Mapping[str, AxisRange]) -> Profile:
     """Input name → (min, opt, max) shapes; a fixed dimension has the same size in all three.
 
-    Raises UsageError for an axis without a range, or whose range is not 1 ≤ min ≤ opt ≤ max.
+    Raises UsageError for an axis without a range, or whose range is not 0 ≤ min ≤ opt ≤ max.
     """
     for name, span in axes.items():
-        if not 1 <= span.min <= span.opt <= span.max:
+        if not (0 <= span.min <= span.opt <= span.max and span.max):
             raise UsageError(
-                f"min {span.min}, opt {span.opt}, max {span.max} must be 1 ≤ min ≤ opt ≤ max",
+                f"min {span.min}, opt {span.opt}, max {span.max} must be 0 ≤ min ≤ opt ≤ max > 0",
                 where=f"axis {name!r}",
             )
     return {
@@ -38,17 +38,15 @@ def batch(found: Mapping[str, tuple[Shape, Shape, Shape]]) -> int | None:
 
 
 def _shape(tensor: TensorInfo, axes: Mapping[str, AxisRange], end: str) -> Shape:
-    return tuple(
-        dim if isinstance(dim, int) else int(getattr(_span(tensor, axes, dim), end))
-        for dim in tensor.shape
-    )
+    sizes = {axis: int(getattr(_span(tensor, axes, axis), end)) for axis in axes_of(tensor.shape)}
+    return tuple(size_of(dim, sizes) for dim in tensor.shape)
 
 
-def _span(tensor: TensorInfo, axes: Mapping[str, AxisRange], dim: str) -> AxisRange:
-    if dim not in axes:
+def _span(tensor: TensorInfo, axes: Mapping[str, AxisRange], axis: str) -> AxisRange:
+    if axis not in axes:
         raise UsageError(
-            f"dynamic axis {dim!r} has no range",
+            f"dynamic axis {axis!r} has no range",
             where=f"input {tensor.name!r}",
-            hint=f"give one in the recipe: axes: {{{dim}: {{min: 1, opt: 8, max: 32}}}}",
+            hint=f"give one in the recipe: axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}",
         )
-    return axes[dim]
+    return axes[axis]

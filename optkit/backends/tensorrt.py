@@ -35,7 +35,7 @@ from optkit.runtime import (
     Engine,
     PlacementRules,
     Progress,
-    Session,
+    Recurrent,
     TensorInfo,
 )
 from optkit.target import Target, gpus
@@ -178,7 +178,7 @@ class TensorRT:
             versions=self.versions(),
         )
 
-    def session(self, model: Path, **options: Any) -> Session:
+    def session(self, model: Path, **options: Any) -> Recurrent:
         """Raise ToolchainMissing: an engine runs on its target, which optkit does not do yet."""
         raise ToolchainMissing(
             f"running a {self.title} engine needs its target and is not built yet",

@@ -1,67 +1,105 @@
-"""Accuracy: a task's per-sample scores over a session, and the paired drop between two of them."""
+"""Accuracy: a task's per-sample scores over a session, and the paired drop between two of them.
+
+    mean       one score per sample, the metric is their mean: Wilson's interval and Tango's paired
+               one where all are 0 or 1, else a bootstrap over samples
+    aggregate  a row per sample, the metric (F1, a correlation, a perplexity) is the task's function
+               of all rows: a bootstrap whose resamples are the same for both models
+
+A long evaluation keeps what it has every few seconds, see `resuming`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
 from optkit.benchmarking.evidence import weaker
-from optkit.benchmarking.intervals import Z95, bootstrap, paired_score, wilson
+from optkit.benchmarking.intervals import (
+    Z95,
+    bootstrap,
+    paired_score,
+    percentiles,
+    replicates,
+    wilson,
+)
+from optkit.benchmarking.resuming import Kept
 from optkit.errors import InputRefused
 from optkit.measurement import Difference, Interval, Score
-from optkit.runtime import Evidence, Feed, Session
-
-ScoreFunction = Callable[[Feed, np.ndarray], np.ndarray]
-"""`score(outputs, labels) -> per-sample scores [batch]`, higher is better."""
+from optkit.runtime import Evidence, Feed, Session, narrowed
 
 _SEARCH_LIMIT = 100_000_000  # samples; beyond that "more samples" is no advice
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task says of its scores, args filled in.
+
+    score: (outputs, labels) → a number or a row per sample, [batch, …]. combine: all of them
+    [samples, …] → one row per unit of chance, where that is not a sample (a pair of texts).
+    aggregate: rows → the metric; None: their mean.
+    """
+
+    metric: str
+    score: Callable[[Feed, np.ndarray], np.ndarray]
+    combine: Callable[[np.ndarray], np.ndarray] | None = None
+    aggregate: Callable[[np.ndarray], float] | None = None
+    lower_is_better: bool = False
 
 
 def score(
     session: Session,
     batches: Iterable[tuple[Feed, np.ndarray]],
-    score_fn: ScoreFunction,
+    task: Task,
     *,
-    metric: str,
     evidence: Evidence,
+    kept: Kept | None = None,
 ) -> Score:
-    """Run every batch and score it. The value is the mean of the per-sample scores.
+    """Run every batch and score it. `kept`: scores of an earlier try, whose batches are not among
+    `batches`; it is told those of this one.
 
-    Raises InputRefused when there is no sample, when the task returns another shape than [batch],
-    or a score that is not finite (naming the sample).
+    Raises InputRefused when there is no sample, when the task returns another shape than [batch, …]
+    or a value that is not finite (naming the sample).
     """
-    collected: list[np.ndarray] = []
-    count = 0
+    kept = kept or Kept(None)
     for feed, labels in batches:
-        scores = _scores(score_fn, session.run(feed), labels, first=count)
-        collected.append(scores)
-        count += scores.size
-    if not count:
-        raise InputRefused("the evaluation task gave no samples", where=metric)
-    return from_samples(np.concatenate(collected), metric=metric, evidence=evidence)
+        kept.add(
+            _scores(task, session.run(narrowed(feed, session.inputs)), labels, first=kept.samples)
+        )
+    if not kept.samples:
+        raise InputRefused("the evaluation task gave no samples", where=task.metric)
+    rows = np.concatenate(kept.scores)
+    if task.combine is not None:
+        rows = _told("combine", task.combine, rows)
+    return from_samples(
+        rows, metric=task.metric, evidence=evidence, aggregate=task.aggregate,
+        lower_is_better=task.lower_is_better,
+    )  # fmt: skip
 
 
-def _scores(
-    score_fn: ScoreFunction, outputs: Feed, labels: np.ndarray, *, first: int
-) -> np.ndarray:
+def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.ndarray:
+    where = f"evaluation samples from {first}"
     try:
-        scores = np.asarray(score_fn(outputs, labels), dtype=np.float64)
+        scores = np.asarray(task.score(outputs, labels), dtype=np.float64)
     except Exception as error:  # the task is the user's code: any failure of it is theirs to read
         raise InputRefused(
             f"the evaluation task's score() raised {type(error).__name__}: {error}",
-            where=f"evaluation samples from {first}",
+            where=where,
             hint="it takes the outputs by name and the labels, and returns scores, shape [batch]",
         ) from error
-    if scores.shape != (len(labels),):
+    whole = task.combine is None and task.aggregate is None  # the metric is their mean
+    if scores.shape[: None if whole else 1] != (len(labels),):
         raise InputRefused(
             f"score() returned shape {list(scores.shape)} for a batch of {len(labels)}",
-            where=f"evaluation samples from {first}",
+            where=where,
             hint="return one score per sample, shape [batch]",
         )
-    if not np.isfinite(scores).all():
-        bad = int(np.flatnonzero(~np.isfinite(scores))[0])
+    finite = np.isfinite(scores).reshape(len(scores), -1).all(1)
+    if not finite.all():
+        bad = int(np.flatnonzero(~finite)[0])
         raise InputRefused(
             f"score() returned {scores[bad]}",
             where=f"evaluation sample {first + bad}",
@@ -70,18 +108,60 @@ def _scores(
     return scores
 
 
-def from_samples(scores: np.ndarray, *, metric: str, evidence: Evidence) -> Score:
-    """A Score from per-sample scores [samples]; Wilson's interval where all are 0 or 1."""
-    n = scores.size
+def _told(name: str, function: Callable[[np.ndarray], Any], rows: np.ndarray) -> np.ndarray:
+    """What a hook of the task returns for all rows, finite. Raises InputRefused."""
+    try:
+        found = np.asarray(function(rows), dtype=np.float64)
+    except Exception as error:  # the user's code again
+        told = f"the evaluation task's {name}() raised {type(error).__name__}: {error}"
+        raise InputRefused(told, where=f"scores of shape {list(rows.shape)}") from error
+    if not np.isfinite(found).all() or (name == "aggregate" and found.ndim):
+        raise InputRefused(
+            f"{name}() returned {repr(found)[:60]}",
+            where=f"scores of shape {list(rows.shape)}",
+            hint="return finite numbers, aggregate() a single one",
+        )
+    return found
+
+
+def from_samples(
+    scores: np.ndarray,
+    *,
+    metric: str,
+    evidence: Evidence,
+    aggregate: Callable[[np.ndarray], float] | None = None,
+    lower_is_better: bool = False,
+) -> Score:
+    """A Score from per-sample scores [samples], or with `aggregate` from rows [samples, …].
+
+    Raises InputRefused for rows of several numbers that no `aggregate` makes one of.
+    """
+    n = len(scores)
+    if aggregate is not None:
+        value = float(_told("aggregate", aggregate, scores))
+        drawn = replicates(n, lambda chosen: float(aggregate(scores[chosen])))
+        # a resample may lack what the metric needs: such a one says nothing
+        drawn = np.where(np.isfinite(drawn), drawn, value)
+        return Score(
+            evidence, metric, value, percentiles(drawn), n, False,
+            replicates=tuple(drawn.tolist()), lower_is_better=lower_is_better,
+        )  # fmt: skip
+    if scores.ndim != 1:
+        raise InputRefused(
+            f"combine() returned rows of shape {list(scores.shape[1:])}",
+            where=metric,
+            hint="return one number per row, or define aggregate(scores)",
+        )
     proportion = bool(np.isin(scores, (0.0, 1.0)).all())
     interval = (
         wilson(float(scores.sum()), n)
         if proportion
-        else bootstrap(n, lambda drawn: float(scores[drawn].mean()))
+        else bootstrap(n, lambda chosen: float(scores[chosen].mean()))
     )
     return Score(
-        evidence, metric, float(scores.mean()), interval, n, proportion, tuple(scores.tolist())
-    )
+        evidence, metric, float(scores.mean()), interval, n, proportion, tuple(scores.tolist()),
+        lower_is_better=lower_is_better,
+    )  # fmt: skip
 
 
 def drop(baseline: Score, candidate: Score) -> Difference:
@@ -106,17 +186,28 @@ def drop(baseline: Score, candidate: Score) -> Difference:
             hint="check the evaluation task, or score each sample 0 or 1",
         )
     relative = losses / abs(baseline.value)
-    return Difference(float(relative.mean()), _relative_interval(baseline, relative), evidence)
+    if not relative.any():
+        reach = _reach(baseline)
+        return Difference(0.0, Interval(-reach, reach), evidence)
+    if baseline.replicates:
+        value = _worse(baseline, baseline.value, candidate.value) / abs(baseline.value)
+        return Difference(value, percentiles(relative), evidence)
+    interval = bootstrap(relative.size, lambda drawn: float(relative[drawn].mean()))
+    return Difference(float(relative.mean()), interval, evidence)
 
 
-def _relative_interval(baseline: Score, relative: np.ndarray) -> Interval:
-    if relative.any():
-        return bootstrap(relative.size, lambda drawn: float(relative[drawn].mean()))
-    # No sample differs: a bootstrap would claim certainty. As for proportions, up to z²/(n + z²)
-    # of unseen samples may differ, by at most the range of scores seen.
-    share = Z95**2 / (relative.size + Z95**2)
-    reach = share * float(np.ptp(baseline.per_sample)) / abs(baseline.value)
-    return Interval(-reach, reach)
+def _reach(baseline: Score) -> float:
+    """How far a drop may be from 0 where no sample differs: a bootstrap would claim certainty.
+
+    As for proportions, up to z²/(n + z²) of unseen samples may differ, by at most the range of
+    scores seen. Of an aggregate a sample's range is told by the metric's own interval: 2·z standard
+    errors wide, so √n times that are 2·z standard deviations of what one sample adds.
+    """
+    share = Z95**2 / (baseline.samples + Z95**2)
+    if baseline.replicates:
+        low, high = baseline.ci95
+        return share * sqrt(baseline.samples) * (high - low) / abs(baseline.value)
+    return share * float(np.ptp(baseline.per_sample)) / abs(baseline.value)
 
 
 def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | None:
@@ -125,7 +216,7 @@ def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | 
     None when the observed drop sits on the limit, so that no size decides.
     """
     losses = _losses(baseline, candidate)
-    n = losses.size
+    n = baseline.samples
     observed = drop(baseline, candidate)
 
     def interval(size: int) -> Interval:
@@ -155,13 +246,20 @@ def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | 
 
 
 def _losses(baseline: Score, candidate: Score) -> np.ndarray:
-    """Baseline minus candidate, per sample. Raises ValueError unless the two can be paired."""
+    """How much worse the candidate is, per sample [samples] or per resample [RESAMPLES]. Raises
+    ValueError unless the two can be paired."""
     if baseline.metric != candidate.metric:
         raise ValueError(f"drop between metrics {baseline.metric!r} and {candidate.metric!r}")
-    if not baseline.per_sample or len(baseline.per_sample) != len(candidate.per_sample):
+    sides = [np.asarray(one.replicates or one.per_sample) for one in (baseline, candidate)]
+    if not sides[0].size or baseline.samples != candidate.samples:
         raise ValueError("a paired drop needs the per-sample scores of the same samples")
-    losses: np.ndarray = np.asarray(baseline.per_sample) - np.asarray(candidate.per_sample)
-    return losses
+    worse: np.ndarray = _worse(baseline, *sides)
+    return worse
+
+
+def _worse(metric: Score, before: Any, after: Any) -> Any:
+    """The change, told so that positive is worse."""
+    return after - before if metric.lower_is_better else before - after
 
 
 def _proportions(baseline: Score, candidate: Score) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from optkit.benchmarking.intervals import bootstrap
 from optkit.errors import InputRefused
 from optkit.measurement import Fidelity, Interval
-from optkit.runtime import Evidence, Feed, Session, count_samples
+from optkit.runtime import Evidence, Feed, Session, count_samples, narrowed
 
 _LEAST = 20  # units that an interval can be drawn from
 
@@ -42,7 +42,8 @@ def fidelity(
     largest = 0.0
     samples = 0
     for feed in feeds:
-        expected, actual = reference.run(feed), candidate.run(feed)
+        expected = reference.run(feed)
+        actual = candidate.run(narrowed(feed, candidate.inputs))
         count = count_samples(feed)
         judged = _judged(expected)
         apart = all(values.shape[:1] == (count,) for values in judged.values())

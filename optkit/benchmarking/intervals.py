@@ -96,9 +96,14 @@ def resampled_medians(rounds: np.ndarray) -> np.ndarray:
 
 def bootstrap(count: int, statistic: Callable[[np.ndarray], float]) -> Interval:
     """Percentile bootstrap: `statistic(indices)` over resamples of `count` units, fixed seed."""
+    return percentiles(replicates(count, statistic))
+
+
+def replicates(count: int, statistic: Callable[[np.ndarray], float]) -> np.ndarray:
+    """`statistic(indices)` of each resample [RESAMPLES]. The fixed seed draws two models scored on
+    the same units alike, so that their replicates are paired."""
     rng = np.random.default_rng(SEED)
-    draws = [statistic(rng.integers(0, count, count)) for _ in range(RESAMPLES)]
-    return percentiles(np.asarray(draws))
+    return np.asarray([statistic(rng.integers(0, count, count)) for _ in range(RESAMPLES)])
 
 
 def percentiles(draws: np.ndarray) -> Interval:

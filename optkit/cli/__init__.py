@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from optkit.cli import build, cache, content, hardware, inspect, stages, tune
+from optkit.cli import build, cache, content, generate, hardware, inspect, stages, tune
 from optkit.errors import OptkitError, UsageError
 
 _GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -40,6 +40,7 @@ for command in (
     stages.compile_,
     stages.bench,
     stages.eval_,
+    generate.generate,
     inspect.inspect,
     hardware.targets,
     hardware.devices,

@@ -60,8 +60,9 @@ def build(
 ) -> int:
     """Build a verified artifact of MODEL for each target and precision.
 
-    MODEL: model.onnx, model.pt2, file.py:factory or package.module:factory. Without it: --recipe,
-    else the project's default recipe (optkit.yaml, or [tool.optkit] recipe in pyproject.toml).
+    MODEL: model.onnx, model.pt2, file.py:factory, package.module:factory, a Hugging Face folder or
+    org/name. Without it: --recipe, else the project's default recipe (optkit.yaml, or
+    [tool.optkit] recipe in pyproject.toml).
     """  # fmt: skip
     from optkit.cli import terminal
 

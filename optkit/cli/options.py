@@ -31,6 +31,9 @@ class Request:
     recipe: str | None = None
     overrides: tuple[str, ...] = ()
     shapes: dict[str, str | None] = field(default_factory=dict)
+    calibration: str | None = None
+    eval_data: str | None = None
+    hugging_face: dict[str, Any] = field(default_factory=dict)
     cache: Path | None = None
     memory: int | None = None
     timeout: float | None = None
@@ -67,6 +70,15 @@ def job(function: F) -> F:
             click.option("--recipe", metavar="NAME|PATH", help="A recipe; default: the project's."),
             click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
                          help="Override a recipe value, e.g. gates.max_drop=1%."),
+            click.option("--task", metavar="NAME",
+                         help="Of a Hugging Face model; default: what its config.json says."),
+            click.option("--adapter", metavar="DIR",
+                         help="A PEFT LoRA adapter, merged into a Hugging Face model."),
+            click.option("--trust-remote-code", "trusted", is_flag=True,
+                         help="Run the code that a Hugging Face model brings along."),
+            click.option("--calibration", metavar="PATH|NAME",
+                         help="Calibration data (text, arrays, a folder of pictures) or a source."),
+            click.option("--eval-data", metavar="PATH", help="What the evaluation task reads."),
             click.option("--shapes", metavar="NAME:AxBxC,...", help="Fixed input shapes."),
             click.option("--min-shapes", metavar="NAME:AxBxC,...", help="Smallest input shapes."),
             click.option("--opt-shapes", metavar="NAME:AxBxC,...", help="Shapes to tune for."),
@@ -126,10 +138,13 @@ def gather(options: dict[str, Any]) -> Request:
     """Take the shared options out of a command's keyword arguments."""
     shapes = {name: options.pop(f"{name}_shapes", None) for name in ("min", "opt", "max")}
     shapes["all"] = options.pop("shapes", None)
+    hugging_face = {name: options.pop(name, None) for name in ("task", "adapter", "trusted")}
     names = (
         "model",
         "recipe",
         "overrides",
+        "calibration",
+        "eval_data",
         "cache",
         "memory",
         "timeout",
@@ -137,7 +152,8 @@ def gather(options: dict[str, Any]) -> Request:
         "quiet",
         "verbose",
     )
-    return Request(shapes=shapes, **{name: options.pop(name) for name in names if name in options})
+    given = {name: options.pop(name) for name in names if name in options}
+    return Request(shapes=shapes, hugging_face=hugging_face, **given)
 
 
 def recipe(request: Request, *, dry: bool = False) -> Recipe:
@@ -154,6 +170,9 @@ def recipe(request: Request, *, dry: bool = False) -> Recipe:
                 recipe=request.recipe,
                 overrides=request.overrides,
                 shapes=request.shapes,
+                calibration=request.calibration,
+                eval_data=request.eval_data,
+                hugging_face=request.hugging_face,
                 runner=runner(replace(request, cache=cache), ears),
             )
         finally:

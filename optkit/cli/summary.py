@@ -14,6 +14,11 @@ _REMOVED = {"remove_dead": "node", "remove_unused": "constant"}  # rules that on
 
 def table(results: list[Json]) -> str:
     """One row per build, then where each artifact lies and what is pending."""
+    shown = [
+        {**part, "target": " ".join([one["target"], name]).strip()}
+        for one in results
+        for name, part in (one["parts"] or {"": one}).items()
+    ]
     rows = [
         [
             one["target"],
@@ -26,7 +31,7 @@ def table(results: list[Json]) -> str:
             _size(one["size"]),
             _landing(one["engine"]),
         ]
-        for one in results
+        for one in shown
     ]
     columns = [
         "target",
@@ -40,7 +45,7 @@ def table(results: list[Json]) -> str:
         "landed",
     ]
     lines = [terminal.table(columns, rows)]
-    for one in results:
+    for one in shown:
         lines.append(f"{one['artifact']}: {_evidence(one)}")
         lines.append(f"  report: {one['artifact']}/report.html")
         lines += [
@@ -135,6 +140,8 @@ def inspection(found: Json) -> str:
             f"{found['artifact']['files']} files verified",
             table([result]),
         ]
+    if found["parts"]:
+        return "\n".join([*lines, *(f"\n{inspection(one)}" for one in found["parts"].values())])
     graph = found["graph"]
     lines.append(
         f"opset {graph['opset']['']}, {graph['parameters']:,} parameters, "

@@ -162,10 +162,10 @@ def put_json(value: Any) -> None:
     put(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def put(text: str) -> None:
+def put(text: str, end: str = "\n") -> None:
     """A result on stdout. Raises StorageError when nobody can read it there."""
     try:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(text + end)
         sys.stdout.flush()
     except (OSError, ValueError, AttributeError) as error:  # closed pipe, full disk, no fd 1 at all
         _settle_stdout()

@@ -1,1 +1,9 @@
-"""Samples on disk (`spool`) and what user code read to make them (`reads`)."""
+"""Samples: read, made into feeds, kept on disk, and what user code read to make them.
+
+reading     which reader reads a path, batches     rows      of text, JSON lines, CSV, Parquet
+text        texts as feeds, in pairs, by word      tokens    tokenizers
+packing     ids as rectangles, windows             language  what a language model has to predict
+images      pictures of a folder                   arrays    .npz, .safetensors
+labelled    any of them with a class each          sequences inputs that follow from others
+spool       samples on disk                        reads     what user code read
+"""

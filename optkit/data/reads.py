@@ -3,11 +3,13 @@
     with record(folder) as reads:
         ...                         # imports, factories, sample sources
     reads.files, reads.packages     # path → sha256, distribution → version
+    reads.folders                   # path → sha256 of the names in it, where they were listed
 
 Files are those imported from outside the standard library, site-packages and optkit itself, and
 those opened for reading through Python; packages stand for everything else that was imported. A
 file that the code wrote before it read it, or that is gone at the end, is its own scratch. What a
-native library or a subprocess opens by itself is not seen: such a file belongs into the recipe.
+native library or a subprocess opens by itself is not seen: such a file belongs into the recipe, or
+the code says so (`note`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from optkit.store import digest_file
+from optkit.store import digest_file, digest_names
 
 _KERNEL = ("/proc/", "/sys/", "/dev/")
 _BYTECODE = (".pyc", ".pyo")
@@ -36,10 +38,17 @@ class Reads:
     """Filled when `record` ends: sha256 by absolute path, version by distribution name."""
 
     files: dict[str, str] = field(default_factory=dict)
+    folders: dict[str, str] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {"files": self.files, "packages": self.packages}
+        return {"files": self.files, "folders": self.folders, "packages": self.packages}
+
+
+def note(path: str | os.PathLike[str]) -> None:
+    """Count a file as read which a native library is about to open by itself."""
+    for watch in _watching:
+        watch.read.add(_absolute(os.fspath(path)))
 
 
 @contextmanager
@@ -65,6 +74,10 @@ def record(code: str | os.PathLike[str] | None = None) -> Iterator[Reads]:
     for path in sorted(mine | opened):
         if Path(path).is_file() and not path.endswith(_BYTECODE):
             reads.files[path] = digest_file(Path(path))
+    own = (*installed, *_KERNEL, *_scratch())
+    for path in sorted(watch.listed):
+        if Path(path).is_dir() and not f"{path}{os.sep}".startswith(own):
+            reads.folders[path] = digest_names(Path(path))
     reads.packages.update(_versions(name for name, path in modules.items() if path not in mine))
 
 
@@ -73,6 +86,7 @@ class _Watch:
     """Paths opened during one recording, each by the first thing done to it."""
 
     read: set[str] = field(default_factory=set)
+    listed: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
 
 
@@ -86,7 +100,11 @@ def _install() -> None:
 
 
 def _on_event(event: str, args: tuple[Any, ...]) -> None:
-    if event != "open" or not _watching:
+    if not _watching:
+        return
+    if event in ("os.listdir", "os.scandir"):
+        _on_listing(args[0])
+    if event != "open":
         return
     path, _, flags = args
     if not isinstance(path, str | bytes | os.PathLike):
@@ -98,6 +116,13 @@ def _on_event(event: str, args: tuple[Any, ...]) -> None:
             watch.written.add(name)
         elif name not in watch.written:
             watch.read.add(name)
+
+
+def _on_listing(path: Any) -> None:
+    if isinstance(path, int) or "importlib" in sys._getframe(2).f_code.co_filename:
+        return  # an open folder; whoever looks for modules reads no data
+    for watch in _watching:
+        watch.listed.add(_absolute(os.fsdecode(path or ".")))
 
 
 def _absolute(path: str) -> str:
@@ -122,6 +147,12 @@ def _installed_folders() -> tuple[str, ...]:
     folders |= {*site.getsitepackages(), site.getusersitepackages(), _PACKAGE}
     folders |= {os.path.realpath(folder) for folder in folders}
     return tuple(sorted(f"{folder}{os.sep}" for folder in folders))
+
+
+def _scratch() -> tuple[str, ...]:
+    """The folder for temporary files that this process was given for itself."""
+    given = os.environ.get("TMPDIR")
+    return (f"{_absolute(given)}{os.sep}",) if given else ()
 
 
 def _versions(modules: Iterator[str]) -> dict[str, str]:

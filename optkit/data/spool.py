@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from optkit.data import sequences
 from optkit.errors import InputRefused, IntegrityError, nearest
-from optkit.runtime import Feed, Progress, TensorInfo, batch_axis, batched
+from optkit.runtime import Feed, Progress, TensorInfo, axes_of, batch_axis, batched, size_of
 from optkit.store import storage_errors, write_durably
 
 if TYPE_CHECKING:
@@ -67,15 +68,17 @@ def write(
     limit_samples: int | None,
     memory_bytes: int,
     progress: Progress,
+    optional: Collection[str] = (),
 ) -> SpoolInfo:
     """Check and spool what `batches` yields, at most `limit_samples` samples, into folder `path`.
 
     Axis 0 of an input is the batch where the model has one: where its size is that of the first
-    input's axis 0. Of a model whose batch size is fixed, whole batches are taken.
+    input's axis 0. Of a model whose batch size is fixed, whole batches are taken. Axes named by
+    `optional` may be empty; inputs that a feed lacks are filled in where `sequences` knows how.
     Raises InputRefused naming sample and input: a missing or unknown name, another dtype or shape,
     a value that is not finite, labels that do not fit, no samples at all. StorageError: disk full.
     """
-    writer = _Writer(path, inputs, memory_bytes)
+    writer = _Writer(path, inputs, memory_bytes, optional)
     for item in batches:
         feed, labels = _pair(item, writer.samples)
         left = None if limit_samples is None else limit_samples - writer.samples
@@ -225,12 +228,12 @@ def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int)
     """Seeded random values for each input at those axis sizes, the same on every machine.
 
     Floats are standard normal, or uniform in the input's range; integers uniform in the range, both
-    ends included, else 0 or 1.
+    ends included, else 0 or 1. A mask and positions are such as a tokenizer would give.
     """
     random = np.random.default_rng(seed)
     feed = {}
     for spec in specs:
-        shape = tuple(sizes[d] if isinstance(d, str) else d for d in spec.info.shape)
+        shape = tuple(size_of(dim, sizes) for dim in spec.info.shape)
         dtype = np.dtype(spec.info.dtype)
         values: np.ndarray
         if dtype.kind != "f":
@@ -241,13 +244,19 @@ def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int)
         else:
             values = np.asarray(random.uniform(*spec.range, shape))
         feed[spec.info.name] = np.asarray(values, dtype)
-    return feed
+    return sequences.plausible(feed)
 
 
 class _Writer:
     """Holds the current shard; `finish` writes the index, without which there is no spool."""
 
-    def __init__(self, path: Path, inputs: Sequence[TensorInfo], memory_bytes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        inputs: Sequence[TensorInfo],
+        memory_bytes: int,
+        optional: Collection[str],
+    ) -> None:
         for info in inputs:
             if info.dtype not in _DTYPES:
                 raise InputRefused(
@@ -256,6 +265,7 @@ class _Writer:
         self.samples = 0
         self._path = path
         self._inputs = {info.name: info for info in inputs}
+        self._optional = frozenset(optional)
         self._batched = batched(inputs)
         self._fixed = _fixed_batch(inputs)
         self._memory = memory_bytes
@@ -327,6 +337,7 @@ class _Writer:
                     where=f"sample {sample}",
                     hint=f"did you mean {close[0]!r}?" if close else f"its inputs: {known}",
                 )
+        given = sequences.completed(given, self._inputs, self._optional)
         feed: Feed = {}
         for name, info in self._inputs.items():
             if name not in given:
@@ -342,12 +353,13 @@ class _Writer:
         return feed
 
     def _check_axes(self, feed: Feed) -> None:
-        """One named axis has one size in all inputs, and nothing is empty."""
+        """One named axis has one size in all inputs, a sum of axes is their sum, and nothing is
+        empty but what may be."""
         where = f"sample {self.samples}"
         sizes: dict[str, tuple[int, str]] = {}
         for name, info in self._inputs.items():
             for axis, size in zip(info.shape, feed[name].shape, strict=True):
-                if not size:
+                if not size and axis not in self._optional:
                     raise InputRefused(f"input {name!r} is empty", where=where)
                 if isinstance(axis, str) and sizes.setdefault(axis, (size, name))[0] != size:
                     other, first = sizes[axis]
@@ -355,6 +367,14 @@ class _Writer:
                         f"axis {axis!r} is {other} in input {first!r} and {size} in {name!r}",
                         where=where,
                     )
+        known = {axis: size for axis, (size, _) in sizes.items()}
+        for axis, (size, name) in sizes.items():
+            parts = axes_of([axis])
+            if known.keys() >= set(parts) and size_of(axis, known) != size:
+                told = " and ".join(f"{part!r} is {known[part]}" for part in parts)
+                raise InputRefused(
+                    f"axis {axis!r} of input {name!r} is {size}, {told}", where=where
+                )
 
     def _check_finite(self, name: str, array: np.ndarray) -> None:
         if array.dtype.kind != "f" or np.isfinite(array).all():

@@ -261,10 +261,13 @@ def installed(distribution: str) -> str | None:
 
 
 def is_current(reads: Mapping[str, Any]) -> bool:
-    """Whether every file and package of a `reads` record is still what it was."""
+    """Whether every file, listed folder and package of a `reads` record is still what it was."""
+    folders = reads.get("folders", {})
     try:
-        return all(installed(n) == v for n, v in reads["packages"].items()) and all(
-            stores.digest_file(Path(path)) == sha for path, sha in reads["files"].items()
+        return (
+            all(installed(n) == v for n, v in reads["packages"].items())
+            and all(stores.digest_names(Path(path)) == sha for path, sha in folders.items())
+            and all(stores.digest_file(Path(path)) == sha for path, sha in reads["files"].items())
         )
     except (OSError, KeyError, AttributeError):
         return False

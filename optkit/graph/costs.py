@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from optkit.graph.nodes import WEIGHTED, is_constant
-from optkit.graph.shapes import bind, inputs, outputs
+from optkit.graph.shapes import axes_in, bind, inputs, outputs
 
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
@@ -45,7 +45,7 @@ def parameters(model: ir.Model) -> int:
 def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Plain data about a model, for `optkit inspect`. Axes that are not given count as 1."""
     specs = {"inputs": inputs(model), "outputs": outputs(model)}
-    sizes = {d: 1 for spec in specs["inputs"] for d in spec.shape if isinstance(d, str)}
+    sizes = {axis: 1 for spec in specs["inputs"] for dim in spec.shape for axis in axes_in(dim)}
     sizes |= dict(axes or {})
     ops = Counter(node.op_type for node in model.graph.all_nodes())
     dtypes = Counter(v.const_value.dtype.name.lower() for v in _constants(model) if v.const_value)

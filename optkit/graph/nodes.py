@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,9 @@ _WEIGHT_INPUTS = {"Conv": (1,), "ConvTranspose": (1,), "MatMul": (1, 0), "Gemm":
 _TRANSPARENT = ("Transpose", "DequantizeLinear", "QuantizeLinear", "Cast", "Identity")
 _BLOCK_BYTES = 4 << 20
 _PARAMETRIC = (*WEIGHTED, "BatchNormalization", "LayerNormalization", "GroupNormalization")
+
+
+_AND = " + "
 
 
 def array(value: ir.Value | None) -> np.ndarray | None:
@@ -54,6 +57,16 @@ def ensure_names(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         node.name = unique_name(node.name or f"{node.op_type}_{len(taken)}", taken)
         taken.add(node.name)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """The name of a node that stands for several."""
+    return _AND.join(names)
+
+
+def names_in(name: str) -> list[str]:
+    """Those of the nodes that a node of this name stands for: its own, unless they were joined."""
+    return name.split(_AND)
 
 
 def unique_name(name: str, taken: Collection[str]) -> str:

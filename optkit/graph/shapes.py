@@ -46,6 +46,16 @@ def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
     return infer_shapes(copy)
 
 
+def axes_in(dim: int | str) -> frozenset[str]:
+    """The axes that a dimension names: one, several in an expression ("past + sequence"), none."""
+    if isinstance(dim, int):
+        return frozenset()
+    try:
+        return ir.SymbolicDim(dim).free_symbols()
+    except ValueError:  # a name that is no expression, such as "batch size"
+        return frozenset({dim})
+
+
 def expose(model: ir.Model, names: Iterable[str], *, alone: bool = False) -> ir.Model:
     """A copy with these values as further outputs, so that a session returns them; `alone`: without
     the outputs that are not among them, which are then computed no more than others need.

@@ -21,7 +21,7 @@ from optkit.pipeline.job import Build, Foreign, Job, calibration_of
 from optkit.pipeline.judging import compile_, evaluate, time
 from optkit.pipeline.quantizing import quantize
 from optkit.pipeline.refusals import bound, check, check_pair
-from optkit.pipeline.sources import collect, export, signature
+from optkit.pipeline.sources import collect, data_of, export, parts, signature
 from optkit.steps import GRAPH
 
 __all__ = [
@@ -39,7 +39,9 @@ __all__ = [
     "calibration_of",
     "check",
     "check_pair",
+    "data_of",
     "identity",
+    "parts",
     "run",
     "signature",
     "tool_versions",

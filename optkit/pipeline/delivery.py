@@ -4,6 +4,8 @@ model.onnx (+ data)     the graph that was compiled      simulation.onnx  its FP
 <backend>.engine        the engine, where there is one   baseline/        the same of the baseline
 report.json/.html/.md   all figures with their evidence  recipe.yaml      a record, never executed
 eval.safetensors        evaluation samples, so that accuracy can be measured on another host
+config.json, tokenizer  and what else a Hugging Face model's folder has beside its weights
+genai_config.json       of a decoder for ONNX Runtime: the folder is one that GenAI loads
 """
 
 from __future__ import annotations
@@ -12,17 +14,21 @@ import io
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from optkit import artifact, pipeline
-from optkit.artifact import Manifest
+from optkit.artifact import Artifact, Manifest
+from optkit.decoder import Decoder
 from optkit.execute.runner import Made
+from optkit.packaging import genai
 from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
+from optkit.recipe import Recipe
 from optkit.report import to_html, to_markdown
-from optkit.steps import GRAPH, SIMULATION
-from optkit.store import Store, fsync_dir, storage_errors
+from optkit.steps import ASSETS, GRAPH, SIMULATION
+from optkit.store import Store, digest_json, fsync_dir, storage_errors
 
 _DETAILS = "details.json"
 
@@ -31,6 +37,7 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
     """Write the artifact `out/<name>`, replacing an older one at once. Returns its folder."""
     entries = made.entries
     files: dict[str, Path | bytes] = {
+        **_assets(entries["source"]),
         **_graph(entries["graph"], ""),
         **_graph(entries["baseline"], "baseline/"),
         **_engine(entries.get("baseline_engine"), "baseline/"),
@@ -40,6 +47,8 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
         "report.md": _text(to_markdown(judged.report)),
         "recipe.yaml": _yaml(made.job.recipe.to_json()),
     }
+    if made.compiler == "onnxruntime":
+        files |= genai.files(Decoder.of(made.inputs, made.outputs), files)
     with storage_errors(store.root), store.scratch() as folder:
         samples = _samples(made, folder / "eval.safetensors", embed_eval)
         if samples is not None:
@@ -55,11 +64,36 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
             outputs=made.outputs,
             versions=pipeline.tool_versions(),
             result=judged.result,
+            data=pipeline.data_of(made),
             engine={"backend": str(made.backend), "file": next(iter(engine), GRAPH)}
             if made.backend
             else None,
         )
         return artifact.write(out, manifest, files).path
+
+
+def join(
+    name: str, recipe: Recipe, parts: Mapping[str, Artifact], result: dict[str, Any], out: Path
+) -> Path:
+    """Write the artifact `out/<name>` that consists of others, each a folder in it."""
+    whole = [(folder, part.path / file, file) for folder, part in parts.items()
+             for file in (*part.manifest.files, artifact.MANIFEST)]  # fmt: skip
+    first, last = (list(parts.values())[place].manifest for place in (0, -1))
+    digests = {folder: part.digest for folder, part in parts.items()}
+    manifest = Manifest(
+        name=name,
+        target=first.target,
+        precision=first.precision,
+        digest=digest_json({"parts": digests}),
+        recipe=recipe.to_json(),
+        inputs=first.inputs,
+        outputs=last.outputs,
+        versions=first.versions,
+        result=result,
+        parts=digests,
+    )
+    files: dict[str, Path | bytes] = {f"{folder}/{file}": path for folder, path, file in whole}
+    return artifact.write(out, manifest, files).path
 
 
 def copy_out(entry: Made, out: Path, details: dict[str, Any]) -> list[str]:
@@ -85,6 +119,14 @@ def _graph(entry: Made, prefix: str) -> dict[str, Path | bytes]:
     """The graph's files. A baseline has no simulation: its graph is its own."""
     names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
     return {f"{prefix}{name}": entry.file(name) for name in names}
+
+
+def _assets(entry: Made) -> dict[str, Path | bytes]:
+    """Tokenizer, processor and configuration of the model, at the root: who loads a model's folder
+    looks for them there."""
+    prefix = f"{ASSETS}/"
+    names = [name for name in entry.files if name.startswith(prefix)]
+    return {name.removeprefix(prefix): entry.file(name) for name in names}
 
 
 def _engine(entry: Made | None, prefix: str) -> dict[str, Path | bytes]:

@@ -17,7 +17,7 @@ from optkit.report import document
 from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result
 from optkit.runtime import Engine, Evidence
-from optkit.steps import SCORES, TIMES
+from optkit.steps import RAW_SCORES, SCORES, TIMES
 
 _NOTES = {
     "tensorrt-rtx": "compiled here without the device; never run",
@@ -113,8 +113,9 @@ def task_scores(made: Build) -> dict[str, Score]:
     for role in ("candidate", "baseline", "reference"):
         entry = made.entries.get(f"{role}_score")
         if entry is not None:
-            per_sample = tuple(_arrays(entry, SCORES)["per_sample"].tolist())
-            found[role] = replace(Score.from_json(entry.meta["score"]), per_sample=per_sample)
+            arrays = _arrays(entry, SCORES)
+            raw = {name: arrays[name].tolist() for name in RAW_SCORES}
+            found[role] = Score.from_json({**entry.meta["score"], **raw})
     return found
 
 

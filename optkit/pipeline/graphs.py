@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from optkit.execute.runner import Made, Steps
-from optkit.pipeline.job import Build
+from optkit.pipeline.job import Build, calibration_of
 from optkit.steps import STEPS
 
 _BYTES_TO_COMPARE = 12  # per parameter: float32, of two sessions, one laying its copy out anew
+
+_BYTES_TO_MEASURE = 8  # per parameter: float32, and laid out anew by the runtime
 
 
 def fuse(made: Build, runner: Steps) -> None:
@@ -23,7 +25,7 @@ def carry(made: Build, runner: Steps) -> None:
     fused, entries = made.entries["fused"], made.entries
     wanted = {made.baseline_precision, made.job.precision}
     casts: dict[str, Made] = {
-        name: cast(fused, name, runner) for name in ("fp16", "bf16") if name in wanted
+        name: cast(made, fused, name, runner) for name in ("fp16", "bf16") if name in wanted
     }
     entries["carrier"] = casts.get(made.baseline_precision, fused)
     if casts:
@@ -36,12 +38,36 @@ def refer(made: Build, runner: Steps) -> None:
     entries = made.entries
     entries["baseline"] = written(made, entries["carrier"], made.baseline_precision, runner)
     if "cast" not in entries:
-        entries["cast"] = cast(entries["fused"], "fp16", runner)
+        entries["cast"] = cast(made, entries["fused"], "fp16", runner)
 
 
-def cast(graph: Made, carrier: str, runner: Steps, what: str = "") -> Made:
+def cast(made: Build, graph: Made, carrier: str, runner: Steps, what: str = "") -> Made:
+    """FP32 graph → its cast, with FP32 islands by the reach of values on calibration samples, else
+    on evaluation samples or random inputs; by the operators alone where memory forbids a run."""
     label = f"cast {what}to {carrier.upper()}"
-    return runner.step(STEPS["cast"].kind, label, {"graph": graph}, {"carrier": carrier})
+    params, inputs = {"carrier": carrier}, {"graph": graph}
+    needed = _BYTES_TO_MEASURE * made.entries["source"].meta.get("parameters", 0)
+    limit = runner.limits.memory_bytes
+    if needed > limit:
+        reason = (
+            f"values were not measured for the cast to {carrier.upper()}: a run needs about "
+            f"{needed / 2**30:.3g} GiB, the limit is {limit / 2**30:.3g} GiB"
+        )
+        return runner.step(STEPS["cast"].kind, label, inputs, params, {"unmeasured": reason})
+    role = next((r for r in ("calibration", "evaluation") if r in made.entries), "probe")
+    told = "random inputs" if role == "probe" else f"{role} samples"
+    return runner.step(
+        STEPS["cast"].kind,
+        label,
+        {**inputs, "samples": made.entries[role]},
+        {**params, "batch": sample_batch(made), "what": told},
+    )
+
+
+def sample_batch(made: Build) -> int | None:
+    """Samples per run of the graph; None, as they were written, where its batch size is fixed."""
+    found: int = calibration_of(made.job.recipe)["batch"]
+    return found if isinstance(made.batch_axis, str) else None
 
 
 def written(made: Build, graph: Made, what: str, runner: Steps) -> Made:

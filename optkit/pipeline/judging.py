@@ -100,7 +100,8 @@ def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:
     assert place is not None
     code = samples.meta.get("reads", {}).get("files", {})
     digest = store.digest_json(sorted(code.values()))
-    params = {"task": str(place), "code": digest, "metric": samples.meta.get("metric")}
+    params = {"task": str(place), "code": digest, "metric": samples.meta.get("metric"),
+              "args": samples.meta.get("scoring", {})}  # fmt: skip
     return params, {"path": str(place.path)}
 
 

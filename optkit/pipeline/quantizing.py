@@ -11,7 +11,7 @@ from optkit import runtime
 from optkit.errors import Impossible
 from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline import large
-from optkit.pipeline.graphs import cast, comparison, written
+from optkit.pipeline.graphs import cast, comparison, sample_batch, written
 from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.refusals import check_enough
 from optkit.recipe import Recipe
@@ -59,7 +59,7 @@ def quantize(made: Build, runner: Steps) -> None:
         made.entries["prepared"] = prepared
         if made.baseline_precision != "fp32":
             inputs["carrier"] = cast(
-                prepared, made.baseline_precision, runner, "the smoothed graph "
+                made, prepared, made.baseline_precision, runner, "the smoothed graph "
             )
     if way == "layers":
         found = _quantize_layers(made, runner, inputs, params)
@@ -77,7 +77,7 @@ def _quantize_layers(
         STEPS["quantize_layers"].kind,
         f"quantize to {made.job.precision} layer by layer",
         {**inputs, "samples": made.entries["calibration"]},
-        {**params, "batch": _calibration_batch(made),
+        {**params, "batch": sample_batch(made),
          "planned_memory": large.planned_memory(memory)},
         {"memory": memory},
     )  # fmt: skip
@@ -91,16 +91,10 @@ def _calibrate(made: Build, runner: Steps) -> Made:
         STEPS["calibrate"].kind,
         "calibrate",
         {"graph": made.entries["fused"], "samples": made.entries["calibration"]},
-        {"batch": _calibration_batch(made), "families": families,
+        {"batch": sample_batch(made), "families": families,
          "moments": job.recipe.quantization.weights in ("auto", "gptq")},
         {"memory": runner.limits.memory_bytes},
     )  # fmt: skip
-
-
-def _calibration_batch(made: Build) -> int | None:
-    """Samples per run of the graph; None, as they were written, where its batch size is fixed."""
-    found: int = calibration_of(made.job.recipe)["batch"]
-    return found if isinstance(made.batch_axis, str) else None
 
 
 def _rules_of(

@@ -8,9 +8,11 @@ from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.runner import Made, Steps, installed
 from optkit.pipeline.job import Build, Job
 from optkit.recipe import Recipe
+from optkit.runtime import axes_of
 from optkit.target import Target
 
-_EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch"}
+_EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
+           "transformers": "hf", "optimum": "hf", "peft": "hf"}  # fmt: skip
 MIN_SAMPLES = 8  # for calibration
 
 
@@ -49,13 +51,13 @@ def bound(made: Build, runner: Steps) -> None:
     """Every dynamic axis must have a range before anything is tuned for it. Raises UsageError."""
     ranges = made.job.recipe.axis_ranges()
     for info in made.inputs:
-        for size in info.shape:
-            if isinstance(size, str) and size not in ranges:
+        for axis in axes_of(info.shape):
+            if axis not in ranges:
                 raise UsageError(
-                    f"the sizes of its dynamic axis {size!r} are not known",
+                    f"the sizes of its dynamic axis {axis!r} are not known",
                     where=f"input {info.name!r}",
                     hint="give --min-shapes, --opt-shapes and --max-shapes, or in the recipe "
-                    f"axes: {{{size}: {{min: 1, opt: 8, max: 32}}}}",
+                    f"axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}",
                 )
 
 
@@ -112,6 +114,8 @@ def _check_toolchain(job: Job, here: str | None) -> None:
     source = job.recipe.source
     if job.graph is None and source is not None and source.kind != "onnx":
         needed += ["torch", "onnxscript"]
+    if source is not None and source.kind == "hf":
+        needed += ["transformers", "optimum", *(["peft"] if source.adapter else [])]
     for name in needed:
         if installed(name) is None:
             raise ToolchainMissing(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optkit.errors import InputRefused, located
-from optkit.execute.runner import Input, Made, Steps
+from optkit.data.sequences import MASK
+from optkit.errors import InputRefused, UsageError, located
+from optkit.execute.runner import Input, Made, Steps, versions
 from optkit.pipeline.job import Build, Foreign
-from optkit.recipe import Recipe
-from optkit.runtime import TensorInfo
-from optkit.steps import STEPS
+from optkit.recipe import Recipe, Source, axes_from_json, inputs_from_json
+from optkit.runtime import TensorInfo, axes_of, size_of
+from optkit.steps import ASSETS, STEPS
+
+_HUGGING_FACE = ("transformers", "optimum", "peft")
 
 
 def export(made: Build, runner: Steps) -> None:
@@ -24,15 +29,47 @@ def export(made: Build, runner: Steps) -> None:
     else:
         entry = _export(job.recipe, job.code, runner)
     made.entries["source"] = entry
+    log = entry.meta.get("log", {})
+    if log.get("specs"):  # the model says itself what it takes
+        own = inputs_from_json(log["specs"]), axes_from_json(log["axes"])
+        made.job = replace(job, recipe=job.recipe.with_inputs(*own))
+        job = made.job
+        _check_positions(job.recipe, log["positions"])
     declared = [[name, part.dtype, part.shape] for name, part in job.recipe.inputs.items()]
     made.inputs = infos(entry.meta.get("inputs", declared))
     made.outputs = infos(entry.meta.get("outputs", []))
 
 
+def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
+    """The graphs that the model consists of: encoder and decoder; none where it is one, or where
+    the recipe names one of them."""
+    source = recipe.source
+    if source is None or source.kind != "hf" or source.part is not None:
+        return ()
+    config = json.loads((_hugging_face(source, runner).path / "config.json").read_bytes())
+    return ("encoder", "decoder") if config.get("is_encoder_decoder") else ()
+
+
 def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:
-    """The inputs of an ONNX model as it has them itself, where the recipe declares none."""
+    """The inputs of an ONNX or Hugging Face model as it has them itself, where the recipe declares
+    none."""
     entry = _export(recipe, None, runner)
     return infos(entry.meta["inputs"])
+
+
+def _check_positions(recipe: Recipe, positions: int | None) -> None:
+    """Tokens behind the last learned position would be looked up where there is nothing."""
+    largest = {name: axis.max for name, axis in recipe.axis_ranges().items()}
+    mask = recipe.inputs.get(MASK) or recipe.inputs.get("input_ids")
+    if positions is None or mask is None:
+        return
+    axes, tokens = mask.shape[-1], size_of(mask.shape[-1], largest)
+    if tokens > positions:
+        raise UsageError(
+            f"{axes} is to be up to {tokens}, the model has {positions} positions",
+            where=f"axes of {recipe.name}",
+            hint=f"lower the max of {' and '.join(axes_of([axes]))}",
+        )
 
 
 def collect(made: Build, runner: Steps) -> None:
@@ -76,6 +113,8 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
         archive = stage.stage_pt2(where, objects)
         with located(str(where)):
             return runner.step(STEPS["export"].kind, label, {"model": _foreign(archive)}, params)
+    if source.kind == "hf":
+        return _export_hugging_face(settings, source, described, runner)
     params |= {"factory": recipe["model"]["factory"], "args": dict(source.args)}
     inputs: dict[str, Input] = {}
     if source.weights is not None:
@@ -91,6 +130,42 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
     return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here, place=place)
 
 
+def _export_hugging_face(
+    settings: Recipe, source: Source, described: list[dict[str, Any]], runner: Steps
+) -> Made:
+    """The model's own axes are traced, so that other profiles do not export it anew, but for an
+    axis of one size and those that the recipe gives to its inputs."""
+    from optkit import stage
+
+    folder = _hugging_face(source, runner)
+    inputs: dict[str, Input] = {"model": _foreign(folder)}
+    if source.adapter is not None:
+        inputs["adapter"] = _foreign(stage.stage_adapter(source.adapter.path, runner.objects))
+    used = {axis for row in described for axis in axes_of(row["shape"])}
+    axes = {
+        name: {"min": axis.min, "opt": axis.opt, "max": axis.max}
+        for name, axis in settings.axes.items()
+        if axis.min == axis.max or name in used
+    }
+    with located(str(source.hub or source.place)):
+        return runner.step(
+            STEPS["export"].kind,
+            f"export {settings.name}",
+            inputs,
+            {"kind": "hf", "inputs": described, "axes": axes, "task": source.task,
+             "part": source.part, "trusted": source.trusted, "versions": versions(_HUGGING_FACE)},
+        )  # fmt: skip
+
+
+def _hugging_face(source: Source, runner: Steps) -> Any:
+    """The model's folder, staged."""
+    from optkit import stage
+
+    place = source.place
+    path = place.path if place is not None else stage.download(str(source.hub), code=source.trusted)
+    return stage.stage_folder(path, runner.objects, code=source.trusted)
+
+
 def _foreign(staged: Any) -> Foreign:
     return Foreign(staged.path, staged.sha256)
 
@@ -100,22 +175,59 @@ def _samples(made: Build, runner: Steps, role: str) -> Made:
     params: dict[str, Any]
     if role == "calibration":
         assert recipe.calibration is not None
-        place, args = recipe.calibration_source, recipe.calibration.args
+        place, args, section = recipe.calibration_source, recipe.calibration.args, "calibration"
         params = {"limit": recipe.calibration.samples}
     else:
         assert recipe.eval is not None
-        place, args, params = recipe.eval_task, recipe.eval.args, {"limit": None}
+        place, args, section = recipe.eval_task, recipe.eval.args, "eval"
+        params = {"limit": None}
     assert place is not None
     params["function"] = place.attribute or "samples"
+    folders = {name: str(folder) for name, folder in recipe.argument_folders(section).items()}
+    model, assets = _assets(made.entries["source"])
+    if assets:
+        params["assets"] = assets
     return runner.step_reading_code(
         STEPS["collect"].kind,
         f"collect {role} samples",
         {},
         {**params, "what": str(place), "args": dict(args),
-         "inputs": recipe.describe(made.inputs), "labelled": role == "evaluation"},
-        {"path": str(place.path), "memory": runner.limits.memory_bytes // 4},
-        place=str(place.path),
+         "inputs": recipe.describe(made.inputs), "labelled": role == "evaluation",
+         "optional": recipe.optional_axes()},
+        {"path": str(place.path), "memory": runner.limits.memory_bytes // 4,
+         "folders": folders, "model": model},
+        place=" ".join([str(place.path), *sorted(set(folders.values()))]),
     )  # fmt: skip
+
+
+def _assets(source: Made) -> tuple[str | None, dict[str, str]]:
+    """The folder of a model's tokenizer and processor files, if it has any, and their digests."""
+    found = {name: sha for name, sha in source.files.items() if name.startswith(f"{ASSETS}/")}
+    return (str(source.path / ASSETS) if found else None), found
+
+
+def data_of(made: Build) -> dict[str, Any]:
+    """The samples that were really used, for calibration and for evaluation: where from, how many,
+    and their digest, which knows neither paths nor batches."""
+    recipe, job = made.job.recipe, made.job
+    sources = {
+        "calibration": (recipe.calibration_source, recipe.calibration),
+        "evaluation": (recipe.eval_task, recipe.eval),
+    }
+    found = {}
+    for role, (place, section) in sources.items():
+        entry = made.entries.get(role)
+        if entry is None:
+            continue
+        in_memory = role == "calibration" and job.calibration is not None
+        info = entry.meta["info"]
+        found[role] = {
+            "source": "memory" if in_memory or section is None else str(place),
+            "args": {} if in_memory or section is None else section.args,
+            "samples": info["samples"],
+            "digest": info["digest"],
+        }
+    return found
 
 
 def _keep_apart(made: Build) -> None:

@@ -1,6 +1,7 @@
 """Quantization: numbers first, structure second.
 
-cast        FP32 graph → FP16 or BF16 carriers; simulation: BF16 as FP32 nodes
+cast        FP32 graph → FP16 or BF16 carriers; islands: what stays FP32; reach: how far values go;
+            simulation: BF16 as FP32 nodes
 assign      which nodes, by the backend's rules; sites: which values they read; blocks
 prepare     exact rewrites in front: smooth, equalize, awq chosen; rescale, folding, passing and
             labels move their factors

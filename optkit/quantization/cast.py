@@ -1,29 +1,26 @@
 """FP32 graph → FP16 or BF16 graph, strongly typed: what multiplies and moves runs in half
 precision, what half precision would damage stays in FP32 islands.
 
-    planning    every node is Half or an island, with the reason (`plan`)
+    settling    constants beyond half's range that stand for an infinity, in masks and as bounds,
+                come into it
+    measuring   how far values reach, on samples (`reach`)
+    planning    every node is Half or an island, with the reason (`islands`)
     rewriting   constants take the dtype of their readers; a value that both kinds read is cast
                 once, behind its producer, and all readers of the other kind share that Cast
 
-Inputs and outputs keep their dtype (one Cast at each border). A value keeps its name and takes the
-dtype of its producer; its cast copy is `<name>.fp16` (`.bf16`) or `<name>.fp32`. A graph output's
-name goes to the border Cast, so its producer's value becomes `<name>.fp16`.
-
-LayerNormalization, GroupNormalization and RMSNormalization take half and accumulate in FP32
-(stash_type 1, ONNX operator specification). Softmax subtracts its maximum first, so half is in
-range; kept in half, attention compiles to one kernel without a Cast inside.
-
-BF16 has FP32's range, so constants make no islands there. It has 8 bits of mantissa, FP16 has 11:
-sums and sensitive functions stay islands, and integers turned into floats do, which BF16 holds
-exactly only up to 256 (positions, counts).
+Inputs and outputs keep their dtype (one Cast at each border), save the caches of a decoder
+(`past_key_values.*`, `present.*`), which become half: they go from call to call, and a Cast on each
+side would touch all of it every time. A value keeps its name and takes the dtype of its producer;
+its cast copy is `<name>.fp16` (`.bf16`) or `<name>.fp32`. A graph output's name goes to the border
+Cast, so its producer's value becomes `<name>.fp16`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -31,76 +28,58 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from optkit import graph
 from optkit.errors import InputRefused
-
-_FLOAT = ir.DataType.FLOAT
-_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-
-
-class _Half(NamedTuple):
-    """What tells the two half precisions apart."""
-
-    dtype: ir.DataType
-    name: str
-    suffix: str
-    largest: float
-    tiny: float  # smallest normal number
-    opset: int  # the first whose convolutions and pools take it
-    integers: bool  # holds the integers that models count with
-
-
-HALVES = MappingProxyType(
-    {
-        "fp16": _Half(ir.DataType.FLOAT16, "float16", "fp16", 65504.0, 2.0**-14, 21, True),
-        "bf16": _Half(
-            ir.DataType.BFLOAT16, "bfloat16", "bf16", (2 - 2.0**-7) * 2.0**127, 2.0**-126, 22, False
-        ),
-    }
+from optkit.quantization.islands import (
+    DTYPED,
+    FLOAT,
+    HALVES,
+    Half,
+    cache_fits,
+    is_wide,
+    plan,
+    stands_for_infinity,
 )
+from optkit.quantization.reach import Measured
 
-# Sums of many terms, and functions whose results leave half's range or precision for inputs
-# well inside it (x² from 256, eˣ from 11.1, 1/x below 1.5e-5, sin x from a few hundred).
-_SENSITIVE = frozenset(
-    {
-        *("Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Softplus", "LogSoftmax", "CumSum"),
-        *("ReduceMean", "ReduceSum", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum"),
-        *("ReduceLogSumExp", "ReduceSumSquare", "GlobalAveragePool"),
-        *("Sin", "Cos", "Tan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
-        *("BatchNormalization", "InstanceNormalization", "LpNormalization"),
-        *("MeanVarianceNormalization", "LRN"),
-    }
-)
-_STASHED = frozenset({"LayerNormalization", "GroupNormalization", "RMSNormalization"})
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Abs", "Max", "Min", "Clip"})
-_MOVING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Identity"})
-_PERIODIC = frozenset({"Sin", "Cos", "Tan"})
-_ANGLE = _MOVING | _ARITHMETIC | {"Cast", "Concat", "MatMul", "Einsum", "Slice", "Range"}
-_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
-_DTYPED = {"Cast": "to", "ConstantOfShape": "value"}  # the attribute that sets the result's dtype
+__all__ = ["HALVES", "CastLog", "to_half"]
+
+_BLOCK_BYTES = 16 << 20  # of a constant, converted at a time
+_QUIET = 4096.0  # fills masks while values are measured: softmax knows them, no range is left
+_CACHE = re.compile(r"(?:past_key_values|present)\.(.+)")
 
 
 @dataclass
 class CastLog:
     """What the cast did.
 
-    islands  FP32 node → why it stays so
-    clipped  constant → how many of its numbers were brought into half's range
-    aliases  value that is new in this graph → the value of the FP32 graph that it holds
+    islands   FP32 node → why it stays so
+    clipped   constant → how many of its numbers were brought into half's range
+    caches    inputs and outputs that became half
+    aliases   value that is new in this graph → the value of the FP32 graph that it holds
+    measured  what the reach of values was measured on; None: nothing was measured
     """
 
     islands: dict[str, str] = field(default_factory=dict)
     clipped: dict[str, int] = field(default_factory=dict)
+    caches: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     half_nodes: int = 0
     casts: int = 0
+    measured: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def to_half(model: ir.Model, carrier: str = "fp16") -> CastLog:
+def to_half(
+    model: ir.Model,
+    carrier: str = "fp16",
+    measure: Callable[[ir.Model], Measured] | None = None,
+) -> CastLog:
     """Turn the graph into FP16 or BF16 ("fp16", "bf16") in place. float64 inside becomes float32 or
     half with the rest.
 
+    `measure`: runs the graph it is given on samples, see `reach`; without it, what steep functions
+    make is not trusted to half.
     Raises InputRefused where the result is not valid ONNX (an operator without a definition that
     mixes dtypes in a way of its own), or the opset is older than 22 for BF16 (`graph.upgrade`).
     """
@@ -110,106 +89,74 @@ def to_half(model: ir.Model, carrier: str = "fp16") -> CastLog:
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     graph.ensure_names(model)
     graph.infer_shapes(model)
-    islands = plan(model, half)
-    rewrite = _Rewrite(model, islands, half)
-    rewrite.apply()
+    log = CastLog()
+    measured = None
+    if measure is not None:
+        quiet = model.clone()
+        _settle(quiet, half._replace(fill=_QUIET), CastLog())
+        measured = measure(quiet)
+    _settle(model, half, log)
+    log.measured = None if measured is None else measured.on
+    islands = plan(model, half, measured)
+    log.islands = {str(node.name): reason for node, reason in islands.items()}
+    _Rewrite(model, islands, half, _caches(model, half, measured), log).apply()
     graph.infer_shapes(model)
-    return rewrite.log
+    return log
 
 
-def plan(model: ir.Model, half: _Half) -> dict[ir.Node, str]:
-    """The nodes that stay in FP32 and why. Nodes in subgraphs all do."""
-    nodes = list(model.graph)
-    islands: dict[ir.Node, str] = {}
-    for node in nodes:
-        if (reason := _reason(node, half)) is not None:
-            islands[node] = reason
-    for node in reversed(nodes):
-        if node.op_type in _ANGLE and node not in islands and _only_angles(node, islands):
-            islands[node] = "it computes an angle"
-    while grown := {n: r for n in nodes if n not in islands and (r := _joins(n, islands))}:
-        islands.update(grown)
-    return islands
+def _settle(model: ir.Model, half: Half, log: CastLog) -> None:
+    """Bring what stands for an infinity into half's range, for those readers to whom it does."""
+    names = graph.value_names(model)
+    for value in list(model.graph.initializers.values()):
+        numbers = graph.array(value) if is_wide(value) and not value.is_graph_input() else None
+        if numbers is None or not _beyond(numbers, half).any():
+            continue
+        limits: dict[float, list[Use]] = {}
+        for node, index in value.uses():
+            owned = node.graph is model.graph
+            if owned and (limit := stands_for_infinity(node, numbers, half)) is not None:
+                limits.setdefault(limit, []).append((node, index))
+        for limit, uses in limits.items():
+            settled = _clipped(numbers, limit, half)
+            if len(uses) == len(value.uses()) and not value.is_graph_output():
+                _store(value, ir.Tensor(settled, name=value.name))
+            else:
+                name = graph.claim_name(f"{value.name}.{half.suffix}.limit", names)
+                log.aliases[name] = str(value.name)
+                copy = graph.add_constant(model.graph, name, settled)
+                for node, index in uses:
+                    node.replace_input_with(index, copy)
+            log.clipped[str(value.name)] = int(np.count_nonzero(_beyond(numbers, half)))
+    for node in model.graph:
+        fill = node.attributes.get("value") if node.op_type == "ConstantOfShape" else None
+        numbers = fill.as_tensor().numpy() if fill is not None else None
+        if numbers is not None and is_wide(node.outputs[0]) and _beyond(numbers, half).any():
+            settled = _clipped(numbers, half.fill, half)
+            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(settled))
+            log.clipped[str(node.name)] = 1
 
 
-def _reason(node: ir.Node, half: _Half) -> str | None:
-    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-    if any(not isinstance(value.type, ir.TensorType | None) for value in values):
-        return "it works on sequences"
-    if any(value.type is None for value in values):
-        return "the type of what it reads or makes is not known"
-    if not any(_is_wide(value) for value in values):
-        return "it holds a subgraph" if _has_subgraph(node) else None
-    if node.op_type in _SENSITIVE:
-        return f"{node.op_type} loses range or precision in {half.name}"
-    if node.op_type in _STASHED and node.attributes.get_int("stash_type", 1) != 1:
-        return "it does not accumulate in float32"
-    if _has_subgraph(node):
-        return "it holds a subgraph"
-    allowed = graph.takes_half(node, half.dtype)
-    if allowed is None:
-        return "its operator is not defined by ONNX"
-    if node.op_type not in _DTYPED and (not any(allowed[0]) or _fixes_dtype(node)):
-        return f"its operator does not take {half.name} here"
-    if not half.integers and node.op_type in ("Cast", "Range") and _counts(node):
-        return f"{half.name} does not hold the integers it makes"
-    reasons = (_constant_reason(node, value, half) for value in node.inputs)
-    return next((why for why in reasons if why is not None), None)
+def _beyond(numbers: np.ndarray, half: Half) -> np.ndarray:
+    """bool, of the shape of `numbers`: finite, but not in half."""
+    if not numbers.size or (numbers.max() <= half.largest and numbers.min() >= -half.largest):
+        return np.zeros(numbers.shape, bool)  # most constants: no copy of them is made
+    found: np.ndarray = np.isfinite(numbers) & (np.abs(numbers) > half.largest)
+    return found
 
 
-def _counts(node: ir.Node) -> bool:
-    source = node.inputs[0]
-    return node.op_type == "Range" or (source is not None and source.dtype in _INTEGERS)
+def _clipped(numbers: np.ndarray, limit: float, half: Half) -> np.ndarray:
+    found: np.ndarray = np.where(_beyond(numbers, half), np.sign(numbers) * limit, numbers)
+    return found.astype(numbers.dtype)
 
 
-def _constant_reason(node: ir.Node, value: ir.Value | None, half: _Half) -> str | None:
-    """Why a constant input keeps its node in FP32."""
-    numbers = graph.array(value)
-    if value is None or numbers is None or not numbers.size or not _is_wide(value):
-        return None
-    largest = np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0)
-    if largest > half.largest and not _is_limit(node, numbers, half):
-        return f"constant {value.name} reaches {largest:.3g}, beyond {half.name}"
-    if numbers.size == 1 and 0 < largest < half.tiny and node.op_type not in graph.WEIGHTED:
-        return f"constant {value.name} is {largest:.3g}, too small for {half.name}"
-    return None
-
-
-def _is_limit(node: ir.Node, numbers: np.ndarray, half: _Half) -> bool:
-    """Numbers that stand for an infinity: masks and bounds. Clipping them changes nothing."""
-    beyond = numbers[np.abs(numbers) > half.largest]
-    if node.op_type in ("Clip", "Min", "Max", "Where", "Pad"):
-        return True
-    return node.op_type in ("Add", "Mul") and bool((beyond <= -1e5).all())
-
-
-def _only_angles(node: ir.Node, islands: dict[ir.Node, str]) -> bool:
-    """Every reader is a sine or cosine, or feeds one."""
-    readers = [user for value in node.outputs for user in value.consumers()]
-    return bool(readers) and all(
-        user.op_type in _PERIODIC or islands.get(user) == "it computes an angle" for user in readers
-    )
-
-
-def _joins(node: ir.Node, islands: dict[ir.Node, str]) -> str | None:
-    """Arithmetic on an island's results that needs no further Cast belongs to the island: a
-    decomposed norm stays whole. So do axis changes between two of its nodes."""
-    floats = [v for v in node.inputs if v is not None and _is_wide(v)]
-    inside = [v for v in floats if v.producer() in islands]
-    if not inside:
-        return None
-    if node.op_type in _MOVING:
-        readers = node.outputs[0].consumers()
-        bridges = readers and all(r in islands or r.op_type in _ARITHMETIC for r in readers)
-        return "it lies between FP32 nodes" if bridges else None
-    if node.op_type not in _ARITHMETIC:
-        return None
-    cast_already = (v in inside or graph.is_constant(v) or _read_by(v, islands) for v in floats)
-    return "it continues an FP32 chain" if all(cast_already) else None
-
-
-def _read_by(value: ir.Value, islands: dict[ir.Node, str]) -> bool:
-    return any(user in islands for user in value.consumers())
+def _caches(model: ir.Model, half: Half, measured: Measured | None) -> set[ir.Value]:
+    """Inputs and outputs that a decoder passes from call to call; of a pair both or none."""
+    found: dict[str, list[ir.Value]] = {}
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if (match := _CACHE.fullmatch(str(value.name))) is not None:
+            found.setdefault(match[1], []).append(value)
+    fitting = (pair for pair in found.values() if all(cache_fits(v, half, measured) for v in pair))
+    return {value for pair in fitting for value in pair}
 
 
 Use = tuple[ir.Node, int]  # a reader and the index of its input
@@ -218,31 +165,42 @@ Use = tuple[ir.Node, int]  # a reader and the index of its input
 class _Rewrite:
     """The second half: give every value its dtype and put Casts where the kinds meet."""
 
-    def __init__(self, model: ir.Model, islands: dict[ir.Node, str], half: _Half) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        islands: dict[ir.Node, str],
+        half: Half,
+        caches: set[ir.Value],
+        log: CastLog,
+    ) -> None:
         self.graph = model.graph
         self.half = half
         self.islands = islands
+        self.caches = caches
         self.names = graph.value_names(model)
         self.node_names = {str(node.name) for node in model.graph.all_nodes()}
         self.casts: set[ir.Node] = set()
-        self.log = CastLog({str(node.name): reason for node, reason in islands.items()})
+        self.log = log
+        log.caches = sorted(str(value.name) for value in caches)
 
     def apply(self) -> None:
         nodes = list(self.graph)
         sides = {node: self._sides(node) for node in nodes}
         uses = {node: side[0] for node, side in sides.items()}
         for value in list(self.graph.initializers.values()):
-            if _is_wide(value) and not value.is_graph_input():
+            if is_wide(value) and not value.is_graph_input():
                 self._constant(value, uses)
         for value in list(self.graph.inputs):
-            if _is_wide(value) and value.dtype is not None:
+            if is_wide(value) and value.dtype is not None:
+                if value in self.caches:
+                    value.type = ir.TensorType(self.half.dtype)
                 self._meet(value, value.dtype, uses)
         for node in nodes:
             self._node(node)
             for value, half in zip(node.outputs, sides[node][1], strict=True):
-                declared = value.dtype
-                if _is_wide(value) and declared is not None:
-                    dtype = self.half.dtype if half else _FLOAT
+                declared = self.half.dtype if value in self.caches else value.dtype
+                if is_wide(value) and declared is not None:
+                    dtype = self.half.dtype if half else FLOAT
                     value.type = ir.TensorType(dtype)
                     self._border(value, declared, uses)
                     self._meet(value, dtype, uses)
@@ -257,46 +215,35 @@ class _Rewrite:
 
     def _node(self, node: ir.Node) -> None:
         """Set the attribute that says the result's dtype, where there is one."""
-        if node.op_type not in _DTYPED or not _is_wide(node.outputs[0]):
+        if node.op_type not in DTYPED or not is_wide(node.outputs[0]):
             return
-        dtype = _FLOAT if node in self.islands else self.half.dtype
+        dtype = FLOAT if node in self.islands else self.half.dtype
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", dtype.value)
             return
         given = node.attributes.get("value")
         fill = given.as_tensor().numpy() if given is not None else np.zeros(1)
-        halves = dtype == self.half.dtype
-        cast = self._halved(str(node.name), fill) if halves else fill.astype(np.float32)
+        cast = fill.astype(dtype.numpy())
         node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(cast))
 
     def _constant(self, value: ir.Value, uses: dict[ir.Node, list[bool]]) -> None:
         """Store the constant in the dtype of its readers; twice if both kinds read it."""
-        numbers = graph.array(value)
-        assert numbers is not None and value.name is not None
         readers = [use for use in value.uses() if _takes_half(use, uses)]
         if len(readers) == len(value.uses()) and not value.is_graph_output():
-            _store(value, self._halved(value.name, numbers))
+            _store(value, _converted(value, self.half.dtype, str(value.name)))
             return
-        if value.dtype != _FLOAT and not value.is_graph_output():
-            _store(value, numbers.astype(np.float32))
+        half = self.half.dtype
         if readers:
-            name = self._new_name(value.name, self.half.suffix)
-            copy = graph.add_constant(self.graph, name, self._halved(value.name, numbers))
+            name = self._new_name(str(value.name), self.half.suffix)
+            copy = graph.add_tensor(self.graph, _converted(value, half, name))
             self._redirect(readers, copy)
-
-    def _halved(self, name: str, numbers: np.ndarray) -> np.ndarray:
-        largest = self.half.largest
-        beyond = np.isfinite(numbers) & (np.abs(numbers) > largest)
-        if beyond.any():
-            self.log.clipped[name] = int(np.count_nonzero(beyond))
-            numbers = np.where(np.isfinite(numbers), np.clip(numbers, -largest, largest), numbers)
-        halved: np.ndarray = numbers.astype(self.half.dtype.numpy())
-        return halved
+        if value.dtype != FLOAT and not value.is_graph_output():
+            _store(value, _converted(value, FLOAT, str(value.name)))
 
     def _meet(self, value: ir.Value, dtype: ir.DataType, uses: dict[ir.Node, list[bool]]) -> None:
         """Cast `value` once for all readers that want another dtype than it has."""
         half = self.half.dtype
-        for wanted, suffix in ((half, self.half.suffix), (_FLOAT, "fp32")):
+        for wanted, suffix in ((half, self.half.suffix), (FLOAT, "fp32")):
             readers = [u for u in value.uses() if _takes_half(u, uses) == (wanted == half)]
             readers = [u for u in readers if u[0] not in self.casts]
             if dtype != wanted and readers:
@@ -316,7 +263,7 @@ class _Rewrite:
         for index, output in enumerate(self.graph.outputs):
             if output is value:
                 self.graph.outputs[index] = result
-        if declared == _FLOAT:
+        if declared == FLOAT:
             readers = [use for use in value.uses() if not _takes_half(use, uses)]
             self._redirect((use for use in readers if use[0] not in self.casts), result)
 
@@ -359,21 +306,22 @@ def _takes_half(use: Use, uses: dict[ir.Node, list[bool]]) -> bool:
     return node in uses and uses[node][index]
 
 
-def _is_wide(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.TensorType) and value.dtype in _WIDE
-
-
-def _store(value: ir.Value, numbers: np.ndarray) -> None:
-    tensor = ir.Tensor(numbers, name=value.name)
+def _store(value: ir.Value, tensor: ir.TensorProtocol) -> None:
     value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)
 
 
-def _has_subgraph(node: ir.Node) -> bool:
-    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return any(attribute.type in kinds for attribute in node.attributes.values())
+def _converted(value: ir.Value, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
+    """The constant in another dtype; a large one in a data file is converted while it is written,
+    so that at most a block of it is in memory."""
+    source = value.const_value
+    assert source is not None
+    shape = tuple(source.shape.numpy())
+    if not isinstance(source, graph.Stored) or not shape or source.nbytes < _BLOCK_BYTES:
+        return ir.Tensor(source.numpy().astype(dtype.numpy()), name=name)
+    count = max(_BLOCK_BYTES // (source.nbytes // shape[0]), 1)
 
+    def blocks() -> Iterator[tuple[np.ndarray]]:
+        for block in graph.rows(source, count):
+            yield (block.astype(dtype.numpy()),)
 
-def _fixes_dtype(node: ir.Node) -> bool:
-    """An attribute says that the result is a wide float, whatever the inputs are."""
-    names = ("dtype", "output_dtype", "output_datatype")
-    return any(node.attributes.get_int(name) in [d.value for d in _WIDE] for name in names)
+    return graph.computed([graph.Form(name, dtype, shape)], blocks)[0]

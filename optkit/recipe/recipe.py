@@ -13,6 +13,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -20,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationE
 
 from optkit import content
 from optkit.content import Place
+from optkit.data.reading import reader_of
 from optkit.errors import RecipeError, UsageError, nearest, unknown_name
 from optkit.recipe import document
 from optkit.recipe.inputs import InputSpec
@@ -37,7 +39,7 @@ from optkit.recipe.schema import (
     fixed,
 )
 from optkit.recipe.shapes import parse_shapes
-from optkit.runtime import AxisRange, TensorInfo
+from optkit.runtime import AxisRange, TensorInfo, axes_of, batch_axis
 
 KeyPath = document.Path
 
@@ -45,25 +47,34 @@ DEFAULT_BATCH = Axis(min=1, opt=8, max=32)
 """The range of an axis named `batch` that no `axes:` declares."""
 
 _MODULE_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-_MODEL_FORMS = "a model is file.py:factory, package.module:factory, x.onnx or x.pt2"
+_MODEL_FORMS = (
+    "a model is file.py:factory, package.module:factory, x.onnx, x.pt2, a Hugging Face folder or "
+    "org/name on the hub"
+)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the model comes from, resolved. `place` None: a factory of an installed module."""
+    """Where the model comes from, resolved. `place` None: a factory of an installed module, or a
+    model on the hub."""
 
-    kind: Literal["python", "onnx", "pt2"]
+    kind: Literal["python", "onnx", "pt2", "hf"]
     place: Place | None
     module: str | None = None
     attribute: str | None = None  # the factory
     weights: Place | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
+    hub: str | None = None
+    task: str | None = None
+    adapter: Place | None = None
+    part: str | None = None  # of an encoder-decoder
+    trusted: bool = False  # the model's own code may run
 
 
 @dataclass(frozen=True)
 class _Origin:
     """What a recipe was made from. `given`: keys that stand on the command line, whose files are
-    relative to `cwd` and may be anywhere."""
+    relative to `cwd` and may be anywhere. `trusted`: so does --trust-remote-code."""
 
     data: Any
     name: str
@@ -71,6 +82,7 @@ class _Origin:
     marks: Mapping[KeyPath, str] = field(default_factory=dict)
     given: tuple[KeyPath, ...] = ()
     cwd: Path = field(default_factory=Path.cwd)
+    trusted: bool = False
 
     def where(self, path: KeyPath) -> str:
         """The most exact place known for a key path; an option that set part of it comes first."""
@@ -89,8 +101,7 @@ class _Origin:
         """With that model in place of the one that is named; None changes nothing."""
         if model is None or not isinstance(self.data, dict):  # what is no mapping is refused later
             return self
-        key = "path" if model.endswith((".onnx", ".pt2")) else "factory"
-        return self.put(("model",), {key: model}, f"MODEL {model}")
+        return self.put(("model",), {content.model_key(model): model}, f"MODEL {model}")
 
     def put(self, path: KeyPath, value: Any, where: str) -> _Origin:
         """With `value` at `path`, as given by the option `where`. Missing sections are created."""
@@ -154,8 +165,70 @@ class Recipe(Part):
 
     def with_model(self, model: str) -> Self:
         """With `model` instead of the recipe's: "file.py:factory", "package.module:factory",
-        "x.onnx" or "x.pt2", relative to the current folder. Raises RecipeError."""
+        "x.onnx", "x.pt2" or a Hugging Face folder, relative to the current folder, or "org/name" on
+        the hub. Raises RecipeError."""
         return self._build(self._origin.modelled(model))
+
+    def with_hugging_face(
+        self, *, task: str | None = None, adapter: str | None = None, trusted: bool = False
+    ) -> Self:
+        """With what the command line says of a Hugging Face model: its task, an adapter to merge,
+        and whether its own code may run. Raises RecipeError."""
+        origin = replace(self._origin, trusted=trusted)
+        for key, value in (("task", task), ("adapter", adapter)):
+            if value is not None:
+                origin = origin.put(("model", key), value, f"--{key} {value}")
+        found = self._build(origin)
+        if trusted and (found.model is None or not found.model.is_hugging_face):
+            raise UsageError(
+                "only a Hugging Face model brings code along",
+                where="--trust-remote-code",
+                hint="leave it out; a Python factory runs without it",
+            )
+        return found
+
+    def with_inputs(self, specs: Iterable[InputSpec], axes: Mapping[str, AxisRange]) -> Self:
+        """With the inputs and axis ranges of the model itself; what the recipe says of an axis
+        stays."""
+        inputs = {
+            spec.info.name: Input.model_validate(
+                {"dtype": spec.info.dtype, "shape": spec.info.shape, "range": spec.range}
+            )
+            for spec in specs
+        }
+        own = {name: Axis(min=one.min, opt=one.opt, max=one.max) for name, one in axes.items()}
+        return self.model_copy(update={"inputs": inputs, "axes": {**own, **self.axes}})
+
+    def with_calibration(self, named: str) -> Self:
+        """With the samples that --calibration names: a file or folder of data relative to the
+        current one, which says the reader (args that the recipe has for the same reader stay), or a
+        source by name or as file.py:function. Raises RecipeError."""
+        origin, where, reader = self._origin, f"--calibration {named}", reader_of(named)
+        if not reader or self.calibration is None or self.calibration.source != reader:
+            origin = origin.put(("calibration", "source"), reader or named, where)
+            origin = origin.put(("calibration", "args"), {}, where)
+        if reader:
+            origin = origin.put(("calibration", "args", "path"), named, where)
+        return self._build(origin)
+
+    def with_eval_data(self, path: str) -> Self:
+        """With the path that --eval-data gives to the task, relative to the current folder. Raises
+        RecipeError when there is no task."""
+        where = f"--eval-data {path}"
+        if self.eval is None:
+            hint = "e.g. --set eval.task=top1"
+            raise RecipeError("there is no task to score it", where=where, hint=hint)
+        return self._build(self._origin.put(("eval", "args", "path"), path, where))
+
+    def argument_folders(self, section: str) -> dict[str, Path]:
+        """Where a relative path starts, for each of the args of `section` (calibration or eval):
+        the recipe's folder, or for what stands on the command line the current one."""
+        origin = self._origin
+        args = (origin.data.get(section) or {}).get("args") or {}
+        return {
+            name: origin.cwd if origin.is_given((section, "args", name)) else origin.base
+            for name in args
+        }
 
     def with_overrides(self, texts: Iterable[str]) -> Self:
         """With `key.path=value` settings on top, each value in YAML. Raises RecipeError whose
@@ -205,6 +278,12 @@ class Recipe(Part):
         if self.model is None:
             return None
         weights = self._places.get("model.weights")
+        if self.model.is_hugging_face:
+            return Source(
+                "hf", self._places.get("model.path"), hub=self.model.hub, task=self.model.task,
+                part=self.model.part,
+                adapter=self._places.get("model.adapter"), trusted=self._origin.trusted,
+            )  # fmt: skip
         if self.model.path is not None:
             kind: Literal["onnx", "pt2"] = "pt2" if self.model.path.endswith(".pt2") else "onnx"
             return Source(kind, self._places["model.path"])
@@ -231,6 +310,10 @@ class Recipe(Part):
         if "batch" not in axes and (not self.inputs or "batch" in self._used_axes()):
             axes["batch"] = DEFAULT_BATCH
         return {name: AxisRange(axis.min, axis.opt, axis.max) for name, axis in axes.items()}
+
+    def optional_axes(self) -> list[str]:
+        """The axes that may be empty."""
+        return [name for name, axis in self.axes.items() if not axis.min]
 
     def describe(self, model: Iterable[TensorInfo] | None = None) -> list[dict[str, Any]]:
         """The inputs as JSON (`inputs_from_json` reads it): the recipe's, or `model`'s own with the
@@ -262,6 +345,8 @@ class Recipe(Part):
         for key, place in self._places.items():
             section, _, name = key.partition(".")
             data[section][name] = str(place)
+        if self._origin.trusted:
+            data["model"]["trust_remote_code"] = True  # a record, which no recipe can ask for
         return data
 
     @classmethod
@@ -282,14 +367,14 @@ class Recipe(Part):
         used: dict[str, KeyPath] = {}
         for name, part in self.inputs.items():
             for i, size in enumerate(part.shape):
-                if isinstance(size, str):
-                    used.setdefault(size, ("inputs", name, "shape", i))
+                for axis in axes_of([size]):
+                    used.setdefault(axis, ("inputs", name, "shape", i))
         return used
 
     def _check_axes(self) -> None:
-        used = self._used_axes()
+        used, of_model = self._used_axes(), self.model is not None and self.model.is_hugging_face
         for axis, path in used.items():
-            if axis not in self.axes and axis != "batch":
+            if axis not in self.axes and axis != "batch" and not of_model:
                 close = nearest(axis, self.axes)
                 hint = f"did you mean {close[0]}? else add" if close else "add"
                 raise RecipeError(
@@ -297,8 +382,13 @@ class Recipe(Part):
                     where=self._origin.where(path),
                     hint=f"{hint} axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}",
                 )
+        batch = batch_axis(TensorInfo(n, i.dtype, i.shape) for n, i in self.inputs.items())
+        for name, span in self.axes.items():
+            if name in ("batch", batch) and not span.min:
+                hint = "give 1 or more; only an axis of tokens of the past may be empty"
+                raise self._refused(("axes", name, "min"), "a batch is never empty", hint)
         for axis in self.axes:
-            if self.inputs and axis not in used:
+            if self.inputs and axis not in used and not of_model:
                 path = ("axes", axis)
                 close = nearest(axis, used)
                 hint = f"did you mean {close[0]}?" if close else "remove it, or name it in a shape"
@@ -310,9 +400,9 @@ class Recipe(Part):
 
     def _find_places(self) -> Iterable[tuple[str, Place]]:
         model, find = self.model, self._place
-        if model is not None and model.path is not None:
-            if not model.path.endswith((".onnx", ".pt2")):
-                raise self._refused(("model", "path"), "neither .onnx nor .pt2", _MODEL_FORMS)
+        if model is not None and model.is_hugging_face:
+            yield from self._find_folders(model)
+        elif model is not None and model.path is not None:
             yield find(("model", "path"), content.locate, model.path)
         if model is not None and model.factory is not None and not self._is_module(model.factory):
             key, place = find(("model", "factory"), content.locate, model.factory)
@@ -329,6 +419,19 @@ class Recipe(Part):
             yield find(path, content.find_source, self.calibration.source)
         if self.eval is not None:
             yield find(("eval", "task"), content.find_task, self.eval.task)
+
+    def _find_folders(self, model: Model) -> Iterable[tuple[str, Place]]:
+        folder = partial(content.locate, folder=True)
+        if model.path is not None:
+            key, place = self._place(("model", "path"), folder, model.path)
+            if not (place.path / content.HF_CONFIG).is_file():
+                problem = f"{model.path} holds neither {content.PROJECT_RECIPE} nor config.json"
+                raise self._refused(("model", "path"), problem, _MODEL_FORMS)
+            yield key, place
+        if model.hub is not None and not content.is_hub_name(model.hub):
+            raise self._refused(("model", "hub"), f"{model.hub!r} is not org/name", _MODEL_FORMS)
+        if model.adapter is not None:
+            yield self._place(("model", "adapter"), folder, model.adapter)
 
     def _is_module(self, factory: str) -> bool:
         """Whether it names an installed module, which only the command line may do."""

@@ -75,20 +75,41 @@ Name = Annotated[str, AfterValidator(file_name)]
 
 
 class Model(Part):
-    """Where the model is: a Python factory with weights, or a file. Exactly one of the two."""
+    """Where the model is: a Python factory with weights, a file, or a Hugging Face model, in a
+    folder or on the hub. Exactly one of factory, path and hub."""
 
     factory: str | None = None  # file.py:function
-    path: str | None = None  # model.onnx or model.pt2
+    path: str | None = None  # model.onnx, model.pt2 or a Hugging Face folder
+    hub: str | None = None  # org/name
     weights: str | None = None  # .safetensors, loaded into what the factory returns
     args: Args = {}  # keyword arguments of the factory
+    task: str | None = None  # of a Hugging Face model; default: what its config.json says
+    adapter: str | None = None  # folder of a PEFT LoRA adapter, merged before export
+    part: Literal["encoder", "decoder"] | None = None  # of an encoder-decoder; null: both
+
+    @model_validator(mode="before")
+    @classmethod
+    def no_trust(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "trust_remote_code" in data:
+            raise ValueError(
+                "trust_remote_code runs the model's own code: whoever builds decides that, by "
+                "--trust-remote-code, never a recipe"
+            )
+        return data
 
     @model_validator(mode="after")
     def one_of(self) -> Self:
-        if (self.factory is None) == (self.path is None):
-            raise ValueError("give exactly one of factory and path")
-        if self.path is not None and (self.weights is not None or self.args):
-            raise ValueError("weights and args belong to a factory, not to a path")
+        if sum(place is not None for place in (self.factory, self.path, self.hub)) != 1:
+            raise ValueError("give exactly one of factory, path and hub")
+        if self.factory is None and (self.weights is not None or self.args):
+            raise ValueError("weights and args belong to a factory")
+        if not self.is_hugging_face and (self.task or self.adapter or self.part):
+            raise ValueError("task, adapter and part belong to a Hugging Face model")
         return self
+
+    @property
+    def is_hugging_face(self) -> bool:
+        return self.factory is None and not (self.path or "").endswith((".onnx", ".pt2"))
 
 
 class Input(Part):
@@ -105,16 +126,16 @@ class Input(Part):
         if self.range is not None and self.range[0] > self.range[1]:
             raise ValueError(f"range {self.range[0]:g} to {self.range[1]:g} is empty")
         for size in self.shape:
-            if isinstance(size, str) and not _AXIS.fullmatch(size):
-                raise ValueError(f"{size!r} is no axis name: letters, digits and _")
+            if isinstance(size, str) and not all(map(_AXIS.fullmatch, size.split(" + "))):
+                raise ValueError(f"{size!r} is no axis name (letters, digits and _), nor a sum")
         return self
 
 
 class Axis(Part):
-    """Sizes a dynamic axis may have, and the one to tune for."""
+    """Sizes a dynamic axis may have, and the one to tune for. A min of 0: it may be empty."""
 
-    min: int = Field(ge=1)
-    opt: int = Field(ge=1)
+    min: int = Field(ge=0)
+    opt: int = Field(ge=0)
     max: int = Field(ge=1)
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from optkit.runtime import Engine, Evidence
 RESULT = "optkit.result/v1"
 RESULTS = "optkit.results/v1"
 
-_RAW = ("samples_ms", "per_sample", "rounds")
+_RAW = ("samples_ms", "per_sample", "replicates", "rounds")
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,44 @@ def result(
     return plain(found)
 
 
+def joined(results: Mapping[str, dict[str, Any]], **said: Any) -> dict[str, Any]:
+    """The result of a model that is several graphs: their results by part, and what sums up.
+
+    `said`: model, artifact. A status or verdict is the worst of the parts'; latency, accuracy and
+    the like are theirs alone.
+    """
+    each = list(results.values())
+    first = each[0]
+    worst = {one["status"]: one for one in each}
+    status = next(name for name in ("gate_failed", "pending", "ok") if name in worst)
+    gates = {name: one["gate"] for name, one in results.items() if one["gate"]}
+    verdict = next((name for name in ("fail", "inconclusive", "pass")
+                    if name in {gate["verdict"] for gate in gates.values()}), None)  # fmt: skip
+    sizes = [one["size"] for one in each]
+    found = {
+        **_empty(status, None, first["target"], first["precision"]),
+        **said,
+        "pending": [row for one in each for row in one["pending"]],
+        "size": None if None in sizes else {
+            "bytes": sum(size["bytes"] for size in sizes),
+            "baseline_bytes": None
+            if any(size["baseline_bytes"] is None for size in sizes)
+            else sum(size["baseline_bytes"] for size in sizes),
+            "evidence": sizes[0]["evidence"],
+        },
+        "gate": verdict and {
+            "verdict": verdict,
+            "reasons": [
+                f"{name}: {reason}" for name, gate in gates.items() for reason in gate["reasons"]
+            ],
+        },
+        "seconds": {"total": sum(one["seconds"].get("total", 0.0) for one in each)},
+        "cache_hits": sum(one["cache_hits"] for one in each),
+        "parts": dict(results),
+    }  # fmt: skip
+    return plain(found)
+
+
 def failed(
     error: OptkitError, *, model: str | None, target: str | None, precision: str | None
 ) -> dict[str, Any]:
@@ -188,4 +226,5 @@ def _empty(
         "gate": None,
         "seconds": {},
         "cache_hits": 0,
+        "parts": None,
     }

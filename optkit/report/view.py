@@ -129,7 +129,8 @@ def _accuracy_rows(result: Json, base: Json | None, ours: Json | None) -> list[R
     if known is None:
         return []
     show = figures.percent if known["proportion"] else figures.number
-    label = f"{known['metric']}, {figures.count(known['samples'])} samples"
+    better = ", lower is better" if known["lower_is_better"] else ""
+    label = f"{known['metric']}, {figures.count(known['samples'])} samples{better}"
     return [Row(label, _score(base, show), _score(ours, show), _drop(result), _known(base, ours))]
 
 

@@ -2,6 +2,7 @@
 
     python  file.py:factory or package.module:factory, with safetensors weights; or an nn.Module
     pt2     a torch.export archive
+    hf      a Hugging Face folder
     onnx    a graph, converted when its opset is older
 
 Whatever torch exports is compared with torch at two further shapes. Nothing here is optimised: the
@@ -22,11 +23,14 @@ __all__ = ["Check", "ExportLog", "InputSpec", "export"]
 
 
 def export(
-    kind: Literal["python", "pt2", "onnx"],
+    kind: Literal["python", "pt2", "onnx", "hf"],
     inputs: Mapping[str, Path],
     *,
     factory: str | None = None,
     args: Mapping[str, Any] | None = None,
+    task: str | None = None,
+    part: str | None = None,
+    trusted: bool = False,
     specs: Sequence[InputSpec],
     axes: Mapping[str, AxisRange],
     out: Path,
@@ -35,9 +39,10 @@ def export(
 ) -> ExportLog:
     """Write the model's graph to `out`.
 
-    `inputs`: "model" for pt2 and onnx, "weights" (optional) for python, whose `factory` takes
-    `args`. `session` opens an ONNX file for the comparison. Raises ExportFailed, InputRefused,
-    ToolchainMissing or UsageError.
+    `inputs`: "model" for pt2, onnx and hf (there a folder), "weights" (optional) for python, whose
+    `factory` takes `args`, "adapter" (optional) for hf, whose `task`, `part`, `trusted` are as in
+    `hugging_face.export`. `session` opens an ONNX file for the comparison. Raises ExportFailed,
+    InputRefused, ToolchainMissing or UsageError.
     """
     if kind == "onnx":
         from optkit.sources import onnx_file
@@ -47,9 +52,18 @@ def export(
         from optkit.sources import program
 
         return program.export(inputs["model"], specs, axes, out, session=session, progress=progress)
+    if kind == "hf":
+        from optkit.sources import hugging_face
+
+        return hugging_face.export(
+            inputs["model"], specs, axes, out, task=task, part=part, trusted=trusted,
+            adapter=inputs.get("adapter"), session=session, progress=progress,
+        )  # fmt: skip
     from optkit.sources import torch_module
 
     assert factory is not None
     progress("loading the model", 0.0)
     module = torch_module.load(factory, args or {}, inputs.get("weights"))
-    return torch_module.export(module, specs, axes, out, session=session, progress=progress)
+    return torch_module.export(
+        module, specs, axes, out, session=session, progress=progress, owned=True
+    )

@@ -5,11 +5,14 @@ of the largest output over whole networks. A wrong export (a dropped mask, a fix
 orders of magnitude more, so the limit is 1e-3 of the largest output, and 3e-2 for 16-bit outputs,
 whose own rounding is 1e-3 to 8e-3. Of integers and bools one in 1,000 may differ: among the pixels
 of a class map some stand on an edge, where rounding decides.
+
+The model runs first and the graph after it, so that one copy of the weights may do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,26 +22,44 @@ from optkit.recipe import InputSpec
 from optkit.runtime import Feed, Progress, Session
 from optkit.sources.log import Check
 
+
+class Case(NamedTuple):
+    """One place: sizes of its axes, in words, a feed of these sizes, and the model's outputs."""
+
+    sizes: dict[str, int]
+    where: str
+    feed: Feed
+    outputs: Feed
+
+
 _LIMITS = {2: 3e-2, 4: 1e-3, 8: 1e-3}  # share of the largest output, by bytes of the dtype
 _TURNED = 1e-3  # share of integers
 
 
-def check(
+def expected(
     reference: Callable[[Feed], Feed],
-    session: Session,
     specs: Sequence[InputSpec],
     places: Sequence[Mapping[str, int]],
     progress: Progress,
-) -> tuple[Check, ...]:
-    """Compare at each place (axis → size). Raises ExportFailed naming the output and its error."""
-    checks = []
+) -> list[Case]:
+    """What the model makes at each place (axis → size)."""
+    cases = []
     for seed, sizes in enumerate(places):
         where = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the fixed shapes"
         progress(f"comparing with torch at {where}", 0.7 + 0.3 * seed / len(places))
         feed = random_feed(specs, sizes, seed)
-        expected, found = reference(feed), session.run(feed)
-        errors = {name: _compare(name, expected[name], found[name], where) for name in expected}
-        checks.append(Check(dict(sizes), errors))
+        cases.append(Case(dict(sizes), where, feed, reference(feed)))
+    return cases
+
+
+def check(cases: Sequence[Case], session: Session) -> tuple[Check, ...]:
+    """Compare the graph with what was expected. Raises ExportFailed naming the output and its
+    error."""
+    checks = []
+    for sizes, where, feed, outputs in cases:
+        found = session.run(feed)
+        errors = {n: _compare(n, values, found[n], where) for n, values in outputs.items()}
+        checks.append(Check(sizes, errors))
     return tuple(checks)
 
 

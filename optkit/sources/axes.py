@@ -12,7 +12,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.errors import InputRefused, UsageError, unknown_name
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange
+from optkit.runtime import AxisRange, axes_of, with_sizes
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -23,13 +23,13 @@ def fix_single_sizes(
     """An axis with one size is no axis: put the size into the shapes. Raises UsageError for an axis
     without a range."""
     for spec in specs:
-        for dim in spec.info.shape:
-            if isinstance(dim, str) and dim not in axes:
+        for axis in axes_of(spec.info.shape):
+            if axis not in axes:
                 raise UsageError(
-                    f"axis {dim!r} of input {spec.info.name!r} has no range",
+                    f"axis {axis!r} of input {spec.info.name!r} has no range",
                     hint="declare its min, opt and max under axes",
                 )
-    used = {dim for spec in specs for dim in spec.info.shape}
+    used = {axis for spec in specs for axis in axes_of(spec.info.shape)}
     fixed = {name: axis.min for name, axis in axes.items() if axis.min == axis.max}
     moving = {name: axis for name, axis in axes.items() if name in used and name not in fixed}
     return [_with_sizes(spec, fixed) for spec in specs], moving
@@ -81,9 +81,15 @@ def declare(model: ir.Model, specs: Sequence[InputSpec]) -> None:
     names: dict[str, int | str] = {}
     for spec in specs:
         names |= _name_dims(known[spec.info.name], spec, names)
+    sums = {
+        frozenset(axes_of([dim])): dim
+        for spec in specs
+        for dim in spec.info.shape
+        if isinstance(dim, str) and len(axes_of([dim])) > 1
+    }
     for value in values(model):
         if value.shape is not None and not value.shape.is_static():
-            value.shape = ir.Shape([_renamed(dim, names) for dim in value.shape])
+            value.shape = ir.Shape([_renamed(dim, names, sums) for dim in value.shape])
     for found in graph.inputs(model):
         wanted = next(spec.info for spec in specs if spec.info.name == found.name)
         if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
@@ -127,15 +133,17 @@ def _dim(size: int | str) -> Any:
     return size if isinstance(size, int) else ir.SymbolicDim(size)
 
 
-def _renamed(dim: Any, names: Mapping[str, int | str]) -> Any:
+def _renamed(dim: Any, names: Mapping[str, int | str], sums: Mapping[frozenset[str], str]) -> Any:
+    """The dimension in the declared names; a sum of axes in the order that is declared."""
     if isinstance(dim, int) or dim.value is None:
         return dim
     text = str(dim.value)
     if text in names:
         return _dim(names[text])
-    return ir.SymbolicDim(_NAME.sub(lambda part: str(names.get(part[0], part[0])), text))
+    text = _NAME.sub(lambda part: str(names.get(part[0], part[0])), text)
+    return ir.SymbolicDim(sums.get(frozenset(text.split(" + ")), text))
 
 
 def _with_sizes(spec: InputSpec, sizes: Mapping[str, int]) -> InputSpec:
-    shape = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.info.shape]
-    return InputSpec(replace(spec.info, shape=tuple(shape)), spec.range)
+    shape = tuple(with_sizes(dim, sizes) for dim in spec.info.shape)
+    return InputSpec(replace(spec.info, shape=shape), spec.range)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from optkit.runtime import TensorInfo
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -20,15 +22,22 @@ class Check:
 @dataclass(frozen=True)
 class ExportLog:
     """`opset` is read back from the graph. `checks` is empty for an `.onnx`, which is its own
-    source; there `converted_from` tells the opset it had, None when it was kept."""
+    source; there `converted_from` tells the opset it had, None when it was kept. A Hugging Face
+    model also has its `task`, and its own inputs and axes, which no recipe had to declare;
+    `positions` are the tokens that its table of positions has rows for, None without a table."""
 
-    source: Literal["python", "pt2", "onnx"]
+    source: Literal["python", "pt2", "onnx", "hf"]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     opset: int
     nodes: int
     checks: tuple[Check, ...] = ()
     converted_from: int | None = None
+    task: str | None = None
+    specs: tuple[InputSpec, ...] = ()
+    axes: Mapping[str, AxisRange] = field(default_factory=dict)
+    positions: int | None = None
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "specs": [spec.to_json() for spec in self.specs]}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit.errors import ExportFailed, InputRefused, nearest
+from optkit.execute.local import trim
 from optkit.recipe import InputSpec
 from optkit.runtime import AxisRange, Feed, Progress, Session, TensorInfo
 from optkit.sources import agreement, archive, explain, outputs, toolchain, translation
@@ -56,16 +58,21 @@ def export(
     progress("translating to ONNX", 0.4)
     model = translation.translate(program, declared, names)
     translation.write(model, out)
-    with session(out) as runner:
-        checks = agreement.check(
-            lambda feed: outputs.arrays(_call(program, declared, feed), names),
-            runner,
-            declared,
-            compared_sizes(moving),
-            progress,
-        )
+    reference = partial(_outputs, program, declared, names)
+    cases = agreement.expected(reference, declared, compared_sizes(moving), progress)
     described, returned = translation.describe(model)
-    return ExportLog("pt2", described, returned, translation.OPSET, len(model.graph), checks)
+    nodes = len(model.graph)
+    del model, program, reference  # before the runtime holds the weights, too
+    trim()
+    with session(out) as runner:
+        checks = agreement.check(cases, runner)
+    return ExportLog("pt2", described, returned, translation.OPSET, nodes, checks)
+
+
+def _outputs(
+    program: ExportedProgram, declared: Sequence[InputSpec], names: Sequence[str], feed: Feed
+) -> Feed:
+    return outputs.arrays(_call(program, declared, feed), names)
 
 
 def _inputs(program: ExportedProgram) -> list[TensorInfo]:

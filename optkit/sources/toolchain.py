@@ -27,6 +27,29 @@ def require() -> ModuleType:
     return importlib.import_module("torch")
 
 
+def require_hugging_face() -> None:
+    """Raises ToolchainMissing when transformers, or what finds a model's class, is absent."""
+    require()
+    _require_extra("transformers", "optimum.exporters.tasks")
+
+
+def require_peft() -> None:
+    """Raises ToolchainMissing when peft, which merges adapters, is absent."""
+    _require_extra("peft")
+
+
+def _require_extra(*names: str) -> None:
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ToolchainMissing(
+                f"{name} cannot be imported: {error}",
+                where="export",
+                hint="pip install 'optkit[hf]'",
+            ) from error
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Hold back what torch's exporter prints, logs and warns; its errors are told in our words."""

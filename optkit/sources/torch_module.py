@@ -13,6 +13,7 @@ import numpy as np
 from optkit import content
 from optkit.data.spool import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
+from optkit.execute.local import trim
 from optkit.recipe import InputSpec
 from optkit.runtime import AxisRange, Feed, Progress, Session
 from optkit.sources import agreement, explain, toolchain, translation
@@ -71,12 +72,15 @@ def export(
     session: Callable[[Path], Session],
     progress: Progress,
     outputs: Sequence[str] | None = None,
+    owned: bool = False,
 ) -> ExportLog:
     """Write the module's graph to `out` and compare it with the module at two further shapes.
 
     The module is left as it was found (training mode, device). `specs` go to the parameters of
     `forward` that have their names, or else in order. `outputs`: names for what it returns, by
     default dictionary keys and field names, else "output". An axis of one size becomes static.
+    `owned`: nobody needs the module any more: its weights are let go once the graph is written, so
+    that one copy of them is in memory at a time.
 
     Raises ExportFailed, or ToolchainMissing without torch.
     """
@@ -101,16 +105,22 @@ def export(
         progress("translating to ONNX", 0.4)
         model = translation.translate(program, _in_order(bind(_by_name(specs))), names)
         translation.write(model, out)
-        with session(out) as runner:
-            checks = agreement.check(
-                lambda feed: arrays(_call(module, bind, feed), names),
-                runner,
-                specs,
-                compared_sizes(axes),
-                progress,
-            )
+        cases = agreement.expected(
+            lambda feed: arrays(_call(module, bind, feed), names),
+            specs,
+            compared_sizes(axes),
+            progress,
+        )
     described, returned = translation.describe(model)
-    return ExportLog("python", described, returned, translation.OPSET, len(model.graph), checks)
+    nodes = len(model.graph)
+    if owned:  # before the runtime holds them, too
+        del model, program
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.data = tensor.data.new_empty(0)  # torch keeps traced graphs, and these theirs
+        trim()
+    with session(out) as runner:
+        checks = agreement.check(cases, runner)
+    return ExportLog("python", described, returned, translation.OPSET, nodes, checks)
 
 
 def named(module: nn.Module, example: Any) -> Feed:
@@ -284,9 +294,19 @@ def _capture(
 ) -> ExportedProgram:
     import torch
 
-    dims = {name: torch.export.Dim(name, min=axis.min, max=axis.max) for name, axis in axes.items()}
+    # an axis that may be empty: what follows from it is beyond what torch can prove of a Dim
+    dims = {
+        name: torch.export.Dim(name, min=axis.min, max=axis.max)
+        for name, axis in axes.items()
+        if axis.min
+    }
     shapes = {
-        spec.info.name: {i: dims[dim] for i, dim in enumerate(spec.info.shape) if dim in dims}
+        spec.info.name: {
+            # a Dim is no sum of two: that the axis is one is left to torch
+            i: dims.get(dim, torch.export.Dim.DYNAMIC)
+            for i, dim in enumerate(spec.info.shape)
+            if isinstance(dim, str)
+        }
         for spec in specs
     }
     feed = random_feed(specs, sizes, 0)

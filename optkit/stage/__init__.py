@@ -8,6 +8,9 @@ which nobody else writes. Checks run on that copy, so a file swapped meanwhile c
     scan        what an ONNX file holds: nodes, tensors, external data; counted before expanded
     twins       a large data file that the store has already is not copied again
     model       an ONNX file and its external data become one folder of the store
+    folder      a Hugging Face folder, or an adapter's: what is known to be data, nothing else
+    hub         a model of the Hugging Face hub becomes such a folder
+    tree        several files as one folder of the store
     containers  safetensors and zip files (.pt2)
 """
 
@@ -15,13 +18,20 @@ from __future__ import annotations
 
 from optkit.stage.containers import stage_pt2, stage_weights, zip_members
 from optkit.stage.door import Limits, Staged, stage_file
+from optkit.stage.folder import COMPANIONS, StagedFolder, stage_adapter, stage_folder
+from optkit.stage.hub import download
 from optkit.stage.model import StagedModel, stage_onnx
 
 __all__ = [
+    "COMPANIONS",
     "Limits",
     "Staged",
+    "StagedFolder",
     "StagedModel",
+    "download",
+    "stage_adapter",
     "stage_file",
+    "stage_folder",
     "stage_onnx",
     "stage_pt2",
     "stage_weights",

@@ -49,6 +49,12 @@ def stage_pt2(path: Path, store_objects: Path, *, limits: Limits | None = None) 
     return _stage(path, store_objects, limits or Limits(), _members)
 
 
+def check_weights(path: Path, *, limits: Limits | None = None) -> None:
+    """Raise UnsafeFile unless `path`, a copy of the store's own, is a sound safetensors file."""
+    with path.open("rb") as file:
+        _check_safetensors(file, limits or Limits())
+
+
 def zip_members(path: Path, *, limits: Limits | None = None) -> tuple[str, ...]:
     """The names of a zip file's members, all of them safe to extract within the limits.
 

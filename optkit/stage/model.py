@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 from collections import defaultdict
@@ -15,16 +14,15 @@ from optkit.stage.door import (
     copy_in,
     opened,
     opened_beneath,
-    publish,
     scratch,
     show,
 )
 from optkit.stage.scan import External, Scan, check_trip_count
+from optkit.stage.tree import ENTRY, Files, publish_tree
 from optkit.stage.twins import Twins
-from optkit.store import digest_json, digest_once, fsync_dir, storage_errors, write_durably
+from optkit.store import storage_errors
 
 _MODEL = "model.onnx"
-_ENTRY = "entry.json"  # what the folder holds; the store's gc dates a folder by it
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class StagedModel:
 
     path: Path
     sha256: str
-    files: dict[str, tuple[str, int]]
+    files: Files
     nodes: int
     tensors: int
 
@@ -65,8 +63,7 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
         except UnsafeFile as error:
             where = f"{path}, {error.where}" if error.where else str(path)
             raise UnsafeFile(error.message, where=where, hint=error.hint) from error
-        digest = digest_json({name: list(facts) for name, facts in files.items()})
-        place = _publish(tree, files, store_objects, digest)
+        place, digest = publish_tree(tree, files, store_objects)
         twins.remember(place)
     return StagedModel(place / _MODEL, digest, files, scan.nodes, scan.tensors)
 
@@ -84,14 +81,14 @@ def _scan(path: Path, limits: Limits) -> Scan:
 
 def _copy_data(
     references: list[External], base: Path, tree: Path, limits: Limits, twins: Twins
-) -> dict[str, tuple[str, int]]:
+) -> Files:
     by_location: dict[str, list[External]] = defaultdict(list)
     for reference in references:
         by_location[reference.location].append(reference)
-    files: dict[str, tuple[str, int]] = {}
+    files: Files = {}
     left = limits.data_bytes
     for location, users in sorted(by_location.items()):
-        if location.split("/")[0].lower() in (_MODEL, _ENTRY):
+        if location.split("/")[0].lower() in (_MODEL, ENTRY):
             raise UnsafeFile(f"{show(location)} is the model's own name", where=users[0].tensor)
         with opened_beneath(base, location, where=users[0].tensor) as source:
             _check_ranges(users, os.fstat(source).st_size)
@@ -120,32 +117,3 @@ def _read_int64(tree: Path, reference: External) -> int:
     with (tree / reference.location).open("rb") as file:
         file.seek(reference.offset)
         return int.from_bytes(file.read(8), "little", signed=True)
-
-
-def _publish(
-    tree: Path, files: dict[str, tuple[str, int]], store_objects: Path, digest: str
-) -> Path:
-    place = store_objects / digest[:2] / digest
-    if place.exists():
-        if _intact(place, files):
-            os.utime(place / _ENTRY)  # least recently used goes first
-            return place
-        with storage_errors(place):
-            place.rename(tree.parent / "corrupt")  # removed with the scratch folder
-    with storage_errors(tree):
-        write_durably(tree / _ENTRY, json.dumps({"files": files}, sort_keys=True).encode())
-        for folder in (p for p in tree.rglob("*") if p.is_dir()):
-            fsync_dir(folder)
-    return publish(tree, store_objects, digest)
-
-
-def _intact(place: Path, files: dict[str, tuple[str, int]]) -> bool:
-    present = {
-        p.relative_to(place).as_posix()
-        for p in place.rglob("*")
-        if p.is_symlink() or not p.is_dir()
-    }
-    return present == {*files, _ENTRY} and all(
-        not (place / name).is_symlink() and digest_once(place / name) == sha256
-        for name, (sha256, _) in files.items()
-    )

@@ -16,7 +16,9 @@ from typing import Any
 
 from optkit.execute.runner import StepKind
 from optkit.steps.files import (
+    ASSETS,
     GRAPH,
+    RAW_SCORES,
     SCORES,
     SIMULATION,
     STATISTICS,
@@ -32,7 +34,17 @@ from optkit.steps.quantizing import calibrate, prepare, quantize
 from optkit.steps.samples import collect, random
 from optkit.steps.searching import deviate, sensitivity, survey
 
-__all__ = ["GRAPH", "SCORES", "SIMULATION", "STATISTICS", "STEPS", "TIMES", "Step"]
+__all__ = [
+    "ASSETS",
+    "GRAPH",
+    "RAW_SCORES",
+    "SCORES",
+    "SIMULATION",
+    "STATISTICS",
+    "STEPS",
+    "TIMES",
+    "Step",
+]
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Step:
     run: Callable[[Inputs, Params, Path, Progress], dict[str, Any]]
 
 
-_RESUMING = ("calibrate", "quantize_layers")
+_RESUMING = ("calibrate", "quantize_layers", "evaluate")
 _STAYING = ("adopt", "fuse", "cast", "calibrate", "prepare", "quantize", "ort", "compare",
             "predict", "summary", "survey", "sensitivity", "deviate")  # fmt: skip
 
@@ -56,9 +68,9 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
             ("fuse", 4, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
-            ("cast", 1, ("onnx", "onnx-ir"), cast),
-            ("collect", 1, ("numpy", "safetensors"), collect),
-            ("random", 1, ("numpy", "safetensors"), random),
+            ("cast", 2, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
+            ("collect", 2, ("numpy", "safetensors"), collect),
+            ("random", 2, ("numpy", "safetensors"), random),
             ("calibrate", 3, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
             ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),
             ("quantize", 4, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
@@ -68,9 +80,9 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes"),
                 quantize_layers,
             ),
-            ("ort", 2, ("onnx", "onnx-ir"), ort),
+            ("ort", 3, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
-            ("evaluate", 1, ("onnxruntime", "numpy"), evaluate),
+            ("evaluate", 2, ("onnxruntime", "numpy"), evaluate),
             ("compare", 2, ("onnxruntime", "numpy"), compare),
             ("bench", 1, ("onnxruntime", "numpy"), bench),
             ("predict", 1, ("onnx", "onnx-ir"), predict),

@@ -85,10 +85,10 @@ def random_feed(params: Params, bound: str, seed: int, guess: int = 2) -> Feed:
     or 2 where it counts samples."""
     from optkit.data import spool
     from optkit.recipe import inputs_from_json
-    from optkit.runtime import batch_axis
+    from optkit.runtime import axes_of, batch_axis
 
     specs = inputs_from_json(params["inputs"])
-    names = {size for spec in specs for size in spec.info.shape if isinstance(size, str)}
+    names = {axis for spec in specs for axis in axes_of(spec.info.shape)}
     batch = batch_axis(spec.info for spec in specs)
     sizes = {
         name: params["axes"].get(name, {}).get(bound, 2 if name == batch else guess)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,9 @@ GRAPH = "model.onnx"
 SIMULATION = "simulation.onnx"
 STATISTICS = "statistics.safetensors"
 SCORES = "scores.safetensors"
+RAW_SCORES = ("per_sample", "replicates")  # what of a Score is in that file
 TIMES = "times.safetensors"
+ASSETS = "assets"  # the folder of a source's tokenizer and processor files
 
 
 def cpu(model: Path, **options: Any) -> Session:
@@ -83,20 +86,27 @@ def outside(reads: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 class Counted:
-    """Batches of a spool that report how far they are."""
+    """Batches of a spool, all but the first `done`, that report how far they are and how long the
+    rest will take at this rate."""
 
-    def __init__(self, path: Path, batch: int | None, progress: Progress) -> None:
+    def __init__(self, path: Path, batch: int | None, progress: Progress, *, done: int = 0) -> None:
         from optkit.data.spool import Spool
 
         self.spool: Spool = Spool(path)
         self.batch = batch
         self.progress = progress
+        self.done = done
 
     def __iter__(self) -> Iterator[Any]:
         from optkit.runtime import count_samples
 
-        done = 0
-        for feed, labels in self.spool.batches(self.batch):
+        total, seen, before, started = len(self.spool), 0, 0, time.monotonic()
+        for index, (feed, labels) in enumerate(self.spool.batches(self.batch)):
+            seen += count_samples(feed)
+            if index < self.done:
+                before, started = seen, time.monotonic()
+                continue
             yield feed, labels
-            done += count_samples(feed)
-            self.progress(f"{done} of {len(self.spool)} samples", done / len(self.spool))
+            rate = (seen - before) / max(time.monotonic() - started, 1e-9)
+            told = f"{seen} of {total} samples, {rate:.3g}/s, {(total - seen) / rate:.0f} s left"
+            self.progress(told, seen / total)

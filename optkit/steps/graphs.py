@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from optkit import stage
 from optkit.steps.comparing import same_outputs
 from optkit.steps.files import (
+    ASSETS,
     GRAPH,
     SIMULATION,
     Inputs,
@@ -20,37 +23,60 @@ from optkit.steps.files import (
     signature,
 )
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from optkit.quantization.reach import Measured
+
+_SAMPLES = 32  # on which a cast measures values
+
 
 def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """A Python factory, a `.pt2` or an `.onnx` → one graph of opset ≥ 21, compared with its source.
+    """A Python factory, a `.pt2`, a Hugging Face folder or an `.onnx` → one graph of opset ≥ 21,
+    compared with its source. What a Hugging Face model's users need beside it is kept in `assets/`.
 
-    params: kind, inputs, axes, args; where the code lies: file or module, attribute, code; what
-    the user calls the weights.
+    params: kind, inputs, axes, args; task, part, trusted; where the code lies: file or module,
+    attribute, code; what the user calls the weights.
     """
     from optkit import graph, sources
     from optkit.data import reads
     from optkit.recipe import axes_from_json, inputs_from_json
 
-    place, foreign = params.get("file") or params.get("module"), params["kind"] != "onnx"
+    place = params.get("file") or params.get("module")
+    runs_code = params["kind"] in ("python", "pt2")
     with ExitStack() as stack:
         stack.enter_context(named(inputs.get("weights"), params.get("weights")))
-        record = stack.enter_context(reads.record(params.get("code"))) if foreign else None
+        record = stack.enter_context(reads.record(params.get("code"))) if runs_code else None
         log = sources.export(
             params["kind"],
             inputs,
             factory=f"{place}:{params['attribute']}" if place else None,
             args=params.get("args"),
+            task=params.get("task"),
+            part=params.get("part"),
+            trusted=params.get("trusted", False),
             specs=inputs_from_json(params["inputs"]),
             axes=axes_from_json(params.get("axes", {})),
             out=out / GRAPH,
             session=cpu,
             progress=progress,
         )
+    if params["kind"] == "hf":
+        _keep_companions(inputs["model"], out)
     return {
         "log": log.to_json(),
+        "warnings": list(log.warnings),
         "reads": outside(record.to_json(), out) if record is not None else {},
         **signature(graph.load(out / GRAPH)),
     }
+
+
+def _keep_companions(folder: Path, out: Path) -> None:
+    """Configuration, tokenizer and processor of a staged folder."""
+    (out / ASSETS).mkdir()
+    for name in stage.COMPANIONS:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, out / ASSETS / name)
 
 
 def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -91,10 +117,14 @@ def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
 
 
 def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """FP32 → FP16 or BF16 carriers; of BF16, which ONNX Runtime lacks, also the simulation.
+    """FP32 → FP16 or BF16 carriers; of BF16, which ONNX Runtime lacks, also the simulation. Where
+    there are samples, the reach of values is measured on some of them.
 
-    params: carrier ("fp16" or "bf16").
+    params: carrier ("fp16" or "bf16"); batch and what of the samples; unmeasured: why there are
+    none.
     """
+    from functools import partial
+
     from optkit import graph
     from optkit.quantization.cast import HALVES, to_half
     from optkit.quantization.simulation import simulate_bf16
@@ -103,14 +133,35 @@ def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
     model = graph.load(inputs["graph"] / GRAPH)
     if model.opset_imports[""] < HALVES[carrier].opset:
         model = graph.upgrade(model, HALVES[carrier].opset)
-    log = to_half(model, carrier)
+    measure = partial(_measured, inputs["samples"], params) if "samples" in inputs else None
+    progress("measuring values", 0.1)
+    log = to_half(model, carrier, measure)
+    progress("writing", 0.8)
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
     described = signature(model)
     if carrier == "bf16":
         simulate_bf16(model)
         graph.save(model, out / SIMULATION)
-    return {"log": log.to_json(), **described}
+    warnings = [params["unmeasured"]] if "unmeasured" in params else []
+    return {"log": log.to_json(), "warnings": warnings, **described}
+
+
+def _measured(samples: Path, params: Params, model: ir.Model) -> Measured:
+    """How far the values of a graph reach on spooled samples."""
+    import tempfile
+
+    from optkit import graph
+    from optkit.data.spool import Spool
+    from optkit.quantization import reach
+    from optkit.quantization.islands import dividends
+
+    watched, outputs = reach.watched(model, dividends(model))
+    with tempfile.TemporaryDirectory() as folder:
+        graph.save(watched, Path(folder) / GRAPH, inline_limit=0)  # weights are mapped, not copied
+        feeds = (feed for feed, _ in Spool(samples).batches(params["batch"]))
+        with cpu(Path(folder) / GRAPH, pooled=False) as session:
+            return reach.measure(session, feeds, outputs, samples=_SAMPLES, what=params["what"])
 
 
 def ort(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

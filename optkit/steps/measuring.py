@@ -9,6 +9,7 @@ from typing import Any
 from optkit.errors import located
 from optkit.steps.files import (
     GRAPH,
+    RAW_SCORES,
     SCORES,
     TIMES,
     Counted,
@@ -35,29 +36,40 @@ def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
 
 
 def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """Score a graph on the spooled evaluation samples with the task's own `score`.
+    """Score a graph on the spooled evaluation samples by the task's own functions.
 
-    params: file, batch, evidence, path and metric of the task.
+    params: file, batch, evidence; path, metric and args of the task; checkpoint: a folder outside
+    the step's own, in which a killed run finds its scores.
     """
     import numpy as np
     from safetensors.numpy import save_file
 
     from optkit import content
     from optkit.benchmarking import accuracy
+    from optkit.benchmarking.resuming import Kept
     from optkit.runtime import Evidence
 
     path = Path(params["path"])
-    score = content.member(content.load_module(path), "score", path)
-    samples = Counted(inputs["samples"], params["batch"], progress)
+    module = content.load_module(path)
+    content.member(module, "score", path)
+    score, combine, aggregate = (
+        content.hook(module, name, params["args"]) for name in ("score", "combine", "aggregate")
+    )
+    assert score is not None
+    lower_is_better = bool(getattr(module, "LOWER_IS_BETTER", False))
+    task = accuracy.Task(params["metric"], score, combine, aggregate, lower_is_better)
+    kept = Kept(Path(params["checkpoint"]) if params.get("checkpoint") else None)
+    samples = Counted(inputs["samples"], params["batch"], progress, done=len(kept.scores))
     with (
         located(str(path)),
         simulator(inputs["graph"] / params["file"], params["evidence"]) as session,
     ):
         found = accuracy.score(
-            session, samples, score, metric=params["metric"], evidence=Evidence(params["evidence"])
+            session, samples, task, evidence=Evidence(params["evidence"]), kept=kept
         )
-    save_file({"per_sample": np.asarray(found.per_sample)}, out / SCORES)
-    return {"score": {**found.to_json(), "per_sample": []}}
+    raw = {name: np.asarray(getattr(found, name)) for name in RAW_SCORES}
+    save_file(raw, out / SCORES)
+    return {"score": {**found.to_json(), **dict.fromkeys(raw, ())}}
 
 
 def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

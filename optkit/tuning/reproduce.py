@@ -45,6 +45,7 @@ class Reproduction:
                  "--recipe", str(self.file), "--target", job.target.name,
                  "--precision", job.precision]  # fmt: skip
         words += [word for text in self.overrides for word in ("--set", text)]
+        words += ["--trust-remote-code"] if _is_trusted(job) else []
         return shlex.join(words)
 
 
@@ -74,8 +75,14 @@ def reproduction(job: Job, folder: Path) -> Reproduction:
             if source.weights is not None:
                 data["model"]["weights"] = _relative(source.weights, folder)
         else:
-            del data["model"]
-            model = _absolute(place) if place else f"{source.module}:{source.attribute}"
+            task = data.pop("model").get("task")
+            model = (
+                _absolute(place) if place else source.hub or f"{source.module}:{source.attribute}"
+            )
+            if task is not None:
+                overrides.append(f"model.task={task}")
+            if source.adapter is not None:
+                overrides.append(f"model.adapter={_absolute(source.adapter)}")
             if source.weights is not None:
                 overrides.append(f"model.weights={_absolute(source.weights)}")
             if source.args:
@@ -86,13 +93,18 @@ def reproduction(job: Job, folder: Path) -> Reproduction:
     if made.code:
         found = Recipe.from_dict(data)
     else:
-        found = Recipe.load(file, model).with_overrides(overrides)
+        found = Recipe.load(file, model).with_hugging_face(trusted=_is_trusted(job))
+        found = found.with_overrides(overrides)
     return Reproduction(file, model, tuple(overrides), found, job, made.code)
 
 
 def tuned_name(name: str) -> str:
     """The name of the tuned recipe, and so of its artifact."""
     return name if name.endswith(SUFFIX) else f"{name[: 100 - len(SUFFIX)]}{SUFFIX}"
+
+
+def _is_trusted(job: Job) -> bool:
+    return job.recipe.source is not None and job.recipe.source.trusted
 
 
 def _write(file: Path, data: Mapping[str, Any], command: str) -> None:

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit.backends.onnxruntime import OnnxRuntime, check_feed
+from optkit.backends.onnxruntime import OnnxRuntime
+from optkit.backends.ort_session import check_feed
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.runtime import AxisRange, Engine, PlacementRules, TensorInfo
 from optkit.target import cpu, target
@@ -151,7 +152,7 @@ def test_a_missing_wheel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     def absent(name: str) -> None:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr("optkit.backends.onnxruntime.importlib.import_module", absent)
+    monkeypatch.setattr("optkit.backends.ort_session.importlib.import_module", absent)
     with pytest.raises(ToolchainMissing) as caught:
         OnnxRuntime().check()
     assert caught.value.hint == "pip install 'optkit[cpu]'"

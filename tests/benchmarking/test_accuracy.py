@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking.accuracy import drop, from_samples, samples_to_decide, score
+from optkit.benchmarking import metrics
+from optkit.benchmarking.accuracy import Task, drop, from_samples, samples_to_decide, score
 from optkit.benchmarking.intervals import paired_score, wilson
 from optkit.errors import InputRefused
 from optkit.measurement import Score
@@ -35,7 +36,7 @@ def measured(scores: Any) -> Score:
 
 def test_score_collects_every_sample(session: Any) -> None:
     found = score(
-        session(lambda feed: feed), batches(), top1, metric="top1", evidence=Evidence.MEASURED
+        session(lambda feed: feed), batches(), Task("top1", top1), evidence=Evidence.MEASURED
     )
     assert found.per_sample == (1, 1, 1, 1, 0, 1, 1)
     assert (found.value, found.samples, found.proportion) == (pytest.approx(6 / 7), 7, True)
@@ -48,7 +49,7 @@ def test_a_nan_score_names_its_sample(session: Any) -> None:
         return np.where((labels == 0) & (outputs["x"][:, 2] == 1), np.nan, 1.0)
 
     with pytest.raises(InputRefused, match="nan") as caught:
-        score(session(lambda feed: feed), batches(), broken, metric="m", evidence=Evidence.MEASURED)
+        score(session(lambda feed: feed), batches(), Task("m", broken), evidence=Evidence.MEASURED)
     assert caught.value.where == "evaluation sample 4"
 
 
@@ -57,17 +58,18 @@ def test_a_nan_score_names_its_sample(session: Any) -> None:
     [
         (lambda outputs, labels: 0.5, r"shape \[\] for a batch of 3"),
         (lambda outputs, labels: np.ones((3, 1)), r"shape \[3, 1\] for a batch of 3"),
+        (lambda outputs, labels: np.ones(2), r"shape \[2\] for a batch of 3"),
         (lambda outputs, labels: outputs["logits"], "KeyError: 'logits'"),
     ],
 )
 def test_a_broken_task_is_refused(session: Any, task: Any, message: str) -> None:
     with pytest.raises(InputRefused, match=message):
-        score(session(lambda feed: feed), batches(), task, metric="m", evidence=Evidence.MEASURED)
+        score(session(lambda feed: feed), batches(), Task("m", task), evidence=Evidence.MEASURED)
 
 
 def test_no_samples_is_refused(session: Any) -> None:
     with pytest.raises(InputRefused, match="no samples"):
-        score(session(lambda feed: feed), [], top1, metric="m", evidence=Evidence.MEASURED)
+        score(session(lambda feed: feed), [], Task("m", top1), evidence=Evidence.MEASURED)
 
 
 def test_drop_of_proportions_is_tangos_interval_over_the_flips() -> None:
@@ -165,3 +167,88 @@ def test_other_metrics_shrink_with_the_root_of_the_size() -> None:
     assert seen.ci95 is not None
     limit = seen.value + (seen.ci95.high - seen.value) / 3
     assert samples_to_decide(*pair, limit) == pytest.approx(900, abs=2)
+
+
+def aggregated(rows: np.ndarray, aggregate: Any, **more: Any) -> Score:
+    return from_samples(rows, metric="m", evidence=Evidence.SIMULATED, aggregate=aggregate, **more)
+
+
+def test_an_aggregate_is_computed_again_for_every_resample(session: Any) -> None:
+    """Of rows whose aggregate is a mean, value, interval and drop are those of the mean."""
+    random = np.random.default_rng(7)
+    before, after = random.uniform(1, 3, (2, 60, 1))
+    sides = [aggregated(rows, lambda rows: float(rows.mean())) for rows in (before, after)]
+    plain = [measured(rows[:, 0]) for rows in (before, after)]
+    for one, other in zip(sides, plain, strict=True):
+        assert (one.value, one.samples, one.proportion) == (other.value, 60, False)
+        assert one.ci95 == pytest.approx(other.ci95) and one.per_sample == ()
+    assert drop(*sides).value == pytest.approx(drop(*plain).value)
+    assert drop(*sides).ci95 == pytest.approx(drop(*plain).ci95)
+    assert samples_to_decide(*sides, 0.5) == samples_to_decide(*plain, 0.5)
+
+
+def test_of_what_is_better_lower_a_rise_is_a_drop() -> None:
+    random = np.random.default_rng(8)
+    nats = np.stack([random.uniform(40, 60, 200), np.full(200, 16)], axis=1)
+    worse = nats + [[0.2, 0]] + random.normal(0, 0.05, (200, 2)) * [1, 0]
+    base, candidate = (
+        aggregated(r, metrics.perplexity, lower_is_better=True) for r in (nats, worse)
+    )
+    found = drop(base, candidate)
+    assert found.value == pytest.approx(np.exp(0.2 / 16) - 1, rel=0.05)
+    assert found.ci95 is not None and 0 < found.ci95.low < found.value < found.ci95.high
+    assert drop(candidate, base).value < 0
+    rate = from_samples(
+        np.array([0.0, 0, 1, 0]), metric="e", evidence=Evidence.MEASURED, lower_is_better=True
+    )
+    more = from_samples(
+        np.array([0.0, 1, 1, 0]), metric="e", evidence=Evidence.MEASURED, lower_is_better=True
+    )
+    assert drop(rate, more).value == 0.25
+
+
+def test_the_interval_of_an_aggregate_covers_the_truth_about_as_often_as_it_says() -> None:
+    """Spearman's correlation of a bivariate normal, known in closed form."""
+    random = np.random.default_rng(9)
+    truth = 6 / np.pi * np.arcsin(0.7 / 2)
+    covered = 0
+    for _ in range(30):
+        a, noise = random.standard_normal((2, 100))
+        rows = np.stack([a, 0.7 * a + np.sqrt(1 - 0.49) * noise], axis=1)
+        low, high = aggregated(rows, lambda rows: metrics.spearman(*rows.T)).ci95
+        covered += low <= truth <= high
+    assert covered >= 25
+
+
+def test_an_aggregate_that_agrees_keeps_a_width() -> None:
+    rows = np.random.default_rng(10).uniform(0, 1, (100, 1))
+    base, same = (aggregated(rows, lambda rows: float(rows.mean())) for _ in range(2))
+    found = drop(base, same)
+    assert found.value == 0 and found.ci95 is not None
+    mean = drop(measured(rows[:, 0]), measured(rows[:, 0].copy()))
+    assert mean.ci95 is not None
+    assert found.ci95.high == pytest.approx(mean.ci95.high, rel=0.3)
+
+
+def test_units_are_what_combine_makes_of_the_samples(session: Any) -> None:
+    def pairs(rows: np.ndarray) -> np.ndarray:
+        return (rows[0:6:2] == rows[1:6:2]).astype(float)
+
+    task = Task("pairs", lambda outputs, labels: labels, combine=pairs)
+    found = score(session(lambda feed: feed), batches(2), task, evidence=Evidence.MEASURED)
+    assert found.per_sample == (0, 0, 0) and found.samples == 3
+
+
+@pytest.mark.parametrize(
+    ("hooks", "message"),
+    [
+        ({"aggregate": lambda rows: rows[:, 0]}, r"aggregate\(\) returned"),
+        ({"aggregate": lambda rows: float("nan")}, r"aggregate\(\) returned"),
+        ({"aggregate": lambda rows: 1 / 0}, r"aggregate\(\) raised ZeroDivisionError"),
+        ({"combine": lambda rows: rows["x"]}, r"combine\(\) raised"),
+    ],
+)
+def test_a_broken_hook_is_refused(session: Any, hooks: Any, message: str) -> None:
+    task = Task("m", lambda outputs, labels: np.ones((len(labels), 2)), **hooks)
+    with pytest.raises(InputRefused, match=message):
+        score(session(lambda feed: feed), batches(), task, evidence=Evidence.MEASURED)

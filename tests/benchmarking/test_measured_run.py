@@ -60,9 +60,10 @@ def test_a_slightly_noisy_copy_is_measured_and_passes(tmp_path: Path) -> None:
     def top1(outputs: Feed, truth: np.ndarray) -> np.ndarray:
         return outputs["logits"].argmax(1) == truth
 
+    task = accuracy.Task("top1", top1)
     with opened(exact) as reference, opened(rough) as candidate:
         scores = tuple(
-            accuracy.score(session, batches, top1, metric="top1", evidence=Evidence.MEASURED)
+            accuracy.score(session, batches, task, evidence=Evidence.MEASURED)
             for session in (reference, candidate)
         )
         likeness = fidelity(

@@ -121,7 +121,7 @@ def test_batch_has_a_default_only_where_it_is_used() -> None:
         ("[batch, seq]", "[batch, a-b]", "5:3", "'a-b' is no axis name", ""),
         ("name: net", "name: ../net", "1:1", "'../net' is no name", ""),
         ("factory: model.py:create", "path: net.onnx", "2:1", "belong to a factory", ""),
-        ("factory: model.py:create, ", "", "2:1", "exactly one of factory and path", ""),
+        ("factory: model.py:create, ", "", "2:1", "exactly one of factory, path and hub", ""),
         ("model.py:create", "model.py", "2:9", "names no function", "file.py:factory"),
         ("model.py:create", "pkg.mod:create", "2:9", "installed module", "command line"),
         ("model.py:create", "model.pt", "2:9", "not file.py:function", "file.py:factory"),
@@ -395,3 +395,42 @@ def test_every_recipe_in_content_loads(name: str) -> None:
     assert recipe.name == name
     text = json.dumps(recipe.to_json())
     assert str(content.root()) not in text and not re.search(r'"(/|\.\.)', text)
+
+
+def test_calibration_on_the_command_line_is_data_or_a_source(folder: Path) -> None:
+    recipe = load(folder, TEXT.replace("batch: 4}", "batch: 4, args: {depth: 2}}"))
+    (folder / "pictures").mkdir()
+    for named, source in (("a.jsonl", "text"), ("a.npz", "arrays"), ("pictures", "images")):
+        found = recipe.with_calibration(named).calibration
+        assert found is not None and (found.source, found.args) == (source, {"path": named})
+        assert (found.samples, found.batch) == (64, 4)
+    found = recipe.with_calibration("digits").calibration
+    assert found is not None and (found.source, found.args) == ("digits", {})
+    outside = recipe.with_calibration("../outside.py:training").calibration_source
+    assert outside is not None and outside.root == "given"
+    bare = Recipe.for_model("net.onnx").with_calibration("a.txt")
+    assert bare.calibration is not None and bare.calibration.source == "text"
+    with pytest.raises(RecipeError) as caught:
+        recipe.with_calibration("digit")
+    assert caught.value.where == "--calibration digit" and "digits" in (caught.value.hint or "")
+
+
+def test_args_of_the_same_reader_stay_and_their_paths_start_where_they_stand(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = re.sub(r"calibration: .*", "calibration: {source: text, args: {length: 8}}", TEXT)
+    recipe = load(folder, text)
+    monkeypatch.chdir(folder.parent)
+    found = recipe.with_overrides(["calibration.args.field=a"]).with_calibration("b.csv")
+    assert found.calibration is not None
+    assert found.calibration.args == {"length": 8, "field": "a", "path": "b.csv"}
+    folders = recipe.argument_folders("calibration")
+    assert folders == {"length": folder.resolve()} and recipe.argument_folders("eval") == {}
+
+
+def test_data_for_evaluation_needs_a_task(folder: Path) -> None:
+    found = load(folder).with_eval_data("held.jsonl").eval
+    assert found is not None and found.args == {"path": "held.jsonl"}
+    with pytest.raises(RecipeError, match="no task") as caught:
+        Recipe.for_model("net.onnx").with_eval_data("held.jsonl")
+    assert caught.value.where == "--eval-data held.jsonl"

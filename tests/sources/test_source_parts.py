@@ -6,12 +6,14 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils import _pytree
 
-from optkit.errors import ExportFailed
+from optkit import graph
+from optkit.errors import ExportFailed, UsageError
 from optkit.recipe import InputSpec
 from optkit.runtime import AxisRange, Feed, TensorInfo
 from optkit.sources import agreement, axes, outputs
@@ -90,9 +92,10 @@ class Fake:
 
 def compare(expected: np.ndarray, found: np.ndarray) -> float:
     specs = [InputSpec(TensorInfo("x", "float32", ("n",)))]
-    (check,) = agreement.check(
-        lambda feed: {"y": expected}, Fake(found), specs, [{"n": 2}], lambda what, fraction: None
-    )  # type: ignore[arg-type]
+    cases = agreement.expected(
+        lambda feed: {"y": expected}, specs, [{"n": 2}], lambda what, fraction: None
+    )
+    (check,) = agreement.check(cases, Fake(found))  # type: ignore[arg-type]
     assert check.sizes == {"n": 2}
     return check.errors["y"]
 
@@ -139,3 +142,37 @@ def test_shapes_dtypes_and_integers_must_be_the_same() -> None:
     for found in (np.arange(1, 4), np.arange(4), y.astype(np.int32)):
         with pytest.raises(ExportFailed, match="output 'y'"):
             compare(y, found)
+
+
+def spec(name: str, *shape: int | str, dtype: str = "float32") -> InputSpec:
+    return InputSpec(TensorInfo(name, dtype, shape))
+
+
+def test_a_sum_of_axes_keeps_its_declared_order_and_name() -> None:
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    net (int64[s1, s7] mask, float[s1, s3] past, float[s1, s5] new) => (float[s1, sum] all) {
+        all = Concat<axis: int = 1>(past, new)
+    }
+    """
+    model = ir.from_onnx_text(text)
+    model.graph.outputs[0].shape = ir.Shape(["s1", "s5 + s3"])
+    axes.declare(
+        model,
+        [
+            spec("mask", "batch", "past + new", dtype="int64"),
+            spec("past", "batch", "past"),
+            spec("new", "batch", "new"),
+        ],
+    )
+    assert graph.outputs(model)[0].shape == ("batch", "past + new")
+    assert graph.inputs(model)[0].shape == ("batch", "past + new")
+
+
+def test_an_axis_of_one_size_becomes_a_number_in_a_sum() -> None:
+    ranges = {"past": AxisRange(0, 4, 8), "new": AxisRange(1, 1, 1)}
+    (mask,), moving = axes.fix_single_sizes([spec("mask", "past + new", dtype="int64")], ranges)
+    assert mask.info.shape == ("past + 1",)
+    assert list(moving) == ["past"]
+    with pytest.raises(UsageError, match="'old' of input 'mask' has no range"):
+        axes.fix_single_sizes([spec("mask", "old + new")], ranges)

@@ -26,6 +26,7 @@ from optkit.fusion.ort.norm import rms_norm, sum_apart, sum_bias
 from optkit.fusion.ort.product import multiply, part
 from optkit.fusion.ort.projection import projection
 from optkit.fusion.ort.rotary import rotary
+from optkit.fusion.ort.together import together
 from optkit.fusion.rule import FusionLog, Rule
 from optkit.fusion.select import select_early
 
@@ -50,6 +51,7 @@ RULES: tuple[Rule[Any], ...] = (
     sum_bias,
     multiply,
     part,
+    together,
     channels_last,
     remove_dead,
 )

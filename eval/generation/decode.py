@@ -1,0 +1,190 @@
+"""Decode speed of a Hugging Face decoder: our artifacts beside ONNX Runtime GenAI's own model.
+
+    python eval/generation/decode.py FOLDER --root SCRATCH [--threads 2] [--rounds 20]
+
+Contenders, in turns, each in every round, with as many threads, which spin as by default:
+
+    optkit   our artifacts in `optkit generate`'s loop
+    genai    GenAI's loop over what its builder makes of FOLDER (int4, blocks of 32, accuracy
+             level 4), and over our artifacts, which are folders that it loads
+
+The result goes to decode.json beside this file: tokens per second, and ratios round by round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+import optkit
+from optkit.decoder import Decoder
+from optkit.generate.decoding import Ending, Pace, decode
+from optkit.generate.sampling import greedy
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
+import environments
+
+PRECISIONS = ("fp32", "int4", "w4a8")
+REQUIREMENTS = [environments.TORCH, "onnxruntime-genai==0.18.0", "onnxruntime==1.31.1",
+                "transformers==5.23.0", "onnx-ir==1.1.0"]  # fmt: skip
+BUILDER = ["-p", "int4", "-e", "cpu", "--extra_options", "int4_accuracy_level=4",
+           "int4_block_size=32"]  # fmt: skip
+YARDSTICK = "genai: its builder's int4"
+
+Run = Callable[[list[int], int], dict[str, Pace]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--root", type=Path, required=True, help="artifacts, environment, cache")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--behind", type=int, nargs="+", default=[32, 512], help="prompt, tokens")
+    parser.add_argument("--new", type=int, default=64, help="tokens per run")
+    options = parser.parse_args()
+    python = environment(options.root)
+    built = {
+        name: optkit.build(
+            str(options.folder), target="cpu", precision=name, out=options.root / "artifacts",
+            cache=options.root / "cache",
+        ).path
+        for name in PRECISIONS
+    }  # fmt: skip
+    yardstick = builders(python, options.folder, options.root)
+    with subprocess.Popen(
+        [str(python), str(Path(__file__).with_name("with_genai.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as genai:  # fmt: skip
+        contenders = {
+            f"optkit: {name}": ours(path, options.threads) for name, path in built.items()
+        }
+        contenders[YARDSTICK] = theirs(genai, yardstick, options.threads)
+        for name, path in built.items():
+            contenders[f"genai: our {name}"] = theirs(genai, path, options.threads)
+        rows = [
+            row
+            for behind in options.behind
+            for row in race(contenders, behind, options.new, options.rounds)
+        ]
+        assert genai.stdin is not None
+        genai.stdin.close()
+    for row in rows:
+        print(f"behind {row['behind']:4d}  {row['name']:26s} {row['tokens_per_second']:8.1f}/s  "
+              f"{row['of_fp32']['ratio']:.2f} of our FP32, "
+              f"{row['of_genai']['ratio']:.2f} of GenAI's")  # fmt: skip
+    found = {"circumstances": circumstances(options.threads), "rows": rows}
+    Path(__file__).with_name("decode.json").write_text(f"{json.dumps(found, indent=1)}\n")
+
+
+def ours(path: Path, threads: int) -> Run:
+    artifact = optkit.load(path)
+    session = artifact.session(threads=threads)
+    decoder = Decoder.of(session.inputs, session.outputs)
+    assert decoder is not None
+
+    def run(ids: list[int], new: int) -> dict[str, Pace]:
+        ending = Ending(frozenset(), new, pad=0)
+        made = decode(session, decoder, [ids], ending, greedy, lambda row, token: None)
+        return {"prefill": made.prefill, "decode": made.decode}
+
+    return run
+
+
+def theirs(process: subprocess.Popen[str], folder: Path, threads: int) -> Run:
+    to, back = process.stdin, process.stdout
+    assert to is not None and back is not None
+
+    def run(ids: list[int], new: int) -> dict[str, Pace]:
+        found = ask(to, back, {"model": str(folder), "ids": ids, "new": new, "threads": threads})
+        return {phase: Pace(*numbers) for phase, numbers in found.items()}
+
+    return run
+
+
+def ask(to: IO[str], back: IO[str], task: dict[str, Any]) -> dict[str, Any]:
+    to.write(f"{json.dumps(task)}\n")
+    to.flush()
+    found: dict[str, Any] = json.loads(back.readline())
+    return found
+
+
+def race(contenders: dict[str, Run], behind: int, new: int, rounds: int) -> list[dict[str, Any]]:
+    """Each contender once per round, another one first each time; the first round warms up."""
+    ids = np.random.default_rng(0).integers(5, 200, behind).tolist()
+    pace: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for at in range(-1, rounds):
+        for name in names[at % len(names) :] + names[: at % len(names)]:
+            found = contenders[name](ids, new)["decode"]
+            if at >= 0:
+                pace[name].append(found.tokens / found.seconds)
+    taken = {name: np.array(values) for name, values in pace.items()}
+    return [
+        {
+            "behind": behind,
+            "name": name,
+            "tokens_per_second": round(float(np.median(values)), 1),
+            "of_fp32": ratio(values, taken["optkit: fp32"]),
+            "of_genai": ratio(values, taken[YARDSTICK]),
+        }
+        for name, values in taken.items()
+    ]
+
+
+def ratio(one: np.ndarray, other: np.ndarray) -> dict[str, float]:
+    """Round by round: the median and the quartiles."""
+    low, median, high = np.percentile(one / other, [25, 50, 75])
+    return {"ratio": round(median, 3), "low": round(low, 3), "high": round(high, 3)}
+
+
+def environment(root: Path) -> Path:
+    folder = root / "environments" / "genai"
+    python, record = folder / "bin" / "python", folder.with_suffix(".json")
+    if not record.exists() or json.loads(record.read_text()) != REQUIREMENTS:
+        failure = environments.build(folder, python, REQUIREMENTS)
+        if failure is not None:
+            raise SystemExit(f"GenAI's environment: {failure}")
+        record.write_text(json.dumps(REQUIREMENTS))
+    return python
+
+
+def builders(python: Path, folder: Path, root: Path) -> Path:
+    out = root / "genai"
+    if not (out / "genai_config.json").exists():
+        command = [python, "-m", "onnxruntime_genai.models.builder", "-m", folder, "-i", folder,
+                   "-o", out, "-c", root / "genai-cache", *BUILDER]  # fmt: skip
+        subprocess.run(
+            list(map(str, command)), check=True, capture_output=True, env=environments.variables()
+        )
+    return out
+
+
+def circumstances(threads: int) -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return {
+        "date": date.today().isoformat(),
+        "processor": next(
+            (line.split(": ")[1] for line in lines if "model name" in line), platform.machine()
+        ),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": threads,
+        "load": round(os.getloadavg()[0], 1),
+        "versions": {name: version(name) for name in ("onnxruntime", "torch", "transformers")},
+        "requirements": REQUIREMENTS,
+    }
+
+
+if __name__ == "__main__":
+    main()

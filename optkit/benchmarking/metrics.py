@@ -1,0 +1,139 @@
+"""What tasks measure, in plain numpy: top-k, F1, correlation, retrieval, likelihood, exact match.
+
+A per-sample function gives one row per sample; what only a whole set has (F1, a correlation, a
+perplexity) is computed from those rows, so that it can be computed again for resampled ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+import numpy as np
+
+from optkit.data.packing import IGNORED
+
+Outputs = Mapping[str, np.ndarray]
+Average = Literal["macro", "micro", "binary"]
+
+
+def output(outputs: Outputs, *names: str) -> np.ndarray:
+    """The first of those names that the model has, else its first output."""
+    found = next((name for name in names if name in outputs), next(iter(outputs)))
+    return outputs[found]
+
+
+def in_top(logits: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+    """1.0 where the label is among the k highest of [batch, classes], else 0.0. Of equal logits the
+    first counts as higher, as argmax has it."""
+    own = np.take_along_axis(logits, labels[:, None], 1)  # [batch, 1]
+    earlier = np.arange(logits.shape[1]) < labels[:, None]
+    ahead = (logits > own) | ((logits == own) & earlier)
+    return np.asarray(ahead.sum(1) < k, np.float64)
+
+
+def counts(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """True positives, false positives, false negatives of each class: float64 [batch, classes, 3].
+
+    logits [batch, classes] with labels [batch], or [batch, length, classes] with [batch, length];
+    labels of −100 do not count.
+    """
+    classes = logits.shape[-1]
+    guesses = logits.argmax(-1).reshape(len(logits), -1)
+    truth = labels.reshape(len(logits), -1)
+    found = np.zeros((len(logits), classes, 3))
+    rows, places = np.nonzero(truth != IGNORED)
+    right = guesses[rows, places] == truth[rows, places]
+    np.add.at(found, (rows, guesses[rows, places], np.where(right, 0, 1)), 1)
+    np.add.at(found, (rows[~right], truth[rows, places][~right], 2), 1)
+    return found
+
+
+def f1(
+    rows: np.ndarray, average: Average = "macro", positive: int = 1, exclude: Collection[int] = ()
+) -> float:
+    """F1 = 2·TP / (2·TP + FP + FN) of `counts` [samples, classes, 3].
+
+    macro: the mean over classes that occur; micro: of the counts together; binary: of class
+    `positive`. Classes in `exclude` are left out (the class O of tagging). 0 where nothing occurs.
+    """
+    total = rows.sum(0)  # [classes, 3]
+    kept = {positive} if average == "binary" else {*range(len(total))} - {*exclude}
+    total = total[sorted(kept)]
+    if average == "micro":
+        total = total.sum(0, keepdims=True)
+    total = total[total.sum(1) > 0]
+    if not len(total):
+        return 0.0
+    right, wrong, missed = total.T
+    return float((2 * right / (2 * right + wrong + missed)).mean())
+
+
+def pooled(states: np.ndarray, start: np.ndarray, stop: np.ndarray, pooling: str) -> np.ndarray:
+    """One unit vector per sample, float64 [batch, width], from states [batch, length, width]: the
+    mean over positions start to stop, or the first or last of them. States of two axes are vectors
+    already."""
+    if states.ndim == 2:
+        vectors = states.astype(np.float64)
+    else:
+        spans = [row[a:b].astype(np.float64) for row, a, b in zip(states, start, stop, strict=True)]
+        taken = {"mean": slice(None), "first": slice(1), "last": slice(-1, None)}[pooling]
+        vectors = np.stack([span[taken].mean(0) for span in spans])
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12))
+
+
+def pearson(a: np.ndarray, b: np.ndarray) -> float:
+    """The correlation of two lists of numbers; 0 where one does not vary."""
+    a, b = a - a.mean(), b - b.mean()
+    scale = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / scale) if scale > 0 else 0.0
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """Pearson's of the ranks; equal values share their mean rank."""
+    return pearson(ranks(a), ranks(b))
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """1-based, equal values their mean."""
+    _, inverse, counted = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((counted.cumsum() - (counted - 1) / 2)[inverse])
+
+
+def found_first(queries: np.ndarray, documents: np.ndarray, k: int) -> np.ndarray:
+    """1.0 where document i is among the k most similar to query i, else 0.0; unit vectors
+    [samples, width]."""
+    hits = np.empty(len(queries))
+    for start in range(0, len(queries), 256):  # a block of similarities at a time
+        part = slice(start, start + 256)
+        similar = queries[part] @ documents.T
+        hits[part] = in_top(similar, np.arange(len(queries))[part], k)
+    return hits
+
+
+def surprise(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Negative log-likelihood in nats and number of targets per sample: float64 [batch, 2].
+
+    logits [batch, length, vocabulary]; targets[b, t]: what position t predicts, −100: nothing.
+    """
+    found = np.zeros((len(logits), 2))
+    for row, (values, wanted) in enumerate(zip(logits, targets, strict=True)):
+        places = np.flatnonzero(wanted != IGNORED)
+        scored = values[places].astype(np.float64)  # [targets, vocabulary]
+        scored -= scored.max(1, keepdims=True, initial=-np.inf)
+        own = np.take_along_axis(scored, wanted[places, None], 1)[:, 0]
+        found[row] = (np.log(np.exp(scored).sum(1)) - own).sum(), len(places)
+    return found
+
+
+def perplexity(rows: np.ndarray) -> float:
+    """exp of the mean negative log-likelihood per token, from `surprise` [samples, 2]."""
+    nats, tokens = rows.sum(0)
+    return float(np.exp(nats / tokens))
+
+
+def exact(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """1.0 where the highest logit is the target at every scored position, else 0.0: [batch]."""
+    right = (logits.argmax(-1) == targets) | (targets == IGNORED)
+    return np.asarray(right.reshape(len(right), -1).all(1), np.float64)

@@ -1,0 +1,142 @@
+"""`optkit generate`: what a decoder's artifact writes behind a prompt, and how fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optkit.cli import options
+from optkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from optkit.generate import Generated, Pace, Sampling
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    metavar="TEXT",
+    help="A text to continue; given several times, they run in one batch.",
+)
+@click.option(
+    "--prompt-file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A file whose whole text is a prompt.",
+)
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature.")
+@click.option("--top-k", type=int, metavar="K", help="Sample among the K most likely tokens.")
+@click.option(
+    "--top-p",
+    type=float,
+    metavar="P",
+    help="Sample among the most likely tokens of probability P together.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Sample; the same seed gives the same text. Default 0.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Default: the cores this process may use.",
+)
+@options.output
+def generate(
+    artifact: Path,
+    prompts: tuple[str, ...],
+    files: tuple[Path, ...],
+    max_new_tokens: int,
+    threads: int | None,
+    **shared: Any,
+) -> None:
+    """Continue a prompt with the decoder in ARTIFACT: greedy, or sampled where an option says so.
+
+    Prompt and continuation go to stdout, one prompt's as it comes; the pace of prefill and decode
+    to stderr. --json prints all of it, with the token ids.
+    """
+    from optkit import api
+    from optkit.cli import terminal
+    from optkit.generate import generate as continue_
+
+    drawn = _sampling(shared)
+    request = options.gather(shared)
+    texts = [*prompts, *(_text(file) for file in files)]
+    if not texts:
+        raise UsageError("no prompt", where="command line", hint="give --prompt or --prompt-file")
+    streaming = not request.json and len(texts) == 1
+    with api.load(artifact) as loaded:
+        made = continue_(
+            loaded, texts, max_new_tokens=max_new_tokens, sampling=drawn, threads=threads,
+            heard=lambda row, text: terminal.put(text, end="") if streaming else None,
+        )  # fmt: skip
+    if request.json:
+        terminal.put_json(_as_json(artifact, made))
+        return
+    if streaming:
+        terminal.put("")
+    for text in () if streaming else made.texts:
+        terminal.put(f"{text.prompt}{text.text}\n")
+    if not request.quiet:
+        terminal.stderr().print(_pace(made), markup=False)
+
+
+def _sampling(shared: dict[str, Any]) -> Sampling | None:
+    """Takes the options of sampling; any of them asks for it."""
+    from optkit.generate import Sampling
+
+    names = ("temperature", "top_k", "top_p", "seed")
+    given = {name: shared.pop(name) for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    return Sampling(**given) if given else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError("not UTF-8 text", where=str(file)) from error
+
+
+def _as_json(artifact: Path, made: Generated) -> dict[str, Any]:
+    return {
+        "schema": "optkit.generate/v1",
+        "status": "ok",
+        "artifact": str(artifact),
+        "backend": made.backend,
+        "note": made.note,
+        "texts": [vars(text) for text in made.texts],
+        "prefill": _phase(made.prefill, made),
+        "decode": _phase(made.decode, made),
+    }
+
+
+def _phase(pace: Pace, made: Generated) -> dict[str, Any]:
+    """`tokens_per_second` null: no token was made in it."""
+    return {
+        "evidence": made.evidence,
+        "tokens": pace.tokens,
+        "seconds": round(pace.seconds, 6),
+        "tokens_per_second": round(pace.tokens / pace.seconds, 2) if pace.tokens else None,
+    }
+
+
+def _pace(made: Generated) -> str:
+    phases = [
+        f"{name} {pace.tokens} tokens, {pace.tokens / pace.seconds:.1f}/s"
+        for name, pace in (("prefill", made.prefill), ("decode", made.decode))
+        if pace.tokens
+    ]
+    note = f" ({made.note})" if made.note else ""
+    return f"{made.evidence} with {made.backend}: {'; '.join(phases)}{note}"

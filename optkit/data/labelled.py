@@ -1,0 +1,60 @@
+"""Samples with a class each, from whatever file or folder they are in: what classifiers are
+judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from optkit.data import arrays, images, reading, text
+from optkit.data.images import Numbers
+from optkit.data.reading import Inputs
+from optkit.data.tokens import Side
+from optkit.errors import InputRefused
+from optkit.runtime import Feed
+
+
+def samples(
+    path: Path,
+    label: str = "label",
+    classes: list[str] | None = None,
+    field: str | list[str] = "text",
+    length: int | None = None,
+    padding_side: Side | None = None,
+    tokenizer: Path | None = None,
+    size: int | list[int] | None = None,
+    resize: int | None = None,
+    mean: Numbers | None = None,
+    std: Numbers | None = None,
+    processor: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[tuple[Feed, np.ndarray]]:
+    """Batches of (feed, classes int64 [batch]) from a folder of pictures in class subfolders, from
+    rows of text (column `label`), or from arrays (array `label`).
+
+    classes: their names in the order of the model's outputs, where labels are names (pictures:
+    default the sorted subfolders). The other arguments are those of the reader: see `samples` in
+    text.py and images.py. Raises InputRefused.
+    """
+    reader = reading.reader_of(path)
+    if reader == "images":
+        yield from images.labelled(
+            path, classes=classes, size=size, resize=resize, mean=mean, std=std,
+            processor=processor, model=model, inputs=inputs,
+        )  # fmt: skip
+    elif reader == "text":
+        yield from text.labelled(
+            path, field=field, label=label, classes=classes, length=length,
+            padding_side=padding_side, tokenizer=tokenizer, model=model, inputs=inputs,
+        )  # fmt: skip
+    elif reader == "arrays":
+        yield from arrays.labelled(path, label=label, inputs=inputs)
+    else:
+        raise InputRefused(
+            "no reader knows it" if Path(path).exists() else "no such file or folder",
+            where=str(path),
+            hint="a folder of pictures, .jsonl, .csv, .tsv, .parquet, .npz or .safetensors",
+        )

@@ -1,0 +1,92 @@
+"""Text for scoring a language model token by token: what each position has to predict.
+
+Labels are int64 [batch, length]: the token that follows each position, −100 where none is scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from optkit.data import packing, reading, rows, text, tokens
+from optkit.data.packing import IGNORED
+from optkit.data.reading import Inputs
+from optkit.data.tokens import Side
+from optkit.errors import InputRefused
+from optkit.runtime import Feed
+
+
+def windows(
+    path: Path,
+    field: str = rows.TEXT,
+    length: int | None = None,
+    stride: int | None = None,
+    eos: str | None = None,
+    tokenizer: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[tuple[Feed, np.ndarray]]:
+    """All of a file as one stream of tokens, in windows of `length` that start `stride` apart
+    (default: half of it). The last window is filled up on the right.
+
+    A text file is one text; of other files each row's `field` is one, with the end-of-sequence
+    token (`eos`, default the tokenizer's own) in between.
+    """
+    spoken = tokens.load(tokenizer, model)
+    width = text.fixed_length(length, inputs)
+    if width is None:
+        hint = "args.length: tokens per window, e.g. 512"
+        raise InputRefused("perplexity needs a length", hint=hint)
+    step = width // 2 if stride is None else stride
+    if not 1 <= step <= width:
+        told = f"a stride of {step} for windows of {width} tokens"
+        raise InputRefused(told, hint="args.stride: from 1 to the length")
+    stream = text.stream(path, field, spoken, eos)
+    if len(stream) < 2:
+        raise InputRefused(f"{len(stream)} tokens of text", where=str(path), hint="give more")
+    for group in reading.grouped(packing.windows(stream, width, step), inputs):
+        ids, targets = zip(*group, strict=True)
+        batch = packing.pad(ids, value=_fill(spoken), side="right", length=width)
+        yield batch.feed(inputs), np.stack(targets)
+
+
+def answers(
+    path: Path,
+    prompt: str = "prompt",
+    answer: str = "answer",
+    length: int | None = None,
+    padding_side: Side | None = None,
+    tokenizer: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[tuple[Feed, np.ndarray]]:
+    """A prompt with its answer per row, padded to `length` (default 256); the answer's tokens are
+    what is scored. The answer follows the prompt as it is: a space between belongs to it.
+
+    Raises InputRefused naming the row that is longer.
+    """
+    spoken = tokens.load(tokenizer, model)
+    width = text.fixed_length(length, inputs) or 256
+    side = padding_side or spoken.side
+    for group in reading.grouped(rows.rows(path, (prompt, answer)), inputs):
+        asked = spoken.encode([row.text(prompt) for row in group])
+        wanted = spoken.encode([row.text(answer) for row in group], special=False)
+        texts = []
+        labels = np.full((len(group), width), IGNORED, np.int64)
+        for index, (row, one, other) in enumerate(zip(group, asked, wanted, strict=True)):
+            both = one.ids + other.ids
+            if len(both) > width or not one.ids or not other.ids:
+                told = f"a prompt of {len(one.ids)} and an answer of {len(other.ids)} tokens"
+                hint = f"both together may have {width}, each at least one; see args.length"
+                raise InputRefused(told, where=row.where, hint=hint)
+            texts.append(both)
+            last = packing.span(len(both), width, side).stop - 1
+            labels[index, last - len(other.ids) : last] = other.ids
+        yield packing.pad(texts, value=_fill(spoken), side=side, length=width).feed(inputs), labels
+
+
+def _fill(spoken: tokens.Tokenizer) -> int:
+    fill = spoken.pad if spoken.pad is not None else spoken.end
+    return fill or 0

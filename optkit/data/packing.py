@@ -1,0 +1,122 @@
+"""Token ids as rectangles: packed into blocks, padded, or cut into windows for perplexity.
+
+pack      one stream cut into blocks of one length; only the last partial block is left out
+pad       each text its own row, filled up to one length on the left or the right
+windows   a stream in overlapping windows; each token but the first is a target once, with as
+          much context as its window has
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optkit.data.reading import Inputs
+from optkit.errors import InputRefused
+from optkit.runtime import Feed
+
+IGNORED = -100
+"""The label of a position that is not scored, as torch's cross_entropy has it."""
+
+_IDS = "input_ids"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A batch: ids, mask (1: a real token) and segments, each int64 [batch, length]."""
+
+    ids: np.ndarray
+    mask: np.ndarray
+    segments: np.ndarray
+
+    def feed(self, inputs: Inputs | None) -> Feed:
+        """What the model has inputs for, in its dtypes: input_ids, attention_mask, token_type_ids,
+        position_ids (counted from the first real token). A model whose only input has another name
+        gets the ids there. Raises InputRefused when no input takes the ids.
+        """
+        known = {
+            _IDS: self.ids,
+            "attention_mask": self.mask,
+            "token_type_ids": self.segments,
+            "position_ids": np.maximum(self.mask.cumsum(1) - 1, 0),
+        }
+        if inputs is None:
+            return {_IDS: self.ids, "attention_mask": self.mask}
+        if len(inputs) == 1:
+            ((name, info),) = inputs.items()
+            return {name: self.ids.astype(info.dtype)}
+        if _IDS not in inputs:
+            raise InputRefused(
+                f"the model has no input {_IDS!r}",
+                hint=f"its inputs are {', '.join(inputs)}; write a source that knows them",
+            )
+        return {
+            name: known[name].astype(info.dtype) for name, info in inputs.items() if name in known
+        }
+
+
+def pack(texts: Iterable[Sequence[int]], end: int, length: int) -> Iterator[list[int]]:
+    """Blocks of `length` ids of all texts in a row, `end` between one text and the next."""
+    waiting: list[int] = []
+    for index, ids in enumerate(texts):
+        if index:
+            waiting.append(end)
+        waiting.extend(ids)
+        start = 0
+        while start + length <= len(waiting):
+            yield waiting[start : start + length]
+            start += length
+        del waiting[:start]
+
+
+def pad(
+    texts: Sequence[Sequence[int]],
+    *,
+    value: int,
+    side: str,
+    length: int | None = None,
+    segments: Sequence[Sequence[int]] | None = None,
+) -> Tokens:
+    """Rows of one length: `length`, or the longest text's. `value` fills; its mask is 0."""
+    width = length or max(1, *map(len, texts))
+    ids = np.full((len(texts), width), value, np.int64)
+    mask, kinds = np.zeros_like(ids), np.zeros_like(ids)
+    for row, text in enumerate(texts):
+        place = span(len(text), width, side)
+        ids[row, place], mask[row, place] = text, 1
+        if segments is not None:
+            kinds[row, place] = segments[row]
+    return Tokens(ids, mask, kinds)
+
+
+def span(count: int, width: int, side: str) -> slice:
+    """Where `count` tokens lie in a row that is padded on `side`."""
+    return slice(width - count, width) if side == "left" else slice(0, count)
+
+
+def full(blocks: Sequence[Sequence[int]]) -> Tokens:
+    """Blocks of equal length: every token is real."""
+    ids = np.asarray(blocks, np.int64)
+    return Tokens(ids, np.ones_like(ids), np.zeros_like(ids))
+
+
+def windows(
+    stream: Sequence[int], length: int, stride: int
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """(ids, targets int64 [length]) of each window; the last one's ids may be fewer.
+
+    targets[t] is the token that position t has to predict, or IGNORED. Windows start `stride`
+    apart; the last `stride` tokens of each are its targets, in the first one all. What has nothing
+    before it in its window (the first token; with stride = length that of every window) is none.
+    Source: Hugging Face's "Perplexity of fixed-length models".
+    """
+    seen = start = 0
+    while seen < len(stream):
+        stop = min(start + length, len(stream))
+        first = max(seen, start + 1)
+        targets = np.full(length, IGNORED, np.int64)
+        targets[first - 1 - start : stop - 1 - start] = stream[first:stop]
+        yield list(stream[start:stop]), targets
+        seen, start = stop, start + stride

@@ -1,0 +1,149 @@
+"""Rows of a text, JSON-lines, CSV or Parquet file, each knowing where it stands.
+
+.txt             one row per line that is not blank, in the field "text"
+.jsonl .ndjson   one JSON object per line
+.csv .tsv        the first line names the fields
+.parquet         the columns asked for
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optkit.data import reading
+from optkit.errors import InputRefused, nearest
+
+TEXT = "text"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`where`: "corpus.jsonl:17", or "corpus.parquet, row 17"."""
+
+    where: str
+    values: Mapping[str, Any]
+
+    def text(self, field: str) -> str:
+        """Raises InputRefused when the field is missing or no text."""
+        value = self.value(field)
+        if not isinstance(value, str):
+            raise InputRefused(f"field {field!r} is no text but {_named(value)}", where=self.where)
+        return value
+
+    def value(self, field: str) -> Any:
+        """Raises InputRefused with the nearest fields."""
+        if field not in self.values:
+            raise _missing("field", field, self.values, self.where)
+        return self.values[field]
+
+
+def rows(path: str | Path, fields: Sequence[str]) -> Iterator[Row]:
+    """All rows of a file, read as they are asked for.
+
+    Raises InputRefused naming file and line for one that cannot be read: not UTF-8, no JSON object,
+    a missing or an extra column.
+    """
+    path = reading.existing(path)
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _parquet(path, fields)
+    if suffix in (".jsonl", ".ndjson"):
+        return _jsonl(path)
+    if suffix in (".csv", ".tsv"):
+        return _csv(path, "," if suffix == ".csv" else "\t")
+    return (Row(where, {TEXT: line}) for where, line in _lines(path) if line.strip())
+
+
+def document(path: str | Path) -> str:
+    """A whole text file. Raises InputRefused when it is not UTF-8."""
+    return "\n".join(line for _, line in _lines(reading.existing(path)))
+
+
+def is_text(path: str | Path) -> bool:
+    """Whether it is plain text, without fields."""
+    return Path(path).suffix.lower() not in (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            where = f"{path}:{number}"
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                hint = "save the file as UTF-8"
+                raise InputRefused("not UTF-8 text", where=where, hint=hint) from error
+            yield where, text.rstrip("\r\n")
+
+
+def _jsonl(path: Path) -> Iterator[Row]:
+    for where, line in _lines(path):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputRefused(f"no JSON: {error}", where=where, hint=_JSONL) from error
+        if not isinstance(found, dict):
+            told = f"no JSON object but {_named(found)}"
+            raise InputRefused(told, where=where, hint=_JSONL)
+        yield Row(where, found)
+
+
+_JSONL = 'each line is one object, e.g. {"text": "..."}'
+
+
+def _csv(path: Path, delimiter: str) -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)
+    ended = (f"{line}\n" for _, line in _lines(path))  # a quoted text may go over several
+    reader = csv.reader(ended, delimiter=delimiter, strict=True)
+    names: list[str] | None = None
+    try:
+        for values in reader:
+            where = f"{path}:{reader.line_num}"
+            if not values:
+                continue
+            if names is None:
+                names = values
+            elif len(values) != len(names):
+                told = f"{len(values)} columns, the first line names {len(names)}"
+                raise InputRefused(told, where=where, hint="quote a text that has the delimiter")
+            else:
+                yield Row(where, dict(zip(names, values, strict=True)))
+    except csv.Error as error:
+        raise InputRefused(f"no CSV: {error}", where=f"{path}:{reader.line_num}") from error
+
+
+def _parquet(path: Path, fields: Sequence[str]) -> Iterator[Row]:
+    arrow = reading.optional("pyarrow", "data")
+    parquet = reading.optional("pyarrow.parquet", "data")
+    with path.open("rb") as opened:  # by Python, so that it counts as read
+        try:
+            file = parquet.ParquetFile(opened)
+            for field in fields:
+                if field not in file.schema_arrow.names:
+                    raise _missing("column", field, file.schema_arrow.names, str(path))
+            number = 0
+            for batch in file.iter_batches(batch_size=256, columns=list(fields)):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(f"{path}, row {number}", values)
+        except (arrow.ArrowException, OSError) as error:
+            raise InputRefused(f"no Parquet file: {error}", where=str(path)) from error
+
+
+def _missing(kind: str, name: str, known: Iterable[str], where: str) -> InputRefused:
+    known = [str(one) for one in known]
+    close = nearest(name, known)
+    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    return InputRefused(f"no {kind} {name!r}", where=where, hint=hint)
+
+
+def _named(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

@@ -1,0 +1,78 @@
+"""Inputs of language models that follow from others, by the names that all exporters give them.
+
+attention_mask    1 for a token, 0 for padding; [batch, tokens, those of the cache first]
+position_ids      a token's place among the real ones: cumsum(mask) − 1, at least 0
+an empty cache    whatever has an axis that may be empty
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from optkit.runtime import Feed, TensorInfo, axes_of, size_of
+
+MASK = "attention_mask"
+POSITIONS = "position_ids"
+
+
+def completed(
+    given: Mapping[str, Any], inputs: Mapping[str, TensorInfo], optional: Collection[str]
+) -> dict[str, Any]:
+    """`given` with the mask (all tokens are real), the positions and the empty cache that it lacks.
+
+    `optional`: axes that may be empty; one that nothing given has is of size 0. What does not
+    follow from `given` stays missing.
+    """
+    missing = [name for name in inputs if name not in given]
+    if not missing:
+        return dict(given)
+    sizes = dict.fromkeys(optional, 0)
+    for name in given.keys() & inputs.keys():
+        for dim, size in zip(inputs[name].shape, _shape(given[name]), strict=False):
+            sizes[str(dim)] = size
+    found = dict(given)
+    for name in missing:
+        info = inputs[name]
+        if not sizes.keys() >= set(axes_of(info.shape)):
+            continue
+        shape = tuple(size_of(dim, sizes) for dim in info.shape)
+        if name == MASK:
+            found[name] = np.ones(shape, info.dtype)
+        elif name != POSITIONS and 0 in shape:
+            found[name] = np.zeros(shape, info.dtype)
+    if POSITIONS in missing and MASK in found:
+        tokens = sizes.get(str(inputs[POSITIONS].shape[-1]))
+        if tokens is not None:
+            found[POSITIONS] = _positions(np.asarray(found[MASK]), tokens, inputs[POSITIONS].dtype)
+    return found
+
+
+def plausible(feed: Feed) -> Feed:
+    """A random feed whose mask is one of left padding, and whose positions follow from it."""
+    mask = feed.get(MASK)
+    if mask is None or mask.ndim != 2 or mask.dtype.kind not in "iub":
+        return feed
+    rows, tokens = mask.shape
+    # each row has another amount of padding, the first some, and none more than half
+    padding = np.arange(1, rows + 1) % (tokens // 2 + 1)
+    found = {**feed, MASK: (np.arange(tokens) >= padding[:, None]).astype(mask.dtype)}
+    if POSITIONS in feed:
+        positions = feed[POSITIONS]
+        found[POSITIONS] = _positions(found[MASK], positions.shape[-1], positions.dtype.name)
+    return found
+
+
+def _positions(mask: np.ndarray, tokens: int, dtype: str) -> np.ndarray:
+    """[batch, tokens] of the last `tokens` columns of a mask."""
+    places = np.cumsum(mask, axis=-1, dtype=np.int64) - 1
+    return np.maximum(places, 0)[:, places.shape[-1] - tokens :].astype(dtype)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(value)
+    except Exception:  # whatever a foreign class raises; told when the value itself is checked
+        return ()

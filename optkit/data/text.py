@@ -1,0 +1,257 @@
+"""Texts as a model's inputs: packed, padded, in pairs or word by word, with labels where wanted.
+
+samples   a file's texts, for calibration
+pairs     the two texts of each row as two samples that follow each other, with a gold score
+tagged    texts given as words, a label for each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optkit.data import packing, reading, rows, tokens
+from optkit.data.packing import IGNORED, Tokens
+from optkit.data.reading import Inputs
+from optkit.data.rows import Row
+from optkit.data.tokens import Encoded, Side, Tokenizer
+from optkit.errors import InputRefused
+from optkit.runtime import Feed
+
+_TAGGED = 128
+_AT_ONCE = 64  # texts that are encoded in one call
+
+
+def samples(
+    path: Path,
+    field: str | list[str] = rows.TEXT,
+    length: int | None = None,
+    pack: bool = False,
+    eos: str | None = None,
+    padding_side: Side | None = None,
+    tokenizer: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[Feed]:
+    """Feeds of token ids from a .txt, .jsonl, .csv, .tsv or .parquet file.
+
+    field: the column of the text, or of the two texts of a pair. length: tokens per sample
+    (default: the model's own fixed length; else, padded, the longest of a batch). pack: all texts
+    in a row, with the end-of-sequence token (`eos`, default the tokenizer's own) between them, in
+    blocks of `length`; without it a text is a sample, cut or padded on `padding_side` (default the
+    tokenizer's). A line of a .txt file is a text; packed, all of the file is one. tokenizer: a
+    folder or a tokenizer.json (default: the model's).
+
+    Raises InputRefused naming file and line of what cannot be read.
+    """
+    spoken = tokens.load(tokenizer, model)
+    length = fixed_length(length, inputs)
+    if pack:
+        blocks = packing.pack(_streamed(path, field, spoken), spoken.ending(eos), _wanted(length))
+        for some in reading.grouped(blocks, inputs):
+            yield packing.full(some).feed(inputs)
+        return
+    texts = (_texts(row, field) for row in rows.rows(path, _fields(field)))
+    for group in reading.grouped(texts, inputs):
+        found = spoken.encode(group, length=length or spoken.longest)
+        yield padded(found, spoken, length, padding_side).feed(inputs)
+
+
+def pairs(
+    path: Path,
+    fields: Sequence[str] = ("sentence1", "sentence2"),
+    score: str | None = "score",
+    length: int | None = None,
+    padding_side: Side | None = None,
+    tokenizer: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[tuple[Feed, np.ndarray]]:
+    """Two samples per row, one text each, after each other.
+
+    Labels float64 [batch, 3]: the gold score in column `score` (0 without one), and where the real
+    tokens start and stop.
+    """
+    spoken = tokens.load(tokenizer, model)
+    length = fixed_length(length, inputs)
+    side = padding_side or spoken.side
+    wanted = [*fields, *([score] if score else [])]
+    both = (
+        (row.text(name), _number(row, score)) for row in rows.rows(path, wanted) for name in fields
+    )
+    for group in reading.grouped(both, inputs):
+        found = spoken.encode([text for text, _ in group], length=length or spoken.longest)
+        batch = padded(found, spoken, length, side)
+        spans = [packing.span(len(one.ids), batch.ids.shape[1], side) for one in found]
+        gold = [number for _, number in group]
+        labels = [(a, one.start, one.stop) for a, one in zip(gold, spans, strict=True)]
+        yield batch.feed(inputs), np.asarray(labels, np.float64)
+
+
+def tagged(
+    path: Path,
+    words: str = "tokens",
+    tags: str = "tags",
+    classes: list[str] | None = None,
+    length: int | None = None,
+    padding_side: Side | None = None,
+    tokenizer: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[tuple[Feed, np.ndarray]]:
+    """Texts given as lists of words in column `words`, a class for each in column `tags`.
+
+    Labels int64 [batch, length]: the class at the first token of each word, elsewhere −100.
+    """
+    spoken = tokens.load(tokenizer, model)
+    length = fixed_length(length, inputs) or min(_TAGGED, spoken.longest or _TAGGED)
+    for group in reading.grouped(rows.rows(path, (words, tags)), inputs):
+        texts = [_words(row, words) for row in group]
+        found = spoken.encode(texts, length=length, words=True)
+        side = padding_side or spoken.side
+        labels = np.full((len(group), length), IGNORED, np.int64)
+        for index, (row, one) in enumerate(zip(group, found, strict=True)):
+            known = _tags(row, tags, classes, len(texts[index]))
+            labels[index, packing.span(len(one.ids), length, side)] = [
+                IGNORED if word is None or word == before else known[word]
+                for word, before in zip(one.words, [None, *one.words], strict=False)
+            ]
+        yield padded(found, spoken, length, side).feed(inputs), labels
+
+
+def labelled(
+    path: Path,
+    *,
+    field: str | list[str],
+    label: str,
+    classes: list[str] | None,
+    length: int | None,
+    padding_side: Side | None,
+    tokenizer: Path | None,
+    model: str | None,
+    inputs: Inputs | None,
+) -> Iterator[tuple[Feed, np.ndarray]]:
+    """A text per sample and its class, int64 [batch]: a number, or one of the names in `classes`,
+    which stand in the order of the model's outputs."""
+    if rows.is_text(path):
+        hint = "give a .jsonl, .csv, .tsv or .parquet file"
+        raise InputRefused("plain text has no labels", where=str(path), hint=hint)
+    spoken = tokens.load(tokenizer, model)
+    length = fixed_length(length, inputs)
+    for group in reading.grouped(rows.rows(path, [*_fields(field), label]), inputs):
+        texts = [_texts(row, field) for row in group]
+        found = spoken.encode(texts, length=length or spoken.longest)
+        labels = [class_of(row.value(label), classes, row.where) for row in group]
+        yield padded(found, spoken, length, padding_side).feed(inputs), np.asarray(labels, np.int64)
+
+
+def stream(path: Path, field: str, spoken: Tokenizer, eos: str | None) -> list[int]:
+    """All of a file as one row of token ids, the end of sequence between two texts. A plain text
+    file is one text."""
+    texts = list(_streamed(path, field, spoken))
+    between = [spoken.ending(eos)] if len(texts) > 1 else []
+    return [*chain.from_iterable((*between, *ids) for ids in texts)][len(between) :]
+
+
+def padded(
+    found: Sequence[Encoded], spoken: Tokenizer, length: int | None, side: Side | None
+) -> Tokens:
+    """Encoded texts as one batch of `length`, or of the longest's."""
+    fill = spoken.pad if spoken.pad is not None else spoken.end
+    return packing.pad(
+        [one.ids for one in found],
+        value=fill or 0,
+        side=side or spoken.side,
+        length=length,
+        segments=[one.segments for one in found],
+    )
+
+
+def fixed_length(length: int | None, inputs: Inputs | None) -> int | None:
+    """The length asked for, else that of the model's token input where it is fixed.
+
+    Raises InputRefused for a length that is none.
+    """
+    if length is not None and (not isinstance(length, int) or length < 1):
+        raise InputRefused(f"length {length!r} is no number of tokens", hint="e.g. length: 128")
+    shape = next((info.shape for info in (inputs or {}).values() if len(info.shape) == 2), ())
+    own = shape[1] if shape and isinstance(shape[1], int) else None
+    return length or own
+
+
+def class_of(label: Any, classes: list[str] | None, where: str) -> int:
+    """The index of a class: a number as it is, a name by its place in `classes`."""
+    if isinstance(label, str) and not label.isdecimal():
+        if classes is None or label not in classes:
+            raise InputRefused(
+                f"the label {label!r} is {'no number' if classes is None else 'no known class'}",
+                where=where,
+                hint="args.classes: the names in the order of the model's outputs",
+            )
+        return classes.index(label)
+    try:
+        return int(label)
+    except (TypeError, ValueError) as error:
+        raise InputRefused(f"the label {label!r} is no class", where=where) from error
+
+
+def _texts(row: Row, field: str | list[str]) -> Any:
+    """The text of a row, or the two of a pair. Raises InputRefused."""
+    return row.text(field) if isinstance(field, str) else tuple(map(row.text, field))
+
+
+def _fields(field: str | list[str]) -> list[str]:
+    if isinstance(field, str):
+        return [field]
+    if len(field) != 2:
+        raise InputRefused(f"{len(field)} fields", hint="args.field: one name, or two for a pair")
+    return field
+
+
+def _streamed(path: Path, field: str | list[str], spoken: Tokenizer) -> Iterator[list[int]]:
+    """Each text's ids without the template's own tokens; a plain text file is one text."""
+    if not isinstance(field, str):
+        raise InputRefused("pairs cannot be packed", hint="args.field: one name")
+    if rows.is_text(path):
+        texts: Iterator[str] = iter([rows.document(path)])
+    else:
+        texts = (row.text(field) for row in rows.rows(path, [field]))
+    for group in reading.groups(texts, _AT_ONCE):
+        for one in spoken.encode(group, special=False):
+            yield one.ids
+
+
+def _wanted(length: int | None) -> int:
+    if length is None:
+        raise InputRefused("packing needs a length", hint="args.length: tokens per block, e.g. 512")
+    return length
+
+
+def _number(row: Row, field: str | None) -> float:
+    if field is None:
+        return 0.0
+    value = row.value(field)
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InputRefused(f"{field} {value!r} is no number", where=row.where) from error
+
+
+def _words(row: Row, field: str) -> list[str]:
+    value = row.value(field)
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        hint = "token classification takes words as a list"
+        raise InputRefused(f"field {field!r} is no list of words", where=row.where, hint=hint)
+    return value
+
+
+def _tags(row: Row, field: str, classes: list[str] | None, count: int) -> list[int]:
+    value = row.value(field)
+    if not isinstance(value, list) or len(value) != count:
+        told = f"{len(value)} tags" if isinstance(value, list) else "no list of tags"
+        raise InputRefused(f"field {field!r}: {told} for {count} words", where=row.where)
+    return [class_of(tag, classes, row.where) for tag in value]

@@ -1,0 +1,141 @@
+"""Tokenizers: texts to token ids, by a model's own tokenizer files or a bare tokenizer.json.
+
+A folder with a tokenizer_config.json is read by transformers (local files only, no remote code), a
+tokenizer.json alone by tokenizers. Either way it is the fast tokenizer that encodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from optkit.data import reading, reads
+from optkit.errors import InputRefused
+
+_LONGEST = 1 << 20  # a tokenizer that knows no limit says 10³⁰
+_FILE = "tokenizer.json"
+_CONFIG = "tokenizer_config.json"
+
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One text: token ids, the segment of each (0, in a pair's second text 1), and the word each
+    came from (None: a special token)."""
+
+    ids: list[int]
+    segments: list[int]
+    words: list[int | None]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """`end`, `pad`: ids, None where the tokenizer has no such token. `longest`: tokens that the
+    model takes, None where unknown."""
+
+    fast: Any  # tokenizers.Tokenizer
+    end: int | None
+    pad: int | None
+    side: Side
+    longest: int | None
+    where: str
+
+    def encode(
+        self,
+        texts: Sequence[str] | Sequence[tuple[str, str]] | Sequence[list[str]],
+        *,
+        special: bool = True,
+        length: int | None = None,
+        words: bool = False,
+    ) -> list[Encoded]:
+        """Texts, pairs of texts, or (`words`) texts given as words; cut to `length` tokens.
+
+        `special`: with the tokens that the model's template adds.
+        """
+        self.fast.no_padding()
+        if length is None:
+            self.fast.no_truncation()
+        else:
+            self.fast.enable_truncation(length)
+        found = self.fast.encode_batch(
+            list(texts), is_pretokenized=words, add_special_tokens=special
+        )
+        return [Encoded(one.ids, one.type_ids, one.word_ids) for one in found]
+
+    def ending(self, token: str | None) -> int:
+        """The id of `token`, or of the tokenizer's own end of sequence. Raises InputRefused."""
+        found: int | None = self.end if token is None else self.fast.token_to_id(token)
+        if found is None:
+            told = "names no end-of-sequence token" if token is None else f"has no token {token!r}"
+            hint = 'args.eos: the token that ends a text, e.g. "</s>"'
+            raise InputRefused(f"the tokenizer {told}", where=self.where, hint=hint)
+        return found
+
+
+def load(given: str | Path | None, model: str | None) -> Tokenizer:
+    """The tokenizer at `given` (a folder, or a tokenizer.json), else the model's own in folder
+    `model`.
+
+    Raises InputRefused when there is none or it cannot be read, ToolchainMissing without the
+    library.
+    """
+    place = given if given is not None else model
+    if place is None or (given is None and not _is_tokenizer(Path(place))):
+        raise InputRefused(
+            "the model has no tokenizer", where=model, hint="args.tokenizer: the folder of one"
+        )
+    path = Path(place)
+    if not path.is_file() and not _is_tokenizer(path):
+        hint = f"a folder with {_CONFIG} or {_FILE}, as save_pretrained writes it"
+        raise InputRefused("no tokenizer", where=str(path), hint=hint)
+    for file in [path] if path.is_file() else sorted(path.iterdir()):
+        reads.note(file)
+    if (path / _CONFIG).is_file():
+        return _of_transformers(path)
+    return _bare(path if path.is_file() else path / _FILE)
+
+
+def _is_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (_CONFIG, _FILE))
+
+
+def _of_transformers(path: Path) -> Tokenizer:
+    auto = reading.optional("transformers", "hf").AutoTokenizer
+    try:
+        found = auto.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever its many classes raise
+        raise _unreadable(path, error) from error
+    fast = getattr(found, "backend_tokenizer", None)
+    if fast is None:
+        raise InputRefused(
+            f"{type(found).__name__} has no fast form",
+            where=str(path),
+            hint=f"convert it to a {_FILE} with transformers",
+        )
+    longest = found.model_max_length
+    return Tokenizer(
+        fast, found.eos_token_id, found.pad_token_id, found.padding_side,
+        longest if longest < _LONGEST else None, str(path),
+    )  # fmt: skip
+
+
+def _bare(path: Path) -> Tokenizer:
+    try:
+        fast = reading.optional("tokenizers", "hf").Tokenizer.from_file(str(path))
+    except InputRefused:
+        raise
+    except Exception as error:  # the library raises plain Exception
+        raise _unreadable(path, error) from error
+    padding = fast.padding or {}
+    cut = fast.truncation or {}
+    side: Side = "left" if padding.get("direction") == "left" else "right"
+    return Tokenizer(fast, None, padding.get("pad_id"), side, cut.get("max_length"), str(path))
+
+
+def _unreadable(path: Path, error: Exception) -> InputRefused:
+    return InputRefused(
+        f"the tokenizer cannot be read: {error}", where=str(path), hint="save it again"
+    )

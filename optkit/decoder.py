@@ -1,0 +1,114 @@
+"""A decoder with a key-value cache: how its graph is called, and what its Hugging Face files say.
+
+    input_ids                      int64 [batch, sequence]
+    attention_mask                 int64 [batch, past_sequence + sequence], 1 for a token
+    position_ids                   int64 [batch, sequence], where the model takes them
+    past_key_values.{i}.key|value  [batch, heads, past_sequence, head size]
+    → logits                       [batch, sequence, vocabulary]
+    → present.{i}.key|value        [batch, heads, past_sequence + sequence, head size]
+
+One graph for prompts and continuations; the cache of the first run is empty. The names are those
+of Hugging Face's exporters and of ONNX Runtime GenAI.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from optkit.errors import InputRefused
+from optkit.runtime import TensorInfo
+
+IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+PAST, PRESENT = "past_key_values", "present"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+
+_PAST = re.compile(rf"{PAST}(\.\d+\.(?:key|value))")
+_CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """`cache`: the inputs that hold it, layer by layer, key before value."""
+
+    cache: tuple[TensorInfo, ...]
+    vocabulary: int
+    positions: bool
+
+    @classmethod
+    def of(cls, inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]) -> Self | None:
+        """The decoder that has these inputs and outputs; None where they are another model's."""
+        taken, given = {info.name: info for info in inputs}, {info.name: info for info in outputs}
+        cache = tuple(info for name, info in taken.items() if _PAST.fullmatch(name))
+        rest = taken.keys() - {info.name for info in cache}
+        logits = given.get(LOGITS)
+        if not cache or logits is None or not {IDS, MASK} <= rest <= {IDS, MASK, POSITIONS}:
+            return None
+        vocabulary = logits.shape[-1]
+        fixed = [[*info.shape[1:2], *info.shape[3:]] for info in cache]
+        if not all(len(sizes) == 2 and _whole(*sizes) for sizes in fixed) or not _whole(vocabulary):
+            return None
+        found = cls(cache, int(vocabulary), POSITIONS in rest)
+        return found if found.carried.keys() <= given.keys() else None
+
+    @property
+    def carried(self) -> dict[str, str]:
+        """The output that holds the longer cache → the input that takes it in the next run."""
+        return {_PAST.sub(rf"{PRESENT}\1", info.name): info.name for info in self.cache}
+
+    @property
+    def layers(self) -> int:
+        return len(self.cache) // 2
+
+    @property
+    def heads(self) -> int:
+        """Of keys and values."""
+        return int(self.cache[0].shape[1])
+
+    @property
+    def head_size(self) -> int:
+        return int(self.cache[0].shape[3])
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Special tokens by id, and how many positions the model has (None: it names no limit)."""
+
+    begin: int | None
+    ends: tuple[int, ...]
+    pad: int
+    context: int | None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Self:
+        """As config.json and generation_config.json say; what the second says counts."""
+        text = config.get("text_config") or {}  # of a model that also takes images or sound
+        said = {**text, **_present(config), **_present(generation)}
+        ends = said.get("eos_token_id")
+        ends = tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+        pad = said.get("pad_token_id")
+        context = next((said[name] for name in _CONTEXT if isinstance(said.get(name), int)), None)
+        pad = pad if isinstance(pad, int) and pad >= 0 else next(iter(ends), 0)
+        return cls(said.get("bos_token_id"), ends, pad, context)
+
+
+def read_json(content: bytes, where: str) -> dict[str, Any]:
+    """One of the two files. Raises InputRefused unless it holds one JSON object."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputRefused("not JSON", where=where) from error
+    if not isinstance(found, dict):
+        raise InputRefused("not a JSON object", where=where)
+    return found
+
+
+def _whole(*sizes: int | str) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _present(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if value is not None}

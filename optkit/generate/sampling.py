@@ -1,0 +1,79 @@
+"""Which token comes next: the most likely one, or one drawn.
+
+    logits ─ / temperature ─ the top k ─ the smallest set of probability ≥ p ─ draw
+
+in that order, as transformers does it. Top-p is nucleus sampling (Holtzman et al.,
+arXiv:1904.09751).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optkit.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. `top_k` None: all tokens; `top_p` 1: likewise."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError."""
+        for wrong, what, hint in (
+            (not self.temperature > 0, "temperature", "above 0; greedy is without it"),
+            (self.top_k is not None and self.top_k < 1, "top_k", "1 or more"),
+            (not 0 < self.top_p <= 1, "top_p", "above 0, at most 1"),
+        ):
+            if wrong:
+                raise UsageError(f"{what} is {getattr(self, what)}", where="sampling", hint=hint)
+
+
+class Draw:
+    """Draws for the rows of one batch, each with numbers of its own: a row's text does not depend
+    on its neighbours."""
+
+    def __init__(self, sampling: Sampling, rows: int) -> None:
+        self._sampling = sampling
+        self._random = [np.random.default_rng([sampling.seed, row]) for row in range(rows)]
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:
+        """int64 [rows] of logits [rows, vocabulary]."""
+        cumulated = probabilities(logits, self._sampling).cumsum(axis=1)
+        drawn = np.array([one.random() for one in self._random]) * cumulated[:, -1]
+        found: np.ndarray = (cumulated <= drawn[:, None]).sum(axis=1)
+        return found
+
+
+def greedy(logits: np.ndarray) -> np.ndarray:
+    """int64 [rows]: the most likely token of each; the first of equals."""
+    found: np.ndarray = logits.argmax(axis=1)
+    return found
+
+
+def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """What is drawn from: float64 [rows, vocabulary], each row's sum is 1."""
+    scores = logits.astype(np.float64) / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < scores.shape[1]:
+        least = np.partition(scores, -sampling.top_k, axis=1)[:, -sampling.top_k, None]
+        scores = np.where(scores < least, -np.inf, scores)
+    found = _softmax(scores)
+    if sampling.top_p < 1:
+        order = np.argsort(-found, axis=1, kind="stable")
+        falling = np.take_along_axis(found, order, axis=1)
+        kept = falling.cumsum(axis=1) - falling < sampling.top_p  # what comes before is not enough
+        np.put_along_axis(found, order, np.where(kept, falling, 0.0), axis=1)
+        found /= found.sum(axis=1, keepdims=True)
+    return found
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    return found

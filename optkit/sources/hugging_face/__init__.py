@@ -1,0 +1,90 @@
+"""A Hugging Face folder to one ONNX graph: class and weights as its config.json says.
+
+    loading   the folder → the model, every weight accounted for
+    inputs    the model → its inputs and axes, which no recipe has to declare
+    adapter   LoRA weights merged into the model's
+    decoder   a causal language model with its cache as inputs and outputs
+    encoder_decoder   one of its two graphs
+
+The folder has been staged: it holds safetensors and JSON, and code only where that may run. What is
+traced and compared is the model itself, so nodes and weights bear the names of the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optkit.errors import InputRefused
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, Progress, Session
+from optkit.sources import torch_module
+from optkit.sources.log import ExportLog
+
+if TYPE_CHECKING:
+    from optkit.sources.hugging_face.inputs import Described
+    from optkit.sources.hugging_face.loading import Loaded
+
+
+def export(
+    folder: Path,
+    specs: Sequence[InputSpec],
+    axes: Mapping[str, AxisRange],
+    out: Path,
+    *,
+    task: str | None,
+    part: str | None,
+    trusted: bool,
+    adapter: Path | None = None,
+    session: Callable[[Path], Session],
+    progress: Progress,
+) -> ExportLog:
+    """Write the graph of the model in `folder` to `out`; the log has the inputs and axes it has.
+
+    `specs`, `axes`: what differs from the model's own, e.g. another size of image, or an axis of
+    one size. `task`: by default that of the class in config.json. `part`:
+    of an encoder-decoder, which is two graphs. `trusted`: the folder's own
+    Python code may run. `adapter`: the staged folder of a LoRA adapter, to merge. Raises
+    InputRefused, ExportFailed, UsageError or ToolchainMissing.
+    """
+    from optkit.sources.hugging_face import loading
+
+    progress("loading the model", 0.0)
+    loaded = loading.load(folder, task, trusted=trusted)
+    described = _described(loaded, folder, part).overridden(specs, axes)
+    if adapter is not None:
+        from optkit.sources.hugging_face.adapter import merge
+
+        progress("merging the adapter", 0.05)
+        merge(loaded.model, described, adapter)
+    log = torch_module.export(
+        loaded.model, described.specs, described.traced, out, session=session, progress=progress,
+        owned=True,
+    )  # fmt: skip
+    return replace(
+        log, source="hf", task=loaded.task, specs=described.specs, axes=described.axes,
+        positions=described.positions, warnings=loaded.warnings,
+    )  # fmt: skip
+
+
+def _described(loaded: Loaded, folder: Path, part: str | None) -> Described:
+    """What the graph takes; the model's forward becomes the graph's."""
+    from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
+
+    paired = bool(getattr(loaded.model.config, "is_encoder_decoder", False))
+    if paired != (part is not None):
+        kind = loaded.model.config.model_type  # type: ignore[union-attr]
+        raise InputRefused(
+            f"{kind} is two graphs, encoder and decoder" if paired else f"{kind} has no parts",
+            where=str(folder),
+            hint="`optkit build` makes both; for one of them: --set model.part=decoder"
+            if paired
+            else "leave out model.part",
+        )
+    if part is not None:
+        return encoder_decoder.describe(loaded.model, part)
+    if loaded.task == loading.GENERATION:
+        return decoder.describe(loaded.model)
+    return inputs.describe(loaded.model, folder)

@@ -1,0 +1,109 @@
+"""A LoRA adapter (PEFT) merged into its model: W + (alpha / r) · B A takes the place of W.
+
+LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021. The merge is peft's;
+the merged model is compared with the model that runs the adapter beside its weights.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optkit.data.spool import random_feed
+from optkit.errors import InputRefused
+from optkit.runtime import Feed
+from optkit.sources import explain, toolchain
+from optkit.sources.axes import traced_sizes
+from optkit.sources.hugging_face.inputs import Described
+from optkit.sources.outputs import arrays
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_CONFIG = "adapter_config.json"
+_WEIGHTS = "adapter_model.safetensors"
+_TOLERANCE = 1e-4  # of the largest output: two orders of sums in float32
+_HINT = "is it an adapter of this model? its config names the base it was trained on"
+
+
+def merge(model: nn.Module, described: Described, folder: Path) -> None:
+    """Merge the adapter in the staged `folder` into `model`, whose layers change in place.
+
+    Raises InputRefused: no LoRA adapter, one of another model, a merge that computes something
+    else; ToolchainMissing without peft.
+    """
+    toolchain.require_peft()
+    import peft
+
+    _check_kind(folder / _CONFIG)
+    feed = random_feed(described.specs, traced_sizes(described.traced), 0)
+    with toolchain.quiet():
+        try:
+            adapted: Any = peft.PeftModel.from_pretrained(model, folder)
+        except Exception as error:  # names of layers, shapes, a config that makes no sense
+            raise InputRefused(
+                f"the adapter does not fit: {explain.first_line(error)}",
+                where=str(folder),
+                hint=_HINT,
+            ) from error
+        _check_weights(adapted, folder / _WEIGHTS)
+        model.eval()
+        beside = _outputs(model, described, feed)
+        adapted.merge_and_unload(safe_merge=True)
+    _compare(beside, _outputs(model, described, feed), str(folder))
+
+
+def _check_kind(config: Path) -> None:
+    try:
+        kind = json.loads(config.read_bytes()).get("peft_type")
+    except (ValueError, AttributeError) as error:
+        raise InputRefused(
+            "not the JSON of an adapter", where=str(config), hint="save the adapter again"
+        ) from error
+    if kind != "LORA":
+        raise InputRefused(
+            f"an adapter of kind {kind}; only LoRA is merged", where=str(config), hint=_HINT
+        )
+
+
+def _check_weights(adapted: Any, file: Path) -> None:
+    """peft only warns of weights that find no place, and starts missing ones at random."""
+    import peft
+    from safetensors import safe_open
+
+    with safe_open(file, framework="numpy") as opened:
+        saved = set(opened.keys())
+    wanted = set(peft.get_peft_model_state_dict(adapted))
+    if saved != wanted:
+        name = min(saved ^ wanted)
+        told = "has no place in the model" if name in saved else "is missing"
+        raise InputRefused(
+            f"{len(saved ^ wanted)} weights of the adapter do not fit: {name} {told}",
+            where=str(file),
+            hint=_HINT,
+        )
+
+
+def _outputs(model: nn.Module, described: Described, feed: Feed) -> Feed:
+    import torch
+
+    values = [torch.from_numpy(feed[spec.info.name]) for spec in described.specs]
+    with torch.no_grad():
+        returned = model(*values)
+    return arrays(returned, list(returned))
+
+
+def _compare(beside: Feed, merged: Feed, where: str) -> None:
+    for name, expected in beside.items():
+        error = float(np.abs(expected - merged[name]).max(initial=0.0))
+        scale = float(np.abs(expected).max(initial=0.0))
+        if not error <= _TOLERANCE * scale:
+            raise InputRefused(
+                f"merged, output {name!r} differs by {error:.3g} from the model that runs the "
+                f"adapter; its largest value is {scale:.3g}",
+                where=where,
+                hint="an adapter that acts on activations (dropout, a norm) cannot be merged",
+            )

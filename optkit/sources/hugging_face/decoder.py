@@ -1,0 +1,111 @@
+"""A causal language model with its cache as inputs and outputs: one graph for prefill and decode.
+
+    input_ids, position_ids           [batch, sequence]
+    attention_mask                    [batch, past_sequence + sequence]
+    past_key_values.{i}.key|value     [batch, kv_heads, past_sequence, head_dim]
+    logits                            [batch, sequence, vocab]
+    present.{i}.key|value             [batch, kv_heads, past_sequence + sequence, head_dim]
+
+An empty past is a prefill. The names are those of optimum's exports, which ONNX Runtime GenAI and
+others read. The shapes of the cache are read from a cache that the model filled, so they hold for
+every architecture that keeps keys and values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from optkit.errors import InputRefused
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, TensorInfo
+from optkit.sources import explain
+from optkit.sources.hugging_face.inputs import (
+    BATCH,
+    TOKENS,
+    Described,
+    integers,
+    learned_positions,
+    position_limit,
+    present,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+PAST = "past_sequence"
+_ALL = f"{PAST} + sequence"
+_CONTEXT = 2048  # tokens, past and new, that are built for where neither model nor recipe says less
+
+
+def describe(model: nn.Module) -> Described:
+    """What the decoder takes; its forward becomes one of just these inputs and of named outputs.
+
+    Raises InputRefused for a model that keeps no keys and values.
+    """
+    text: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    limit = position_limit(model)
+    positions = "position_ids" in inspect.signature(model.forward).parameters
+    specs = [
+        integers("input_ids", TOKENS, text.vocab_size),
+        integers("attention_mask", ("batch", _ALL), 2),
+        *([integers("position_ids", TOKENS, limit or _CONTEXT)] if positions else []),
+    ]
+    layers = _layers(model)
+    for index, pair in enumerate(layers):
+        for what, tensor in zip(("key", "value"), pair, strict=True):
+            shape = ("batch", tensor.shape[1], PAST, tensor.shape[3])
+            specs.append(InputSpec(TensorInfo(f"past_key_values.{index}.{what}", "float32", shape)))
+    names = [spec.info.name for spec in specs]
+    _present_cache(model, names, first=len(names) - 2 * len(layers))
+    half = (limit or 2 * _CONTEXT) // 2
+    tokens = min(half, _CONTEXT // 2)
+    # a decoder runs one token at a time nearly always
+    axes = {"batch": BATCH, "sequence": AxisRange(1, 1, tokens),
+            PAST: AxisRange(0, min(128, tokens), tokens)}  # fmt: skip
+    limits = {"sequence": half, PAST: half}
+    return Described(tuple(specs), axes, limits, learned_positions(model))
+
+
+def _layers(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values of each layer after two tokens, [1, kv_heads, 2, head_dim]."""
+    import torch
+    from transformers import DynamicCache
+
+    try:
+        with torch.no_grad():
+            returned = model(
+                input_ids=torch.zeros((1, 2), dtype=torch.int64),
+                past_key_values=DynamicCache(),
+                use_cache=True,
+            )
+        return [(layer.keys, layer.values) for layer in returned.past_key_values.layers]
+    except Exception as error:  # a state of another kind, or none: each fails in its own way
+        raise InputRefused(
+            f"{type(model).__name__} keeps no cache of keys and values: "
+            f"{explain.first_line(error)}",
+            where=model.config.model_type,  # type: ignore[arg-type, union-attr]
+            hint="optkit exports decoders with attention; give others as a Python factory",
+        ) from error
+
+
+def _present_cache(model: nn.Module, names: Sequence[str], first: int) -> None:
+    """Make forward take the cache as tensors (from place `first` on) and return it as tensors."""
+    from transformers import DynamicCache
+
+    own = model.forward
+
+    def call(*values: Tensor) -> dict[str, Tensor]:
+        past, cache = values[first:], DynamicCache()
+        for index in range(len(past) // 2):
+            cache.update(past[2 * index], past[2 * index + 1], index)
+        given = dict(zip(names, values[:first], strict=False))
+        returned = own(**given, past_key_values=cache, use_cache=True, return_dict=True)
+        found = {"logits": returned.logits}
+        for index, layer in enumerate(returned.past_key_values.layers):
+            found[f"present.{index}.key"] = layer.keys
+            found[f"present.{index}.value"] = layer.values
+        return found
+
+    present(model, names, call)

@@ -1,0 +1,220 @@
+"""An encoder-decoder as two graphs: what does not change while tokens are made is made once.
+
+    encoder    input_ids, attention_mask           [batch, encoder_sequence]       (text)
+               or input_features                   [batch, bins, frames]           (speech)
+            →  present.{i}.encoder.key|value       [batch, heads, encoded, head_dim]
+    decoder    input_ids                           [batch, sequence]
+               encoder_attention_mask              [batch, encoder_sequence]       (text)
+               past_key_values.{i}.encoder.key|value   as the encoder returned them
+               past_key_values.{i}.decoder.key|value   [batch, heads, past_sequence, head_dim]
+            →  logits                              [batch, sequence, vocab]
+               present.{i}.decoder.key|value       [batch, heads, past_sequence + sequence,
+                                                   head_dim]
+
+Keys and values of the cross attention depend on the encoder alone: they belong to its graph. They
+are read from a cache that the decoder fills over one token, so this holds for every architecture
+that keeps such a cache; what else that token computes nobody reads, and the exporter drops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from optkit.errors import InputRefused
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, TensorInfo
+from optkit.sources import explain
+from optkit.sources.hugging_face.inputs import (
+    BATCH,
+    TOKENS,
+    Described,
+    integers,
+    position_limit,
+    present,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_PAST, _ENCODED = "past_sequence", "encoder_sequence"
+_MANY = 512  # tokens that are built for where the model sets no limit
+
+Pairs = list[tuple["Tensor", "Tensor"]]
+
+
+def describe(model: nn.Module, part: str) -> Described:
+    """What the `part` ("encoder" or "decoder") takes; the model's forward becomes the part's.
+
+    Raises InputRefused for a model whose encoder takes neither tokens nor features, or that keeps
+    no cache of its cross attention.
+    """
+    source = _source(model)
+    if part == "encoder":
+        _encode(model, source)
+        axes = {"batch": BATCH, **_encoded_axes(model, source)}
+        return Described(tuple(source), axes, {_ENCODED: _limit(model)})
+    crossed = _crossed_layers(model, source)
+    heads, width = crossed[0][0].shape[1], crossed[0][0].shape[3]
+    masked = source[1:]
+    encoded: int | str = _ENCODED if masked else crossed[0][0].shape[2]
+    text: Any = model.config.get_text_config(decoder=True)  # type: ignore[union-attr, operator]
+    specs = [integers("input_ids", TOKENS, text.vocab_size)]
+    specs += [integers("encoder_attention_mask", ("batch", _ENCODED), 2) for _ in masked]
+    layers = range(len(crossed))
+    shapes = {
+        "encoder": ("batch", heads, encoded, width),
+        "decoder": ("batch", heads, _PAST, width),
+    }
+    specs += [
+        InputSpec(TensorInfo(f"past_key_values.{i}.{kind}.{what}", "float32", shape))
+        for kind, shape in shapes.items()
+        for i in layers
+        for what in ("key", "value")
+    ]
+    _decode(model, len(layers), masked=bool(masked), names=[spec.info.name for spec in specs])
+    half = _limit(model) // 2
+    axes = {
+        "batch": BATCH,
+        **(_encoded_axes(model, source) if masked else {}),
+        "sequence": AxisRange(1, 1, half),  # one token at a time nearly always
+        _PAST: AxisRange(0, min(64, half), half),
+    }
+    return Described(tuple(specs), axes, {"sequence": half, _PAST: half, _ENCODED: _limit(model)})
+
+
+def _source(model: nn.Module) -> list[InputSpec]:
+    """The encoder's inputs."""
+    config: Any = model.config
+    if model.main_input_name == "input_ids":
+        shape = ("batch", _ENCODED)
+        return [integers("input_ids", shape, config.get_text_config().vocab_size),
+                integers("attention_mask", shape, 2)]  # fmt: skip
+    bins = getattr(config, "num_mel_bins", None)
+    positions = getattr(config, "max_source_positions", None)
+    if model.main_input_name != "input_features" or bins is None or positions is None:
+        raise InputRefused(
+            f"the encoder of {type(model).__name__} takes neither tokens nor mel bins",
+            where=str(config.model_type),
+            hint="give encoder and decoder as Python factories, file.py:function",
+        )
+    strides = 1
+    for module in model.get_encoder().modules():  # type: ignore[operator]
+        strides *= _stride(module)
+    return [
+        InputSpec(TensorInfo("input_features", "float32", ("batch", bins, positions * strides)))
+    ]
+
+
+def _stride(module: nn.Module) -> int:
+    from torch import nn
+
+    return int(module.stride[0]) if isinstance(module, nn.Conv1d) else 1
+
+
+def _encoded_axes(model: nn.Module, source: Sequence[InputSpec]) -> dict[str, AxisRange]:
+    """Speech comes in windows of one length, text as it is long."""
+    limit = min(_MANY, _limit(model))
+    return {_ENCODED: AxisRange(1, min(128, limit), limit)} if len(source) > 1 else {}
+
+
+def _limit(model: nn.Module) -> int:
+    """Tokens that the decoder takes at most."""
+    config: Any = model.config
+    return int(getattr(config, "max_target_positions", None) or position_limit(model) or 2 * _MANY)
+
+
+def _crossed_layers(model: nn.Module, source: Sequence[InputSpec]) -> Pairs:
+    """Keys and values of the cross attention, by layer, for two encoded tokens or one window."""
+    import torch
+
+    info = source[0].info
+    sizes = [dim if isinstance(dim, int) else {"batch": 1}.get(dim, 2) for dim in info.shape]
+    try:
+        with torch.no_grad():
+            given = torch.zeros(sizes, dtype=getattr(torch, info.dtype))
+            return _crossed(model, model.get_encoder()(given)[0], None)  # type: ignore[operator]
+    except Exception as error:  # a state of another kind, or none: each fails in its own way
+        raise InputRefused(
+            f"{type(model).__name__} keeps no cache of its cross attention: "
+            f"{explain.first_line(error)}",
+            where=str(model.config.model_type),  # type: ignore[union-attr]
+            hint="give encoder and decoder as Python factories, file.py:function",
+        ) from error
+
+
+def _encode(model: nn.Module, source: Sequence[InputSpec]) -> None:
+    encoder: Any = model.get_encoder()  # type: ignore[operator]
+    forward, names = model.forward, [spec.info.name for spec in source]
+
+    def call(*values: Tensor) -> dict[str, Tensor]:
+        hidden = encoder(**dict(zip(names, values, strict=True)))[0]
+        mask = values[1] if len(values) > 1 else None
+        return _named("encoder", _crossed(model, hidden, mask, forward))
+
+    present(model, names, call)
+
+
+def _crossed(model: Any, hidden: Tensor, mask: Tensor | None, forward: Any = None) -> Pairs:
+    import torch
+    from transformers import DynamicCache, EncoderDecoderCache
+
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    (forward or model.forward)(
+        decoder_input_ids=torch.zeros((hidden.shape[0], 1), dtype=torch.int64),
+        encoder_outputs=(hidden,),
+        past_key_values=cache,
+        use_cache=True,
+        **_masked(mask),
+    )
+    return _pairs(cache.cross_attention_cache)
+
+
+def _pairs(cache: Any) -> Pairs:
+    return [(layer.keys, layer.values) for layer in cache.layers]
+
+
+def _decode(model: nn.Module, layers: int, *, masked: bool, names: Sequence[str]) -> None:
+    from transformers import DynamicCache, EncoderDecoderCache
+
+    own = model.forward
+    width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+
+    def call(*values: Tensor) -> dict[str, Tensor]:
+        import torch
+
+        ids, *rest = values
+        mask = rest.pop(0) if masked else None
+        crossed, past = rest[: 2 * layers], rest[2 * layers :]
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        for index in range(layers):
+            cache.cross_attention_cache.update(crossed[2 * index], crossed[2 * index + 1], index)
+            cache.self_attention_cache.update(past[2 * index], past[2 * index + 1], index)
+            cache.is_updated[index] = True
+        # the cache answers for the encoder; its hidden states are asked for their shape alone
+        shape = (ids.shape[0], crossed[0].shape[2], width)
+        returned = own(
+            decoder_input_ids=ids,
+            encoder_outputs=(torch.zeros(shape),),
+            past_key_values=cache,
+            use_cache=True,
+            return_dict=True,
+            **_masked(mask),
+        )
+        found = {"logits": returned.logits}
+        return found | _named("decoder", _pairs(cache.self_attention_cache))
+
+    present(model, names, call)
+
+
+def _named(kind: str, pairs: Pairs) -> dict[str, Tensor]:
+    return {
+        f"present.{index}.{kind}.{what}": tensor
+        for index, pair in enumerate(pairs)
+        for what, tensor in zip(("key", "value"), pair, strict=True)
+    }
+
+
+def _masked(mask: Tensor | None) -> dict[str, Any]:
+    """The mask over the encoder's tokens, as the model's own forward calls it."""
+    return {} if mask is None else {"attention_mask": mask}

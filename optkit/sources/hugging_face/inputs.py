@@ -1,0 +1,197 @@
+"""The inputs of a Hugging Face model, its axes and its outputs: all follow from the model itself.
+
+    input_ids, attention_mask, token_type_ids    int64 [batch, sequence]
+    pixel_values                                 float32 [batch, channels, height, width]
+
+Both towers of CLIP share the batch: their embeddings are the outputs. The products of all pairs are
+left to the caller, since they are no property of one sample.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit.errors import InputRefused, unknown_name
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, TensorInfo
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+BATCH = AxisRange(1, 8, 32)
+TOKENS = ("batch", "sequence")
+_MANY = 1 << 16  # sizes up to which a graph is traced where the model sets no limit
+_POSITIONS = re.compile(r"(?!.*vision).*\b(position_embeddings?|wpe)")
+_PAIRS = ("logits_per_image", "logits_per_text")
+
+
+@dataclass(frozen=True)
+class Described:
+    """Inputs, the sizes each axis is built for, and the largest that it is traced up to (where
+    there is a limit). `positions`: the tokens there are learned positions for, None without such.
+    """
+
+    specs: tuple[InputSpec, ...]
+    axes: Mapping[str, AxisRange]
+    limits: Mapping[str, int]
+    positions: int | None = None
+
+    @property
+    def traced(self) -> dict[str, AxisRange]:
+        """Ranges to trace within: as wide as the model allows, and small where it runs."""
+        return {name: self._traced(name, axis) for name, axis in self.axes.items()}
+
+    def _traced(self, name: str, axis: AxisRange) -> AxisRange:
+        if axis.min == axis.max:
+            return axis
+        widest = max(axis.max, self.limits.get(name, _MANY))
+        return AxisRange(axis.min, max(axis.min, 2), widest)
+
+    def overridden(self, specs: Sequence[InputSpec], axes: Mapping[str, AxisRange]) -> Described:
+        """With what a recipe says of some inputs and axes. Raises UnknownName for an input that the
+        model has not, InputRefused where dtype or number of axes differ."""
+        own = {spec.info.name: spec for spec in self.specs}
+        for spec in specs:
+            if spec.info.name not in own:
+                raise unknown_name("input", spec.info.name, own, where="inputs")
+            info, had = spec.info, own[spec.info.name].info
+            if (info.dtype, len(info.shape)) != (had.dtype, len(had.shape)):
+                raise InputRefused(
+                    f"the model has {had.dtype} {list(had.shape)}, declared is {info.dtype} "
+                    f"{list(info.shape)}",
+                    where=f"input {info.name!r}",
+                    hint="declare the input as the model has it, or leave it out",
+                )
+            own[info.name] = replace(spec, range=spec.range or own[info.name].range)
+        return replace(self, specs=tuple(own.values()), axes={**self.axes, **axes})
+
+
+def describe(model: nn.Module, folder: Path) -> Described:
+    """What an encoder takes; its forward becomes one of just these inputs and of named outputs.
+
+    Raises InputRefused for inputs that are neither tokens nor images.
+    """
+    text: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    taken = inspect.signature(model.forward).parameters
+    specs = []
+    if "input_ids" in taken:
+        specs.append(integers("input_ids", TOKENS, text.vocab_size))
+    if "pixel_values" in taken:
+        specs.append(_image(model.config, folder))
+    if "input_ids" in taken and "attention_mask" in taken:
+        specs.append(integers("attention_mask", TOKENS, 2))
+    if "token_type_ids" in taken and (types := getattr(text, "type_vocab_size", 0)) > 1:
+        specs.append(integers("token_type_ids", TOKENS, types))
+    names = [spec.info.name for spec in specs]
+    if getattr(model, "main_input_name", None) not in names:
+        raise InputRefused(
+            f"{type(model).__name__} takes neither tokens nor images",
+            where=str(folder),
+            hint="give it as a Python factory, file.py:function, with `inputs:` in a recipe",
+        )
+    axes, limits = {"batch": BATCH}, {}
+    if "input_ids" in names:
+        limits["sequence"] = position_limit(model) or _MANY
+        axes["sequence"] = AxisRange(1, min(128, limits["sequence"]), min(512, limits["sequence"]))
+    forward = model.forward
+
+    def call(*values: Tensor) -> dict[str, Tensor]:
+        return tensors(forward(**dict(zip(names, values, strict=True)), return_dict=True))
+
+    model.config.use_cache = False  # type: ignore[union-attr]
+    present(model, names, call)
+    return Described(tuple(specs), axes, limits, learned_positions(model))
+
+
+def integers(name: str, shape: tuple[int | str, ...], count: int) -> InputSpec:
+    """An int64 input of values below `count`."""
+    return InputSpec(TensorInfo(name, "int64", shape), (0, count - 1))
+
+
+def position_limit(model: nn.Module) -> int | None:
+    """The tokens that the model takes at most; None where it does not say."""
+    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    told = getattr(config, "max_position_embeddings", None)
+    return learned_positions(model) or (told if told and told > 0 else None)
+
+
+def learned_positions(model: nn.Module) -> int | None:
+    """The tokens that a table of positions has rows for; None where positions are computed."""
+    from torch import nn
+
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and _POSITIONS.fullmatch(name):
+            # RoBERTa counts from behind the padding token
+            reserved = 0 if module.padding_idx is None else module.padding_idx + 1
+            return module.num_embeddings - reserved
+    return None
+
+
+def present(model: nn.Module, names: Sequence[str], call: Callable[..., Any]) -> None:
+    """Make `call` the model's forward, with parameters of these names (dots become underlines)."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name.replace(".", "_"), kind) for name in names]
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return call(*signature.bind(*args, **kwargs).args)
+
+    signature = inspect.Signature(parameters)
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    model.forward = forward
+
+
+def tensors(returned: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors that a model returns by name, without what it only passes on."""
+    import torch
+
+    return {
+        name: value
+        for name, value in returned.items()
+        if isinstance(value, torch.Tensor) and name not in _PAIRS
+    }
+
+
+def _image(config: Any, folder: Path) -> InputSpec:
+    """pixel_values, its size from config.json or else from preprocessor_config.json."""
+    vision = getattr(config, "vision_config", config)
+    size = _pair(getattr(vision, "image_size", None)) or _processed(folder)
+    if size is None:
+        raise InputRefused(
+            "the size of its images is not known: neither config.json nor preprocessor_config.json "
+            "tells it",
+            where=str(folder),
+            hint="--set 'inputs.pixel_values={dtype: float32, shape: [batch, 3, 224, 224]}'",
+        )
+    channels = getattr(vision, "num_channels", 3)
+    return InputSpec(TensorInfo("pixel_values", "float32", ("batch", channels, *size)))
+
+
+def _processed(folder: Path) -> tuple[int, int] | None:
+    """The size that the image processor leaves."""
+    file = folder / "preprocessor_config.json"
+    try:
+        found = json.loads(file.read_bytes()) if file.is_file() else {}
+        cropped = found.get("crop_size") if found.get("do_center_crop", True) else None
+        return _pair(cropped) or _pair(found.get("size"))
+    except (ValueError, AttributeError) as error:
+        raise InputRefused(
+            "not JSON of an image processor", where=str(file), hint="save the processor again"
+        ) from error
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    """(height, width) of 224, [224, 224], {"height": 224, "width": 224}, {"shortest_edge": 224}."""
+    if isinstance(size, Mapping):
+        edge = size.get("shortest_edge")
+        size = [size.get("height", edge), size.get("width", edge)]
+    if isinstance(size, int):
+        size = [size, size]
+    if isinstance(size, list | tuple) and len(size) == 2 and all(type(n) is int for n in size):
+        return size[0], size[1]
+    return None

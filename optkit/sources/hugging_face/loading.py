@@ -1,0 +1,173 @@
+"""A staged Hugging Face folder to a model, every weight accounted for.
+
+transformers only warns when weights are missing, left over or of another shape; a model with random
+layers in it is refused here. What may be left over are whole heads that the class does not have,
+as in a checkpoint of another task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit.errors import InputRefused, unknown_name
+from optkit.sources import explain, toolchain
+
+if TYPE_CHECKING:
+    from torch import nn
+
+GENERATION = "text-generation"
+_TOLD = 5  # names listed in one message
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in evaluation mode, float32. `task`: None where its class is of no known one."""
+
+    model: nn.Module
+    task: str | None
+    warnings: tuple[str, ...] = ()
+
+
+def load(folder: Path, task: str | None, *, trusted: bool) -> Loaded:
+    """The model that `folder` holds, of the class that its config.json or `task` names.
+
+    Raises InputRefused (an unknown architecture, weights that do not fit),
+    UsageError (an unknown task), ToolchainMissing.
+    """
+    toolchain.require_hugging_face()
+    with toolchain.quiet():
+        config = _config(folder, trusted=trusted)
+        cls, task = _class(config, task, str(folder), trusted=trusted)
+        model, info = _pretrained(cls, config, folder, trusted=trusted)
+    model.eval().requires_grad_(False)  # torch chooses other kernels for what is trained
+    return Loaded(model, task, _accounted(model, info, str(folder)))
+
+
+def _config(folder: Path, *, trusted: bool) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trusted)
+    except Exception as error:  # OSError, ValueError, KeyError, and what a bad value provokes
+        raise InputRefused(
+            f"config.json is not understood: {explain.first_line(error)}",
+            where=str(folder / "config.json"),
+            hint="a newer transformers may know the model; one that brings code of its own needs "
+            "--trust-remote-code",
+        ) from error
+
+
+def _class(config: Any, task: str | None, where: str, *, trusted: bool) -> tuple[Any, str | None]:
+    """The class to load, and the task it is for: the one that config.json names where it is for
+    that task, else the task's Auto class."""
+    import transformers
+    from optimum.exporters.tasks import TasksManager
+
+    architectures = getattr(config, "architectures", None) or []
+    own = next((cls for name in architectures if (cls := getattr(transformers, name, None))), None)
+    auto_map = getattr(config, "auto_map", None) or {}
+    if own is None and trusted:  # a class of the folder's own code, behind an Auto class
+        named = (name for name in auto_map if name.startswith("AutoModel"))
+        own = next((getattr(transformers, name, None) for name in named), None)
+    own_task = None if own is None else _task_of(own)
+    if task is None and own is None:
+        told = f"{architectures[0]}, which transformers lacks" if architectures else "no class"
+        raise InputRefused(
+            f"config.json names {told}",
+            where=where,
+            hint="install a newer transformers, or name the task, e.g. --task text-classification",
+        )
+    if task is None:
+        return own, own_task
+    task = TasksManager.map_from_synonym(task)
+    if task not in TasksManager.get_all_tasks():
+        raise unknown_name("task", task, TasksManager.get_all_tasks(), where="--task")
+    if task == own_task:
+        return own, task
+    try:
+        return TasksManager.get_model_class_for_task(task, model_type=config.model_type), task
+    except (KeyError, ValueError) as error:
+        raise InputRefused(
+            f"no class of {config.model_type} is for {task}", where=where, hint=_OTHER_TASK
+        ) from error
+
+
+def _task_of(cls: Any) -> str | None:
+    from optimum.exporters.tasks import TasksManager
+
+    try:
+        return str(TasksManager.infer_task_from_model(cls))
+    except ValueError:  # a part of a model, such as one tower
+        return None
+
+
+def _pretrained(cls: Any, config: Any, folder: Path, *, trusted: bool) -> tuple[nn.Module, Any]:
+    import torch
+
+    try:
+        model, info = cls.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=trusted,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # told by `_accounted`, with all else
+            output_loading_info=True,
+        )
+    except Exception as error:  # a class that is not for this config, a value that makes no sense
+        raise InputRefused(
+            f"{cls.__name__} cannot be made of it: {explain.first_line(error)}",
+            where=str(folder),
+            hint=_OTHER_TASK,
+        ) from error
+    return model, info
+
+
+def _accounted(model: nn.Module, info: Any, where: str) -> tuple[str, ...]:
+    """What is worth a warning. Raises InputRefused unless every weight of the model was in the
+    folder, and all in the folder belongs to it or to a head that it lacks."""
+    left = sorted(info["unexpected_keys"])
+    foreign = [key for key in left if not _is_head(model, key)]
+    shapes = [f"{key} {list(there)}, not {list(own)}" for key, there, own in
+              sorted(info["mismatched_keys"])]  # fmt: skip
+    parts = (
+        ("the model needs", sorted(info["missing_keys"])),
+        ("the model has no", foreign),
+        ("of another shape are", shapes),
+    )
+    if told := "; ".join(f"{what} {_some(names)}" for what, names in parts if names):
+        raise InputRefused(
+            f"the weights do not fit {type(model).__name__}: {told}",
+            where=where,
+            hint="config.json must describe the model that was saved beside it; " + _OTHER_TASK,
+        )
+    return (f"weights of heads that {type(model).__name__} has not: {_some(left)}",) if left else ()
+
+
+def _is_head(model: nn.Module, key: str) -> bool:
+    """Whether a left-over weight belongs to a whole part that the model has not, outside of its
+    repeated layers: there, a part more would be another function."""
+    from torch import nn
+
+    *path, _ = key.split(".")
+    here: nn.Module = model
+    for name in path:
+        if isinstance(here, nn.ModuleList):
+            return False
+        inner = getattr(here, name, None)
+        if not isinstance(inner, nn.Module):
+            return inner is None
+        here = inner
+    return False
+
+
+def _some(names: Collection[str]) -> str:
+    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
+    return ", ".join(list(names)[:_TOLD]) + more
+
+
+_OTHER_TASK = "another task may fit: --task"

@@ -1,0 +1,107 @@
+"""Against numpy, scikit-learn, scipy and torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+from sklearn.metrics import f1_score
+from torch.nn import functional
+
+from optkit.benchmarking import metrics
+
+numbers = arrays(np.float64, st.shared(st.integers(2, 30), key="n"), elements=st.integers(-4, 4))
+
+
+@given(
+    arrays(np.float32, (6, 7), elements=st.integers(0, 3)),
+    arrays(np.int64, 6, elements=st.integers(0, 6)),
+    st.integers(1, 7),
+)
+def test_top_k_is_where_a_stable_sort_puts_the_label(
+    logits: np.ndarray, labels: np.ndarray, k: int
+) -> None:
+    highest = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(
+        metrics.in_top(logits, labels, k), (highest == labels[:, None]).any(1)
+    )
+
+
+@pytest.mark.parametrize("average", ["macro", "micro", "binary"])
+@pytest.mark.parametrize("seed", range(5))
+def test_f1_is_scikit_learns(average: metrics.Average, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    classes = 2 if average == "binary" else 5
+    logits = random.standard_normal((40, classes))
+    labels = random.integers(0, classes, 40) // 2 if seed else random.integers(0, classes, 40)
+    found = metrics.f1(metrics.counts(logits, labels), average)
+    assert found == pytest.approx(f1_score(labels, logits.argmax(1), average=average), abs=1e-12)
+
+
+def test_f1_of_tags_leaves_out_what_is_not_scored() -> None:
+    random = np.random.default_rng(1)
+    logits, labels = random.standard_normal((9, 6, 4)), random.integers(0, 4, (9, 6))
+    labels[:, 4:] = -100
+    rows = metrics.counts(logits, labels)
+    real = labels != -100
+    for average in ("macro", "micro"):
+        wanted = f1_score(labels[real], logits.argmax(-1)[real], average=average, labels=[1, 2, 3])
+        assert metrics.f1(rows, average, exclude=[0]) == pytest.approx(wanted, abs=1e-12)
+    assert metrics.f1(rows[:0]) == 0.0
+
+
+@given(numbers, numbers)
+def test_correlations_are_scipys(a: np.ndarray, b: np.ndarray) -> None:
+    np.testing.assert_array_equal(metrics.ranks(a), stats.rankdata(a))
+    if np.ptp(a) and np.ptp(b):
+        assert metrics.pearson(a, b) == pytest.approx(stats.pearsonr(a, b).statistic, abs=1e-9)
+        assert metrics.spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-9)
+    else:
+        assert metrics.spearman(a, b) == 0.0
+
+
+def test_surprise_is_torchs_cross_entropy() -> None:
+    random = np.random.default_rng(2)
+    logits = (random.standard_normal((4, 6, 11)) * 30).astype(np.float32)
+    targets = random.integers(0, 11, (4, 6))
+    targets[0, :3] = targets[2] = -100
+    found = metrics.surprise(logits, targets)
+    for row in range(4):
+        wanted = functional.cross_entropy(
+            torch.from_numpy(logits[row]).double(), torch.from_numpy(targets[row]), reduction="sum"
+        )
+        assert found[row, 0] == pytest.approx(float(wanted), rel=1e-12, abs=1e-12)
+    assert found[:, 1].tolist() == [3, 6, 0, 6]
+
+
+def test_exact_match_wants_every_scored_token() -> None:
+    logits = np.eye(5)[np.array([[1, 2, 3], [1, 2, 3], [1, 2, 3]])]
+    targets = np.array([[1, 2, 3], [-100, 2, 4], [-100, -100, 3]])
+    assert metrics.exact(logits, targets).tolist() == [1, 0, 1]
+
+
+def test_pooled_vectors_are_means_of_the_real_tokens() -> None:
+    states = np.random.default_rng(4).standard_normal((3, 5, 8)).astype(np.float32)
+    start, stop = np.array([0, 2, 1]), np.array([3, 5, 2])
+    wanted = np.stack(
+        [states[i, a:b].mean(0) for i, (a, b) in enumerate(zip(start, stop, strict=True))]
+    )
+    wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    np.testing.assert_allclose(metrics.pooled(states, start, stop, "mean"), wanted, rtol=1e-5)
+    np.testing.assert_allclose(metrics.pooled(wanted, start, stop, "mean"), wanted, rtol=1e-5)
+    first = metrics.pooled(states, start, stop, "first")
+    np.testing.assert_allclose(first[1], states[1, 2] / np.linalg.norm(states[1, 2]), rtol=1e-5)
+
+
+def test_retrieval_is_the_rank_in_the_whole_similarity_matrix() -> None:
+    random = np.random.default_rng(5)
+    a, b = random.standard_normal((2, 300, 6))
+    b += 0.8 * a
+    a, b = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (a, b))
+    place = (-(a @ b.T)).argsort(1).argsort(1)[np.arange(300), np.arange(300)]
+    for k in (1, 5):
+        np.testing.assert_array_equal(metrics.found_first(a, b, k), place < k)

@@ -1,0 +1,144 @@
+"""A decoder small enough to be computed by hand, as a graph and as an artifact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from optkit import artifact
+from optkit.artifact import Artifact, Manifest
+from optkit.runtime import Recurrent, backend
+
+WIDTH, VOCABULARY, POSITIONS = 8, 12, 40
+
+
+@dataclass(frozen=True)
+class Network:
+    """logits of the last token = tanh(Σ over real tokens of (embedding + position)) · head"""
+
+    embeddings: np.ndarray  # [12, 8]
+    positions: np.ndarray  # [40, 8]
+    head: np.ndarray  # [8, 12]
+
+    @classmethod
+    def random(cls, seed: int) -> Network:
+        rng = np.random.default_rng(seed)
+        sizes = ((VOCABULARY, WIDTH), (POSITIONS, WIDTH), (WIDTH, VOCABULARY))
+        return cls(*(rng.standard_normal(size).astype(np.float32) / 2 for size in sizes))
+
+    def logits(self, tokens: Sequence[int]) -> np.ndarray:
+        summed = self.embeddings[list(tokens)].sum(0) + self.positions[: len(tokens)].sum(0)
+        found: np.ndarray = np.tanh(summed) @ self.head
+        return found
+
+    def continued(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Greedy, without a cache or a batch."""
+        found = list(tokens)
+        for _ in range(count):
+            found.append(int(self.logits(found).argmax()))
+        return found[len(tokens) :]
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network.random(0)
+
+
+@pytest.fixture
+def session(network: Network, tmp_path: Path) -> Recurrent:
+    write(network, tmp_path / "decoder.onnx")
+    return backend("onnxruntime").session(tmp_path / "decoder.onnx", threads=1)
+
+
+@pytest.fixture
+def made(network: Network, tmp_path: Path) -> Callable[..., Artifact]:
+    """An artifact with these files beside its graph; by default a decoder that can write."""
+
+    def make(files: dict[str, bytes] | None = None, **config: object) -> Artifact:
+        write(network, tmp_path / "model.onnx")
+        config = {"max_position_embeddings": POSITIONS, **config}
+        files = files if files is not None else {
+            "tokenizer.json": words().to_str().encode(),
+            "config.json": json.dumps(config).encode(),
+        }  # fmt: skip
+        return write_artifact(tmp_path / "model.onnx", files, tmp_path)
+
+    return make
+
+
+def write_artifact(model: Path, files: dict[str, bytes], out: Path) -> Artifact:
+    with backend("onnxruntime").session(model) as loaded:
+        manifest = Manifest(
+            name="decoder", target="cpu", precision="fp32", digest="0" * 64, recipe={},
+            inputs=loaded.inputs, outputs=loaded.outputs, versions={}, result={},
+            engine={"backend": "onnxruntime", "file": "model.onnx"},
+        )  # fmt: skip
+    return artifact.write(out, manifest, {"model.onnx": model, **files})
+
+
+def words() -> Tokenizer:
+    """Tokens "w0" to "w11", apart by spaces."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{at}": at for at in range(VOCABULARY)}, "w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def write(network: Network, path: Path) -> None:
+    caches = ("key", "value")
+    nodes = [
+        helper.make_node("Gather", ["embeddings", "input_ids"], ["e"]),
+        helper.make_node("Gather", ["positions", "position_ids"], ["p"]),
+        helper.make_node("Add", ["e", "p"], ["x"]),
+        helper.make_node("Unsqueeze", ["x", "one"], ["new.key"]),
+        helper.make_node("Unsqueeze", ["e", "one"], ["new.value"]),
+        *(
+            helper.make_node(
+                "Concat", [f"past_key_values.0.{c}", f"new.{c}"], [f"present.0.{c}"], axis=2
+            )
+            for c in caches
+        ),
+        helper.make_node("Cast", ["attention_mask"], ["m"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["m", "outer"], ["mask"]),
+        helper.make_node("Mul", ["present.0.key", "mask"], ["k"]),
+        helper.make_node("Mul", ["present.0.value", "zero"], ["v"]),
+        helper.make_node("Add", ["k", "v"], ["kv"]),
+        helper.make_node("ReduceSum", ["kv", "inner"], ["s"], keepdims=0),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("MatMul", ["t", "head"], ["last"]),
+        helper.make_node("Unsqueeze", ["last", "one"], ["row"]),
+        helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
+        helper.make_node("Concat", ["one", "length", "one"], ["wanted"], axis=0),
+        helper.make_node("Expand", ["row", "wanted"], ["logits"]),
+    ]
+    integers = {"one": [1], "outer": [1, 3], "inner": [1, 2]}
+    constants = {
+        **{name: np.array(value) for name, value in integers.items()},
+        "zero": np.float32(0),
+        **vars(network),
+    }
+    tokens, total = ["batch", "sequence"], "past_sequence + sequence"
+    value = helper.make_tensor_value_info
+    integer, real = TensorProto.INT64, TensorProto.FLOAT
+    past, present = (["batch", 1, length, WIDTH] for length in ("past_sequence", total))
+    inputs = [
+        value("input_ids", integer, tokens),
+        value("attention_mask", integer, ["batch", total]),
+        value("position_ids", integer, tokens),
+        *(value(f"past_key_values.0.{c}", real, past) for c in caches),
+    ]
+    outputs = [
+        value("logits", real, [*tokens, VOCABULARY]),
+        *(value(f"present.0.{c}", real, present) for c in caches),
+    ]
+    held = [numpy_helper.from_array(np.asarray(c), name) for name, c in constants.items()]
+    graph = helper.make_graph(nodes, "decoder", inputs, outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, path)

@@ -1,0 +1,72 @@
+"""Decoders of transformers with random weights, as Hugging Face folders and as artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+import optkit
+from optkit.artifact import Artifact
+
+VOCABULARY, CONTEXT = 320, 160
+PROMPTS = (
+    "import os\n",
+    "def find(path: Path, name: str) -> list[Path]:",
+    "x",
+    "class Node:\n    def __init__(self, value):\n        self.",
+    "for line in file.read().splitlines():",
+)
+
+
+def network(family: str, end: int | None) -> PreTrainedModel:
+    """With weights large enough that the most likely token is not always the same. `end`: the token
+    that ends a text."""
+    torch.manual_seed(3)
+    shared = {"vocab_size": VOCABULARY, "initializer_range": 0.2, "bos_token_id": None,
+              "eos_token_id": end, "pad_token_id": 0}  # fmt: skip
+    if family == "gpt2":
+        return GPT2LMHeadModel(
+            GPT2Config(n_embd=64, n_layer=2, n_head=4, n_positions=CONTEXT, **shared)
+        ).eval()
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=CONTEXT, **shared,
+        )
+    ).eval()  # fmt: skip
+
+
+def write(family: str, folder: Path, end: int | None = None) -> PreTrainedModel:
+    """The network, saved with a tokenizer."""
+    made = network(family, end)
+    made.save_pretrained(folder)
+    tokenizer(PROMPTS).save_pretrained(folder)
+    return made
+
+
+def tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet)
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+def build(folder: Path, out: Path, precision: str = "fp32") -> Artifact:
+    return optkit.build(
+        str(folder), target="cpu", precision=precision, out=out, cache=out / "cache"
+    )

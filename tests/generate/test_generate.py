@@ -1,0 +1,149 @@
+"""Artifacts that write, and those that cannot: from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from optkit.artifact import Artifact
+from optkit.errors import InputRefused, UsageError
+from optkit.generate import Sampling, generate
+from optkit.runtime import Evidence
+from tests.generate.conftest import POSITIONS, Network, words, write_artifact
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Make = Callable[..., Artifact]
+
+
+def test_texts_are_those_of_the_network(made: Make, network: Network) -> None:
+    told: dict[int, str] = {0: "", 1: ""}
+
+    def hear(row: int, text: str) -> None:
+        told[row] += text
+
+    found = generate(made(), ["w1 w2 w3", "w9"], max_new_tokens=6, heard=hear, threads=1)
+    for text, prompt in zip(found.texts, ([1, 2, 3], [9]), strict=True):
+        assert text.prompt_tokens == prompt
+        assert text.tokens == network.continued(prompt, 6)
+        assert text.text == "".join(f" w{token}" for token in text.tokens)
+    assert [told[row] for row in (0, 1)] == [text.prompt + text.text for text in found.texts]
+    assert (found.prefill.tokens, found.decode.tokens) == (4, 10)
+    assert found.prefill.seconds > 0 < found.decode.seconds
+    assert (found.backend, found.evidence, found.note) == (
+        "onnxruntime", Evidence.MEASURED, None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_it_ends_where_the_models_files_say(made: Make, network: Network, listed: bool) -> None:
+    free = network.continued([5], 8)
+    end = free[3]
+    artifact = made(eos_token_id=[end, 99] if listed else end)
+    (text,) = generate(artifact, ["w5"], max_new_tokens=8).texts
+    assert text.tokens == free[: free.index(end)] and text.finish_reason == "stop"
+
+
+def test_the_generation_config_counts_more_than_the_config(made: Make, network: Network) -> None:
+    free = network.continued([5], 8)
+    files = {
+        "tokenizer.json": words().to_str().encode(),
+        "config.json": json.dumps({"eos_token_id": free[0]}).encode(),
+        "generation_config.json": json.dumps({"eos_token_id": None, "bos_token_id": 1}).encode(),
+    }
+    assert generate(made(files), ["w5"]).texts[0].tokens == []
+    last = next(token for token in range(12) if token not in free)
+    files["generation_config.json"] = json.dumps({"eos_token_id": last}).encode()
+    assert generate(made(files), ["w5"], max_new_tokens=8).texts[0].tokens == free
+
+
+def test_it_stops_where_the_context_ends(made: Make) -> None:
+    prompt = " ".join(["w1"] * (POSITIONS - 3))
+    (text,) = generate(made(), [prompt], max_new_tokens=50).texts
+    assert len(text.tokens) == 3 and text.finish_reason == "length"
+
+
+def test_a_seed_gives_the_same_text_again(made: Make) -> None:
+    artifact = made()
+    texts = [
+        generate(artifact, ["w1"], sampling=Sampling(seed=seed)).texts[0].tokens
+        for seed in (1, 1, 2)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_what_cannot_be_continued_is_refused(made: Make, tmp_path: Path) -> None:
+    config = {"config.json": b"{}"}
+    tokenizer = {"tokenizer.json": words().to_str().encode()}
+    with pytest.raises(InputRefused, match="no tokenizer"):
+        generate(made(config), ["w1"])
+    with pytest.raises(InputRefused, match=r"config\.json: not JSON"):
+        generate(made({**tokenizer, "config.json": b"{"}), ["w1"])
+    with pytest.raises(InputRefused, match=r"prompt 1: the prompt has 40 tokens.* context 40"):
+        generate(made(), ["w1", " ".join(["w1"] * POSITIONS)])
+    with pytest.raises(InputRefused, match="prompt 0: the prompt has no tokens"):
+        generate(made(), [""])
+    with pytest.raises(UsageError, match="nothing to generate"):
+        generate(made(), [])
+
+
+def test_another_model_is_no_decoder(tmp_path: Path) -> None:
+    import onnx
+
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[n] y) {y = Abs(x)}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "abs.onnx")
+    artifact = write_artifact(tmp_path / "abs.onnx", {}, tmp_path)
+    with pytest.raises(InputRefused, match="no decoder") as refused:
+        generate(artifact, ["w1"])
+    assert refused.value.exit_code == 5 and "Hugging Face" in str(refused.value.hint)
+
+
+def test_the_command_prints_the_text_and_its_pace(made: Make, network: Network) -> None:
+    artifact = made()
+    expected = "w4 w2" + "".join(f" w{token}" for token in network.continued([4, 2], 5))
+    done = optkit("generate", artifact.path, "--prompt", "w4 w2", "--max-new-tokens", "5")
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n")
+    assert "prefill 2 tokens" in done.stderr and "decode 4 tokens" in done.stderr
+
+
+def test_json_holds_every_text_and_both_phases(made: Make, tmp_path: Path) -> None:
+    artifact = made()
+    (tmp_path / "prompt.txt").write_text("w7 w8\n")
+    done = optkit("generate", artifact.path, "--prompt", "w1", "--prompt-file",
+                  tmp_path / "prompt.txt", "--max-new-tokens", "3", "--json", "-q")  # fmt: skip
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["schema"], found["status"]) == (0, "optkit.generate/v1", "ok")
+    assert [text["prompt_tokens"] for text in found["texts"]] == [[1], [7, 8]]
+    assert all(len(text["tokens"]) == 3 for text in found["texts"])
+    assert found["prefill"]["tokens"] == 3 and found["decode"]["tokens"] == 4
+    for phase in (found["prefill"], found["decode"]):
+        assert phase["evidence"] == "measured"
+        assert phase["tokens_per_second"] == pytest.approx(
+            phase["tokens"] / phase["seconds"], rel=1e-2
+        )
+
+
+def test_the_command_refuses_with_the_documented_codes(made: Make, tmp_path: Path) -> None:
+    artifact = made()
+    for code, told, *arguments in (
+        (2, "no prompt", artifact.path),
+        (2, "temperature is 0.0", artifact.path, "--prompt", "w1", "--temperature", "0"),
+        (5, "no artifact", tmp_path / "nosuch", "--prompt", "w1"),
+        (5, "context 40", artifact.path, "--prompt", " ".join(["w1"] * POSITIONS)),
+    ):
+        done = optkit("generate", *arguments)
+        assert (done.returncode, done.stdout) == (code, "") and told in done.stderr
+
+
+def optkit(*arguments: object) -> subprocess.CompletedProcess[str]:
+    program = (sys.executable, "-c", "from optkit.cli import main; main()")
+    return subprocess.run(
+        [*program, *map(str, arguments)], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip

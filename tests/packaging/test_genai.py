@@ -1,0 +1,126 @@
+"""genai_config.json says what the graph and the model's files say; the real library loads it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import venv
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from optkit.decoder import Decoder
+from optkit.errors import InputRefused
+from optkit.generate import generate
+from optkit.packaging import genai
+from optkit.runtime import TensorInfo
+from tests.generate import families
+from tests.generate.families import PROMPTS
+
+CACHES = tuple(
+    TensorInfo(f"past_key_values.{layer}.{part}", "float32", ("batch", 2, "past_sequence", 16))
+    for layer in range(3)
+    for part in ("key", "value")
+)
+DECODER = Decoder(CACHES, 320, positions=True)
+CONFIG = {"max_position_embeddings": 512, "num_attention_heads": 4, "hidden_size": 64,
+          "eos_token_id": 7}  # fmt: skip
+
+
+def config(decoder: Decoder, **files: dict[str, object]) -> dict[str, dict[str, object]]:
+    found = genai.files(
+        decoder, {f"{name}.json": json.dumps(content).encode() for name, content in files.items()}
+    )
+    described: dict[str, dict[str, object]] = json.loads(found["genai_config.json"])
+    return described
+
+
+def test_it_describes_the_graph() -> None:
+    found = config(DECODER, config=CONFIG)
+    model, decoder = found["model"], found["model"]["decoder"]
+    assert (model["context_length"], model["vocab_size"]) == (512, 320)
+    assert model["eos_token_id"] == [7] and "bos_token_id" not in model
+    assert isinstance(decoder, dict)
+    assert decoder["num_hidden_layers"] == 3
+    assert (decoder["num_key_value_heads"], decoder["head_size"]) == (2, 16)
+    assert (decoder["num_attention_heads"], decoder["hidden_size"]) == (4, 64)
+    names = {name % 2 if "%d" in name else name for name in decoder["inputs"].values()}
+    assert names == {"input_ids", "attention_mask", "position_ids", CACHES[4].name, CACHES[5].name}
+    assert found["search"]["past_present_share_buffer"] is False
+
+
+def test_a_graph_without_positions_is_fed_none() -> None:
+    found = config(Decoder(CACHES, 320, positions=False), config=CONFIG)["model"]["decoder"]
+    assert isinstance(found, dict) and "position_ids" not in found["inputs"]
+
+
+def test_the_generation_config_sets_ends_and_search() -> None:
+    generation = {"eos_token_id": [3, 4], "do_sample": True, "temperature": 0.5, "top_k": None}
+    found = config(DECODER, config=CONFIG, generation_config=generation)
+    assert found["model"]["eos_token_id"] == [3, 4]
+    search = found["search"]
+    assert (search["do_sample"], search["temperature"]) == (True, 0.5) and "top_k" not in search
+
+
+def test_other_models_get_no_file() -> None:
+    present = {"config.json": json.dumps(CONFIG).encode()}
+    assert genai.files(DECODER, present).keys() == {"genai_config.json"}
+    assert genai.files(None, present) == {}
+    assert genai.files(DECODER, {}) == {}
+    assert genai.files(DECODER, {"config.json": b'{"hidden_size": 64}'}) == {}
+    with pytest.raises(InputRefused, match=r"config\.json"):
+        genai.files(DECODER, {"config.json": b"[]"})
+
+
+END = 319
+RUN = """
+import json, sys
+import onnxruntime_genai as og
+
+model = og.Model(sys.argv[1])
+tokenizer = og.Tokenizer(model)
+found = []
+for prompt in json.load(sys.stdin):
+    ids = tokenizer.encode(prompt)
+    parameters = og.GeneratorParams(model)
+    parameters.set_search_options(max_length=len(ids) + 64, do_sample=False)
+    generator = og.Generator(model, parameters)
+    generator.append_tokens(ids)
+    while not generator.is_done():
+        generator.generate_next_token()
+    found.append([int(token) for token in generator.get_sequence(0)])
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def genai_python() -> Path:
+    """An interpreter of its own with the library: it insists on the CPU wheel of ONNX Runtime."""
+    folder = Path(platformdirs.user_cache_dir("optkit", appauthor=False)) / "environments" / "genai"
+    wanted = ("onnxruntime-genai==0.18.0", "onnxruntime==1.31.1")
+    python, record = folder / "bin" / "python", folder / "requirements.json"
+    if not record.exists() or json.loads(record.read_text()) != list(wanted):
+        venv.create(folder, clear=True, with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *wanted], check=True)
+        record.write_text(json.dumps(wanted))
+    return python
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_library_loads_the_artifact_and_writes_the_same(
+    family: str, genai_python: Path, tmp_path: Path
+) -> None:
+    families.write(family, tmp_path / family, END)
+    artifact = families.build(tmp_path / family, tmp_path)
+    ours = generate(artifact, PROMPTS, max_new_tokens=64)
+    assert sum(len(text.tokens) for text in ours.texts) > 64
+    done = subprocess.run(
+        [str(genai_python), "-c", RUN, str(artifact.path)], input=json.dumps(PROMPTS),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for found, text in zip(json.loads(done.stdout), ours.texts, strict=True):
+        ended = [END] if text.finish_reason == "stop" else []
+        assert found == [*text.prompt_tokens, *text.tokens, *ended]

@@ -1,0 +1,91 @@
+"""What a sample source is given, what of it is in the key, and what the manifest says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optkit.pipeline import Build, Job, data_of
+from optkit.pipeline.sources import collect
+from optkit.recipe import Recipe
+from optkit.target import target
+
+SETTINGS = {
+    "name": "net",
+    "calibration": {"source": "text", "args": {"path": "corpus.txt", "length": 4}},
+    "eval": {"task": "perplexity", "args": {"path": "held.txt"}},
+}
+
+
+class Runner:
+    """Notes what it is asked to run."""
+
+    limits = SimpleNamespace(memory_bytes=1 << 30)
+
+    def __init__(self) -> None:
+        self.asked: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {}
+
+    def step_reading_code(
+        self, kind: Any, label: str, inputs: Any, params: Any, here: Any, *, place: str
+    ) -> Any:
+        self.asked[label.split()[1]] = params, here, place
+        info = {"samples": len(label), "digest": label}
+        return SimpleNamespace(meta={"info": info}, files={}, path=Path("/store"))
+
+
+def asked(recipe: Recipe, assets: dict[str, str]) -> tuple[Build, Runner]:
+    made = Build(Job(recipe, target("cpu"), "int8"), "onnxruntime", (), "fp32")
+    files = {"model.onnx": "0" * 64, **assets}
+    made.entries["source"] = SimpleNamespace(  # type: ignore[assignment]
+        path=Path("/store/source"), files=files, meta={}
+    )
+    runner = Runner()
+    collect(made, runner)  # type: ignore[arg-type]
+    return made, runner
+
+
+def test_a_models_tokenizer_is_in_the_key_and_its_place_is_not(tmp_path: Path) -> None:
+    recipe = Recipe.from_dict(SETTINGS, tmp_path)
+    tokenizer = {"assets/tokenizer.json": "1" * 64}
+    _, runner = asked(recipe, tokenizer)
+    params, here, _ = runner.asked["calibration"]
+    assert params["assets"] == tokenizer and here["model"] == "/store/source/assets"
+    assert "/store" not in str(params) and str(tmp_path) not in str(params)
+    _, without = asked(recipe, {})
+    params, here, _ = without.asked["calibration"]
+    assert "assets" not in params and here["model"] is None
+
+
+def test_paths_start_at_the_recipe_or_at_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two projects with a recipe alike remember apart what was read for them."""
+    cwd = tmp_path / "cwd"
+    cwd.mkdir()
+    monkeypatch.chdir(cwd)
+    recipe = Recipe.from_dict(SETTINGS, tmp_path).with_calibration("mine.jsonl")
+    _, runner = asked(recipe, {})
+    params, here, place = runner.asked["calibration"]
+    assert params["args"] == {"path": "mine.jsonl", "length": 4}
+    assert here["folders"] == {"path": str(cwd), "length": str(tmp_path)}
+    _, other, _ = runner.asked["evaluation"]
+    assert other["folders"] == {"path": str(tmp_path)}
+    _, elsewhere = asked(Recipe.from_dict(SETTINGS, tmp_path / "other"), {})
+    assert elsewhere.asked["calibration"][2] != place
+
+
+def test_the_manifest_names_both_kinds_of_data(tmp_path: Path) -> None:
+    made, _ = asked(Recipe.from_dict(SETTINGS, tmp_path), {})
+    found = data_of(made)
+    assert found["calibration"] == {
+        "source": "content:calibration/text.py:samples",
+        "args": {"path": "corpus.txt", "length": 4},
+        "samples": 27,
+        "digest": "collect calibration samples",
+    }
+    assert found["evaluation"]["source"] == "content:eval/perplexity.py"
+    del made.entries["evaluation"]
+    assert list(data_of(made)) == ["calibration"]

@@ -1,0 +1,113 @@
+"""One graph for prefill and decode: what it says of the next token is what the model says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+from optkit import graph
+from optkit.data import sequences
+from optkit.runtime import Feed, Session, TensorInfo, backend
+from tests.sources.hugging_face.conftest import DECODERS, VOCAB, export
+
+QUICK = "llama"
+EVERY = [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS]
+
+Folders = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module", params=EVERY)
+def decoder(
+    request: pytest.FixtureRequest, folders: Folders, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[torch.nn.Module, Path]:
+    """A model of transformers, untouched, and the graph that its folder became."""
+    out = tmp_path_factory.mktemp(request.param) / "model.onnx"
+    export(folders(request.param), out)
+    return hf.AutoModelForCausalLM.from_pretrained(folders(request.param)).eval(), out
+
+
+def fed(runner: Session, ids: np.ndarray, mask: np.ndarray, past: Feed) -> Feed:
+    """One run of the graph; without a past, on an empty one."""
+    given = {"input_ids": ids, "attention_mask": mask, **past}
+    inputs: dict[str, TensorInfo] = {info.name: info for info in runner.inputs}
+    return runner.run(sequences.completed(given, inputs, ["past_sequence"]))
+
+
+@pytest.mark.parametrize(
+    ("batch", "past", "new", "padding"),
+    [(2, 5, 3, 2), (1, 9, 1, 0), (3, 0, 7, 3), (3, 8, 1, 4), (2, 1, 4, 1)],
+)
+def test_logits_are_those_of_the_whole_text_at_once(
+    decoder: tuple[torch.nn.Module, Path], batch: int, past: int, new: int, padding: int
+) -> None:
+    model, path = decoder
+    random = np.random.default_rng(past)
+    ids = random.integers(3, VOCAB, (batch, past + new))
+    mask = np.ones_like(ids)
+    for row in range(batch):
+        mask[row, : padding * row // max(batch - 1, 1)] = 0
+    whole = torch.from_numpy(mask)
+    positions = (whole.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        expected = model(
+            input_ids=torch.from_numpy(ids), attention_mask=whole, position_ids=positions
+        ).logits.numpy()[:, past:]
+    with backend("onnxruntime").session(path) as runner:
+        cache: Feed = {}
+        if past:
+            first = fed(runner, ids[:, :past], mask[:, :past], {})
+            cache = {
+                name.replace("present", "past_key_values"): array
+                for name, array in first.items()
+                if name != "logits"
+            }
+        found = fed(runner, ids[:, past:], mask, cache)
+    real = mask[:, past:] == 1
+    np.testing.assert_allclose(
+        found["logits"][real], expected[real], atol=1e-4 * np.abs(expected).max()
+    )
+    assert all(array.shape[2] == past + new for name, array in found.items() if name != "logits")
+
+
+def test_names_and_axes_are_those_that_runtimes_expect(
+    decoder: tuple[torch.nn.Module, Path],
+) -> None:
+    model = graph.load(decoder[1])
+    inputs = {spec.name: spec for spec in graph.inputs(model)}
+    outputs = {spec.name: spec for spec in graph.outputs(model)}
+    whole = "past_sequence + sequence"
+    assert list(inputs)[:3] == ["input_ids", "attention_mask", "position_ids"]
+    assert inputs["input_ids"].shape == inputs["position_ids"].shape == ("batch", "sequence")
+    assert inputs["attention_mask"].shape == ("batch", whole)
+    assert outputs["logits"].shape == ("batch", "sequence", VOCAB)
+    for layer in range(2):
+        for what in ("key", "value"):
+            batch, heads, past, size = inputs[f"past_key_values.{layer}.{what}"].shape
+            assert (batch, past) == ("batch", "past_sequence")
+            assert outputs[f"present.{layer}.{what}"].shape == ("batch", heads, whole, size)
+
+
+def test_nodes_and_weights_bear_the_names_of_the_checkpoint(
+    folders: Folders, tmp_path: Path
+) -> None:
+    export(folders("llama"), tmp_path / "model.onnx")
+    model = graph.load(tmp_path / "model.onnx")
+    names = {node.name for node in model.graph}
+    assert {"model.layers.1.self_attn.q_proj/MatMul", "lm_head/MatMul"} <= names
+    assert {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
+            "lm_head.weight"} <= set(model.graph.initializers)  # fmt: skip
+
+
+def test_the_axes_leave_room_for_past_and_new_tokens(folders: Folders, tmp_path: Path) -> None:
+    log = export(folders("llama"), tmp_path / "model.onnx")
+    assert log.task == "text-generation"
+    assert log.axes["past_sequence"].min == 0
+    assert log.axes["sequence"].opt == 1
+    assert log.axes["sequence"].max + log.axes["past_sequence"].max <= 64
+    empty, filled = (check.sizes["past_sequence"] for check in log.checks)
+    assert empty == 0 < filled

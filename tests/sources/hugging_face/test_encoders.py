@@ -1,0 +1,160 @@
+"""Encoders: what the graph says at sizes of its own choosing is what transformers says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+from optkit.data.spool import random_feed
+from optkit.errors import ExportFailed, InputRefused, UsageError
+from optkit.recipe import InputSpec
+from optkit.runtime import AxisRange, TensorInfo, backend
+from optkit.sources.hugging_face import inputs, loading
+from tests.sources.hugging_face.conftest import ENCODERS, VOCAB, export, saved
+
+QUICK = ("bert", "vit")
+EVERY = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ENCODERS]
+LIMIT = {"bert": 64, "roberta": 64, "distilbert": 512, "deberta-v2": 512, "clip": 32,
+         "llama-classifier": 64}  # fmt: skip
+
+Folders = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_graph_is_the_model(name: str, folders: Folders, tmp_path: Path) -> None:
+    log = export(folders(name), tmp_path / "model.onnx")
+    model = loading.load(folders(name), None, trusted=False).model
+    sizes = {"batch": 3, "sequence": 11}
+    feed = random_feed(log.specs, sizes, seed=5)
+    given = {key: torch.from_numpy(array) for key, array in feed.items()}
+    with torch.no_grad():
+        expected = model(**given)
+    with backend("onnxruntime").session(tmp_path / "model.onnx") as runner:
+        found = runner.run(feed)
+    for output, values in found.items():
+        reference = expected[output].numpy()
+        np.testing.assert_allclose(values, reference, atol=1e-4 * np.abs(reference).max())
+    assert all(len(values) == 3 for values in found.values())
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_inputs_and_axes_follow_from_the_model(name: str, folders: Folders) -> None:
+    model = loading.load(folders(name), None, trusted=False).model
+    found = inputs.describe(model, folders(name))
+    infos = {spec.info.name: spec.info for spec in found.specs}
+    ranges = {spec.info.name: spec.range for spec in found.specs}
+    assert all(info.shape[0] == "batch" for info in infos.values())
+    if name in LIMIT:
+        assert infos["input_ids"].shape == infos["attention_mask"].shape == ("batch", "sequence")
+        assert ranges["input_ids"] == (0, VOCAB - 1) or name == "clip"
+        assert found.axes["sequence"].max == LIMIT[name]
+    else:
+        assert infos["pixel_values"].shape[1:] in ((3, 32, 32), (3, 64, 64))
+        assert list(found.axes) == ["batch"]
+    assert ("token_type_ids" in infos) == (name == "bert")
+    assert (len(infos) == 3) == (name in ("bert", "clip"))
+
+
+def test_both_towers_of_clip_return_their_embeddings(folders: Folders, tmp_path: Path) -> None:
+    model = loading.load(folders("clip"), None, trusted=False).model
+    inputs.describe(model, folders("clip"))
+    with torch.no_grad():
+        returned = model(
+            torch.ones((2, 5), dtype=torch.int64), torch.ones(2, 3, 32, 32),
+            torch.ones((2, 5), dtype=torch.int64),
+        )  # fmt: skip
+    assert list(returned) == ["text_embeds", "image_embeds"]
+
+
+@pytest.fixture
+def resnet(tmp_path: Path) -> Path:
+    config = hf.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
+    )
+    return saved(lambda: hf.ResNetForImageClassification(config), tmp_path / "resnet")
+
+
+@pytest.mark.parametrize(
+    ("processor", "size"),
+    [
+        ('{"size": {"height": 48, "width": 40}}', (48, 40)),
+        ('{"size": 56}', (56, 56)),
+        ('{"size": {"shortest_edge": 64}, "crop_size": {"height": 32, "width": 32}}', (32, 32)),
+        ('{"size": {"shortest_edge": 64}, "crop_size": 32, "do_center_crop": false}', (64, 64)),
+    ],
+)
+def test_the_size_of_images_is_the_processors(
+    processor: str, size: tuple[int, int], resnet: Path
+) -> None:
+    (resnet / "preprocessor_config.json").write_text(processor)
+    model = loading.load(resnet, None, trusted=False).model
+    assert inputs.describe(model, resnet).specs[0].info.shape == ("batch", 3, *size)
+
+
+def test_an_unknown_size_is_asked_for(resnet: Path) -> None:
+    model = loading.load(resnet, None, trusted=False).model
+    with pytest.raises(InputRefused, match="size of its images") as caught:
+        inputs.describe(model, resnet)
+    assert "inputs.pixel_values" in str(caught.value.hint)
+
+
+def test_the_recipe_may_say_another_size_and_fix_an_axis(resnet: Path, tmp_path: Path) -> None:
+    (resnet / "preprocessor_config.json").write_text('{"size": 56}')
+    log = export(
+        resnet,
+        tmp_path / "model.onnx",
+        specs=[InputSpec(TensorInfo("pixel_values", "float32", ("batch", 3, 40, 40)))],
+        axes={"batch": AxisRange(2, 2, 2)},
+    )
+    assert [info.shape for info in log.inputs] == [(2, 3, 40, 40)]
+    assert [info.shape for info in log.outputs] == [(2, 2)]
+
+
+def test_an_input_that_the_model_has_not_is_refused(resnet: Path) -> None:
+    (resnet / "preprocessor_config.json").write_text('{"size": 56}')
+    described = inputs.describe(loading.load(resnet, None, trusted=False).model, resnet)
+    with pytest.raises(UsageError, match="pixel_value'") as caught:
+        described.overridden(
+            [InputSpec(TensorInfo("pixel_value", "float32", ("batch", 3, 40, 40)))], {}
+        )
+    assert "pixel_values" in str(caught.value.hint)
+    with pytest.raises(InputRefused, match="declared is int64"):
+        described.overridden(
+            [InputSpec(TensorInfo("pixel_values", "int64", ("batch", 3, 40, 40)))], {}
+        )
+
+
+def test_a_branch_on_values_is_an_export_failure(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pooler = hf.models.bert.modeling_bert.BertPooler
+    forward = pooler.forward
+
+    def branching(self: torch.nn.Module, states: torch.Tensor) -> torch.Tensor:
+        return forward(self, states * 2 if states.sum() > 0 else states)
+
+    monkeypatch.setattr(pooler, "forward", branching)
+    with pytest.raises(ExportFailed, match="only known at run time") as caught:
+        export(folders("bert"), tmp_path / "model.onnx")
+    assert "bert.pooler" in caught.value.message
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("bert", 64), ("roberta", 64), ("distilbert", 512), ("clip", 32), ("gpt2", 64),
+     ("llama", None), ("vit", None)],
+)  # fmt: skip
+def test_learned_positions_are_counted(name: str, count: int | None, folders: Folders) -> None:
+    model = loading.load(folders(name), None, trusted=False).model
+    assert inputs.learned_positions(model) == count
+    if count is not None and name != "clip":
+        with torch.no_grad():
+            model(torch.full((1, count), 5))
+            with pytest.raises((IndexError, RuntimeError)):
+                model(torch.full((1, count + 1), 5))

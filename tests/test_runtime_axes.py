@@ -1,0 +1,41 @@
+"""Dimensions that are sums of axes: named, sized, and fixed in part."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.backends.profile import profile
+from optkit.runtime import AxisRange, TensorInfo, axes_of, size_of, with_sizes
+
+AXES = ("past", "new", "batch")
+sizes = st.fixed_dictionaries({axis: st.integers(0, 9) for axis in AXES})
+sums = st.lists(st.sampled_from(AXES), min_size=1, max_size=3, unique=True).map(" + ".join)
+
+
+def test_axes_are_named_once_in_order() -> None:
+    assert axes_of(("batch", 3, "past + new", "new")) == ("batch", "past", "new")
+    assert axes_of(("past + 4", 7)) == ("past",)
+    assert axes_of(()) == ()
+
+
+def test_an_axis_without_a_size_is_named() -> None:
+    with pytest.raises(KeyError, match="new"):
+        size_of("past + new", {"past": 1})
+
+
+@given(dim=sums | st.integers(0, 9), known=sizes, fixed=st.sets(st.sampled_from(AXES)))
+def test_fixing_some_axes_changes_no_size(
+    dim: int | str, known: dict[str, int], fixed: set[str]
+) -> None:
+    partly = with_sizes(dim, {axis: known[axis] for axis in fixed})
+    assert size_of(partly, known) == size_of(dim, known)
+    assert fixed.isdisjoint(axes_of([partly]))
+    assert isinstance(partly, int) == (not set(axes_of([dim])) - fixed)
+
+
+def test_a_profile_adds_the_ends_of_a_sum() -> None:
+    axes = {"batch": AxisRange(1, 2, 4), "past": AxisRange(0, 5, 9), "new": AxisRange(1, 1, 8)}
+    found = profile([TensorInfo("mask", "int64", ("batch", "past + new"))], axes)
+    assert found["mask"] == ((1, 1), (2, 6), (4, 17))
