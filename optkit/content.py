@@ -148,13 +148,13 @@ def locate(name: str, base: Path, *, anywhere: bool = False, folder: bool = Fals
 def model_recipe(model: str) -> Path | None:
     """The recipe in the folder that MODEL names, if it has one."""
     path = Path(model) / PROJECT_RECIPE
-    return path if path.is_file() else None
+    return path if _is_file(path) else None
 
 
 def model_key(model: str) -> Literal["path", "hub", "factory"]:
     """Under which key of a recipe's `model:` MODEL belongs: a file or an existing folder, a name on
     the Hugging Face hub ("org/name"), or else a factory."""
-    if model.endswith(_FILES) or Path(model).is_dir():
+    if model.endswith(_FILES) or _is_folder(Path(model)):
         return "path"
     return "hub" if is_hub_name(model) and not model.endswith(_OTHER_FILES) else "factory"
 
@@ -362,7 +362,7 @@ def _resolve(path: Path, name: str, *, folder: bool = False) -> Path:
         found = path.resolve(strict=True)
     except FileNotFoundError:
         what = "folder" if folder else "file"
-        if (maker := path.parent / "train.py").is_file():
+        if _is_file(maker := path.parent / "train.py"):
             hint = f"`python {maker}` makes it"
         raise UsageError(f"no such {what}: {name!r}", hint=hint) from None
     except (OSError, ValueError, RuntimeError) as error:  # NUL, a loop of links, no permission
@@ -372,6 +372,20 @@ def _resolve(path: Path, name: str, *, folder: bool = False) -> Path:
     if not folder and not found.is_file():
         raise UsageError(f"{name!r} is not a file", hint=hint)
     return found
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def _content_relative(path: Path) -> str | None:

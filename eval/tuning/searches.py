@@ -30,7 +30,7 @@ NAMES = {"w2": "vision transformer", "w4": "decoder"}
 _LIBRARIES = ("numpy", "onnx", "onnx-ir", "onnxruntime", "optkit", "tensorrt-rtx")
 _FEATURES = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8")
 
-# A few inputs in a hundred exceed the ranges that 128 samples show, and then carry most of the noise
+# A few inputs in a hundred exceed the ranges that 128 samples show, and carry most of the noise
 _ALL = ("--set", "calibration.samples=512")
 
 Json = dict[str, Any]

@@ -1,6 +1,6 @@
 """Train a tokenizer and a small Llama on Python's standard library, as a Hugging Face folder.
 
-    python train.py                        about twenty minutes on two cores
+    python train.py                        about fifteen minutes on two cores
     python train.py --quick [--out DIR]    a few seconds, a tiny model; writes into DIR or nowhere
 
 12.6 M parameters: six layers of 384, six heads on two of keys and values, RMSNorm, RoPE, SwiGLU.

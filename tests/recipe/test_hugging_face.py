@@ -118,6 +118,7 @@ def test_task_and_adapter_on_the_command_line_name_the_option() -> None:
         ("dir/model.py:create", "factory", "model"),
         ("pkg.mod:create", "factory", "mod"),
         ("recipes/x.yaml", "factory", "x.yaml"),
+        ("a" * 5000, "factory", "a" * 100),
     ],
 )
 def test_model_on_the_command_line(model: str, key: str, name: str) -> None:
