@@ -188,7 +188,7 @@ def test_the_projects_recipe_is_found_from_below(
     (project / "recipes/mine.yaml").rename(project / "recipes/optkit.yaml")
     assert "export small" in planned(project / "recipes")
     assert "export small" in planned(project, "recipes")  # MODEL may be a folder with a recipe
-    assert planned(project, "src").told("src/optkit.yaml", "optkit init").code == 2
+    assert planned(project, "src").told("neither optkit.yaml nor config.json", "folder").code == 2
     (project / "pyproject.toml").write_text("[tool.optkit\n")
     assert planned(project).told("pyproject.toml", "fix the file").code == 2
     (project / "pyproject.toml").write_text('[tool.optkit]\nrecipe = "nosuch.yaml"\n')

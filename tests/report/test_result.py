@@ -11,7 +11,7 @@ from referencing import Registry, Resource
 import optkit.report
 from optkit.errors import Impossible, UnknownName, WorkerFailed
 from optkit.measurement import Difference, Interval, Latency, Verdict
-from optkit.report.result import Findings, Run, Side, failed, result, several
+from optkit.report.result import Findings, Run, Side, failed, joined, result, several
 from optkit.runtime import Evidence
 
 FOLDER = Path(optkit.report.__file__).parent / "schemas"
@@ -59,7 +59,7 @@ def test_the_keys_are_those_of_the_contract(make: Any) -> None:
     assert list(found) == [
         "schema", "status", "error", "artifact", "model", "target", "precision", "engine",
         "pending", "latency", "accuracy", "fidelity", "baseline", "references", "speedup", "drop",
-        "size", "gate", "seconds", "cache_hits",
+        "size", "gate", "seconds", "cache_hits", "parts",
     ]  # fmt: skip
     assert {"backend", "evidence", "bytes", "layers", "bytes_moved", "note", "landing"} <= set(
         found["engine"]
@@ -117,3 +117,15 @@ def test_a_figure_that_is_not_finite_is_never_written() -> None:
 def test_records_come_back_from_their_json() -> None:
     band = Latency(Evidence.PREDICTED, 1.0, 8, 8000.0, band=Interval(1.0, 2.0), samples_ms=(1.0,))
     assert Latency.from_json(json.loads(json.dumps(band.to_json()))) == band
+
+
+def test_a_model_of_parts_is_as_good_as_its_worst_part(make: Any) -> None:
+    good = make()["result"]
+    bad = {**good, "status": "gate_failed", "gate": {"verdict": "fail", "reasons": ["drop: 2 %"]}}
+    found = joined({"encoder": good, "decoder": bad}, model="pair", artifact="artifacts/pair")
+    assert (found["status"], found["gate"]["verdict"]) == ("gate_failed", "fail")
+    assert "decoder: drop: 2 %" in found["gate"]["reasons"]
+    assert found["size"]["bytes"] == 2 * good["size"]["bytes"]
+    assert found["latency"] is None and found["model"] == "pair"
+    assert found["parts"] == {"encoder": good, "decoder": bad}
+    check("result", found)
