@@ -256,10 +256,13 @@ def hook(module: ModuleType, name: str, args: Mapping[str, Any]) -> Callable[...
 def metric(module: ModuleType, path: Path, args: Mapping[str, Any]) -> str:
     """The metric's name that a task declares, as METRIC or by a function `metric` of its args.
 
-    Raises InputRefused when it declares none.
+    Raises InputRefused when it declares none, or its function fails.
     """
     named = hook(module, "metric", args)
-    found = getattr(module, "METRIC", None) if named is None else named()
+    try:
+        found = getattr(module, "METRIC", None) if named is None else named()
+    except Exception as error:
+        raise _failed(error, path) from error
     if not isinstance(found, str) or not found:
         raise InputRefused("no METRIC", where=str(path), hint='add e.g. METRIC = "top1"')
     return found

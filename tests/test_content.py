@@ -203,6 +203,14 @@ def test_missing_members_tell_the_nearest(tmp_path: Path) -> None:
         content.metric(module, path, {})
 
 
+def test_a_metric_that_fails_tells_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text("def metric(k=1):\n    return f'top{k:d}'\n")
+    with pytest.raises(InputRefused, match="ValueError: Unknown format code 'd'") as caught:
+        content.metric(content.load_module(path), path, {"k": "five"})
+    assert caught.value.where == f"{path}:2"
+
+
 TASK = """
 METRIC = "m"
 

@@ -99,7 +99,7 @@ def test_a_sum_of_axes_is_checked(tmp_path: Path) -> None:
 
 @given(batch=st.integers(1, 5), past=st.integers(0, 9), new=st.integers(1, 9),
        seed=st.integers(0, 99))  # fmt: skip
-def test_random_masks_are_of_left_padding(batch: int, past: int, new: int, seed: int) -> None:
+def test_masks_of_decoders_are_of_left_padding(batch: int, past: int, new: int, seed: int) -> None:
     specs = [InputSpec(info, (0, 96)) for info in INPUTS.values()]
     feed = spool.random_feed(specs, {"batch": batch, "past": past, "new": new}, seed)
     mask, positions = feed["attention_mask"], feed["position_ids"]
@@ -110,6 +110,12 @@ def test_random_masks_are_of_left_padding(batch: int, past: int, new: int, seed:
     expected = [[max(int(row[: past + i + 1].sum()) - 1, 0) for i in range(new)] for row in mask]
     assert positions.tolist() == expected
     assert feed["past.key"].shape == (batch, 2, past, 4)
+
+
+def test_without_positions_random_masks_are_of_right_padding() -> None:
+    specs = [InputSpec(INPUTS[name], (0, 96)) for name in ("input_ids", "attention_mask")]
+    mask = spool.random_feed(specs, {"batch": 3, "past": 0, "new": 6}, 0)["attention_mask"]
+    assert mask.tolist() == [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]]
 
 
 def test_a_mask_of_floats_is_left_as_it_was_drawn() -> None:

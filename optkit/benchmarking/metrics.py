@@ -7,7 +7,7 @@ perplexity) is computed from those rows, so that it can be computed again for re
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -25,24 +25,35 @@ def output(outputs: Outputs, *names: str) -> np.ndarray:
 
 def in_top(logits: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
     """1.0 where the label is among the k highest of [batch, classes], else 0.0. Of equal logits the
-    first counts as higher, as argmax has it."""
+    first counts as higher, as argmax has it; what is NaN is ahead of all. Raises ValueError for a
+    label that is no class."""
+    classes = logits.shape[1]
+    _check(labels, classes)
     own = np.take_along_axis(logits, labels[:, None], 1)  # [batch, 1]
-    earlier = np.arange(logits.shape[1]) < labels[:, None]
-    ahead = (logits > own) | ((logits == own) & earlier)
-    return np.asarray(ahead.sum(1) < k, np.float64)
+    later = np.arange(classes) > labels[:, None]
+    behind = (logits < own) | ((logits == own) & later)
+    return np.asarray(behind.sum(1) >= classes - k, np.float64)
+
+
+def _check(labels: np.ndarray, classes: int) -> None:
+    """Indexing would take a negative label for a class counted from the end."""
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if wrong.size:
+        raise ValueError(f"label {wrong[0]} where the output has {classes} classes")
 
 
 def counts(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """True positives, false positives, false negatives of each class: float64 [batch, classes, 3].
 
     logits [batch, classes] with labels [batch], or [batch, length, classes] with [batch, length];
-    labels of −100 do not count.
+    labels of −100 do not count. Raises ValueError for another one that is no class.
     """
     classes = logits.shape[-1]
     guesses = logits.argmax(-1).reshape(len(logits), -1)
     truth = labels.reshape(len(logits), -1)
     found = np.zeros((len(logits), classes, 3))
     rows, places = np.nonzero(truth != IGNORED)
+    _check(truth[rows, places], classes)
     right = guesses[rows, places] == truth[rows, places]
     np.add.at(found, (rows, guesses[rows, places], np.where(right, 0, 1)), 1)
     np.add.at(found, (rows[~right], truth[rows, places][~right], 2), 1)
@@ -56,7 +67,10 @@ def f1(
 
     macro: the mean over classes that occur; micro: of the counts together; binary: of class
     `positive`. Classes in `exclude` are left out (the class O of tagging). 0 where nothing occurs.
+    Raises ValueError for another average.
     """
+    if average not in get_args(Average):
+        raise ValueError(f"average {average!r} is none of {', '.join(get_args(Average))}")
     total = rows.sum(0)  # [classes, 3]
     kept = {positive} if average == "binary" else {*range(len(total))} - {*exclude}
     total = total[sorted(kept)]

@@ -23,7 +23,7 @@ BEYOND = 65504.0 * 127
 """Larger magnitudes have no range: not even the scale of their 8-bit codes fits in FP16."""
 
 _MASK = re.compile(r"(^|[._/])([a-z]+_)?mask$")
-_PADDING = re.compile("pad|mlm|label|masked")
+_OTHER = re.compile("pad|mlm|label|masked|^encoder_")
 _GOLDEN, _MIX_1, _MIX_2 = (
     np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
@@ -118,11 +118,12 @@ def mask_input(inputs: Collection[TensorInfo]) -> str | None:
     """The input that tells tokens from padding: named `…mask`, integers or bool, [batch, tokens].
 
     1 is a real token, as everywhere in exported language models; names that speak of padding (where
-    1 often means the opposite) or of what a loss masks are not meant.
+    1 often means the opposite), of what a loss masks or, in a decoder, of the encoder's tokens are
+    not meant.
     """
     for info in inputs:
         name = info.name.lower()
-        named = _MASK.search(name) is not None and _PADDING.search(name) is None
+        named = _MASK.search(name) is not None and _OTHER.search(name) is None
         whole = info.dtype == "bool" or info.dtype.startswith("int")
         if named and whole and len(info.shape) == 2:
             return info.name

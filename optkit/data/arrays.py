@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -42,6 +43,8 @@ def _arrays(path: Path, names: list[str] | None) -> dict[str, np.ndarray]:
     path = reading.existing(path)
     try:
         if path.suffix.lower() == ".npz":
+            if not is_zipfile(path):
+                raise ValueError("no .npz archive")  # numpy would advise to unpickle it
             with np.load(path, allow_pickle=False) as opened:
                 return _chosen(opened, opened.files, names, path)
         from safetensors import safe_open

@@ -70,7 +70,7 @@ def labelled(
     """Pictures with the class of their subfolder, int64 [batch]: its place in `classes`, by default
     the sorted names of the subfolders. Arguments as for `samples`."""
     found = pictures(path)
-    names = classes or sorted({name for _, name in found})
+    names = classes or _class_folders(path, {name for _, name in found})
     for picture, name in found:
         if name not in names or not name:
             told = f"its folder {name!r} is no known class" if name else "it is in no class folder"
@@ -85,12 +85,14 @@ def labelled(
 
 def pictures(folder: Path) -> list[tuple[Path, str]]:
     """Each picture and the subfolder it is in ("" for none), spread by steps of the golden ratio.
+    What is hidden (".ipynb_checkpoints") does not count.
 
     Raises InputRefused for a folder without pictures.
     """
     folder = reading.existing(folder, folder=True)
     paths = [path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES]
-    names = sorted(path.relative_to(folder).parts for path in paths if path.is_file())
+    parted = (path.relative_to(folder).parts for path in paths if path.is_file())
+    names = sorted(parts for parts in parted if not any(part[0] == "." for part in parts))
     if not names:
         hint = f"a folder of {', '.join(_SUFFIXES[:4])}, …, in class subfolders or all in one"
         raise InputRefused("no pictures", where=str(folder), hint=hint)
@@ -99,6 +101,17 @@ def pictures(folder: Path) -> list[tuple[Path, str]]:
         step += 1
     spread = (names[i * step % len(names)] for i in range(len(names)))
     return [(folder.joinpath(*parts), parts[0] if len(parts) > 1 else "") for parts in spread]
+
+
+def _class_folders(folder: Path, used: set[str]) -> list[str]:
+    """The sorted names of the subfolders. Raises InputRefused for one without pictures: if it is no
+    class, counting it would shift all that follow, and if it is one, leaving it out would."""
+    found = sorted(one.name for one in folder.iterdir() if one.is_dir() and one.name[0] != ".")
+    empty = [name for name in found if name not in used]
+    if empty:
+        where, hint = str(folder / empty[0]), "remove it, or name all classes in args.classes"
+        raise InputRefused("a class folder without pictures", where=where, hint=hint)
+    return found
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from optkit.data.reading import Inputs
+from optkit.data.sequences import IDS
 from optkit.errors import InputRefused
 from optkit.runtime import Feed
 
 IGNORED = -100
 """The label of a position that is not scored, as torch's cross_entropy has it."""
-
-_IDS = "input_ids"
 
 
 @dataclass(frozen=True)
@@ -37,19 +36,19 @@ class Tokens:
         gets the ids there. Raises InputRefused when no input takes the ids.
         """
         known = {
-            _IDS: self.ids,
+            IDS: self.ids,
             "attention_mask": self.mask,
             "token_type_ids": self.segments,
             "position_ids": np.maximum(self.mask.cumsum(1) - 1, 0),
         }
         if inputs is None:
-            return {_IDS: self.ids, "attention_mask": self.mask}
+            return {IDS: self.ids, "attention_mask": self.mask}
         if len(inputs) == 1:
             ((name, info),) = inputs.items()
             return {name: self.ids.astype(info.dtype)}
-        if _IDS not in inputs:
+        if IDS not in inputs:
             raise InputRefused(
-                f"the model has no input {_IDS!r}",
+                f"the model has no input {IDS!r}",
                 hint=f"its inputs are {', '.join(inputs)}; write a source that knows them",
             )
         return {

@@ -52,11 +52,20 @@ def existing(path: str | Path, *, folder: bool = False) -> Path:
 def grouped(items: Iterable[T], inputs: Inputs | None) -> Iterator[list[T]]:
     """Items in lists of a batch each: as many as the model's batch axis says, else 8.
 
-    Of a model whose batch is fixed an incomplete last one is left out.
+    Of a model whose batch is fixed an incomplete last one is left out. Raises InputRefused when it
+    is the only one.
     """
     axis = batch_axis((inputs or {}).values())
-    size = axis if isinstance(axis, int) else BATCH
-    return (group for group in groups(items, size) if len(group) == size or size != axis)
+    if not isinstance(axis, int):
+        yield from groups(items, BATCH)
+        return
+    for index, group in enumerate(groups(items, axis)):
+        if len(group) == axis:
+            yield group
+        elif not index:
+            hint = "give more data, or export the model with a named batch axis"
+            told = f"fewer samples ({len(group)}) than the model's fixed batch of {axis}"
+            raise InputRefused(told, hint=hint)
 
 
 def groups(items: Iterable[T], size: int) -> Iterator[list[T]]:

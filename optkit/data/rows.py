@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from optkit.data import reading
 from optkit.errors import InputRefused, nearest
 
 TEXT = "text"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Row:
         value = self.value(field)
         if not isinstance(value, str):
             raise InputRefused(f"field {field!r} is no text but {_named(value)}", where=self.where)
+        if not value.isascii() and _SURROGATE.search(value):
+            hint = r"in JSON \ud800 to \udfff stand in pairs"
+            told = f"field {field!r} has half a character (a lone surrogate)"
+            raise InputRefused(told, where=self.where, hint=hint)
         return value
 
     def value(self, field: str) -> Any:
@@ -47,7 +53,7 @@ def rows(path: str | Path, fields: Sequence[str]) -> Iterator[Row]:
     """All rows of a file, read as they are asked for.
 
     Raises InputRefused naming file and line for one that cannot be read: not UTF-8, no JSON object,
-    a missing or an extra column.
+    a missing or an extra column, one of `fields` that is there twice.
     """
     path = reading.existing(path)
     suffix = path.suffix.lower()
@@ -56,7 +62,7 @@ def rows(path: str | Path, fields: Sequence[str]) -> Iterator[Row]:
     if suffix in (".jsonl", ".ndjson"):
         return _jsonl(path)
     if suffix in (".csv", ".tsv"):
-        return _csv(path, "," if suffix == ".csv" else "\t")
+        return _csv(path, fields, "," if suffix == ".csv" else "\t")
     return (Row(where, {TEXT: line}) for where, line in _lines(path) if line.strip())
 
 
@@ -99,7 +105,7 @@ def _jsonl(path: Path) -> Iterator[Row]:
 _JSONL = 'each line is one object, e.g. {"text": "..."}'
 
 
-def _csv(path: Path, delimiter: str) -> Iterator[Row]:
+def _csv(path: Path, fields: Sequence[str], delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(sys.maxsize)
     ended = (f"{line}\n" for _, line in _lines(path))  # a quoted text may go over several
     reader = csv.reader(ended, delimiter=delimiter, strict=True)
@@ -111,6 +117,10 @@ def _csv(path: Path, delimiter: str) -> Iterator[Row]:
                 continue
             if names is None:
                 names = values
+                twice = [field for field in fields if names.count(field) > 1]
+                if twice:
+                    told = f"the first line names {twice[0]!r} more than once"
+                    raise InputRefused(told, where=where, hint="rename one of the columns")
             elif len(values) != len(names):
                 told = f"{len(values)} columns, the first line names {len(names)}"
                 raise InputRefused(told, where=where, hint="quote a text that has the delimiter")

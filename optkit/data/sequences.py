@@ -14,6 +14,7 @@ import numpy as np
 
 from optkit.runtime import Feed, TensorInfo, axes_of, size_of
 
+IDS = "input_ids"
 MASK = "attention_mask"
 POSITIONS = "position_ids"
 
@@ -51,14 +52,17 @@ def completed(
 
 
 def plausible(feed: Feed) -> Feed:
-    """A random feed whose mask is one of left padding, and whose positions follow from it."""
+    """A random feed whose mask is one of padding: on the left where positions follow from it, as
+    decoders have it, else on the right. There each row of a causal attention has a token to look
+    at, and a token that is chosen by its id (the end of CLIP's texts) has a defined state."""
     mask = feed.get(MASK)
     if mask is None or mask.ndim != 2 or mask.dtype.kind not in "iub":
         return feed
     rows, tokens = mask.shape
     # each row has another amount of padding, the first some, and none more than half
     padding = np.arange(1, rows + 1) % (tokens // 2 + 1)
-    found = {**feed, MASK: (np.arange(tokens) >= padding[:, None]).astype(mask.dtype)}
+    real = np.arange(tokens) >= padding[:, None]
+    found = {**feed, MASK: (real if POSITIONS in feed else real[:, ::-1]).astype(mask.dtype)}
     if POSITIONS in feed:
         positions = feed[POSITIONS]
         found[POSITIONS] = _positions(found[MASK], positions.shape[-1], positions.dtype.name)

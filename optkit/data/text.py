@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from optkit.data import packing, reading, rows, tokens
+from optkit.data import packing, reading, rows, targets, tokens
 from optkit.data.packing import IGNORED, Tokens
+from optkit.data.parts import DECODER_IDS
 from optkit.data.reading import Inputs
 from optkit.data.rows import Row
 from optkit.data.tokens import Encoded, Side, Tokenizer
@@ -29,6 +31,7 @@ _AT_ONCE = 64  # texts that are encoded in one call
 def samples(
     path: Path,
     field: str | list[str] = rows.TEXT,
+    target: str | None = None,
     length: int | None = None,
     pack: bool = False,
     eos: str | None = None,
@@ -39,7 +42,8 @@ def samples(
 ) -> Iterator[Feed]:
     """Feeds of token ids from a .txt, .jsonl, .csv, .tsv or .parquet file.
 
-    field: the column of the text, or of the two texts of a pair. length: tokens per sample
+    field: the column of the text, or of the two texts of a pair. target: for an encoder-decoder,
+    the column of what it is to write; a feed then has decoder_input_ids. length: tokens per sample
     (default: the model's own fixed length; else, padded, the longest of a batch). pack: all texts
     in a row, with the end-of-sequence token (`eos`, default the tokenizer's own) between them, in
     blocks of `length`; without it a text is a sample, cut or padded on `padding_side` (default the
@@ -50,15 +54,22 @@ def samples(
     """
     spoken = tokens.load(tokenizer, model)
     length = fixed_length(length, inputs)
+    written = targets.column(target, inputs)
     if pack:
+        if written:
+            raise InputRefused("texts with a target cannot be packed", hint="leave out args.pack")
         blocks = packing.pack(_streamed(path, field, spoken), spoken.ending(eos), _wanted(length))
         for some in reading.grouped(blocks, inputs):
             yield packing.full(some).feed(inputs)
         return
-    texts = (_texts(row, field) for row in rows.rows(path, _fields(field)))
-    for group in reading.grouped(texts, inputs):
-        found = spoken.encode(group, length=length or spoken.longest)
-        yield padded(found, spoken, length, padding_side).feed(inputs)
+    most = length or spoken.longest
+    for group in reading.grouped(rows.rows(path, [*_fields(field), *written]), inputs):
+        found = spoken.encode([_texts(row, field) for row in group], length=most)
+        feed = padded(found, spoken, length, padding_side).feed(inputs)
+        for name in written:
+            ids = [one.ids for one in spoken.encode([row.text(name) for row in group], length=most)]
+            feed[DECODER_IDS] = targets.shifted(ids, spoken, model, inputs)
+        yield feed
 
 
 def pairs(
@@ -184,19 +195,23 @@ def fixed_length(length: int | None, inputs: Inputs | None) -> int | None:
 
 
 def class_of(label: Any, classes: list[str] | None, where: str) -> int:
-    """The index of a class: a number as it is, a name by its place in `classes`."""
-    if isinstance(label, str) and not label.isdecimal():
-        if classes is None or label not in classes:
-            raise InputRefused(
-                f"the label {label!r} is {'no number' if classes is None else 'no known class'}",
-                where=where,
-                hint="args.classes: the names in the order of the model's outputs",
-            )
-        return classes.index(label)
+    """The index of a class: by its name's place in `classes` (which may be digits, "1" to "5"),
+    else a whole number from 0, as it is; so is −100. Raises InputRefused."""
+    names = [str(name) for name in classes or ()]
+    if str(label) in names:
+        return names.index(str(label))
     try:
-        return int(label)
-    except (TypeError, ValueError) as error:
-        raise InputRefused(f"the label {label!r} is no class", where=where) from error
+        number = float(label)
+    except (TypeError, ValueError, OverflowError):
+        number = nan
+    known = 0 <= number < (len(names) or inf) or number == IGNORED
+    if not known or not number.is_integer():
+        raise InputRefused(
+            f"the label {label!r} is {'no known class' if names else 'no number of a class'}",
+            where=where,
+            hint="args.classes: the names in the order of the model's outputs",
+        )
+    return int(number)
 
 
 def _texts(row: Row, field: str | list[str]) -> Any:

@@ -140,7 +140,7 @@ def _engine(entry: Made | None, prefix: str) -> dict[str, Path | bytes]:
 def _samples(made: Build, file: Path, limit: int) -> Path | None:
     from optkit.data.spool import Spool
 
-    entry = made.entries.get("evaluation")
+    entry = made.scored
     if entry is None or sum(entry.file(name).stat().st_size for name in entry.files) > limit:
         return None
     Spool(entry.path).to_file(file, {"metric": entry.meta["metric"]})

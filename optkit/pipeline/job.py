@@ -43,6 +43,12 @@ class Job:
         return f"{self.recipe.name}-{self.target.name}-{self.precision}"
 
     @property
+    def part(self) -> str | None:
+        """Which graph of an encoder-decoder this is: encoder or decoder; None of other models."""
+        source = self.recipe.source
+        return source.part if source is not None else None
+
+    @property
     def quantized(self) -> list[str]:
         """The quantized precisions that layers may get: the job's own, if it is one, then those
         that its recipe gives to nodes."""
@@ -105,6 +111,14 @@ class Build:
         from optkit.assignment import Assignment
 
         return Assignment.from_json(self.assignment).quantized() if self.assignment else {}
+
+    @property
+    def scored(self) -> Made | None:
+        """The evaluation samples, where their task scores this graph: of samples of a whole
+        encoder-decoder it scores what the decoder returns."""
+        found = self.entries.get("evaluation")
+        beside = found is not None and self.job.part == "encoder" and found.meta.get("whole")
+        return None if beside else found
 
     @property
     def is_baseline(self) -> bool:

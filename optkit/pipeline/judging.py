@@ -33,7 +33,7 @@ def compile_(made: Build, runner: Steps) -> None:
 
 def evaluate(made: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
-    samples, entries = made.entries.get("evaluation"), made.entries
+    samples, entries = made.scored, made.entries
     reference = entries["cast"] if made.measured else entries["fused"]
     roles = {
         "candidate": (entries["graph"], made.simulation, made.evidence),

@@ -94,8 +94,8 @@ def _check_samples(job: Job) -> None:
             raise InputRefused(
                 f"{name} needs calibration samples and there are none",
                 where=job.recipe.name,
-                hint="add `calibration: {source: ...}` to the recipe (in Python: "
-                "calibration=batches), or build fp16",
+                hint="give --calibration PATH, `calibration: {source: ...}` in the recipe or "
+                "calibration=batches in Python, or build fp16",
             )
 
 

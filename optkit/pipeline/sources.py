@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optkit.data.sequences import MASK
+from optkit.data.parts import whole
+from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Input, Made, Steps, versions
 from optkit.pipeline.job import Build, Foreign
-from optkit.recipe import Recipe, Source, axes_from_json, inputs_from_json
+from optkit.recipe import InputSpec, Recipe, Source, axes_from_json, inputs_from_json
 from optkit.runtime import TensorInfo, axes_of, size_of
 from optkit.steps import ASSETS, STEPS
 
@@ -60,7 +61,7 @@ def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:
 def _check_positions(recipe: Recipe, positions: int | None) -> None:
     """Tokens behind the last learned position would be looked up where there is nothing."""
     largest = {name: axis.max for name, axis in recipe.axis_ranges().items()}
-    mask = recipe.inputs.get(MASK) or recipe.inputs.get("input_ids")
+    mask = recipe.inputs.get(MASK) or recipe.inputs.get(IDS)
     if positions is None or mask is None:
         return
     axes, tokens = mask.shape[-1], size_of(mask.shape[-1], largest)
@@ -73,7 +74,8 @@ def _check_positions(recipe: Recipe, positions: int | None) -> None:
 
 
 def collect(made: Build, runner: Steps) -> None:
-    """Samples for calibration and evaluation, spooled once; a sample must not serve both."""
+    """Samples for calibration and evaluation, spooled once; a sample must not serve both. Of those
+    of a whole encoder-decoder each part gets what it takes."""
     recipe, job = made.job.recipe, made.job
     if job.calibration is not None:
         made.entries["calibration"] = job.calibration
@@ -84,6 +86,9 @@ def collect(made: Build, runner: Steps) -> None:
     found = made.entries.keys() & {"calibration", "evaluation"}
     if len(found) == 2 and made.entries["evaluation"].files and made.entries["calibration"].files:
         _keep_apart(made)
+    for role in sorted(found):
+        if _is_whole(made, made.entries[role]):
+            made.entries[role] = _divide(made, made.entries[role], role, runner)
     if found:
         made.entries["probe"] = made.entries.get("evaluation") or made.entries["calibration"]
     else:
@@ -187,6 +192,8 @@ def _samples(made: Build, runner: Steps, role: str) -> Made:
     model, assets = _assets(made.entries["source"])
     if assets:
         params["assets"] = assets
+    if made.job.part:
+        params["whole"] = [InputSpec(info).to_json() for info in _whole(made, runner)]
     return runner.step_reading_code(
         STEPS["collect"].kind,
         f"collect {role} samples",
@@ -198,6 +205,41 @@ def _samples(made: Build, runner: Steps, role: str) -> Made:
          "folders": folders, "model": model},
         place=" ".join([str(place.path), *sorted(set(folders.values()))]),
     )  # fmt: skip
+
+
+def _whole(made: Build, runner: Steps) -> tuple[TensorInfo, ...]:
+    """The inputs of the whole encoder-decoder."""
+    ids = TensorInfo(IDS, "int64", (made.batch_axis or "batch", "sequence"))
+    if made.job.part == "encoder":
+        return whole(made.inputs, ids)
+    own = {info.name: info for info in made.inputs}
+    return whole(infos(_encoder(made, runner).meta.get("inputs", [])), own.get(IDS, ids))
+
+
+def _encoder(made: Build, runner: Steps) -> Made:
+    """The encoder's graph as exported; who builds both parts has it in the store."""
+    if "encoder" not in made.entries:
+        recipe = made.job.recipe.with_overrides(["model.part=encoder", "name=encoder"])
+        made.entries["encoder"] = _export(recipe, made.job.code, runner)
+    return made.entries["encoder"]
+
+
+def _is_whole(made: Build, samples: Made) -> bool:
+    """Whether samples are of a whole encoder-decoder (in a rehearsal, which has none: probably)."""
+    return made.job.part is not None and samples.meta.get("whole", not samples.files)
+
+
+def _divide(made: Build, samples: Made, role: str, runner: Steps) -> Made:
+    """The part's own samples; what is told of data and task is that of the whole ones."""
+    recipe, decodes = made.job.recipe, made.job.part == "decoder"
+    found = runner.step(
+        STEPS["divide"].kind,
+        f"encode {role} samples" if decodes else f"take the encoder's {role} samples",
+        {"samples": samples, **({"encoder": _encoder(made, runner)} if decodes else {})},
+        {"inputs": recipe.describe(made.inputs), "optional": recipe.optional_axes()},
+        {"memory": runner.limits.memory_bytes // 4},
+    )
+    return replace(found, meta=samples.meta)  # type: ignore[type-var]
 
 
 def _assets(source: Made) -> tuple[str | None, dict[str, str]]:

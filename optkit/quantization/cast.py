@@ -29,11 +29,13 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 from optkit import graph
 from optkit.errors import InputRefused
 from optkit.quantization.islands import (
+    BOUNDED,
     DTYPED,
     FLOAT,
     HALVES,
     Half,
     cache_fits,
+    fill_of,
     is_wide,
     plan,
     stands_for_infinity,
@@ -93,19 +95,28 @@ def to_half(
     measured = None
     if measure is not None:
         quiet = model.clone()
-        _settle(quiet, half._replace(fill=_QUIET), CastLog())
+        _settle(quiet, half._replace(fill=_QUIET), CastLog(), _masks)
         measured = measure(quiet)
-    _settle(model, half, log)
+    _settle(model, half, log, _masks)
     log.measured = None if measured is None else measured.on
     islands = plan(model, half, measured)
+    # after the plan: what an island bounds is bounded as before
+    _settle(model, half, log, lambda node: node.op_type in BOUNDED and node not in islands)
     log.islands = {str(node.name): reason for node, reason in islands.items()}
     _Rewrite(model, islands, half, _caches(model, half, measured), log).apply()
     graph.infer_shapes(model)
     return log
 
 
-def _settle(model: ir.Model, half: Half, log: CastLog) -> None:
-    """Bring what stands for an infinity into half's range, for those readers to whom it does."""
+def _masks(node: ir.Node) -> bool:
+    return node.op_type not in BOUNDED
+
+
+def _settle(
+    model: ir.Model, half: Half, log: CastLog, concerned: Callable[[ir.Node], bool]
+) -> None:
+    """Bring what stands for an infinity into half's range, for those of the concerned readers to
+    whom it does."""
     names = graph.value_names(model)
     for value in list(model.graph.initializers.values()):
         numbers = graph.array(value) if is_wide(value) and not value.is_graph_input() else None
@@ -113,7 +124,7 @@ def _settle(model: ir.Model, half: Half, log: CastLog) -> None:
             continue
         limits: dict[float, list[Use]] = {}
         for node, index in value.uses():
-            owned = node.graph is model.graph
+            owned = node.graph is model.graph and concerned(node)
             if owned and (limit := stands_for_infinity(node, numbers, half)) is not None:
                 limits.setdefault(limit, []).append((node, index))
         for limit, uses in limits.items():
@@ -128,10 +139,11 @@ def _settle(model: ir.Model, half: Half, log: CastLog) -> None:
                     node.replace_input_with(index, copy)
             log.clipped[str(value.name)] = int(np.count_nonzero(_beyond(numbers, half)))
     for node in model.graph:
-        fill = node.attributes.get("value") if node.op_type == "ConstantOfShape" else None
-        numbers = fill.as_tensor().numpy() if fill is not None else None
-        if numbers is not None and is_wide(node.outputs[0]) and _beyond(numbers, half).any():
-            settled = _clipped(numbers, half.fill, half)
+        numbers = fill_of(node) if concerned(node) else None
+        if numbers is None or not _beyond(numbers, half).any():
+            continue
+        if (limit := stands_for_infinity(node, numbers, half)) is not None:
+            settled = _clipped(numbers, limit, half)
             node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(settled))
             log.clipped[str(node.name)] = 1
 

@@ -98,10 +98,11 @@ _PRODUCTS = frozenset({*graph.WEIGHTED, "MatMul", "Einsum", "Attention"})
 _TO_DIVISORS = _MOVING | {"Add", "Max", "Clip", "Sqrt"}
 _ANGLE = _MOVING | _ARITHMETIC | {"Cast", "Concat", "MatMul", "Einsum", "Slice", "Range"}
 _FILLED = frozenset({"Where", "Pad", "ConstantOfShape"})
-_BOUNDED = frozenset({"Clip", "Min", "Max"})
+BOUNDED = frozenset({"Clip", "Min", "Max"})
 _MASKING = _MOVING | {"Slice", "Gather", "Concat", "Tile", "Cast", "Add", "Sub", "Mul"}
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Attention"})
-_SURELY = -1e5  # what is lower, on its way to a softmax: an infinity
+_SURELY = -1e5  # what is lower, as a fill or on its way to a softmax: an infinity
+_ENDLESS = 1e9  # so is a fill from here on; a smaller one may be data
 
 DTYPED = MappingProxyType({"Cast": "to", "ConstantOfShape": "value"})
 """Operators whose result has the dtype that this attribute says."""
@@ -130,11 +131,14 @@ def is_wide(value: ir.Value) -> bool:
 def stands_for_infinity(node: ir.Node, numbers: np.ndarray, half: Half) -> float | None:
     """What brings a constant input's numbers beyond half's range into it: the magnitude that masks
     are filled with, the largest half as a bound; None where they are data."""
-    if node.op_type in _BOUNDED:
-        return half.largest
+    beyond = numbers[np.abs(numbers) > half.largest]
+    if node.op_type in BOUNDED:  # a least number that large, or a largest that low, is data
+        wrong = {"Max": beyond > 0, "Min": beyond < 0}.get(node.op_type)
+        return None if wrong is not None and wrong.any() else half.largest
     if node.op_type in _FILLED:
-        return half.fill
-    low = bool((numbers[np.abs(numbers) > half.largest] <= _SURELY).all())
+        endless = bool(((beyond <= _SURELY) | (beyond >= _ENDLESS)).all())
+        return half.fill if endless or all(map(_only_masks, node.outputs)) else None
+    low = bool((beyond <= _SURELY).all())
     if low and node.op_type in _MASKING and all(map(_only_masks, node.outputs)):
         return half.fill
     return None
@@ -145,7 +149,7 @@ def _only_masks(value: ir.Value) -> bool:
     readers = value.consumers()
     return bool(readers) and all(
         node.op_type in _SOFTMAX
-        or (node.op_type in _MASKING | _FILLED | _BOUNDED and all(map(_only_masks, node.outputs)))
+        or (node.op_type in _MASKING | _FILLED | BOUNDED and all(map(_only_masks, node.outputs)))
         for node in readers
     )
 
@@ -222,6 +226,9 @@ class _Judge:
         return None
 
     def _constants(self, node: ir.Node) -> str | None:
+        fill = fill_of(node)
+        if fill is not None and stands_for_infinity(node, fill, self.half) is None:
+            return f"it fills with {_magnitude(fill):.3g}, beyond {self._name}"
         for index, value in enumerate(node.inputs):
             numbers = graph.array(value) if value is not None and is_wide(value) else None
             if value is None or numbers is None or not numbers.size:
@@ -299,6 +306,15 @@ class _Judge:
 def cache_fits(value: ir.Value, half: Half, measured: Measured | None) -> bool:
     """Whether a key or value that is kept from call to call may be kept in half."""
     return is_wide(value) and _Judge(half, measured).unfit(value) is None
+
+
+def fill_of(node: ir.Node) -> np.ndarray | None:
+    """What a ConstantOfShape of floats fills with, where an attribute says it."""
+    given = node.attributes.get("value") if node.op_type == "ConstantOfShape" else None
+    if given is None or not is_wide(node.outputs[0]):
+        return None
+    found: np.ndarray = given.as_tensor().numpy()
+    return found
 
 
 def _magnitude(numbers: np.ndarray) -> float:

@@ -31,7 +31,7 @@ from optkit.steps.graphs import adopt, cast, export, fuse, ort, summary
 from optkit.steps.layers import quantize_layers
 from optkit.steps.measuring import bench, compare, compile_, evaluate, predict
 from optkit.steps.quantizing import calibrate, prepare, quantize
-from optkit.steps.samples import collect, random
+from optkit.steps.samples import collect, divide, random
 from optkit.steps.searching import deviate, sensitivity, survey
 
 __all__ = [
@@ -56,7 +56,7 @@ class Step:
 
 
 _RESUMING = ("calibrate", "quantize_layers", "evaluate")
-_STAYING = ("adopt", "fuse", "cast", "calibrate", "prepare", "quantize", "ort", "compare",
+_STAYING = ("adopt", "fuse", "cast", "divide", "calibrate", "prepare", "quantize", "ort", "compare",
             "predict", "summary", "survey", "sensitivity", "deviate")  # fmt: skip
 
 STEPS: Mapping[str, Step] = MappingProxyType(
@@ -68,10 +68,11 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
             ("fuse", 4, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
-            ("cast", 2, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
-            ("collect", 2, ("numpy", "safetensors"), collect),
-            ("random", 2, ("numpy", "safetensors"), random),
-            ("calibrate", 3, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
+            ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
+            ("collect", 3, ("numpy", "safetensors"), collect),
+            ("divide", 1, ("onnxruntime", "numpy", "safetensors"), divide),
+            ("random", 3, ("numpy", "safetensors"), random),
+            ("calibrate", 4, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
             ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),
             ("quantize", 4, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
             (
@@ -82,7 +83,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ),
             ("ort", 3, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
-            ("evaluate", 2, ("onnxruntime", "numpy"), evaluate),
+            ("evaluate", 3, ("onnxruntime", "numpy"), evaluate),
             ("compare", 2, ("onnxruntime", "numpy"), compare),
             ("bench", 1, ("onnxruntime", "numpy"), bench),
             ("predict", 1, ("onnx", "onnx-ir"), predict),

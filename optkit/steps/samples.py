@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optkit.errors import InputRefused, located, nearest
 from optkit.steps.comparing import random_feed
-from optkit.steps.files import Inputs, Params, Progress, outside
+from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, outside
+
+if TYPE_CHECKING:
+    from optkit.data.spool import Spool
+    from optkit.runtime import Feed, Session
 
 
 def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Run a sample source or a task and spool what it yields, checked against the inputs.
 
-    params: function, args, limit, inputs, labelled, optional (axes that may be empty); path,
-    memory, folders (where each arg's relative path starts), model (the folder of its tokenizer and
-    processor, or None).
+    params: function, args, limit, inputs, labelled, optional (axes that may be empty); `whole`, of
+    one part of an encoder-decoder: the inputs of the whole model, which the source is told and may
+    give instead; path, memory, folders (where each arg's relative path starts), model (the folder
+    of its tokenizer and processor, or None).
     """
     from optkit import content
-    from optkit.data import reads, spool
+    from optkit.data import parts, reads, spool
     from optkit.recipe import infos_from_json
 
     path = Path(params["path"])
-    infos = infos_from_json(params["inputs"])
+    infos, both = (infos_from_json(params.get(key, [])) for key in ("inputs", "whole"))
     with located(str(path)), reads.record() as record:
         module = content.load_module(path)
         function = content.member(module, params["function"], path)
@@ -34,11 +41,15 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
             content.member(module, "score", path)
         args = _placed(function, params)
         scoring = _scoring(module, params["args"]) if params["labelled"] else {}
-        offered = {"model": params["model"], "inputs": {info.name: info for info in infos}}
+        told = {info.name: info for info in both or infos}
+        offered = {"model": params["model"], "inputs": told}
+        items = content.guarded(function, _bound(function, args, scoring, offered), path)
+        first = list(islice(items, 1))
+        whole = bool(both and first) and parts.is_whole(first[0], both, infos)
         written = spool.write(
-            content.guarded(function, _bound(function, args, scoring, offered), path),
+            chain(first, items),
             out,
-            infos,
+            both if whole else infos,
             limit_samples=params["limit"],
             memory_bytes=params["memory"],
             progress=progress,
@@ -53,6 +64,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         "info": written.to_json(),
         "metric": metric,
         "scoring": scoring,
+        "whole": whole,
         "reads": outside(record.to_json(), out),
     }
 
@@ -104,6 +116,45 @@ def _bound(
             told = f"{function.__name__}() needs the argument {name!r}"
             raise InputRefused(told, hint=f"give it in args, e.g. args: {{{name}: ...}}")
     return found
+
+
+def divide(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Samples of a whole encoder-decoder → those of one part of it. With an input `encoder`, its
+    FP32 graph, they are the decoder's, which have what that graph returns for them.
+
+    params: inputs (the part's), optional (axes that may be empty); memory.
+    """
+    from optkit.data import parts, spool
+    from optkit.recipe import infos_from_json
+
+    samples = spool.Spool(inputs["samples"])
+    with ExitStack() as stack:
+        if "encoder" in inputs:
+            session = stack.enter_context(cpu(inputs["encoder"] / GRAPH, pooled=False))
+            items = _encoded(session, samples)
+        else:
+            items = ((parts.of_encoder(feed), labels) for feed, labels in samples)
+        written = spool.write(
+            items,
+            out,
+            infos_from_json(params["inputs"]),
+            limit_samples=len(samples),
+            memory_bytes=params["memory"],
+            progress=progress,
+            optional=params["optional"],
+        )
+    return {"info": written.to_json()}
+
+
+def _encoded(encoder: Session, samples: Spool) -> Iterator[tuple[Feed, Any]]:
+    """The decoder's samples one by one, since the encoder returns much more than it takes; where
+    its batch size is fixed, batch by batch."""
+    from optkit.data import parts
+    from optkit.runtime import batch_axis
+
+    size = 1 if isinstance(batch_axis(samples.inputs), str) else None
+    for feed, labels in samples.batches(size):
+        yield parts.of_decoder(feed, encoder.run(parts.of_encoder(feed))), labels
 
 
 def random(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

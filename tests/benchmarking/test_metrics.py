@@ -31,6 +31,27 @@ def test_top_k_is_where_a_stable_sort_puts_the_label(
     )
 
 
+def test_what_is_no_number_is_no_hit() -> None:
+    logits = np.array([[np.nan, np.nan], [np.nan, 1.0], [0.0, 1.0]])
+    assert metrics.in_top(logits, np.array([0, 1, 1]), 1).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("label", [-1, -100, 3])
+def test_a_label_that_is_no_class_is_not_scored(label: int) -> None:
+    logits, labels = np.eye(3), np.array([0, 1, label])
+    with pytest.raises(ValueError, match=f"label {label} where the output has 3 classes"):
+        metrics.in_top(logits, labels, 1)
+    if label != -100:
+        with pytest.raises(ValueError, match=f"label {label} where the output has 3 classes"):
+            metrics.counts(logits, labels)
+
+
+def test_an_unknown_average_is_refused() -> None:
+    rows = metrics.counts(np.eye(3), np.arange(3))
+    with pytest.raises(ValueError, match="average 'weighted' is none of macro, micro, binary"):
+        metrics.f1(rows, "weighted")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("average", ["macro", "micro", "binary"])
 @pytest.mark.parametrize("seed", range(5))
 def test_f1_is_scikit_learns(average: metrics.Average, seed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -374,6 +375,16 @@ def test_a_mask_that_is_none_leaves_nothing_out(mask: np.ndarray) -> None:
     source = [{"ids": np.ones((20, 6), np.float32), "attention_mask": mask.astype(np.int64)}]
     found = run(source, Masked(), taps=[Tap("h")])  # type: ignore[arg-type]
     assert found.value("h").count == 240
+
+
+def test_the_mask_of_an_encoder_says_nothing_of_the_decoders_tokens() -> None:
+    class Decoding(Masked):
+        inputs = (Masked.inputs[0], replace(Masked.inputs[1], name="encoder_attention_mask"))
+
+    real = np.arange(6) < np.arange(1, 6)[:, None]
+    source = [{"ids": np.ones((5, 6), np.float32), "encoder_attention_mask": real.astype(np.int64)}]
+    found = run(source, Decoding(), taps=[Tap("h")])  # type: ignore[arg-type]
+    assert found.value("h").count == 60
 
 
 def test_convolution_channels_are_on_axis_one() -> None:

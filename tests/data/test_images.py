@@ -104,6 +104,22 @@ def test_labels_are_the_sorted_folders_or_the_given_classes(pictures: Path) -> N
     assert "cat" in (caught.value.where or "")
 
 
+def test_hidden_folders_are_no_classes_and_empty_ones_are_told(pictures: Path) -> None:
+    picture(pictures / ".ipynb_checkpoints" / "0.png", 7)
+    picture(pictures / "cat" / "._0.png", 8)
+    found = images.pictures(pictures)
+    assert {name for _, name in found} == {"ant", "cat"} and len(found) == 13
+    batches = labelled.samples(pictures, inputs=PIXELS, **TOLD)
+    labels = np.concatenate([one for _, one in batches])
+    assert labels.tolist() == [["ant", "cat"].index(name) for _, name in found]
+    (pictures / "bee").mkdir()
+    with pytest.raises(InputRefused, match="a class folder without pictures") as caught:
+        list(labelled.samples(pictures, inputs=PIXELS, **TOLD))
+    assert caught.value.where == str(pictures / "bee")
+    given = labelled.samples(pictures, classes=["ant", "bee", "cat"], inputs=PIXELS, **TOLD)
+    assert set(np.concatenate([one for _, one in given]).tolist()) == {0, 2}
+
+
 def test_a_damaged_picture_is_named(pictures: Path) -> None:
     damaged = pictures / "cat" / "4.png"
     damaged.write_bytes(damaged.read_bytes()[:200])

@@ -76,6 +76,8 @@ def test_a_text_file_is_its_lines_or_one_document(tmp_path: Path) -> None:
         ("a.txt", b"good\nb\xe4d\n", ":2", "not UTF-8"),
         ("a.csv", b"text,label\nx,1\ny\n", ":3", "1 columns, the first line names 2"),
         ("a.csv", b'text\n"x"y\n', ":2", "no CSV"),
+        ("a.csv", b"text,label,text\nx,1,y\n", ":1", "names 'text' more than once"),
+        ("a.jsonl", b'{"text": "a\\ud83d"}\n', ":1", "a lone surrogate"),
         ("a.parquet", b"PAR1 no more", "", "no Parquet file"),
     ],
 )

@@ -185,6 +185,38 @@ def test_labels_are_numbers_or_known_classes(tmp_path: Path, folder: Path) -> No
     assert labels.tolist() == [1, 1] and feed["input_ids"].shape == (2, 8)
 
 
+@pytest.mark.parametrize(
+    ("label", "classes", "wanted"),
+    [
+        ("5", ["1", "2", "3", "4", "5"], 4),  # a name, though of digits
+        (5, [1, 2, 3, 4, 5], 4),
+        ("1.0", None, 1),
+        (2, ["a", "b", "c"], 2),
+        (-100, ["a"], -100),
+    ],
+)
+def test_the_class_of_a_label(label: Any, classes: Any, wanted: int) -> None:
+    assert text.class_of(label, classes, "data.csv:2") == wanted
+
+
+@pytest.mark.parametrize("label", [1.5, -1, float("inf"), float("nan"), "-1", None, [1]])
+@pytest.mark.parametrize("classes", [None, ["a", "b"]])
+def test_a_label_that_is_no_class_is_refused(label: Any, classes: list[str] | None) -> None:
+    with pytest.raises(InputRefused, match=r"the label .* is no ") as caught:
+        text.class_of(label, classes, "data.csv:2")
+    assert caught.value.where == "data.csv:2"
+    with pytest.raises(InputRefused, match="the label 2 is no known class"):
+        text.class_of(2, ["a", "b"], "data.csv:2")
+
+
+def test_fewer_samples_than_a_fixed_batch_are_told(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text("one\ntwo\n")
+    inputs = {"input_ids": TensorInfo("input_ids", "int64", (4, 8))}
+    with pytest.raises(InputRefused, match=r"fewer samples \(2\) than .* fixed batch of 4"):
+        list(text.samples(path, tokenizer=folder, inputs=inputs))
+
+
 def test_windows_of_a_file(tmp_path: Path, folder: Path, bpe: Tokenizer) -> None:
     path = tmp_path / "held.txt"
     path.write_text("\n".join(LINES))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,7 @@ from optkit import api, graph
 from optkit.data.spool import random_feed
 from optkit.errors import OptkitError
 from optkit.recipe import InputSpec, Recipe, axes_from_json, inputs_from_json
-from optkit.runtime import AxisRange, Feed, backend
+from optkit.runtime import AxisRange, Feed, Session, backend
 from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
 from tests.matrix import families
 
@@ -172,7 +171,7 @@ def fused_forms(row: Row) -> str:
         with _session(exported.path, "none") as plain, _session(path) as fused:
             for sizes in exported.places:
                 feed = exported.feed(sizes)
-                _apart(plain.run(feed), fused.run(feed), sizes)
+                apart(plain.run(feed), fused.run(feed), sizes)
     return " → ".join(map(str, nodes))
 
 
@@ -187,6 +186,8 @@ def int8(row: Row) -> float:
 def tensorrt(row: Row) -> str:
     _, details = row.files("compile", target=GPU, precision="int8")
     found = details["engine"]["landing"]
+    if not found["planned"]:
+        raise Missed("no product is planned in INT8")
     if found["landed"] < found["planned"]:
         missing = [f"{one['node']} ({one['dtype']})" for one in found["rows"] if not one["landed"]]
         raise Missed(
@@ -212,17 +213,17 @@ ROWS = tuple(
 )
 
 
-def _against_torch(row: Row, places: Any) -> float:
+def _against_torch(row: Row, places: Iterable[Sizes]) -> float:
     """The largest share by which the graph's outputs differ. Raises Missed."""
     worst = 0.0
     with _session(row.exported.path) as session:
         for sizes in places:
             feed = row.exported.feed(sizes)
-            worst = max(worst, _apart(row.torch_outputs(feed), session.run(feed), sizes))
+            worst = max(worst, apart(row.torch_outputs(feed), session.run(feed), sizes))
     return worst
 
 
-def _apart(expected: Feed, found: Feed, sizes: Sizes) -> float:
+def apart(expected: Feed, found: Feed, sizes: Sizes) -> float:
     """The largest share by which an output differs. Raises Missed where that is too much."""
     assert expected.keys() == found.keys()
     worst = 0.0
@@ -238,7 +239,5 @@ def _apart(expected: Feed, found: Feed, sizes: Sizes) -> float:
     return worst
 
 
-@contextmanager
-def _session(path: Path, level: str = "all") -> Iterator[Any]:
-    with backend("onnxruntime").session(path, threads=1, level=level) as opened:  # type: ignore[call-arg]
-        yield opened
+def _session(path: Path, level: str = "all") -> Session:
+    return backend("onnxruntime").session(path, threads=1, level=level)

@@ -185,6 +185,20 @@ def test_the_low_end_of_a_mask_leaves_room_for_scores(low: str) -> None:
     close(before, after, {"x": X, "keep": keep})
 
 
+def test_a_fill_that_is_data_stays_what_it_is() -> None:
+    before, after, log = cast("""g (float[n, 4] x, bool[n, 4] keep)
+        => (float[n, 4] y, float[n, 4] z) <float far = {100000.0}, float half = {0.5}> {
+            distances = Where(keep, x, far)
+            y = Mul(distances, half)
+            s = Shape(x)
+            fill = ConstantOfShape<value = float[1] {1000000.0}>(s)
+            z = Mul(x, fill)
+        }""")
+    assert log.clipped == {}
+    keep = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]], bool)
+    close(before, after, {"x": X, "keep": keep})
+
+
 def test_infinity_stays_infinity() -> None:
     text = """g (float[n, 4] x, bool[n, 4] keep) => (float[n, 4] y) <float low = {0.0}> {
         scores = Where(keep, x, low)

@@ -147,6 +147,27 @@ def test_activations_of_1e5_stay_in_float_between_products_in_half(bench: Bench)
     bench.agree(before, after, {"x": X}, 4e-3)
 
 
+BOUNDS = """g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z)
+    <float large = {30000.0}, float low = {-1000000.0}, float high = {1000000.0},
+     float down = {0.00001}> {
+        [small] a = Clip(x, low, high)
+        [scale] b = Mul(a, large)
+        [bound] c = Clip(b, low, high)
+        [back] y = Mul(c, down)
+        [least] d = Max(x, high)
+        [most] z = Mul(d, down)
+    }"""
+
+
+def test_bounds_are_brought_into_halfs_range_where_half_computes_and_nowhere_else(
+    bench: Bench,
+) -> None:
+    x = 4 * X
+    before, after, log = bench.cast(BOUNDS, {"x": x})
+    assert {"scale", "bound", "back", "least", "most"} == set(log.islands)
+    bench.agree(before, after, {"x": x}, 4e-3)
+
+
 def test_the_same_without_samples_overflows(bench: Bench) -> None:
     """So the evidence is what saves it."""
     after = graph.upgrade(ir.from_onnx_text(HEAD + LARGE))

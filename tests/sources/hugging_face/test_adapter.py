@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from optkit.errors import InputRefused
 from optkit.runtime import backend
 from optkit.sources.hugging_face import adapter, inputs, loading
-from tests.sources.hugging_face.conftest import VOCAB, export
+from tests.matrix.families import VOCAB
+from tests.sources.hugging_face.conftest import export
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import transformers as hf
 from optkit import graph
 from optkit.data import sequences
 from optkit.runtime import Feed, Session, TensorInfo, backend
-from tests.sources.hugging_face.conftest import DECODERS, VOCAB, export
+from tests.matrix.families import DECODERS, VOCAB
+from tests.sources.hugging_face.conftest import export
 
 QUICK = "llama"
 EVERY = [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in DECODERS]

@@ -15,11 +15,12 @@ from optkit.errors import ExportFailed, InputRefused, UsageError
 from optkit.recipe import InputSpec
 from optkit.runtime import AxisRange, TensorInfo, backend
 from optkit.sources.hugging_face import inputs, loading
-from tests.sources.hugging_face.conftest import ENCODERS, VOCAB, export, saved
+from tests.matrix.families import VOCAB, saved
+from tests.sources.hugging_face.conftest import ENCODERS, export
 
 QUICK = ("bert", "vit")
 EVERY = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ENCODERS]
-LIMIT = {"bert": 64, "roberta": 64, "distilbert": 512, "deberta-v2": 512, "clip": 32,
+LIMIT = {"bert": 64, "roberta": 64, "distilbert": 64, "deberta-v2": 64, "clip": 32,
          "llama-classifier": 64}  # fmt: skip
 
 Folders = Callable[[str], Path]
@@ -147,7 +148,7 @@ def test_a_branch_on_values_is_an_export_failure(
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("bert", 64), ("roberta", 64), ("distilbert", 512), ("clip", 32), ("gpt2", 64),
+    [("bert", 64), ("roberta", 64), ("distilbert", 64), ("clip", 32), ("gpt2", 64),
      ("llama", None), ("vit", None)],
 )  # fmt: skip
 def test_learned_positions_are_counted(name: str, count: int | None, folders: Folders) -> None:

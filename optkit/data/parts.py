@@ -1,0 +1,51 @@
+"""Samples of an encoder-decoder: of the whole model, and of each of the two graphs it is.
+
+whole      the encoder's inputs (input_ids, attention_mask or input_features),
+           decoder_input_ids [batch, sequence]
+encoder    the same without decoder_input_ids
+decoder    input_ids: decoder_input_ids
+           encoder_attention_mask: attention_mask
+           past_key_values.{i}.encoder.key|value: present.{i}.encoder.key|value, which the
+           encoder returned
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optkit.data.sequences import IDS, MASK
+from optkit.runtime import Feed, TensorInfo
+
+DECODER_IDS = "decoder_input_ids"
+_ENCODER_MASK = "encoder_attention_mask"
+
+Infos = tuple[TensorInfo, ...]
+
+
+def whole(encoder: Infos, ids: TensorInfo) -> Infos:
+    """The inputs of the whole model. `ids`: the decoder's token ids under any name."""
+    return *encoder, TensorInfo(DECODER_IDS, ids.dtype, ids.shape)
+
+
+def is_whole(item: Any, both: Infos, part: Infos) -> bool:
+    """Whether a source that yields this `item` (a feed, or a pair with labels) gives samples of the
+    whole model, whose inputs are `both`, and not of the `part` alone."""
+    feed = item[0] if isinstance(item, tuple) and item else item
+    if not isinstance(feed, Mapping) or DECODER_IDS in feed:
+        return True
+    only = {info.name for info in part} - {info.name for info in both}
+    return bool(only) and feed.keys().isdisjoint(only)
+
+
+def of_encoder(feed: Feed) -> Feed:
+    """What the encoder takes of a feed of the whole model."""
+    return {name: array for name, array in feed.items() if name != DECODER_IDS}
+
+
+def of_decoder(feed: Feed, encoded: Feed) -> Feed:
+    """What the decoder takes; `encoded`: what the encoder returned for the same feed."""
+    found = {IDS: feed[DECODER_IDS]}
+    if MASK in feed:
+        found[_ENCODER_MASK] = feed[MASK]
+    return found | {name.replace("present", "past_key_values"): a for name, a in encoded.items()}

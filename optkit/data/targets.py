@@ -1,0 +1,68 @@
+"""What the decoder of an encoder-decoder reads: the text it is to write, shifted right.
+
+    target     t₁ t₂ … </s> <pad>
+    read       s  t₁ t₂ …   </s>       s: the token that every output starts with
+
+Source: `shift_tokens_right` of transformers' BART, `_shift_right` of its T5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from optkit.data import packing
+from optkit.data.parts import DECODER_IDS
+from optkit.data.reading import Inputs
+from optkit.data.tokens import Tokenizer
+from optkit.decoder import CONFIG, read_json
+from optkit.errors import InputRefused
+
+
+def column(target: str | None, inputs: Inputs | None) -> list[str]:
+    """The column of the targets, or none. Raises InputRefused where the model takes targets and
+    there is no column, or the other way round."""
+    if inputs is None or (DECODER_IDS in inputs) == (target is not None):
+        return [] if target is None else [target]
+    if target is not None:
+        told = f"the model takes no {DECODER_IDS}, so there is nothing to do with {target!r}"
+        raise InputRefused(told, hint="leave out args.target")
+    raise InputRefused(
+        f"the model takes {DECODER_IDS}, and no column has them",
+        hint="args.target: the column of the text that the model is to write, e.g. summary",
+    )
+
+
+def shifted(
+    found: Sequence[Sequence[int]], spoken: Tokenizer, model: str | None, inputs: Inputs | None
+) -> np.ndarray:
+    """Ids of targets as the decoder reads them, [batch, the model's fixed length or the longest's],
+    padded on the right: there attention looks back alone.
+
+    Raises InputRefused when nobody knows with what to start.
+    """
+    info = (inputs or {}).get(DECODER_IDS)
+    width = info.shape[1] if info is not None else None
+    length = width if isinstance(width, int) else None
+    start = _start(spoken, model)
+    fill = start if spoken.pad is None else spoken.pad
+    cut = [ids[:length] for ids in found]
+    ids = packing.pad(cut, value=fill, side="right", length=length).ids
+    ids = np.insert(ids[:, :-1], 0, start, axis=1)
+    return ids if info is None else ids.astype(info.dtype)
+
+
+def _start(spoken: Tokenizer, model: str | None) -> int:
+    file = Path(model or "") / CONFIG
+    said = read_json(file.read_bytes(), str(file)) if model and file.is_file() else {}
+    known = (said.get("decoder_start_token_id"), said.get("pad_token_id"), spoken.pad)
+    for token in known:
+        if isinstance(token, int):
+            return token
+    raise InputRefused(
+        "no token is known that a decoder starts with",
+        where=spoken.where,
+        hint=f"set decoder_start_token_id in the model's {CONFIG}",
+    )
