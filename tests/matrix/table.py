@@ -52,7 +52,9 @@ layers, 32 wide, seeded random weights), from a Hugging Face folder through ever
 
 Samples are random, and those of calibration are also those of the SQNR: with random weights it says
 that nothing is broken, not how a trained model of the family fares. A decoder is one graph with its
-cache, run on a past of 8 tokens; CLIP is one graph of both towers.
+cache, run on a past of 8 tokens; CLIP is one graph of both towers. Masks pad decoders on the left
+and others on the right. The batch norms of ResNet and MobileNetV2 are shifted so that most values
+pass the ReLU: without that, random MobileNetV2 had 31 dB in FP16 and 4 dB in INT8, and failed both.
 """  # noqa: E501
 
 
