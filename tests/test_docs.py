@@ -87,9 +87,16 @@ def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.Complete
 PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 
+LONG = ("optkit tune ", "optkit build my-", "optkit export my-")  # half a minute and more
+
+
 @pytest.mark.parametrize(
     ("page", "line"),
-    [pair for pair in PAIRS if pair[1].startswith(("optkit ", "python "))],
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] if pair[1].startswith(LONG) else [])
+        for pair in PAIRS
+        if pair[1].startswith(("optkit ", "python "))
+    ],
     ids=lambda value: value if isinstance(value, str) else value.parent.name + "/" + value.name,
 )
 def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:

@@ -18,7 +18,7 @@ from optkit.statistics import CHUNK
 # Bytes in use at the peak per byte of tapped values: the runtime's buffer, its copy for numpy,
 # inner values that are not tapped but alive, and the part before, which is still being counted.
 PEAK = 4
-_ENOUGH = 64 << 20  # bytes; larger parts take as much time per sample
+_ENOUGH = 40 << 20  # bytes; larger parts take as much time per sample
 
 
 class SpooledFeeds:

@@ -50,6 +50,8 @@ def axes_in(dim: int | str) -> frozenset[str]:
     """The axes that a dimension names: one, several in an expression ("past + sequence"), none."""
     if isinstance(dim, int):
         return frozenset()
+    if dim.isidentifier():  # nearly always: spares the import of symbolic arithmetic
+        return frozenset({dim})
     try:
         return ir.SymbolicDim(dim).free_symbols()
     except ValueError:  # a name that is no expression, such as "batch size"
