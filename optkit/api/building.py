@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optkit import pipeline
 from optkit.api import objects, request
+from optkit.errors import UsageError
 from optkit.execute.local import Limits
 from optkit.execute.rehearsal import Line, Rehearsal
 from optkit.execute.runner import Listener, Runner
@@ -65,6 +66,14 @@ def build(
         model, example_inputs, target=target, precision=precision, recipe=recipe,
         calibration=calibration, name=name, runner=runner,
     )  # fmt: skip
+    if parts := pipeline.parts(job.recipe, runner):
+        if evaluate is not None:
+            raise UsageError(
+                f"evaluate gets one session, the model is {' and '.join(parts)}",
+                where="build(evaluate=...)",
+                hint="leave it out, and judge the parts of the artifact together",
+            )
+        return load(_in_parts(parts, job, runner, Path(out), EMBED_EVAL).path)
     return load(deliver(job, runner, Path(out), EMBED_EVAL, evaluate).path)
 
 
@@ -95,14 +104,18 @@ def _in_parts(parts: Sequence[str], job: Job, runner: Runner, out: Path, embed_e
     with runner.store.scratch() as folder:
         built = {}
         for part in parts:
-            recipe = job.recipe.with_overrides([f"model.part={part}", f"name={part}"])
-            made = replace(job, recipe=recipe)
+            made = _part(job, part)
             built[part] = deliver(made, runner, folder, embed_eval, None, place=place / part)
         told = {part: one.result for part, one in built.items()}
         whole = result.joined(told, model=job.recipe.name, artifact=str(place))
         opened = {part: load(one.path) for part, one in built.items()}
         path = delivery.join(job.name, job.recipe, opened, whole, out)
     return Built(whole, path)
+
+
+def _part(job: Job, part: str) -> Job:
+    recipe = job.recipe.with_overrides([f"model.part={part}", f"name={part}"])
+    return replace(job, recipe=recipe)
 
 
 def deliver(
@@ -134,7 +147,9 @@ def rehearse(*, recipe: Recipe, target: str, precision: str, cache: Path | None)
     limits = Limits(available_memory() // 2)
     with tempfile.TemporaryDirectory() as folder:
         rehearsal = Rehearsal(request.open_store(cache), limits, Path(folder) / "objects")
-        pipeline.run(job, rehearsal, pipeline.BUILD)
+        parts = pipeline.parts(recipe, rehearsal)
+        for one in [_part(job, part) for part in parts] or [job]:
+            pipeline.run(one, rehearsal, pipeline.BUILD)
     return rehearsal.lines
 
 

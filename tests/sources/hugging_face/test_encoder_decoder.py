@@ -115,29 +115,28 @@ def test_both_graphs_together_compute_what_transformers_does(make: Any, tmp_path
 @pytest.mark.slow
 def test_a_build_makes_one_artifact_of_both(tmp_path: Path) -> None:
     saved(t5, tmp_path / "model")
-    built = api.build_one(
-        recipe=api.resolve(str(tmp_path / "model"), recipe={
-            "name": "pair", "model": {"path": str(tmp_path / "model")},
-            "bench": {"seconds": 0.1, "warmup_seconds": 0, "batches": [1]},
-        }),
-        target="cpu", precision="int8-weight-only", out=tmp_path / "out",
-        runner=api.open_runner(cache=tmp_path / "store"),
-    )  # fmt: skip
-    artifact = api.load(built.path)
+    asked = {"target": "cpu", "precision": "int8-weight-only"}
+    recipe = {"name": "pair", "bench": {"seconds": 0.1, "warmup_seconds": 0, "batches": [1]}}
+    model, store = str(tmp_path / "model"), tmp_path / "store"
+    lines = api.rehearse(recipe=api.resolve(model, recipe=recipe), cache=store, **asked)
+    assert {"export encoder", "export decoder"} <= {line.label for line in lines}
+    with pytest.raises(UsageError, match="encoder and decoder"):
+        api.build(model, recipe=recipe, evaluate=lambda session: [1.0], cache=store, **asked)
+    artifact = api.build(model, recipe=recipe, cache=store, out=tmp_path / "out", **asked)
     artifact.verify()
     assert set(artifact.parts) == {"encoder", "decoder"}
     assert artifact.manifest.parts == {n: part.digest for n, part in artifact.parts.items()}
     for name, part in artifact.parts.items():
-        assert part.result == built.result["parts"][name]
-        assert part.result["artifact"] == str(built.path / name)
+        assert part.result == artifact.result["parts"][name]
+        assert part.result["artifact"] == str(artifact.path / name)
         part.verify()
         with part.session() as session:
             assert {info.name for info in session.inputs} == {i.name for i in part.manifest.inputs}
     each = [part.result["size"]["bytes"] for part in artifact.parts.values()]
-    assert built.result["size"]["bytes"] == sum(each)
+    assert artifact.result["size"]["bytes"] == sum(each)
     with pytest.raises(UsageError, match="consists of decoder and encoder"):
         artifact.session()
-    found = api.inspect(built.path, runner=api.open_runner(cache=tmp_path / "store"))
+    found = api.inspect(artifact.path, runner=api.open_runner(cache=store))
     assert found["graph"] is None and set(found["parts"]) == {"encoder", "decoder"}
 
 
