@@ -60,7 +60,8 @@ def cast(made: Build, graph: Made, carrier: str, runner: Steps, what: str = "") 
         STEPS["cast"].kind,
         label,
         {**inputs, "samples": made.entries[role]},
-        {**params, "batch": sample_batch(made), "what": told},
+        # one at a time: the runtime keeps all watched values, and larger batches are no faster
+        {**params, "batch": sample_batch(made) and 1, "what": told},
     )
 
 
