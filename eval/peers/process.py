@@ -87,6 +87,7 @@ def _watch(pid: int, ended: threading.Event, seen: list[int], deadline: float) -
         if perf_counter() > deadline:
             for process in tree:  # the root first: it must not see its children end
                 process.kill()
+            psutil.wait_procs(tree[1:], timeout=10)  # the root is its parent's to wait for
 
 
 def _resident(pid: int) -> tuple[int, int]:

@@ -71,6 +71,7 @@ def check_codes(model: Path, source: Path, name: str) -> None:
 SMALL = {"hidden": 1024, "ffn": 2816, "layers": 2, "heads": 16, "vocabulary": 131_072}
 
 
+@pytest.mark.slow
 def test_a_model_larger_than_its_memory(tmp_path: Path) -> None:
     """560 MiB of weights within 400; what was not compared is told, and nothing runs twice."""
     size = write(tmp_path / "m.onnx", **SMALL)
