@@ -12,33 +12,27 @@ from types import ModuleType
 
 from optkit.errors import ToolchainMissing
 
+_HUGGING_FACE = "pip install 'optkit[hf]'"
+
 
 def require() -> ModuleType:
     """The torch module. Raises ToolchainMissing when it, or the exporter's library, is absent."""
-    for name in ("torch", "onnxscript"):
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ToolchainMissing(
-                f"{name} cannot be imported: {error}",
-                where="export",
-                hint="pip install 'optkit[torch]'; an .onnx file needs neither",
-            ) from error
+    _require("pip install 'optkit[torch]'; an .onnx file needs neither", "torch", "onnxscript")
     return importlib.import_module("torch")
 
 
 def require_hugging_face() -> None:
     """Raises ToolchainMissing when transformers, or what finds a model's class, is absent."""
     require()
-    _require_extra("transformers", "optimum.exporters.tasks")
+    _require(_HUGGING_FACE, "transformers", "optimum.exporters.tasks")
 
 
 def require_peft() -> None:
     """Raises ToolchainMissing when peft, which merges adapters, is absent."""
-    _require_extra("peft")
+    _require(_HUGGING_FACE, "peft")
 
 
-def _require_extra(*names: str) -> None:
+def _require(hint: str, *names: str) -> None:
     for name in names:
         try:
             importlib.import_module(name)
@@ -46,7 +40,7 @@ def _require_extra(*names: str) -> None:
             raise ToolchainMissing(
                 f"{name} cannot be imported: {error}",
                 where="export",
-                hint="pip install 'optkit[hf]'",
+                hint=hint,
             ) from error
 
 
