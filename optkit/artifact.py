@@ -5,22 +5,14 @@
     model.onnx, engine, baseline/, report.*, recipe.yaml, …   whatever the build put in
     encoder/, decoder/   of a model that is two graphs: an artifact each, instead of all these
 
-Written in a private folder beside its place and exchanged with the old one in one system call, so
-that a reader sees the old artifact or the new one. (Where the file system cannot exchange, two
-renames: a reader between them sees none, never a half.)
+Written aside and exchanged with the old one (`exchange`): a reader sees one of the two, whole.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import errno
-import fcntl
 import json
 import os
 import re
-import secrets
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -31,9 +23,10 @@ from typing import Any, Self
 import numpy as np
 
 from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UsageError
+from optkit.exchange import replacing
 from optkit.runtime import Evidence, Feed, Loop, Recurrent, TensorInfo, backend
 from optkit.stage.door import copy_in, show
-from optkit.store import digest_file, digest_json, fsync_dir, storage_errors, write_durably
+from optkit.store import digest_file, digest_json, storage_errors, write_durably
 
 SCHEMA = "optkit.artifact/v1"
 MANIFEST = "manifest.json"
@@ -43,7 +36,6 @@ SIMULATION = "simulation.onnx"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST_BYTES = 64 << 20
-_RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # linux/fs.h, fcntl.h
 _FIGURES = ("engine", "latency", "accuracy", "fidelity", "speedup", "drop", "size")
 
 
@@ -324,17 +316,11 @@ def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> A
     check_name("target", manifest.target)
     prepare(out, manifest.name)
     place = out / manifest.name
-    with storage_errors(out), _private(out, manifest.name) as folder:
+    with replacing(place) as folder:
         facts = {name: _put(folder, name, files[name]) for name in sorted(files)}
         manifest = replace(manifest, files=facts)
         text = json.dumps(manifest.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
-        for inner in (p for p in folder.rglob("*") if p.is_dir()):
-            fsync_dir(inner)
         write_durably(folder / MANIFEST, f"{text}\n".encode())
-        folder.chmod(0o755)
-        _publish(folder, place)
-        fsync_dir(out)
-    _sweep(out, manifest.name)
     return Artifact.load(place)
 
 
@@ -362,83 +348,6 @@ def _safe(name: str) -> bool:
         and not set(name) & set("\\:")
         and all(part not in ("", ".", "..") for part in name.split("/"))
     )
-
-
-@contextlib.contextmanager
-def _private(out: Path, name: str) -> Iterator[Path]:
-    """A folder beside the artifact that other builds leave alone while this process lives."""
-    lock = None
-    while lock is None:
-        folder = out / f".{name}.{secrets.token_hex(8)}.part"
-        folder.mkdir(mode=0o700)
-        try:
-            lock = _lock(folder, fcntl.LOCK_EX)
-        except FileNotFoundError:
-            continue  # swept by another build before it was locked
-        except BaseException:
-            folder.rmdir()
-            raise
-        if not folder.is_dir():
-            os.close(lock)
-            lock = None
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # after an exchange: the older artifact
-        os.close(lock)
-
-
-def _lock(folder: Path, how: int) -> int:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, how)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _sweep(out: Path, name: str) -> None:
-    """Remove what killed builds of this artifact left behind."""
-    for folder in out.glob(f".{name}.*.part"):
-        with contextlib.suppress(OSError):  # locked: its build is alive
-            lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-
-
-def _publish(folder: Path, place: Path) -> None:
-    """Put the finished folder at its place; what stood there is `folder` afterwards, or swept."""
-    while True:
-        try:
-            folder.rename(place)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        else:
-            return
-        try:
-            _exchange(folder, place)
-        except FileNotFoundError:
-            continue  # another build has just taken it away: the plain rename will do
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-                raise
-            with contextlib.suppress(FileNotFoundError):
-                place.rename(folder.with_suffix(".old.part"))
-            continue
-        return
-
-
-def _exchange(one: Path, other: Path) -> None:
-    """Swap two names in one system call (renameat2, Linux)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    names = os.fsencode(one), os.fsencode(other)
-    if not hasattr(libc, "renameat2"):
-        raise OSError(errno.ENOSYS, "no renameat2")
-    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(one))
 
 
 def _read_manifest(path: Path) -> Manifest:

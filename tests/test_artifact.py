@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit import artifact
+from optkit import exchange
 from optkit.artifact import Artifact, Manifest, check_name, prepare, write
 from optkit.errors import InputRefused, IntegrityError, StorageError, UsageError
 from optkit.runtime import Evidence, TensorInfo
@@ -201,7 +201,7 @@ def test_where_names_cannot_be_exchanged(
     def refuse(*_: Path) -> None:
         raise OSError(errno.EINVAL, "no such flag")
 
-    monkeypatch.setattr(artifact, "_exchange", refuse)
+    monkeypatch.setattr(exchange, "_exchange", refuse)
     write(out, dataclasses.replace(MANIFEST, digest="e" * 64), contents(b"2"))
     read = Artifact.load(out / NAME)
     read.verify()
@@ -216,7 +216,7 @@ def test_where_the_older_artifact_vanishes_meanwhile(
         shutil.rmtree(place)
         raise FileNotFoundError
 
-    monkeypatch.setattr(artifact, "_exchange", vanish)
+    monkeypatch.setattr(exchange, "_exchange", vanish)
     write(out, MANIFEST, contents(b"2")).verify()
     assert leftovers(out) == []
 
@@ -224,7 +224,7 @@ def test_where_the_older_artifact_vanishes_meanwhile(
 def test_a_private_folder_that_another_build_swept(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, swept = artifact._lock, []
+    real, swept = exchange._lock, []
 
     def lock_late(folder: Path, how: int) -> int:
         if len(swept) == 0:  # gone before the lock
@@ -236,7 +236,7 @@ def test_a_private_folder_that_another_build_swept(
             folder.rmdir()
         return descriptor
 
-    monkeypatch.setattr(artifact, "_lock", lock_late)
+    monkeypatch.setattr(exchange, "_lock", lock_late)
     write(out, MANIFEST, contents()).verify()
     assert len(set(swept)) == 2
     assert leftovers(out) == []
