@@ -71,13 +71,13 @@ def build(
     if dry_run:
         return _rehearse(request, pairs)
     misnamed = [(pair, error) for pair in pairs if (error := _misnamed(*pair)) is not None]
-    results = []
-    for pair, error in misnamed:
-        terminal.show_error(error)
-        results.append(result_of(error, *pair))
-    if not misnamed:
-        results = [_one(request, *pair, out, embed_eval) for pair in pairs]
-    _show(request, results, several=len(pairs) > 1)
+    if misnamed:
+        results, fleet = [result_of(error, *pair) for pair, error in misnamed], None
+        for _, error in misnamed:
+            terminal.show_error(error)
+    else:
+        results, fleet = _build(request, pairs, out, embed_eval)
+    _show(request, results, fleet, several=len(pairs) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
@@ -117,32 +117,38 @@ def result_of(
     return result.failed(error, model=model, target=target, precision=precision)
 
 
-def _one(
-    request: options.Request, target: str, precision: str, out: Path, embed_eval: int
-) -> dict[str, Any]:
+def _build(
+    request: options.Request, pairs: list[tuple[str, str]], out: Path, embed_eval: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """The results of all pairs, and the fleet's folder where there are several."""
     from optkit import api
     from optkit.cli import terminal
 
     ears, model = request.terminal(), None
+
+    def told(error: Exception) -> OptkitError:
+        found = terminal.told_as(error, verbose=request.verbose)
+        ears.close()
+        terminal.show_error(found, verbose=request.verbose)
+        return found
+
     try:
         recipe = options.recipe(request)
         model = recipe.name
-        made = api.build_one(
-            recipe=recipe,
-            target=target,
-            precision=precision,
-            out=out,
-            embed_eval=embed_eval,
-            runner=options.runner(request, ears),
-        )
-    except Exception as error:  # also a bug ends this build only, and not its neighbours
-        told = terminal.told_as(error, verbose=request.verbose)
-        ears.close()
-        terminal.show_error(told, verbose=request.verbose)
-        return result_of(told, target, precision, model)
+        runner = options.runner(request, ears)
+        if len(pairs) == 1:
+            target, precision = pairs[0]
+            one = api.build_one(recipe=recipe, target=target, precision=precision, out=out,
+                                runner=runner, embed_eval=embed_eval)  # fmt: skip
+            return [one.result], None
+        made = api.build_fleet(recipe=recipe, pairs=pairs, out=out, runner=runner,
+                               embed_eval=embed_eval, told=lambda pair, error: told(error))  # fmt: skip
+        return made.document["results"], str(made.path)
+    except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
+        failure = told(error)
+        return [result_of(failure, *pair, model) for pair in pairs], None
     finally:
         ears.close()
-    return made.result
 
 
 def exit_code(result: dict[str, Any], strict: bool) -> int:
@@ -155,15 +161,19 @@ def exit_code(result: dict[str, Any], strict: bool) -> int:
     return 3 if verdict == "fail" or (strict and verdict == "inconclusive") else 0
 
 
-def _show(request: options.Request, results: list[dict[str, Any]], *, several: bool) -> None:
+def _show(
+    request: options.Request, results: list[dict[str, Any]], fleet: str | None, *, several: bool
+) -> None:
     from optkit.cli import summary, terminal
     from optkit.report import result
 
     if request.json:
-        terminal.put_json(result.several(results) if several else results[0])
+        terminal.put_json(result.several(results, fleet) if several else results[0])
     built = [one for one in results if one["error"] is None]
     if built and not request.json:
         terminal.put(summary.table(built))
+    if fleet is not None and not request.json:
+        terminal.put(f"all together: {fleet}/report.html")
     for one in built:
         for remark in summary.remarks(one):
             terminal.Terminal().note(f"{one['target']} {one['precision']}: {remark}")

@@ -2,8 +2,9 @@
 
 result      optkit.result/v1, what `--json` prints      document    optkit.report/v1, report.json
 html        one file for people                         markdown    a few tables for a pull request
+fleet       optkit.fleet/v1: several targets and precisions side by side
 view, charts, figures: the rows, drawings and units that both writers show
-schemas/    JSON schemas of both (draft 2020-12)
+schemas/    JSON schemas of all (draft 2020-12)
 """
 
 from optkit.report.html import to_html

@@ -22,7 +22,7 @@ def to_html(report: Mapping[str, Any]) -> str:
     """Render a report document (schema optkit.report/v1)."""
     ours = view.layers(report["layers"]["engine"])
     theirs = view.layers(report["layers"]["baseline"])
-    template = _environment().get_template("template.html")
+    template = environment().get_template("template.html")
     page = template.render(
         report=report,
         result=report["result"],
@@ -51,7 +51,8 @@ def to_html(report: Mapping[str, Any]) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Where all pages come from: the templates beside this module, everything shown escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

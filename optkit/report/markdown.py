@@ -24,10 +24,10 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     """Write a report document (schema optkit.report/v1) as GitHub-flavoured Markdown."""
     result = report["result"]
     head = view.headline(result)
-    title = " · ".join(_text(result[key]) for key in ("model", "target", "precision"))
+    title = " · ".join(text(result[key]) for key in ("model", "target", "precision"))
     parts = (
         f"## {title}: {head.title}",
-        f"**{head.title}.** {_text(head.sentence)}",
+        f"**{head.title}.** {text(head.sentence)}",
         _comparison(result),
         _gates(report["gates"]),
         _landing(result, report["landing"]),
@@ -46,14 +46,14 @@ def _comparison(result: Mapping[str, Any]) -> str:
         (r.label, r.baseline.text, r.candidate.text, r.change.text, ", ".join(r.known))
         for r in rows
     ]
-    return _table(("", baseline, result["precision"], "change", "evidence"), cells)
+    return table(("", baseline, result["precision"], "change", "evidence"), cells)
 
 
 def _gates(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     cells = [(row["gate"], row["outcome"], row["reason"]) for row in rows]
-    return _table(("gate", "outcome", "why"), cells)
+    return table(("gate", "outcome", "why"), cells)
 
 
 def _landing(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -66,14 +66,14 @@ def _landing(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
         return told
     cells = [(row["node"], row["op"], row["planned"], row["dtype"]) for row in missed[:_MOST_ROWS]]
     more = len(missed) - len(cells)
-    table = _table(("did not land", "op", "planned", "runs as"), cells)
-    return f"{told}\n\n{table}" + (f"\n\n… and {more} more." if more else "")
+    listed = table(("did not land", "op", "planned", "runs as"), cells)
+    return f"{told}\n\n{listed}" + (f"\n\n… and {more} more." if more else "")
 
 
 def _pending(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
-    lines = [f"- {_text(row['backend'])}: {_text(row['finish'])}" for row in rows]
+    lines = [f"- {text(row['backend'])}: {text(row['finish'])}" for row in rows]
     return "\n".join(("**Pending** (needs a host that has the target):", "", *lines))
 
 
@@ -83,14 +83,15 @@ def _legend(result: Mapping[str, Any]) -> str:
     return "; ".join(told)
 
 
-def _table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """A table, every cell escaped."""
     head = tuple(head)
     lines = (head, *rows)
-    cells = ["| " + " | ".join(_text(cell) for cell in line) + " |" for line in lines]
+    cells = ["| " + " | ".join(text(cell) for cell in line) + " |" for line in lines]
     return "\n".join((cells[0], "|" + " --- |" * len(head), *cells[1:]))
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
     """Text that stays text wherever Markdown is read."""
     shown = figures.NONE if value is None else figures.name(value)
     return _TRAPS.sub(lambda found: found[0][0] + _BREAK + found[0][1:], shown).translate(_ESCAPES)

@@ -172,9 +172,9 @@ def failed(
     return {**_empty(status, model, target, precision), "error": told}
 
 
-def several(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The envelope for several targets or precisions."""
-    return {"schema": RESULTS, "results": list(results)}
+def several(results: Sequence[dict[str, Any]], fleet: str | None) -> dict[str, Any]:
+    """The envelope for several targets or precisions. `fleet`: the folder of their report."""
+    return {"schema": RESULTS, "results": list(results), "fleet": fleet}
 
 
 def without_samples(record: Latency | Score | None) -> dict[str, Any] | None:

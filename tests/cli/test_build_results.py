@@ -187,6 +187,21 @@ def test_several_pairs_share_their_steps_and_come_in_one_object(
     for label in ("export small", "fuse", "cast to FP16", "calibrate",
                   "collect calibration samples", "collect evaluation samples"):  # fmt: skip
         assert ran.count(label) == 1, label
+    folder = project / done.result["fleet"]
+    assert {path.name for path in folder.iterdir()} == {"fleet.json", "report.html", "report.md"}
+    fleet = json.loads((folder / "fleet.json").read_text())
+    assert fleet["results"] == done.result["results"]
+    assert {name: Artifact.load(project / one["path"]).digest
+            for name, one in fleet["artifacts"].items()} == {
+        name: one["digest"] for name, one in fleet["artifacts"].items()
+    }  # fmt: skip
+    assert len(fleet["artifacts"]) == 4
+    keys = [step["key"] for step in fleet["steps"] if not step["hit"]]
+    assert len(keys) == len(set(keys)) and len(keys) < len(fleet["steps"])
+    page = (folder / "report.html").read_text()
+    for one in done.result["results"]:
+        link = f"../small-{one['target']}-{one['precision']}/report.html"
+        assert link in page and (folder / link).is_file()
 
 
 def test_the_worst_of_several_decides_and_the_others_are_built(

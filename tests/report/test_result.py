@@ -104,7 +104,7 @@ def test_a_failure_is_a_result_of_the_same_shape() -> None:
 
 
 def test_several_results_come_in_an_envelope(make: Any) -> None:
-    both = several([make()["result"], pending_result()])
+    both = several([make()["result"], pending_result()], "artifacts/digits-vit-fleet")
     check("results", both)
     assert [one["target"] for one in both["results"]] == ["l4", "h100"]
 

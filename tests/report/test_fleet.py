@@ -1,0 +1,75 @@
+"""Fleets: rows of every status, costs, and names of strangers."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.errors import Impossible
+from optkit.report import fleet as fleets
+from optkit.report.result import failed
+from tests.report.test_result import check, pending_result
+
+PRICE = {"usd_per_hour": 0.8, "provider": "a cloud", "as_of": "2026-08-17", "verified": False}
+STEP = {"pair": "l4 int8", "step": "fuse", "label": "fuse", "key": "k", "hit": False,
+        "seconds": 1.0}  # fmt: skip
+HOSTILE = "<script>alert(1)</script>|`x`\u202e"
+
+
+def fleet_of(results: list[dict[str, Any]], model: str = "m") -> dict[str, Any]:
+    return fleets.compose(
+        model,
+        results,
+        artifacts={"l4 int8": {"path": "artifacts/m-l4-int8", "digest": "a" * 64}},
+        targets={"l4": {"title": "NVIDIA L4", "price": PRICE},
+                 "h100": {"title": "NVIDIA H100", "price": None}},
+        steps=[STEP, {**STEP, "pair": "l4 fp16", "hit": True}],
+        versions={"optkit": "0.1.0"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fleet(make: Any) -> dict[str, Any]:
+    never = failed(Impossible("no FP8", hint="take int8"), model="m", target="t4", precision="fp8")
+    return fleet_of([make()["result"], pending_result(), never])
+
+
+def test_a_fleet_fits_its_schema_and_tells_every_status(fleet: dict[str, Any]) -> None:
+    check("fleet", fleet)
+    assert fleets.summary(fleet) == "1 built, 1 pending, 1 impossible"
+    assert fleets.work(fleet) == "1 steps run in 1 s, 1 found in the store"
+    built, pending, never = fleets.rows(fleet)
+    latency = fleet["results"][0]["latency"]
+    dollars = 0.8 * 1e6 / (latency["throughput"] * 3600)
+    assert float(built.cost) == pytest.approx(dollars, rel=5e-3)
+    assert built.report == f"../{fleet['results'][0]['artifact'].split('/')[-1]}/report.html"
+    assert (pending.cost, pending.landed, never.report) == ("–", "–", None)
+    assert never.headline.sentence == "no FP8 take int8"
+    text = fleets.to_markdown(fleet)
+    assert "no FP8 take int8" in text and "2026-08-17 (unverified)" in text
+
+
+def test_names_of_strangers_stay_text(make: Any) -> None:
+    never = failed(Impossible(HOSTILE), model=HOSTILE, target="t4", precision="fp8")
+    found = fleet_of([make()["result"], never], HOSTILE)
+    tags: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
+    parser.feed(fleets.to_html(found))
+    assert "script" not in tags and "table" in tags
+    assert "<script>" not in fleets.to_markdown(found)
+    assert "\u202e" not in fleets.to_html(found) + fleets.to_markdown(found)
+
+
+@given(st.floats(1e-3, 100), st.floats(1e-3, 1e7))
+def test_cost_is_the_price_of_the_time_it_takes(dollars: float, rate: float) -> None:
+    found = fleets.per_million({"throughput": rate}, {"usd_per_hour": dollars})
+    assert found is not None
+    assert found * rate * 3600 == pytest.approx(dollars * 1e6)
+    assert json.loads(json.dumps(found)) == found
+    assert fleets.per_million({"throughput": None}, {"usd_per_hour": dollars}) is None
