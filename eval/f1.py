@@ -19,11 +19,17 @@ def metric(average: Average = "macro") -> str:
     return f"f1_{average}"
 
 
-def score(outputs: dict[str, np.ndarray], labels: np.ndarray) -> np.ndarray:
-    """True positives, false positives and false negatives: float64 [batch, classes, 3]."""
-    return metrics.counts(metrics.output(outputs, "logits"), labels)
+def score(
+    outputs: dict[str, np.ndarray],
+    labels: np.ndarray,
+    average: Average = "macro",
+    positive: int = 1,
+) -> np.ndarray:
+    """The class of the highest logit and the label's: float64 [batch, 2]."""
+    known = positive if average == "binary" else 0
+    return metrics.guessed(metrics.output(outputs, "logits"), labels, known)
 
 
 def aggregate(scores: np.ndarray, average: Average = "macro", positive: int = 1) -> float:
     """F1 of all samples together. average: macro, micro or binary (of class `positive`)."""
-    return metrics.f1(scores, average, positive)
+    return metrics.f1(metrics.class_counts(scores), average, positive)

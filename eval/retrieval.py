@@ -52,5 +52,4 @@ def score(
 
 def combine(scores: np.ndarray, k: int = 1) -> np.ndarray:
     """1.0 for each pair whose second text is among the k nearest to the first, else 0.0."""
-    # of a fixed batch a text may be left over
-    return metrics.found_first(scores[:-1:2], scores[1::2], k)
+    return metrics.found_first(scores[::2], scores[1::2], k)

@@ -21,7 +21,7 @@ def metric(average: Average = "micro") -> str:
 
 def score(outputs: dict[str, np.ndarray], labels: np.ndarray) -> np.ndarray:
     """True positives, false positives and false negatives: float64 [batch, classes, 3]."""
-    return metrics.counts(metrics.output(outputs, "logits"), labels)
+    return metrics.tag_counts(metrics.output(outputs, "logits"), labels)
 
 
 def aggregate(
@@ -29,4 +29,4 @@ def aggregate(
 ) -> float:
     """F1 over all words, macro or micro, of the classes that are not in `exclude` (that of words
     which are nothing)."""
-    return metrics.f1(scores, average, exclude=exclude or ())
+    return metrics.f1(scores.sum(0), average, exclude=exclude or ())

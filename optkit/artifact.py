@@ -141,8 +141,8 @@ class Running:
     def run(self, feed: Feed) -> Feed:
         return self.session.run(feed)
 
-    def loop(self, carried: Mapping[str, str], start: Feed) -> Loop:
-        return self.session.loop(carried, start)
+    def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
+        return self.session.loop(carried, start, room)
 
     def close(self) -> None:
         self.session.close()

@@ -8,7 +8,11 @@
     → present.{i}.key|value        [batch, heads, past_sequence + sequence, head size]
 
 One graph for prompts and continuations; the cache of the first run is empty. The names are those
-of Hugging Face's exporters and of ONNX Runtime GenAI.
+of Hugging Face's exporters and of ONNX Runtime GenAI. The decoder of an encoder-decoder calls its
+own cache past_key_values.{i}.decoder.key|value, and also takes what its encoder made:
+
+    encoder_attention_mask                 int64 [batch, encoder_sequence], of text
+    past_key_values.{i}.encoder.key|value  [batch, heads, encoder_sequence, head size]
 """
 
 from __future__ import annotations
@@ -26,32 +30,41 @@ IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "l
 PAST, PRESENT = "past_key_values", "present"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
-_PAST = re.compile(rf"{PAST}(\.\d+\.(?:key|value))")
+IN_PLACE = "optkit.in_place"
+"""Metadata of a graph: a JSON list of the longer caches among its outputs that may be written into
+the buffer which the shorter one is read from. Its length is then that of the buffer."""
+
+_PAST = re.compile(rf"{PAST}(\.\d+(?:\.decoder)?\.(?:key|value))")
+_CROSSED = re.compile(rf"{PAST}\.\d+\.encoder\.(?:key|value)|encoder_attention_mask")
 _CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """`cache`: the inputs that hold it, layer by layer, key before value."""
+    """`cache`: the inputs that hold it, layer by layer, key before value. `crossed`: those that
+    hold what an encoder made, the same for every token."""
 
     cache: tuple[TensorInfo, ...]
     vocabulary: int
     positions: bool
+    masked: bool = True
+    crossed: tuple[TensorInfo, ...] = ()
 
     @classmethod
     def of(cls, inputs: Iterable[TensorInfo], outputs: Iterable[TensorInfo]) -> Self | None:
         """The decoder that has these inputs and outputs; None where they are another model's."""
         taken, given = {info.name: info for info in inputs}, {info.name: info for info in outputs}
         cache = tuple(info for name, info in taken.items() if _PAST.fullmatch(name))
-        rest = taken.keys() - {info.name for info in cache}
+        crossed = tuple(info for name, info in taken.items() if _CROSSED.fullmatch(name))
+        rest = taken.keys() - {info.name for info in (*cache, *crossed)}
         logits = given.get(LOGITS)
-        if not cache or logits is None or not {IDS, MASK} <= rest <= {IDS, MASK, POSITIONS}:
+        if not cache or logits is None or not {IDS} <= rest <= {IDS, MASK, POSITIONS}:
             return None
         vocabulary = logits.shape[-1]
         fixed = [[*info.shape[1:2], *info.shape[3:]] for info in cache]
         if not all(len(sizes) == 2 and _whole(*sizes) for sizes in fixed) or not _whole(vocabulary):
             return None
-        found = cls(cache, int(vocabulary), POSITIONS in rest)
+        found = cls(cache, int(vocabulary), POSITIONS in rest, MASK in rest, crossed)
         return found if found.carried.keys() <= given.keys() else None
 
     @property

@@ -346,9 +346,12 @@ class Session(Protocol):
 class Recurrent(Session, Protocol):
     """A session that can also be run on its own outputs."""
 
-    def loop(self, carried: Mapping[str, str], start: Feed) -> Loop:
+    def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
         """Runs whose outputs come back as inputs, `carried`: output → input of the next run.
-        `start`: those inputs of the first run. What is carried never leaves the runtime."""
+        `start`: those inputs of the first run. What is carried never leaves the runtime.
+
+        `room`: the most rows that what grows will have. A graph that can (`decoder.IN_PLACE`) then
+        writes into one buffer of that many; another makes a longer tensor in each run."""
 
 
 class Backend(Protocol):
@@ -392,21 +395,25 @@ class Backend(Protocol):
         planned: Mapping[str, str],
         out: Path,
         progress: Progress,
+        kept: Path | None = None,
     ) -> Engine:
-        """Compile `model` (ONNX file) into folder `out`; `planned`: node name → precision.
+        """Compile `model` (ONNX file) into folder `out`; `planned`: node name → precision; `kept`:
+        folder of what a library learned on this device, where it may learn anything.
 
         Runs in a worker. Raises ToolchainMissing, InputRefused (naming the node) or WorkerFailed.
         """
 
     def session(self, model: Path, **options: Any) -> Recurrent:
-        """Load an engine (or ONNX file) for running on this machine."""
+        """Load an engine (or ONNX file) for running on this machine. `target`, an option that all
+        take: the one it was built for; what is bound to a device raises ToolchainMissing on
+        another."""
 
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
         "onnxruntime": "optkit.backends.onnxruntime:OnnxRuntime",
         "tensorrt": "optkit.backends.tensorrt:TensorRT",
-        "tensorrt-rtx": "optkit.backends.tensorrt:TensorRTRTX",
+        "tensorrt-rtx": "optkit.backends.tensorrt_rtx:TensorRTRTX",
     }
 )
 

@@ -3,6 +3,7 @@
     root/objects/ab/<sha256>        foreign files, copied in by stage.py
     root/steps/ab/<key>/            one published step: its files and entry.json
     root/reads/<key>.json           what a step that runs user code read last time
+    root/devices/                   what a library learned on a GPU: timings, kernels (no result)
     root/tmp/<pid>-<random>/        work in progress, private
     root/locks/<key>.lock           flock, one builder per key
     root/quarantine/                entries whose bytes did not match
@@ -296,7 +297,7 @@ class Store:
     def clear(self) -> int:
         """Remove everything. Returns the bytes freed."""
         freed = _size(self.root)
-        for name in ("steps", "objects", "reads", "tmp", "quarantine", "locks"):
+        for name in ("steps", "objects", "reads", "devices", "tmp", "quarantine", "locks"):
             _remove(self.root / name)
         return freed
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from optkit.data import spool
-from optkit.data.spool import Spool, SpoolInfo, overlap, random_feed
+from optkit.data.spool import Spool, SpoolInfo, counting, overlap, random_feed
 from optkit.errors import InputRefused, IntegrityError, StorageError
 from optkit.recipe.inputs import InputSpec
 from optkit.runtime import TensorInfo
@@ -36,10 +36,12 @@ def write(
     *,
     limit: int | None = None,
     memory: int = 1 << 20,
+    fill: bool = False,
 ) -> SpoolInfo:
     return spool.write(
-        batches, path, inputs, limit_samples=limit, memory_bytes=memory, progress=lambda *_: None
-    )
+        batches, path, inputs, limit_samples=limit, memory_bytes=memory, progress=lambda *_: None,
+        fill=fill,
+    )  # fmt: skip
 
 
 def images(*sizes: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
@@ -191,6 +193,37 @@ def test_a_fixed_batch_stays_whole(tmp_path: Path) -> None:
     for ask in (lambda: list(read.batches(8)), lambda: read.feed(1)):
         with pytest.raises(InputRefused, match="fixed at 4"):
             ask()
+
+
+def test_an_incomplete_batch_of_a_fixed_model_is_filled_up(tmp_path: Path) -> None:
+    """Rows without labels do not count, in a session's outputs as in the feed."""
+    infos = (*FIXED, TensorInfo("mask", "int64", (4, 2)))
+    feeds = [{**one, "mask": np.ones((4, 2), np.int64)} for one in fixed(0, 4)]
+    feeds[1] = {name: a if name == "table" else a[:3] for name, a in feeds[1].items()}
+    batches = list(zip(feeds, (np.arange(4), np.arange(4, 7)), strict=True))
+    info = write(batches, tmp_path / "a", infos, fill=True)
+    read = Spool(tmp_path / "a")
+    assert (info.samples, info.left_out, len(read)) == (7, 0, 7)
+    assert numbers(read.batches(4)) == [[0, 1, 2, 3], [4, 5, 6, 4]]
+    (first, all_four), (feed, labels) = read.batches(None)
+    assert labels is not None and labels.tolist() == [4, 5, 6] and feed["table"].shape == (3, 1)
+    kept = counting({"y": feed["image"][:, 0, 0], "mean": np.zeros(2)}, feed, labels)
+    assert kept["y"].tolist() == [4, 5, 6] and kept["mean"].shape == (2,)
+    assert counting(first, first, all_four) is first
+    one = [(counting(feed, feed, labels), labels) for feed, labels in read.batches(None)]
+    assert write(one, tmp_path / "b", infos, fill=True).digest == info.digest
+
+
+def test_an_incomplete_batch_that_is_not_filled_up_is_told(tmp_path: Path) -> None:
+    short = {n: a[:3] if n == "image" else a for n, a in next(fixed(4)).items()}
+    info = write([next(fixed(0)), short], tmp_path / "a", FIXED)
+    assert (info.samples, info.left_out) == (4, 3)
+    assert numbers(Spool(tmp_path / "a").batches(4)) == [[0, 1, 2, 3]]
+    with pytest.raises(InputRefused, match=r"fewer samples \(3\) than .* fixed batch of 4"):
+        write([short], tmp_path / "b", FIXED)
+    with pytest.raises(InputRefused, match="two batches of fewer samples") as caught:
+        write([next(fixed(0)), short, short], tmp_path / "c", FIXED)
+    assert caught.value.where == "sample 4"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -7,6 +7,7 @@
     request    what a call asks for: recipe, target and precision, store and limits, a job
     building   a model to an artifact, and artifacts again
     fleet      a model to an artifact for each target and precision
+    finishing  what is pending in an artifact, done on its device
     tuned      the search in front of a build
     stages     the road as far as one stage, or one figure
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from optkit.api.building import Built, build, build_one, inspect, load, rehearse
 from optkit.api.checks import diagnose
+from optkit.api.finishing import finish
 from optkit.api.fleet import Fleet, build_fleet
 from optkit.api.request import Silent, open_runner, open_store, pair, resolve
 from optkit.api.stages import bench, compile, evaluate, export, figures, files, fuse, quantize
@@ -24,6 +26,6 @@ from optkit.api.tuned import Found, tune, tune_one
 
 __all__ = [
     "Built", "Fleet", "Found", "Silent", "bench", "build", "build_fleet", "build_one", "compile",
-    "diagnose", "evaluate", "export", "figures", "files", "fuse", "inspect", "load", "open_runner",
-    "open_store", "pair", "quantize", "rehearse", "resolve", "tune", "tune_one",
+    "diagnose", "evaluate", "export", "figures", "files", "finish", "fuse", "inspect", "load",
+    "open_runner", "open_store", "pair", "quantize", "rehearse", "resolve", "tune", "tune_one",
 ]  # fmt: skip

@@ -85,9 +85,11 @@ def build_one(
     out: Path,
     runner: Runner,
     embed_eval: int = EMBED_EVAL,
+    deferred: bool = False,
 ) -> Built:
-    """`build` for a resolved recipe, as the command line asks for it."""
-    job = Job(recipe, *request.pair(target, precision), code=Path.cwd())
+    """`build` for a resolved recipe, as the command line asks for it. `deferred`: no engine is
+    compiled, and nothing timed, here: `finish` does it where the device is."""
+    job = Job(recipe, *request.pair(target, precision), deferred=deferred, code=Path.cwd())
     if parts := pipeline.parts(recipe, runner):
         return _in_parts(parts, job, runner, out, embed_eval)
     return deliver(job, runner, out, embed_eval, None)
@@ -109,7 +111,7 @@ def _in_parts(parts: Sequence[str], job: Job, runner: Runner, out: Path, embed_e
         told = {part: one.result for part, one in built.items()}
         whole = result.joined(told, model=job.recipe.name, artifact=str(place))
         opened = {part: load(one.path) for part, one in built.items()}
-        path = delivery.join(job.name, job.recipe, opened, whole, out)
+        path = delivery.join(job.name, job.recipe.to_json(), opened, whole, out)
     return Built(whole, path)
 
 

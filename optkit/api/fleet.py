@@ -45,6 +45,7 @@ def build_fleet(
     runner: Runner,
     told: Callable[[Pair, Exception], OptkitError],
     embed_eval: int = EMBED_EVAL,
+    deferred: bool = False,
 ) -> Fleet:
     """Build every pair, one after the other, and write the fleet's folder `out/<model>-fleet`.
 
@@ -57,7 +58,7 @@ def build_fleet(
         name = " ".join(pair)
         try:
             built = build_one(recipe=recipe, target=pair[0], precision=pair[1], out=out,
-                              runner=own, embed_eval=embed_eval)  # fmt: skip
+                              runner=own, embed_eval=embed_eval, deferred=deferred)  # fmt: skip
         except Exception as error:  # also a bug ends this pair only, and not its neighbours
             results.append(
                 result.failed(told(pair, error), model=recipe.name, target=pair[0],

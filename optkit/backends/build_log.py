@@ -1,12 +1,18 @@
-"""What TensorRT's builder says while it builds: how far it is, and why it refused.
+"""What TensorRT says while it works: how far the builder is, and why something was refused.
 
-Its layers and memory are in `layer_list`.
+What it says of layers and memory is read in `layer_list`.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
+
+from optkit.backends.layer_list import HEADER
+from optkit.runtime import Progress
 
 _WRAPPED = re.compile(r"^.*?Error Code \d+: [\w ]+ \((?P<what>.*?)\.?\s+In \w+ at \S+\)$")
 _PLACE = re.compile(r"\[[\w.]+:\d+: \w+\] ")
@@ -46,3 +52,64 @@ def reason(errors: list[str]) -> str:
     lines = [line for error in errors for line in error.splitlines() if "cudaError 35" not in line]
     words = (_PLACE.sub("", _WRAPPED.sub(r"\g<what>", line)).strip("() ") for line in lines)
     return "; ".join(dict.fromkeys(word for word in words if word))
+
+
+@dataclass
+class Record:
+    """What one build logged, as far as it is used, and what a callback raised."""
+
+    layers: str = ""
+    memory: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    raised: BaseException | None = None
+
+    def take(self, severity: str, message: str) -> None:
+        if severity in ("ERROR", "INTERNAL_ERROR"):
+            self.errors.append(message)
+        elif message.startswith(HEADER):
+            self.layers = message
+        elif severity == "INFO" and "Memory" in message:
+            self.memory.append(message)
+
+
+@cache
+def logger(module: str) -> Any:
+    """The process's one logger: the library ignores a second one while anything lives."""
+    trt = importlib.import_module(module)
+
+    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.record = Record()
+
+        def log(self, severity: Any, message: str) -> None:
+            try:
+                self.record.take(severity.name, message)
+            except BaseException as error:  # an interrupt; the library would print and forget it
+                self.record.raised = error
+
+    return Logger()
+
+
+def monitor(trt: Any, progress: Progress, record: Record) -> Any:
+    """The builder's progress as one rising fraction; an exception of `progress` cancels."""
+    phases = Phases()
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+
+        def phase_start(self, name: str, parent: str | None, steps: int) -> None:
+            phases.start(name, parent, steps)
+
+        def phase_finish(self, name: str) -> None:
+            phases.finish(name)
+
+        def step_complete(self, name: str, step: int) -> bool:
+            try:
+                progress(name, phases.step(name, step))
+            except BaseException as error:  # must not pass through the library
+                record.raised = record.raised or error
+            return record.raised is None
+
+    return Monitor()

@@ -173,8 +173,10 @@ class OnnxRuntime:
         planned: Mapping[str, str],
         out: Path,
         progress: Progress,
+        kept: Path | None = None,
     ) -> Engine:
-        """Copy the graph into folder `out` and list the kernels it becomes on this machine.
+        """Copy the graph into folder `out` and list the kernels it becomes on this machine, about
+        which nothing is kept.
 
         Raises ToolchainMissing or InputRefused (names the node).
         """
@@ -212,10 +214,11 @@ class OnnxRuntime:
         spinning: bool = True,
         level: Level = "all",
         pooled: bool = True,
+        target: str | None = None,
     ) -> OrtSession:
         """Load an ONNX file. `threads`: default all physical cores this process may use;
         `spinning` False: idle threads sleep, for benchmarks; `pooled` False: memory goes back to
-        the system as soon as it is free."""
+        the system as soon as it is free; `target`: a graph runs on any CPU, whatever it is."""
         options = _options(threads, spinning, level)
         options.enable_cpu_mem_arena = pooled
         return OrtSession(model, options)

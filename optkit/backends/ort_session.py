@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from optkit.backends.kernel_list import NUMPY
+from optkit.decoder import IN_PLACE
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.runtime import Feed, TensorInfo
 
@@ -57,10 +58,20 @@ class OrtSession:
             raise _refusal(error, self._where) from error
         return dict(zip(names, found, strict=True))
 
-    def loop(self, carried: Mapping[str, str], start: Feed) -> OrtLoop:
-        """Runs in which the outputs `carried` come back as inputs. Raises InputRefused for a
-        `start` that does not fit."""
-        return OrtLoop(self._session, self.inputs, self.outputs, carried, start, self._where)
+    def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> OrtLoop:
+        """Runs in which the outputs `carried` come back as inputs; see `runtime.Recurrent`. Raises
+        InputRefused for a `start` that does not fit."""
+        taken = set(carried.values())
+        check_feed(start, [info for info in self.inputs if info.name in taken])
+        given = [info for info in self.inputs if info.name not in taken]
+        returned = [info.name for info in self.outputs if info.name not in carried]
+        if room is not None and self._in_place(carried):
+            start = {name: _widened(array, room) for name, array in start.items()}
+        else:
+            room = None
+        return OrtLoop(
+            self._session, given, returned, carried, start, room is not None, self._where
+        )
 
     def profile(self) -> list[dict[str, Any]]:
         """End profiling (asked for in the options) and return its events."""
@@ -77,42 +88,66 @@ class OrtSession:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _in_place(self, carried: Mapping[str, str]) -> bool:
+        noted = self._session.get_modelmeta().custom_metadata_map.get(IN_PLACE, "[]")
+        return carried.keys() <= set(json.loads(noted))
+
 
 class OrtLoop:
-    """A graph run on its own outputs, which stay where the kernels wrote them."""
+    """A graph run on its own outputs, which stay where the kernels wrote them: `in_place`, where
+    they were read from, else in tensors that are longer each time."""
 
     def __init__(
         self,
         session: Any,
-        inputs: Sequence[TensorInfo],
-        outputs: Sequence[TensorInfo],
+        given: Sequence[TensorInfo],
+        returned: Sequence[str],
         carried: Mapping[str, str],
         start: Feed,
+        in_place: bool,
         where: str,
     ) -> None:
-        taken = set(carried.values())
-        check_feed(start, [info for info in inputs if info.name in taken])
-        self._session, self._carried, self._where = session, carried, where
-        self._given = [info for info in inputs if info.name not in taken]
-        self._returned = [info.name for info in outputs if info.name not in carried]
-        self._state = {name: _held(array) for name, array in start.items()}
+        self._session, self._given, self._where = session, given, where
+        self._binding = session.io_binding()
+        self._grown = {} if in_place else carried
+        self._made = [*returned, *self._grown]  # anew in each run
+        self._returned = returned
+        self._state = {name: _held(array) for name, array in start.items()}  # owns the memory
+        for out, into in carried.items():
+            self._binding.bind_ortvalue_input(into, self._state[into])
+            if in_place:
+                self._binding.bind_ortvalue_output(out, self._state[into])
 
     def run(self, feed: Feed) -> Feed:
         """The outputs that are not carried. Raises InputRefused, as a session does."""
         check_feed(feed, self._given)
-        values = {**self._state, **{name: _held(array) for name, array in feed.items()}}
-        names = [*self._returned, *self._carried]
+        held = {name: _held(array) for name, array in feed.items()}
+        for name, value in held.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name in self._made:
+            self._binding.bind_output(name)
         try:
-            found = self._session.run_with_ort_values(names, values)
+            self._session.run_with_iobinding(self._binding)
         except Exception as error:
             raise _refusal(error, self._where) from error
-        outputs = dict(zip(names, found, strict=True))
-        self._state = {into: outputs[out] for out, into in self._carried.items()}
+        found = self._binding.get_outputs()[-len(self._made) :]
+        outputs = dict(zip(self._made, found, strict=True))
+        for out, into in self._grown.items():
+            self._binding.bind_ortvalue_input(into, outputs[out])
         return {name: outputs[name].numpy() for name in self._returned}
 
 
 def _held(array: np.ndarray) -> Any:
+    """Backed by the array's memory, which it keeps."""
     return library().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+
+
+def _widened(cache: np.ndarray, rows: int) -> np.ndarray:
+    """[B, G, P, D] → a buffer [B, G, rows, D] that begins with it."""
+    batch, heads, past, size = cache.shape
+    found = np.zeros((batch, heads, max(rows, past), size), cache.dtype)
+    found[:, :, :past] = cache
+    return found
 
 
 def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> None:

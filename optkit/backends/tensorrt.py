@@ -1,4 +1,4 @@
-"""TensorRT and TensorRT-RTX: one implementation over the modules `tensorrt` and `tensorrt_rtx`.
+"""TensorRT: one implementation over the modules `tensorrt` and, in its subclass, `tensorrt_rtx`.
 
     ONNX ─parse→ network ─build(profile)──────────→ engine, its layers, its memory
                         └build(min = opt = max)───→ the same layers with every size known
@@ -16,17 +16,21 @@ import importlib.metadata
 import importlib.util
 import re
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from optkit import precision as schemes
-from optkit.backends.build_log import Phases
+from optkit.backends import build_options
+from optkit.backends.build_log import Record, logger, monitor
 from optkit.backends.build_log import reason as reason_of
+from optkit.backends.cuda import Cuda, check_device
+from optkit.backends.engine_session import EngineSession
+from optkit.backends.kept import Kept
 from optkit.backends.landing import landing, products
-from optkit.backends.layer_list import HEADER, parse_layers, parse_memory
+from optkit.backends.layer_list import parse_layers, parse_memory
 from optkit.backends.profile import Profile, batch, profile
 from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.runtime import (
@@ -53,6 +57,7 @@ class TensorRT:
     module = "tensorrt"
     distribution = "tensorrt"
     install = "pip install 'optkit[tensorrt]' on a host with the GPU"
+    records_launches = True  # the session records them; TensorRT-RTX does so by itself
 
     def check(self) -> None:
         """Raise ToolchainMissing unless the library is installed and loads."""
@@ -116,20 +121,20 @@ class TensorRT:
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
         """Plan a build. Raises UsageError for a missing range, or one that is none."""
+        scratch = build_options.workspace(target)
+        asked = {**build_options.options(target, axes), **self._options(target)}
         return BuildSpec(
             backend=self.name,
             target=target.name,
             compute_capability=target.compute_capability,
             precision=precision,
             profile=profile(inputs, axes),
-            workspace_bytes=target.memory_bytes // 2 if target.memory_bytes else None,
-            options={"strongly_typed": True, "tf32": False, "profiling_verbosity": "DETAILED"},
+            workspace_bytes=scratch.value,
+            options={name: choice.value for name, choice in asked.items()},
             reasons={
-                "profile": "one profile: each further one would store the weights again",
-                "workspace_bytes": "half of the target's memory; weights and activations need room",
-                "strongly_typed": "precision is in the graph; TensorRT 11 knows nothing else",
-                "tf32": "fp32 means IEEE single precision",
-                "profiling_verbosity": "the builder lists its fused layers; the engine is the same",
+                "profile": build_options.one_profile(axes),
+                "workspace_bytes": scratch.why,
+                **{name: choice.why for name, choice in asked.items()},
             },
         )
 
@@ -140,8 +145,10 @@ class TensorRT:
         planned: Mapping[str, str],
         out: Path,
         progress: Progress,
+        kept: Path | None = None,
     ) -> Engine:
-        """Compile `model` into folder `out`; `planned`: node name → quantized precision.
+        """Compile `model` into folder `out`; `planned`: node name → quantized precision; `kept`:
+        folder of what the library learned on this device.
 
         Raises ToolchainMissing, InputRefused (names the node), Impossible (the hardware lacks a
         dtype) or WorkerFailed (out of memory). What `progress` raises cancels the build.
@@ -153,12 +160,12 @@ class TensorRT:
         parts = 1 if at_opt == spec.profile else 2
         with _BUILDING:
             built = self._build(
-                model, spec, spec.profile, lambda what, done: progress(what, done / parts)
+                model, spec, spec.profile, lambda what, done: progress(what, done / parts), kept
             )
             counted = built
             if parts == 2:  # a dynamic engine's list has no sizes
                 counted = self._build(
-                    model, spec, at_opt, lambda what, done: progress(what, (1 + done) / parts)
+                    model, spec, at_opt, lambda what, done: progress(what, (1 + done) / parts), kept
                 )
         (out / f"{self.name}.engine").write_bytes(built.engine)
         layers = parse_layers(built.layers, nodes)
@@ -178,13 +185,53 @@ class TensorRT:
             versions=self.versions(),
         )
 
-    def session(self, model: Path, **options: Any) -> Recurrent:
-        """Raise ToolchainMissing: an engine runs on its target, which optkit does not do yet."""
-        raise ToolchainMissing(
-            f"running a {self.title} engine needs its target and is not built yet",
-            where=str(model),
-            hint="the ONNX graph beside the engine runs through the onnxruntime backend",
-        )
+    def session(
+        self,
+        model: Path,
+        *,
+        target: str | None = None,
+        cuda_graph: bool = False,
+        kept: Path | None = None,
+        **_: Any,
+    ) -> Recurrent:
+        """Load a verified engine on this machine's GPU. `target`: the one it was built for;
+        `cuda_graph`: launches are recorded and replayed; `kept`: folder of what the library learned
+        on this device. What else a session of ONNX Runtime takes (threads) means nothing here.
+
+        Raises ToolchainMissing without a driver or library, on a device of another model, or for an
+        engine that the library does not load.
+        """
+        with ExitStack() as until_loaded:
+            cuda = until_loaded.enter_context(Cuda())
+            check_device(cuda.gpu, target, str(model))
+            trt, log = self._library(), logger(self.module)
+            log.record = record = Record()
+            runtime = trt.Runtime(log)
+            engine = runtime.deserialize_cuda_engine(model.read_bytes())
+            if engine is None:
+                raise ToolchainMissing(
+                    f"{self.title} does not load this engine: "
+                    f"{reason_of(record.errors) or 'it gives no reason'}",
+                    where=str(model),
+                    hint="build it anew with the version that is installed here",
+                )
+            memory = Kept.of(kept, "kernels", cuda.gpu, self.versions()) if kept else None
+            context, done = self._context(trt, engine, cuda_graph, memory)
+            session = EngineSession(
+                trt, engine, context, cuda,
+                where=str(model),
+                reason=lambda: reason_of(record.errors) or "the engine failed without a reason",
+                records=cuda_graph and self.records_launches,
+                done=done,
+            )  # fmt: skip
+            until_loaded.pop_all()
+        return session
+
+    def _context(
+        self, trt: Any, engine: Any, cuda_graph: bool, kept: Kept | None
+    ) -> tuple[Any, Callable[[], None]]:
+        """An execution context, and what is to be done when it is closed."""
+        return engine.create_execution_context(), lambda: None
 
     def _build(
         self,
@@ -192,12 +239,13 @@ class TensorRT:
         spec: BuildSpec,
         shapes: Profile,
         progress: Progress,
+        kept: Path | None,
     ) -> _Built:
         trt = self._library()
-        logger, record = _logger(self.module), _Record()
-        logger.record = record
+        log = logger(self.module)
+        log.record = record = Record()
         try:
-            builder = trt.Builder(logger)
+            builder = trt.Builder(log)
         except TypeError as error:  # pybind11: the factory returned nullptr
             raise ToolchainMissing(
                 f"{self.title} cannot start: {reason_of(record.errors) or error}", hint=self.install
@@ -205,17 +253,15 @@ class TensorRT:
         if self.module in _FAILED:
             self._settle(trt, builder, spec)
         network = self._network(trt, builder)
-        parser = trt.OnnxParser(network, logger)  # owns the weights: must outlive the build
+        parser = trt.OnnxParser(network, log)  # owns the weights: must outlive the build
         self._parse(parser, network, model)
         config = builder.create_builder_config()
-        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-        config.clear_flag(trt.BuilderFlag.TF32)
-        if spec.workspace_bytes is not None:
-            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, spec.workspace_bytes)
+        build_options.apply(trt, config, spec, self.title)
         self._aim(trt, config, spec)
         self._set_shapes(builder, network, config, shapes, record)
-        config.progress_monitor = _monitor(trt, progress, record)
-        plan = builder.build_serialized_network(network, config)
+        config.progress_monitor = monitor(trt, progress, record)
+        with self._timings(config, spec, kept, record):
+            plan = builder.build_serialized_network(network, config)
         if plan is None:
             _FAILED.add(self.module)
         if record.raised is not None:
@@ -223,6 +269,31 @@ class TensorRT:
         if plan is None:
             raise self._refusal(spec, record.errors)
         return _Built(bytes(plan), record.layers, record.memory)
+
+    @contextmanager
+    def _timings(
+        self, config: Any, spec: BuildSpec, kept: Path | None, record: Record
+    ) -> Iterator[None]:
+        """While it builds: the timings of this device's kernels, read before and written after."""
+        if kept is None or not spec.options.get("timing_cache"):
+            yield
+            return
+        with Cuda() as cuda:
+            memory = Kept.of(kept, "timings", cuda.gpu, self.versions())
+        with memory.alone():
+            timings = config.create_timing_cache(memory.read())
+            if not config.set_timing_cache(timings, False):
+                raise ToolchainMissing(
+                    f"timings were not taken: {reason_of(record.errors)}",
+                    where=str(memory.file),
+                    hint="remove the file",
+                )
+            yield
+            memory.write(bytes(timings.serialize()))
+
+    def _options(self, target: Target) -> dict[str, build_options.Choice]:
+        """Options beyond those that TensorRT and TensorRT-RTX share."""
+        return build_options.timed_options(target)
 
     def _network(self, trt: Any, builder: Any) -> Any:
         return builder.create_network(
@@ -261,7 +332,7 @@ class TensorRT:
         """TensorRT has no choice of device: it is the one the process sees."""
 
     def _set_shapes(
-        self, builder: Any, network: Any, config: Any, shapes: Profile, record: _Record
+        self, builder: Any, network: Any, config: Any, shapes: Profile, record: Record
     ) -> None:
         """One optimization profile over the inputs that have a dynamic axis."""
         optimization = builder.create_optimization_profile()
@@ -298,59 +369,6 @@ class TensorRT:
             ) from error
 
 
-class TensorRTRTX(TensorRT):
-    """TensorRT-RTX: compiles ahead of time, for a compute capability it is told, on any machine."""
-
-    name = "tensorrt-rtx"
-    title = "TensorRT-RTX"
-    module = "tensorrt_rtx"
-    distribution = "tensorrt-rtx"
-    install = "pip install 'optkit[rtx]'"
-
-    def refuses(self, target: Target, precision: str) -> str | None:
-        """As TensorRT; and FP32, whose products it has none of for compute capability 7.5."""
-        if precision == "fp32" and target.compute_capability == "7.5":
-            return f"{self.title} has no FP32 matrix products for compute capability 7.5"
-        return super().refuses(target, precision)
-
-    def rules(self, target: Target, precision: str) -> PlacementRules:
-        """As TensorRT, with the channels' scales behind each product and a scalar in front of it.
-        A scale per channel in front makes convolutions write Float (nearly twice the bytes), and a
-        projection that is taken apart behind (merged Q, K, V) falls out of INT8, with weights alone
-        quantized too. So does one in NVFP4. Blocks of INT4 are read by the product's own kernel
-        where there are two or more of them, whatever is behind; blocks of INT8 never are."""
-        rules = super().rules(target, precision)
-        alone = rules.weight.dtype == "int4"
-        return rules if alone else replace(rules, split_scale=rules.ops)
-
-    def offline(self, target: Target) -> str | None:
-        """None for a compute capability that TensorRT-RTX compiles for."""
-        if target.compute_capability in _CAPABILITIES:
-            return None
-        return (
-            f"TensorRT-RTX compiles for compute capability {', '.join(_CAPABILITIES)}; "
-            f"{target.title} has {target.compute_capability or 'none'}"
-        )
-
-    def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
-        """Name the one target. Without it the builder checks no dtype against the hardware."""
-        wanted = _CAPABILITIES.get(spec.compute_capability or "")
-        config.num_compute_capabilities = 1
-        if wanted is None or not config.set_compute_capability(
-            getattr(trt.ComputeCapability, wanted), 0
-        ):
-            raise ToolchainMissing(
-                f"TensorRT-RTX does not compile for compute capability {spec.compute_capability}",
-                where=spec.target,
-                hint="build a full TensorRT engine on the device itself",
-            )
-
-
-_CAPABILITIES = {
-    "7.5": "SM75", "8.0": "SM80", "8.6": "SM86", "8.9": "SM89", "12.0": "SM120", "12.1": "SM121",
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class _Built:
     """An engine and the log rows that describe it."""
@@ -358,64 +376,3 @@ class _Built:
     engine: bytes
     layers: str
     memory: list[str]
-
-
-@dataclass
-class _Record:
-    """What one build logged, as far as it is used, and what a callback raised."""
-
-    layers: str = ""
-    memory: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    raised: BaseException | None = None
-
-    def take(self, severity: str, message: str) -> None:
-        if severity in ("ERROR", "INTERNAL_ERROR"):
-            self.errors.append(message)
-        elif message.startswith(HEADER):
-            self.layers = message
-        elif severity == "INFO" and "Memory" in message:
-            self.memory.append(message)
-
-
-@cache
-def _logger(module: str) -> Any:
-    """The process's one logger: the library ignores a second one while anything lives."""
-    trt = importlib.import_module(module)
-
-    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.record = _Record()
-
-        def log(self, severity: Any, message: str) -> None:
-            try:
-                self.record.take(severity.name, message)
-            except BaseException as error:  # an interrupt; the library would print and forget it
-                self.record.raised = error
-
-    return Logger()
-
-
-def _monitor(trt: Any, progress: Progress, record: _Record) -> Any:
-    """The builder's progress as one rising fraction; an exception of `progress` cancels."""
-    phases = Phases()
-
-    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)
-
-        def phase_start(self, name: str, parent: str | None, steps: int) -> None:
-            phases.start(name, parent, steps)
-
-        def phase_finish(self, name: str) -> None:
-            phases.finish(name)
-
-        def step_complete(self, name: str, step: int) -> bool:
-            try:
-                progress(name, phases.step(name, step))
-            except BaseException as error:  # must not pass through the library
-                record.raised = record.raised or error
-            return record.raised is None
-
-    return Monitor()

@@ -27,6 +27,7 @@ from optkit.benchmarking.intervals import (
     wilson,
 )
 from optkit.benchmarking.resuming import Kept
+from optkit.data.spool import counting
 from optkit.errors import InputRefused
 from optkit.measurement import Difference, Interval, Score
 from optkit.runtime import Evidence, Feed, Session, narrowed
@@ -66,9 +67,8 @@ def score(
     """
     kept = kept or Kept(None)
     for feed, labels in batches:
-        kept.add(
-            _scores(task, session.run(narrowed(feed, session.inputs)), labels, first=kept.samples)
-        )
+        outputs = counting(session.run(narrowed(feed, session.inputs)), feed, labels)
+        kept.add(_scores(task, outputs, labels, first=kept.samples))
     if not kept.samples:
         raise InputRefused("the evaluation task gave no samples", where=task.metric)
     rows = np.concatenate(kept.scores)

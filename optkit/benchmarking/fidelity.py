@@ -16,6 +16,7 @@ from math import log10, sqrt
 import numpy as np
 
 from optkit.benchmarking.intervals import bootstrap
+from optkit.data.spool import Batch, counting
 from optkit.errors import InputRefused
 from optkit.measurement import Fidelity, Interval
 from optkit.runtime import Evidence, Feed, Session, count_samples, narrowed
@@ -26,12 +27,13 @@ _LEAST = 20  # units that an interval can be drawn from
 def fidelity(
     reference: Session,
     candidate: Session,
-    feeds: Iterable[Feed],
+    batches: Iterable[Batch],
     *,
     name: str,
     evidence: Evidence,
 ) -> Fidelity:
-    """Compare two sessions over `feeds`; `name` says what the reference is, e.g. "fp32".
+    """Compare two sessions over the feeds of a spool's `batches`; `name` says what the reference
+    is, e.g. "fp32".
 
     Infinities that both hold at the same place (attention masks) are left out. Raises InputRefused
     for any other value that is not finite, for outputs that do not match, and when there is
@@ -41,10 +43,10 @@ def fidelity(
     units: list[np.ndarray] = []  # Σr² and Σ(r-c)² of each sample, or of batches of several
     largest = 0.0
     samples = 0
-    for feed in feeds:
-        expected = reference.run(feed)
-        actual = candidate.run(narrowed(feed, candidate.inputs))
-        count = count_samples(feed)
+    for feed, labels in batches:
+        expected = counting(reference.run(feed), feed, labels)
+        actual = counting(candidate.run(narrowed(feed, candidate.inputs)), feed, labels)
+        count = count_samples(feed) if labels is None else len(labels)
         judged = _judged(expected)
         apart = all(values.shape[:1] == (count,) for values in judged.values())
         parts = np.zeros((count if apart else 1, 2))

@@ -90,8 +90,7 @@ def resampled_medians(rounds: np.ndarray) -> np.ndarray:
     if rounds.shape[1] > _QUANTILES:
         rounds = np.quantile(rounds, (np.arange(_QUANTILES) + 0.5) / _QUANTILES, axis=1).T
     drawn = np.random.default_rng(SEED).integers(0, len(rounds), (RESAMPLES, len(rounds)))
-    medians: np.ndarray = np.median(rounds[drawn].reshape(RESAMPLES, -1), axis=1)
-    return medians
+    return np.asarray([np.median(rounds[chosen]) for chosen in drawn])
 
 
 def bootstrap(count: int, statistic: Callable[[np.ndarray], float]) -> Interval:

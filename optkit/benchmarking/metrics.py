@@ -36,34 +36,52 @@ def in_top(logits: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
 
 
 def _check(labels: np.ndarray, classes: int) -> None:
-    """Indexing would take a negative label for a class counted from the end."""
+    """Indexing would take a negative label for a class counted from the end. Raises ValueError."""
     wrong = labels[(labels < 0) | (labels >= classes)]
     if wrong.size:
         raise ValueError(f"label {wrong[0]} where the output has {classes} classes")
 
 
-def counts(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """True positives, false positives, false negatives of each class: float64 [batch, classes, 3].
+def guessed(logits: np.ndarray, labels: np.ndarray, positive: int = 0) -> np.ndarray:
+    """The class of the highest logit and the label's, float64 [batch, 2], of [batch, classes]:
+    a row is small however many classes there are.
 
-    logits [batch, classes] with labels [batch], or [batch, length, classes] with [batch, length];
-    labels of −100 do not count. Raises ValueError for another one that is no class.
+    Raises ValueError for a label other than −100, or a `positive`, that is no class.
     """
-    classes = logits.shape[-1]
-    guesses = logits.argmax(-1).reshape(len(logits), -1)
-    truth = labels.reshape(len(logits), -1)
+    _check(np.append(labels[labels != IGNORED], positive), logits.shape[1])
+    return np.stack([logits.argmax(1), labels], axis=1).astype(np.float64)
+
+
+def class_counts(rows: np.ndarray) -> np.ndarray:
+    """True positives, false positives, false negatives of `guessed` [samples, 2]: [classes, 3],
+    up to the last class that occurs. Labels of −100 do not count."""
+    guesses, truth = rows[rows[:, 1] != IGNORED].astype(np.int64).T
+    right, classes = guesses == truth, int(rows.max(initial=-1)) + 1
+    kinds = (truth[right], guesses[~right], truth[~right])
+    return np.stack([np.bincount(kind, minlength=classes) for kind in kinds], axis=1)
+
+
+def tag_counts(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """True positives, false positives, false negatives of each sample: [batch, classes, 3] in
+    float64, of logits [batch, length, classes] and labels [batch, length].
+
+    Labels of −100 do not count. Raises ValueError for another one that is no class.
+    """
+    guesses, classes = logits.argmax(-1), logits.shape[-1]
     found = np.zeros((len(logits), classes, 3))
-    rows, places = np.nonzero(truth != IGNORED)
-    _check(truth[rows, places], classes)
-    right = guesses[rows, places] == truth[rows, places]
-    np.add.at(found, (rows, guesses[rows, places], np.where(right, 0, 1)), 1)
-    np.add.at(found, (rows[~right], truth[rows, places][~right], 2), 1)
+    rows, places = np.nonzero(labels != IGNORED)
+    guesses, truth = guesses[rows, places], labels[rows, places]
+    _check(truth, classes)
+    right = guesses == truth
+    np.add.at(found, (rows, guesses, np.where(right, 0, 1)), 1)
+    np.add.at(found, (rows[~right], truth[~right], 2), 1)
     return found
 
 
 def f1(
-    rows: np.ndarray, average: Average = "macro", positive: int = 1, exclude: Collection[int] = ()
+    total: np.ndarray, average: Average = "macro", positive: int = 1, exclude: Collection[int] = ()
 ) -> float:
-    """F1 = 2·TP / (2·TP + FP + FN) of `counts` [samples, classes, 3].
+    """F1 = 2·TP / (2·TP + FP + FN) of the counts of all samples together, [classes, 3].
 
     macro: the mean over classes that occur; micro: of the counts together; binary: of class
     `positive`. Classes in `exclude` are left out (the class O of tagging). 0 where nothing occurs.
@@ -71,8 +89,8 @@ def f1(
     """
     if average not in get_args(Average):
         raise ValueError(f"average {average!r} is none of {', '.join(get_args(Average))}")
-    total = rows.sum(0)  # [classes, 3]
-    kept = {positive} if average == "binary" else {*range(len(total))} - {*exclude}
+    every = {*range(len(total))}
+    kept = every & {positive} if average == "binary" else every - {*exclude}
     total = total[sorted(kept)]
     if average == "micro":
         total = total.sum(0, keepdims=True)

@@ -56,8 +56,9 @@ class Recorded:
     def deviation(self, candidate: Session) -> Deviation:
         """Run the candidate on the same inputs. Raises InputRefused as `fidelity` does."""
         watched = _Watched(candidate, self.outputs)
+        batches = ((feed, None) for feed in self.feeds)
         found = fidelity(
-            _Replay(self.outputs), watched, self.feeds, name="fp32", evidence=Evidence.SIMULATED
+            _Replay(self.outputs), watched, batches, name="fp32", evidence=Evidence.SIMULATED
         )
         noise = 0.0 if found.sqnr_db is None else 10 ** (-found.sqnr_db / 10)
         return Deviation(noise, watched.divergence, found.samples)

@@ -10,7 +10,18 @@ from typing import Any, NoReturn
 
 import click
 
-from optkit.cli import build, cache, content, generate, hardware, inspect, stages, tune
+from optkit.cli import (
+    build,
+    cache,
+    content,
+    finish,
+    generate,
+    hardware,
+    inspect,
+    monitor,
+    stages,
+    tune,
+)
 from optkit.errors import OptkitError, UsageError
 
 _GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -33,6 +44,7 @@ def optkit() -> None:
 
 for command in (
     build.build,
+    finish.finish,
     tune.tune,
     stages.export,
     stages.fuse,
@@ -41,6 +53,7 @@ for command in (
     stages.bench,
     stages.eval_,
     generate.generate,
+    monitor.monitor,
     inspect.inspect,
     hardware.targets,
     hardware.devices,

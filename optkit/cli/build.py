@@ -37,6 +37,12 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
 )
 @options.artifact
 @click.option(
+    "--defer",
+    "deferred",
+    is_flag=True,
+    help="Compile and time nothing here; `optkit finish` does it on a host with the device.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Show steps, cache hits and estimates; write nothing."
 )
 @click.option(
@@ -54,6 +60,7 @@ def build(
     precisions: tuple[str, ...],
     out: Path,
     strict: bool,
+    deferred: bool,
     dry_run: bool,
     embed_eval: int,
     **shared: Any,
@@ -76,7 +83,7 @@ def build(
         for _, error in misnamed:
             terminal.show_error(error)
     else:
-        results, fleet = _build(request, pairs, out, embed_eval)
+        results, fleet = _build(request, pairs, out, embed_eval=embed_eval, deferred=deferred)
     _show(request, results, fleet, several=len(pairs) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
@@ -118,7 +125,7 @@ def result_of(
 
 
 def _build(
-    request: options.Request, pairs: list[tuple[str, str]], out: Path, embed_eval: int
+    request: options.Request, pairs: list[tuple[str, str]], out: Path, **settings: Any
 ) -> tuple[list[dict[str, Any]], str | None]:
     """The results of all pairs, and the fleet's folder where there are several."""
     from optkit import api
@@ -139,10 +146,10 @@ def _build(
         if len(pairs) == 1:
             target, precision = pairs[0]
             one = api.build_one(recipe=recipe, target=target, precision=precision, out=out,
-                                runner=runner, embed_eval=embed_eval)  # fmt: skip
+                                runner=runner, **settings)  # fmt: skip
             return [one.result], None
         made = api.build_fleet(recipe=recipe, pairs=pairs, out=out, runner=runner,
-                               embed_eval=embed_eval, told=lambda pair, error: told(error))  # fmt: skip
+                               told=lambda pair, error: told(error), **settings)  # fmt: skip
         return made.document["results"], str(made.path)
     except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
         failure = told(error)

@@ -1,4 +1,4 @@
-"""`optkit generate`: what a decoder's artifact writes behind a prompt, and how fast."""
+"""`optkit generate`: what a language model's artifact writes of a prompt, and how fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "prompts",
     multiple=True,
     metavar="TEXT",
-    help="A text to continue; given several times, they run in one batch.",
+    help="A text to continue, or to read; given several times, they run in one batch.",
 )
 @click.option(
     "--prompt-file",
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A file whose whole text is a prompt.",
+)
+@click.option(
+    "--audio",
+    multiple=True,
+    metavar="FILE.wav",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A recording to write down, of a speech model; several run in one batch.",
 )
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature.")
@@ -57,14 +64,16 @@ def generate(
     artifact: Path,
     prompts: tuple[str, ...],
     files: tuple[Path, ...],
+    audio: tuple[str, ...],
     max_new_tokens: int,
     threads: int | None,
     **shared: Any,
 ) -> None:
-    """Continue a prompt with the decoder in ARTIFACT: greedy, or sampled where an option says so.
+    """Continue a prompt with the decoder in ARTIFACT, or let its encoder-decoder write of a text or
+    a recording: greedy, or sampled where an option says so.
 
-    Prompt and continuation go to stdout, one prompt's as it comes; the pace of prefill and decode
-    to stderr. --json prints all of it, with the token ids.
+    The text goes to stdout, behind the prompt that it continues, as it comes where there is one;
+    the pace of the phases to stderr. --json prints all of it, with the token ids.
     """
     from optkit import api
     from optkit.cli import terminal
@@ -73,12 +82,14 @@ def generate(
     drawn = _sampling(shared)
     request = options.gather(shared)
     texts = [*prompts, *(_text(file) for file in files)]
-    if not texts:
-        raise UsageError("no prompt", where="command line", hint="give --prompt or --prompt-file")
-    streaming = not request.json and len(texts) == 1
+    if not texts and not audio:
+        hint = "give --prompt or --prompt-file, of a speech model --audio"
+        raise UsageError("no prompt", where="command line", hint=hint)
+    streaming = not request.json and len(texts) + len(audio) == 1
     with api.load(artifact) as loaded:
         made = continue_(
-            loaded, texts, max_new_tokens=max_new_tokens, sampling=drawn, threads=threads,
+            loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawn,
+            threads=threads,
             heard=lambda row, text: terminal.put(text, end="") if streaming else None,
         )  # fmt: skip
     if request.json:
@@ -87,7 +98,7 @@ def generate(
     if streaming:
         terminal.put("")
     for text in () if streaming else made.texts:
-        terminal.put(f"{text.prompt}{text.text}\n")
+        terminal.put(f"{text.prompt if made.encode is None else ''}{text.text}\n")
     if not request.quiet:
         terminal.stderr().print(_pace(made), markup=False)
 
@@ -117,6 +128,7 @@ def _as_json(artifact: Path, made: Generated) -> dict[str, Any]:
         "backend": made.backend,
         "note": made.note,
         "texts": [vars(text) for text in made.texts],
+        **({"encode": _phase(made.encode, made)} if made.encode else {}),
         "prefill": _phase(made.prefill, made),
         "decode": _phase(made.decode, made),
     }
@@ -135,8 +147,12 @@ def _phase(pace: Pace, made: Generated) -> dict[str, Any]:
 def _pace(made: Generated) -> str:
     phases = [
         f"{name} {pace.tokens} tokens, {pace.tokens / pace.seconds:.1f}/s"
-        for name, pace in (("prefill", made.prefill), ("decode", made.decode))
-        if pace.tokens
+        for name, pace in (
+            ("encode", made.encode),
+            ("prefill", made.prefill),
+            ("decode", made.decode),
+        )
+        if pace and pace.tokens
     ]
     note = f" ({made.note})" if made.note else ""
     return f"{made.evidence} with {made.backend}: {'; '.join(phases)}{note}"

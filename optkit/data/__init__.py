@@ -3,7 +3,8 @@
 reading     which reader reads a path, batches     rows      of text, JSON lines, CSV, Parquet
 text        texts as feeds, in pairs, by word      tokens    tokenizers
 packing     ids as rectangles, windows             language  what a language model has to predict
-images      pictures of a folder                   arrays    .npz, .safetensors
+images      pictures of a folder                   audio     recordings of a folder
+folders     files by class, in a spread order      arrays    .npz, .safetensors
 labelled    any of them with a class each          sequences inputs that follow from others
 spool       samples on disk                        reads     what user code read
 """

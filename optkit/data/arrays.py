@@ -1,18 +1,27 @@
-"""Arrays from .npz or .safetensors: one per model input, axis 0 counts samples."""
+"""Arrays from .npz or .safetensors: one per model input, axis 0 counts samples.
+
+They are read batch by batch, so that memory does not grow with the file; only an array in Fortran's
+order, whose samples do not lie after each other, is read whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from math import prod
 from pathlib import Path
-from typing import Any
-from zipfile import is_zipfile
+from typing import IO, Any, Protocol
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
+from numpy.lib import format as npy
 
 from optkit.data import reading, reads
 from optkit.data.reading import Inputs
 from optkit.errors import InputRefused, nearest
 from optkit.runtime import Feed
+
+_SUFFIX = ".npy"
 
 
 def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
@@ -21,37 +30,45 @@ def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
 
     Raises InputRefused when one is missing (naming the nearest), or they differ in length.
     """
-    found = _arrays(path, None if inputs is None else list(inputs))
-    for rows in reading.grouped(range(_count(found, path)), inputs):
-        yield {name: array[rows[0] : rows[-1] + 1] for name, array in found.items()}
+    with _opened(path, None if inputs is None else list(inputs)) as found:
+        yield from _batches(found, path, inputs)
 
 
 def labelled(path: Path, *, label: str, inputs: Inputs | None) -> Iterator[tuple[Feed, np.ndarray]]:
     """The same with the array `label`, [samples, …]."""
-    found = _arrays(path, [*inputs, label] if inputs is not None else None)
-    if label not in found:
-        raise _missing(label, found, path)
-    count = _count(found, path)
-    labels = found.pop(label)
-    for rows in reading.grouped(range(count), inputs):
-        part = slice(rows[0], rows[-1] + 1)
-        yield {name: array[part] for name, array in found.items()}, labels[part]
+    with _opened(path, None if inputs is None else [*inputs, label]) as found:
+        if label not in found:
+            raise _missing(label, found, path)
+        for feed in _batches(found, path, inputs):
+            labels = feed.pop(label)
+            yield feed, labels
 
 
-def _arrays(path: Path, names: list[str] | None) -> dict[str, np.ndarray]:
-    """By name; None: all of them. Raises InputRefused."""
-    path = reading.existing(path)
+class _Array(Protocol):
+    """One array of a file, `length` samples (None: it has no axes), read from the first on."""
+
+    length: int | None
+
+    def take(self, count: int) -> np.ndarray:
+        """The next samples, [count, …]."""
+
+
+def _batches(arrays: Mapping[str, _Array], path: Path, inputs: Inputs | None) -> Iterator[Feed]:
+    for rows in reading.grouped(range(_count(arrays, path)), inputs):
+        yield {name: array.take(len(rows)) for name, array in arrays.items()}
+
+
+@contextmanager
+def _opened(path: Path, names: list[str] | None) -> Iterator[dict[str, _Array]]:
+    """The arrays by name; None: all of them. Raises InputRefused, also for what is found to be
+    damaged while it is read."""
+    path = reading.existing(path, "arrays")
     try:
-        if path.suffix.lower() == ".npz":
-            if not is_zipfile(path):
-                raise ValueError("no .npz archive")  # numpy would advise to unpickle it
-            with np.load(path, allow_pickle=False) as opened:
-                return _chosen(opened, opened.files, names, path)
-        from safetensors import safe_open
-
-        reads.note(path)
-        with safe_open(path, framework="numpy") as file:
-            return _chosen(_Tensors(file), list(file.keys()), names, path)
+        with ExitStack() as stack:
+            if path.suffix.lower() == ".npz":
+                yield _members(path, names, stack)
+            else:
+                yield _tensors(path, names)
     except InputRefused:
         raise
     except Exception as error:  # zipfile, numpy and safetensors each have classes of their own
@@ -59,28 +76,82 @@ def _arrays(path: Path, names: list[str] | None) -> dict[str, np.ndarray]:
         raise InputRefused(told, where=str(path), hint="save plain numeric arrays") from error
 
 
-class _Tensors:
-    """A safetensors file by [name]."""
+def _members(path: Path, names: list[str] | None, stack: ExitStack) -> dict[str, _Array]:
+    if not is_zipfile(path):
+        raise ValueError("no .npz archive")
+    archive = stack.enter_context(ZipFile(path))
+    known = [name.removesuffix(_SUFFIX) for name in archive.namelist() if name.endswith(_SUFFIX)]
+    return {
+        name: _Member(stack.enter_context(archive.open(f"{name}{_SUFFIX}")))
+        for name in _chosen(known, names, path)
+    }
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        found: np.ndarray = self._file.get_tensor(name)
+class _Member:
+    """One array of an .npz, which may be compressed."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        version = npy.read_magic(stream)
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, columns_first, self._dtype = header(stream)
+        if self._dtype.hasobject:
+            raise ValueError("objects, which are never unpickled")
+        self.length = shape[0] if shape else None
+        self._shape = shape[1:]
+        self._stream = stream
+        self._at = 0
+        self._whole = self._read(prod(shape)).reshape(shape, order="F") if columns_first else None
+
+    def take(self, count: int) -> np.ndarray:
+        self._at += count
+        if self._whole is not None:
+            return self._whole[self._at - count : self._at]
+        return self._read(count * prod(self._shape)).reshape(count, *self._shape)
+
+    def _read(self, count: int) -> np.ndarray:
+        data = self._stream.read(count * self._dtype.itemsize)
+        if len(data) < count * self._dtype.itemsize:
+            raise ValueError("it ends before its last value")
+        return np.frombuffer(data, self._dtype, count)
+
+
+def _tensors(path: Path, names: list[str] | None) -> dict[str, _Array]:
+    from safetensors import safe_open
+
+    reads.note(path)
+    with safe_open(path, framework="numpy") as file:
+        known = list(file.keys())
+        shapes = {name: file.get_slice(name).get_shape() for name in known}
+    return {name: _Tensor(path, name, shapes[name]) for name in _chosen(known, names, path)}
+
+
+class _Tensor:
+    """One array of a safetensors file, which is mapped for the time of a read only: mapped pages
+    that were read count as memory."""
+
+    def __init__(self, path: Path, name: str, shape: list[int]) -> None:
+        self.length = shape[0] if shape else None
+        self._path, self._name = path, name
+        self._at = 0
+
+    def take(self, count: int) -> np.ndarray:
+        from safetensors import safe_open
+
+        self._at += count
+        with safe_open(self._path, framework="numpy") as file:
+            found: np.ndarray = file.get_slice(self._name)[self._at - count : self._at]
         return found
 
 
-def _chosen(
-    stored: Any, known: list[str], names: list[str] | None, path: Path
-) -> dict[str, np.ndarray]:
+def _chosen(known: list[str], names: list[str] | None, path: Path) -> list[str]:
     missing = [name for name in names or () if name not in known]
     if missing:
         raise _missing(missing[0], known, path)
-    return {name: stored[name] for name in (known if names is None else names)}
+    return known if names is None else names
 
 
-def _count(arrays: Mapping[str, np.ndarray], path: Path) -> int:
-    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+def _count(arrays: Mapping[str, _Array], path: Path) -> int:
+    counts = {name: array.length or 0 for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
         told = ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
         raise InputRefused(
@@ -91,7 +162,7 @@ def _count(arrays: Mapping[str, np.ndarray], path: Path) -> int:
     return next(iter(counts.values()))
 
 
-def _missing(name: str, known: Any, path: Path) -> InputRefused:
+def _missing(name: str, known: Iterable[str], path: Path) -> InputRefused:
     close = nearest(name, known)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
     return InputRefused(f"no array {name!r}", where=str(path), hint=hint)

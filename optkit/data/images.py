@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import gcd
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from optkit.data import reading, reads
-from optkit.data.reading import Inputs
+from optkit.data import folders, reading, reads
+from optkit.data.reading import PICTURES, Inputs
 from optkit.errors import InputRefused
 from optkit.runtime import Feed, TensorInfo
 
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _CONFIGS = ("preprocessor_config.json", "processor_config.json")
 _PIXELS = "pixel_values"
-_GOLDEN = (5**0.5 - 1) / 2
 
 Numbers = float | list[float]
 Transform = Callable[[Sequence[Any]], np.ndarray]
@@ -70,12 +67,7 @@ def labelled(
     """Pictures with the class of their subfolder, int64 [batch]: its place in `classes`, by default
     the sorted names of the subfolders. Arguments as for `samples`."""
     found = pictures(path)
-    names = classes or _class_folders(path, {name for _, name in found})
-    for picture, name in found:
-        if name not in names or not name:
-            told = f"its folder {name!r} is no known class" if name else "it is in no class folder"
-            hint = f"the classes are {', '.join(names) or 'unknown'}: one subfolder each"
-            raise InputRefused(told, where=str(picture), hint=hint)
+    names = folders.classes(path, found, classes, "pictures")
     taken, info = _pixels(inputs)
     transform = _transform(size, resize, mean, std, processor, model, info)
     for group in reading.grouped(found, inputs):
@@ -83,35 +75,9 @@ def labelled(
         yield {taken: _prepared([picture for picture, _ in group], transform, info)}, labels
 
 
-def pictures(folder: Path) -> list[tuple[Path, str]]:
-    """Each picture and the subfolder it is in ("" for none), spread by steps of the golden ratio.
-    What is hidden (".ipynb_checkpoints") does not count.
-
-    Raises InputRefused for a folder without pictures.
-    """
-    folder = reading.existing(folder, folder=True)
-    paths = [path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES]
-    parted = (path.relative_to(folder).parts for path in paths if path.is_file())
-    names = sorted(parts for parts in parted if not any(part[0] == "." for part in parts))
-    if not names:
-        hint = f"a folder of {', '.join(_SUFFIXES[:4])}, …, in class subfolders or all in one"
-        raise InputRefused("no pictures", where=str(folder), hint=hint)
-    step = round(len(names) * _GOLDEN) or 1
-    while gcd(step, len(names)) > 1:
-        step += 1
-    spread = (names[i * step % len(names)] for i in range(len(names)))
-    return [(folder.joinpath(*parts), parts[0] if len(parts) > 1 else "") for parts in spread]
-
-
-def _class_folders(folder: Path, used: set[str]) -> list[str]:
-    """The sorted names of the subfolders. Raises InputRefused for one without pictures: if it is no
-    class, counting it would shift all that follow, and if it is one, leaving it out would."""
-    found = sorted(one.name for one in folder.iterdir() if one.is_dir() and one.name[0] != ".")
-    empty = [name for name in found if name not in used]
-    if empty:
-        where, hint = str(folder / empty[0]), "remove it, or name all classes in args.classes"
-        raise InputRefused("a class folder without pictures", where=where, hint=hint)
-    return found
+def pictures(folder: Path) -> folders.Found:
+    """Each picture and the subfolder it is in. Raises InputRefused for a folder without any."""
+    return folders.spread(folder, "images", PICTURES, "pictures")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optkit.data import arrays, images, reading, text
+from optkit.data import arrays, audio, images, reading, text
 from optkit.data.images import Numbers
 from optkit.data.reading import Inputs
 from optkit.data.tokens import Side
@@ -29,15 +29,16 @@ def samples(
     mean: Numbers | None = None,
     std: Numbers | None = None,
     processor: Path | None = None,
+    extractor: Path | None = None,
     model: str | None = None,
     inputs: Inputs | None = None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
-    """Batches of (feed, classes int64 [batch]) from a folder of pictures in class subfolders, from
-    rows of text (column `label`), or from arrays (array `label`).
+    """Batches of (feed, classes int64 [batch]) from a folder of pictures or recordings in class
+    subfolders, from rows of text (column `label`), or from arrays (array `label`).
 
-    classes: their names in the order of the model's outputs, where labels are names (pictures:
+    classes: their names in the order of the model's outputs, where labels are names (of a folder:
     default the sorted subfolders). The other arguments are those of the reader: see `samples` in
-    text.py and images.py. Raises InputRefused.
+    text.py, images.py and audio.py. Raises InputRefused.
     """
     reader = reading.reader_of(path)
     if reader == "images":
@@ -45,6 +46,10 @@ def samples(
             path, classes=classes, size=size, resize=resize, mean=mean, std=std,
             processor=processor, model=model, inputs=inputs,
         )  # fmt: skip
+    elif reader == "audio":
+        yield from audio.labelled(
+            path, classes=classes, extractor=extractor, model=model, inputs=inputs
+        )
     elif reader == "text":
         yield from text.labelled(
             path, field=field, label=label, classes=classes, length=length,
@@ -56,5 +61,6 @@ def samples(
         raise InputRefused(
             "no reader knows it" if Path(path).exists() else "no such file or folder",
             where=str(path),
-            hint="a folder of pictures, .jsonl, .csv, .tsv, .parquet, .npz or .safetensors",
+            hint="a folder of pictures or recordings, .jsonl, .csv, .tsv, .parquet, .npz or "
+            ".safetensors",
         )

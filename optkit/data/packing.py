@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optkit.data.reading import Inputs
-from optkit.data.sequences import IDS
+from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused
 from optkit.runtime import Feed
 
@@ -33,16 +33,23 @@ class Tokens:
     def feed(self, inputs: Inputs | None) -> Feed:
         """What the model has inputs for, in its dtypes: input_ids, attention_mask, token_type_ids,
         position_ids (counted from the first real token). A model whose only input has another name
-        gets the ids there. Raises InputRefused when no input takes the ids.
+        gets the ids there. Raises InputRefused when no input takes the ids, and for padding on the
+        left that no mask hides: each real token would look at it. (What pads on the right is behind
+        the tokens of a decoder, and an encoder without a mask knows its padding by the id.)
         """
         known = {
             IDS: self.ids,
-            "attention_mask": self.mask,
+            MASK: self.mask,
             "token_type_ids": self.segments,
             "position_ids": np.maximum(self.mask.cumsum(1) - 1, 0),
         }
         if inputs is None:
-            return {IDS: self.ids, "attention_mask": self.mask}
+            return {IDS: self.ids, MASK: self.mask}
+        if MASK not in inputs and not self.mask[:, 0].all():
+            raise InputRefused(
+                f"texts are padded on the left, and the model has no input {MASK} that hides it",
+                hint="args.padding_side: right, or texts of one length (args.pack: true)",
+            )
         if len(inputs) == 1:
             ((name, info),) = inputs.items()
             return {name: self.ids.astype(info.dtype)}

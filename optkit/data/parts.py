@@ -45,7 +45,10 @@ def of_encoder(feed: Feed) -> Feed:
 
 def of_decoder(feed: Feed, encoded: Feed) -> Feed:
     """What the decoder takes; `encoded`: what the encoder returned for the same feed."""
-    found = {IDS: feed[DECODER_IDS]}
-    if MASK in feed:
-        found[_ENCODER_MASK] = feed[MASK]
-    return found | {name.replace("present", "past_key_values"): a for name, a in encoded.items()}
+    return {IDS: feed[DECODER_IDS], **crossed(feed, encoded)}
+
+
+def crossed(feed: Feed, encoded: Feed) -> Feed:
+    """What the decoder takes of the encoder: the mask over its tokens, its keys and values."""
+    mask = {_ENCODER_MASK: feed[MASK]} if MASK in feed else {}
+    return mask | {name.replace("present", "past_key_values"): a for name, a in encoded.items()}

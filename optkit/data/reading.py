@@ -1,8 +1,8 @@
 """What all readers share: which of them reads a path, and batches as the model's inputs want them.
 
-The readers are `text` (.txt, .jsonl, .csv, .tsv, .parquet), `images` (a folder) and `arrays` (.npz,
-.safetensors). Their `inputs` are the model's by name; None, where there is no model yet, means the
-usual names in the usual dtypes.
+The readers are `text` (.txt, .jsonl, .csv, .tsv, .parquet), `arrays` (.npz, .safetensors), and for
+folders `images` and `audio` (.wav). Their `inputs` are the model's by name; None, where there is no
+model yet, means the usual names in the usual dtypes.
 """
 
 from __future__ import annotations
@@ -12,32 +12,51 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from optkit.errors import InputRefused, ToolchainMissing
 from optkit.runtime import TensorInfo, batch_axis
 
 T = TypeVar("T")
 Inputs = Mapping[str, TensorInfo]
+Reader = Literal["text", "arrays", "images", "audio"]
 
 BATCH = 8
 _TEXT = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _ARRAYS = (".npz", ".safetensors")
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+SOUNDS = (".wav",)
+_READ: Mapping[Reader, str] = {
+    "text": ", ".join(_TEXT),
+    "arrays": ", ".join(_ARRAYS),
+    "images": "a folder of pictures",
+    "audio": "a folder of recordings",
+}
 
 
-def reader_of(path: str | Path) -> str | None:
-    """ "text", "arrays" or "images", by the suffix or because it is a folder; None: no reader."""
+def reader_of(path: str | Path) -> Reader | None:
+    """ "text" or "arrays" by the suffix; of a folder "images", or "audio" where it has recordings
+    and no picture. None: no reader."""
     suffix = Path(path).suffix.lower()
     if suffix in _TEXT:
         return "text"
     if suffix in _ARRAYS:
         return "arrays"
-    return "images" if Path(path).is_dir() else None
+    return _of_folder(Path(path)) if Path(path).is_dir() else None
 
 
-def existing(path: str | Path, *, folder: bool = False) -> Path:
-    """The path, which must be a file, or a folder. Raises InputRefused."""
-    found = Path(path)
+def _of_folder(folder: Path) -> Reader:
+    sounds = False
+    for file in folder.rglob("*"):
+        if file.suffix.lower() in PICTURES:
+            return "images"
+        sounds = sounds or file.suffix.lower() in SOUNDS
+    return "audio" if sounds else "images"
+
+
+def existing(path: str | Path, reader: Reader) -> Path:
+    """The path, which must be a file, or a folder, that this reader reads. Raises InputRefused."""
+    found, folder = Path(path), reader in ("images", "audio")
     if not (found.is_dir() if folder else found.is_file()):
         what = "folder" if folder else "file"
         raise InputRefused(
@@ -46,26 +65,17 @@ def existing(path: str | Path, *, folder: bool = False) -> Path:
             hint="paths in args are relative to the recipe, on the command line to the current "
             "folder",
         )
+    if not folder and reader_of(found) != reader:
+        told = f"{found.suffix or 'a file without a suffix'} is not read as {reader}"
+        raise InputRefused(told, where=str(path), hint=f"it reads {_READ[reader]}")
     return found
 
 
 def grouped(items: Iterable[T], inputs: Inputs | None) -> Iterator[list[T]]:
-    """Items in lists of a batch each: as many as the model's batch axis says, else 8.
-
-    Of a model whose batch is fixed an incomplete last one is left out. Raises InputRefused when it
-    is the only one.
-    """
+    """Items in lists of a batch each, the last one perhaps shorter: as many as the model's batch
+    axis says, else 8."""
     axis = batch_axis((inputs or {}).values())
-    if not isinstance(axis, int):
-        yield from groups(items, BATCH)
-        return
-    for index, group in enumerate(groups(items, axis)):
-        if len(group) == axis:
-            yield group
-        elif not index:
-            hint = "give more data, or export the model with a named batch axis"
-            told = f"fewer samples ({len(group)}) than the model's fixed batch of {axis}"
-            raise InputRefused(told, hint=hint)
+    return groups(items, axis if isinstance(axis, int) else BATCH)
 
 
 def groups(items: Iterable[T], size: int) -> Iterator[list[T]]:

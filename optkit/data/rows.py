@@ -21,6 +21,7 @@ from optkit.data import reading
 from optkit.errors import InputRefused, nearest
 
 TEXT = "text"
+_PAGES = 1 << 20  # bytes of a column that are fetched at once
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -55,7 +56,7 @@ def rows(path: str | Path, fields: Sequence[str]) -> Iterator[Row]:
     Raises InputRefused naming file and line for one that cannot be read: not UTF-8, no JSON object,
     a missing or an extra column, one of `fields` that is there twice.
     """
-    path = reading.existing(path)
+    path = reading.existing(path, "text")
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _parquet(path, fields)
@@ -68,7 +69,7 @@ def rows(path: str | Path, fields: Sequence[str]) -> Iterator[Row]:
 
 def document(path: str | Path) -> str:
     """A whole text file. Raises InputRefused when it is not UTF-8."""
-    return "\n".join(line for _, line in _lines(reading.existing(path)))
+    return "\n".join(line for _, line in _lines(reading.existing(path, "text")))
 
 
 def is_text(path: str | Path) -> bool:
@@ -135,7 +136,8 @@ def _parquet(path: Path, fields: Sequence[str]) -> Iterator[Row]:
     parquet = reading.optional("pyarrow.parquet", "data")
     with path.open("rb") as opened:  # by Python, so that it counts as read
         try:
-            file = parquet.ParquetFile(opened)
+            # else the columns of all row groups are fetched at once
+            file = parquet.ParquetFile(opened, pre_buffer=False, buffer_size=_PAGES)
             for field in fields:
                 if field not in file.schema_arrow.names:
                     raise _missing("column", field, file.schema_arrow.names, str(path))

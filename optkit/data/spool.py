@@ -24,7 +24,16 @@ import numpy as np
 
 from optkit.data import sequences
 from optkit.errors import InputRefused, IntegrityError, nearest
-from optkit.runtime import Feed, Progress, TensorInfo, axes_of, batch_axis, batched, size_of
+from optkit.runtime import (
+    Feed,
+    Progress,
+    TensorInfo,
+    axes_of,
+    batch_axis,
+    batched,
+    count_samples,
+    size_of,
+)
 from optkit.store import storage_errors, write_durably
 
 if TYPE_CHECKING:
@@ -43,7 +52,8 @@ Item = Mapping[str, Any] | tuple[Mapping[str, Any], Any]
 """A feed, or a pair of feed and labels; values are anything `np.asarray` takes."""
 
 Batch = tuple[Feed, np.ndarray | None]
-"""What a spool yields: a feed and its labels, [batch, …], or None."""
+"""What a spool yields: a feed and its labels, [batch, …], or None. The last batch of a model whose
+batch is fixed may have fewer labels: the rows behind them fill it up, see `counting`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,7 @@ class SpoolInfo:
     bytes: int
     labelled: bool
     digest: str
+    left_out: int = 0  # of an incomplete last batch, where the model's is fixed
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,16 +80,19 @@ def write(
     memory_bytes: int,
     progress: Progress,
     optional: Collection[str] = (),
+    fill: bool = False,
 ) -> SpoolInfo:
     """Check and spool what `batches` yields, at most `limit_samples` samples, into folder `path`.
 
     Axis 0 of an input is the batch where the model has one: where its size is that of the first
-    input's axis 0. Of a model whose batch size is fixed, whole batches are taken. Axes named by
-    `optional` may be empty; inputs that a feed lacks are filled in where `sequences` knows how.
+    input's axis 0. Of a model whose batch size is fixed, whole batches are taken; an incomplete
+    last one is left out, or with `fill` filled up by its own samples again, which have no labels
+    and do not count. Axes named by `optional` may be empty; inputs that a feed lacks are filled in
+    where `sequences` knows how.
     Raises InputRefused naming sample and input: a missing or unknown name, another dtype or shape,
     a value that is not finite, labels that do not fit, no samples at all. StorageError: disk full.
     """
-    writer = _Writer(path, inputs, memory_bytes, optional)
+    writer = _Writer(path, inputs, memory_bytes, optional, fill)
     for item in batches:
         feed, labels = _pair(item, writer.samples)
         left = None if limit_samples is None else limit_samples - writer.samples
@@ -110,6 +124,8 @@ class Spool:
             self.labelled: bool = index["labelled"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IntegrityError("not a spool of samples, or damaged", where=str(path)) from error
+        if path.is_file():  # its name may be another one by now
+            self._rows = [path.name] * len(self._rows)
         self._folder = path if path.is_dir() else path.parent
         self._batched = batched(self.inputs)
 
@@ -130,7 +146,9 @@ class Spool:
         Raises InputRefused when the model's batch axis is fixed at another size.
         """
         written = self._written()
-        return written if size is None else self._rebatched(written, self._accepted(size))
+        if size is None or self._accepted(size) == _fixed_batch(self.inputs):
+            return written
+        return self._rebatched(written, size)
 
     def feed(self, size: int) -> Feed:
         """One feed of exactly `size` samples, the first ones again where there are fewer."""
@@ -216,6 +234,15 @@ class Spool:
         return joined, np.concatenate(tags) if tags else None
 
 
+def counting(found: Feed, feed: Feed, labels: np.ndarray | None) -> Feed:
+    """Of what belongs to a batch (its feed, or outputs for it) the samples that count: all but the
+    rows that fill up a fixed batch, which have no labels."""
+    whole = count_samples(feed)
+    if labels is None or len(labels) == whole:
+        return found
+    return {n: a[: len(labels)] if a.shape[:1] == (whole,) else a for n, a in found.items()}
+
+
 def overlap(a: Spool, b: Spool) -> list[tuple[int, int]]:
     """(index in a, first index in b) of every sample of `a` that is also in `b`."""
     where: dict[str, int] = {}
@@ -256,6 +283,7 @@ class _Writer:
         inputs: Sequence[TensorInfo],
         memory_bytes: int,
         optional: Collection[str],
+        fill: bool,
     ) -> None:
         for info in inputs:
             if info.dtype not in _DTYPES:
@@ -263,6 +291,9 @@ class _Writer:
                     f"samples of dtype {info.dtype} cannot be kept", where=f"input {info.name!r}"
                 )
         self.samples = 0
+        self._last = False  # an incomplete batch has come, behind which there is none
+        self._left_out = 0
+        self._fill = fill
         self._path = path
         self._inputs = {info.name: info for info in inputs}
         self._optional = frozenset(optional)
@@ -280,14 +311,18 @@ class _Writer:
         self._labels = hashlib.sha256()
 
     def add(self, given: Mapping[str, Any], labels: Any, left: int | None) -> None:
+        given, short = self._filled(given)
         feed = self._checked(given)
-        count = _count(feed, self._batched)
+        count = short or _count(feed, self._batched)
         tags = self._checked_labels(labels, count)
+        if short and not self._fill:
+            self._left_out = short
+            return
         if left is not None and left < count and self._fixed is None:
             feed = {n: a[:left] if n in self._batched else a for n, a in feed.items()}
             tags, count = None if tags is None else tags[:left], left
         row = len(self._rows)
-        self._digests += sample_digests(feed, self._batched)
+        self._digests += sample_digests(feed, self._batched)[:count]
         arrays = _arrays(row, feed, tags)
         if tags is not None:
             self._labels.update(tags.tobytes())
@@ -308,6 +343,11 @@ class _Writer:
         self.samples += count
 
     def finish(self) -> SpoolInfo:
+        if not self.samples and self._left_out:
+            raise InputRefused(
+                f"fewer samples ({self._left_out}) than the model's fixed batch of {self._fixed}",
+                hint="give more data, or export the model with a named batch axis",
+            )
         if not self.samples:
             raise InputRefused(
                 "the source yielded no samples", hint="check its arguments and its data"
@@ -319,7 +359,30 @@ class _Writer:
         index = _index_json(inputs, labelled, digest, self._rows, self._digests, {})
         with storage_errors(self._path):
             write_durably(self._path / _INDEX, index.encode())
-        return SpoolInfo(self.samples, len(self._rows), self._bytes, labelled, digest)
+        return SpoolInfo(
+            self.samples, len(self._rows), self._bytes, labelled, digest, self._left_out
+        )
+
+    def _filled(self, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+        """A feed of fewer samples than the model's fixed batch, its samples again behind them, and
+        how many they are; any other as it is, and 0."""
+        where = f"sample {self.samples}"
+        if self._fixed is None:
+            return given, 0
+        own = {n: _asarray(given[n], where) for n in given if n in self._batched}
+        counts = {len(array) if array.ndim else 0 for array in own.values()}
+        count = counts.pop() if len(counts) == 1 else 0
+        if not 0 < count < self._fixed:
+            return given, 0
+        if self._last:
+            raise InputRefused(
+                f"two batches of fewer samples than the model's fixed batch of {self._fixed}",
+                where=where,
+                hint=f"yield batches of {self._fixed}; only the last one may have fewer",
+            )
+        self._last = True
+        turns = np.arange(self._fixed) % count
+        return {**given, **{name: array[turns] for name, array in own.items()}}, count
 
     def _flush(self) -> None:
         with storage_errors(self._path):

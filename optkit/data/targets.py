@@ -39,7 +39,8 @@ def shifted(
     found: Sequence[Sequence[int]], spoken: Tokenizer, model: str | None, inputs: Inputs | None
 ) -> np.ndarray:
     """Ids of targets as the decoder reads them, [batch, the model's fixed length or the longest's],
-    padded on the right: there attention looks back alone.
+    padded on the right: there attention looks back alone. A template that begins with the start
+    token itself (Whisper's) does not double it.
 
     Raises InputRefused when nobody knows with what to start.
     """
@@ -48,7 +49,7 @@ def shifted(
     length = width if isinstance(width, int) else None
     start = _start(spoken, model)
     fill = start if spoken.pad is None else spoken.pad
-    cut = [ids[:length] for ids in found]
+    cut = [ids[ids[:1] == [start] :][:length] for ids in found]
     ids = packing.pad(cut, value=fill, side="right", length=length).ids
     ids = np.insert(ids[:, :-1], 0, start, axis=1)
     return ids if info is None else ids.astype(info.dtype)

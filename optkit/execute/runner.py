@@ -187,7 +187,7 @@ class Runner:
 
         return self._make(kind, label, lambda produce: self.store.make_late(
             base, kind.name, find, produce, late, self._waiting(label)
-        ), inputs, params, here)  # fmt: skip
+        ), inputs, params, here, reads_code=True)  # fmt: skip
 
     def _make(
         self,
@@ -197,6 +197,8 @@ class Runner:
         inputs: Mapping[str, Input],
         params: dict[str, Any],
         here: Mapping[str, Any] | None,
+        *,
+        reads_code: bool = False,
     ) -> Entry:
         def produce(folder: Path) -> dict[str, Any]:
             self.listener.start(kind.name, label)
@@ -206,6 +208,8 @@ class Runner:
                 "params": {**params, **(here or {})},
                 "out": str(folder),
                 "stays": kind.stays,
+                "reads_code": reads_code,
+                "versions": versions(kind.tools),
             }
             try:
                 return self.carry(

@@ -63,8 +63,10 @@ def decode(
     ending: Ending,
     choose: Choose,
     heard: Heard,
+    crossed: Feed | None = None,
 ) -> Decoded:
-    """Continue all prompts together; each has a token or more. Raises what the session raises."""
+    """Continue all prompts together; each has a token or more, and without a mask all have as many.
+    `crossed`: what an encoder made, fed to each run. Raises what the session raises."""
     rows, longest = len(prompts), max(map(len, prompts))
     ids = np.full((rows, longest), ending.pad, np.int64)
     mask = np.ones((rows, longest + ending.limit), np.int64)
@@ -74,14 +76,17 @@ def decode(
     positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
     found: list[list[int]] = [[] for _ in prompts]
     reasons: list[FinishReason | None] = [None] * rows
-    loop = session.loop(decoder.carried, _empty(decoder, rows))
+    # the last of the new tokens is chosen and not read
+    loop = session.loop(decoder.carried, _empty(decoder, rows), longest + ending.limit - 1)
 
     marks = [time.perf_counter()]
     for seen in range(longest, longest + ending.limit):
         feed = {IDS: ids, MASK: mask[:, :seen], POSITIONS: positions[:, seen - ids.shape[1] : seen]}
         if not decoder.positions:
             del feed[POSITIONS]
-        chosen = choose(loop.run(feed)[LOGITS][:, -1])
+        if not decoder.masked:
+            del feed[MASK]
+        chosen = choose(loop.run({**feed, **(crossed or {})})[LOGITS][:, -1])
         marks.append(time.perf_counter())
         for row in (row for row in range(rows) if reasons[row] is None):
             token = int(chosen[row])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from onnx_ir import Model as Graph
 
-from optkit.graph.costs import NodeCost, costs, parameters, summary
+from optkit.graph.costs import NodeCost, costs, parameters, peak_live_bytes, summary
 from optkit.graph.cutting import Part, between, cut, places
 from optkit.graph.door import (
     INLINE_LIMIT,
@@ -79,6 +79,7 @@ __all__ = [
     "names_in",
     "outputs",
     "parameters",
+    "peak_live_bytes",
     "places",
     "remove_unread",
     "rows",

@@ -21,19 +21,47 @@ _QDQ = ("QuantizeLinear", "DequantizeLinear")
 @dataclass(frozen=True)
 class NodeCost:
     """One node at given axis sizes. `macs` is 0 for operators that do not multiply by a matrix;
-    `macs`, `in_bytes`, `out_bytes` are None where a shape does not follow from the axes."""
+    `macs`, `in_bytes`, `out_bytes` are None where a shape does not follow from the axes. `columns`:
+    of a product's output as a matrix (channels of a convolution); `bits`: of one of its elements.
+    """
 
     op: str
     macs: int | None
     weight_bytes: int
     in_bytes: int | None
     out_bytes: int | None
+    columns: int | None = None
+    bits: int | None = None
 
 
 def costs(model: ir.Model, axes: Mapping[str, int]) -> dict[str, NodeCost]:
     """Cost of every node by name, in graph order, with the named axes at these sizes."""
     static = bind(model, axes)
     return {str(node.name): _cost(node) for node in static.graph}
+
+
+def peak_live_bytes(model: ir.Model, axes: Mapping[str, int]) -> int | None:
+    """Most bytes of activations that are alive at once when nodes run in graph order, each value
+    from where it is made to where it is last read; inputs and outputs live all along. None where a
+    size does not follow from the axes."""
+    static = bind(model, axes)
+    nodes = list(static.graph)
+    last = {value: at for at, node in enumerate(nodes) for value in node.inputs if value is not None}
+    kept = [v for v in (*static.graph.inputs, *static.graph.outputs) if not is_constant(v)]
+    base = _total(dict.fromkeys(kept))
+    if base is None:
+        return None
+    live, peak = base, base
+    for at, node in enumerate(nodes):
+        size = _total(v for v in node.outputs if v not in kept)
+        if size is None:
+            return None
+        live += size
+        peak = max(peak, live)
+        ended = {v for v in (*node.inputs, *node.outputs) if v is not None and last.get(v, at) == at}
+        freed = _total(v for v in ended if v not in kept and not is_constant(v))
+        live -= freed or 0
+    return peak
 
 
 def parameters(model: ir.Model) -> int:
@@ -79,7 +107,18 @@ def _cost(node: ir.Node) -> NodeCost:
         weight_bytes=sum(v.const_value.nbytes for v in fed if is_constant(v) and v.const_value),
         in_bytes=_total(v for v in fed if not is_constant(v)),
         out_bytes=_total(node.outputs),
+        columns=_output_columns(node),
+        bits=None if node.outputs[0].dtype is None else node.outputs[0].dtype.bitwidth,
     )
+
+
+def _output_columns(node: ir.Node) -> int | None:
+    if node.op_type not in (*WEIGHTED, *_RUNTIME_PRODUCTS):
+        return None
+    found = _dims(node.outputs[0])
+    if not found:
+        return None
+    return found[1] if node.op_type in ("Conv", "ConvTranspose") else found[-1]
 
 
 def _macs(node: ir.Node) -> int | None:

@@ -44,10 +44,11 @@ _SIZES = {
 def files(decoder: Decoder | None, present: Mapping[str, Path | bytes]) -> dict[str, bytes]:
     """The file that is to be added to those `present` in an artifact, by its name.
 
-    None for a model that is no decoder, or whose config.json is not there or names no length of
-    context, which GenAI must know. Raises InputRefused where one of the files is no JSON object.
+    None for a model that is no decoder of text alone with a mask, as GenAI feeds it, or whose
+    config.json is not there or names no length of context, which GenAI must know. Raises
+    InputRefused where one of the files is no JSON object.
     """
-    if decoder is None or CONFIG not in present:
+    if decoder is None or decoder.crossed or not decoder.masked or CONFIG not in present:
         return {}
     config, generation = (_read(present, name) for name in (CONFIG, GENERATION_CONFIG))
     tokens = Tokens.of(config, generation)

@@ -15,17 +15,17 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optkit import artifact, pipeline
-from optkit.artifact import Artifact, Manifest
+from optkit import pipeline
+from optkit.artifact import MANIFEST, Artifact, Manifest, write
 from optkit.decoder import Decoder
 from optkit.execute.runner import Made
 from optkit.packaging import genai
 from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
-from optkit.recipe import Recipe
 from optkit.report import to_html, to_markdown
 from optkit.steps import ASSETS, GRAPH, SIMULATION
 from optkit.store import Store, digest_json, fsync_dir, storage_errors
@@ -42,9 +42,7 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
         **_graph(entries["baseline"], "baseline/"),
         **_engine(entries.get("baseline_engine"), "baseline/"),
         **_engine(entries.get("engine"), ""),
-        "report.json": _text(json.dumps(judged.report, indent=1, sort_keys=True)),
-        "report.html": _text(to_html(judged.report)),
-        "report.md": _text(to_markdown(judged.report)),
+        **_reports(judged),
         "recipe.yaml": _yaml(made.job.recipe.to_json()),
     }
     if made.compiler == "onnxruntime":
@@ -69,15 +67,43 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
             if made.backend
             else None,
         )
-        return artifact.write(out, manifest, files).path
+        return write(out, manifest, files).path
+
+
+def deliver_again(artifact: Artifact, made: Build, judged: Judged, store: Store) -> Path:
+    """Write a finished artifact in the place of the unfinished one: engines and figures are new,
+    all else is as it was. Returns its folder."""
+    before, place = artifact.manifest, artifact.path.absolute()
+    engine = _engine(made.entries.get("engine"), "")
+    old = {f"{prefix}{before.engine['file']}" for prefix in ("", "baseline/") if before.engine}
+    kept = before.files.keys() - {name for name in old if name.endswith(".engine")}
+    files: dict[str, Path | bytes] = {
+        **{name: place / name for name in kept},
+        **_engine(made.entries.get("baseline_engine"), "baseline/"),
+        **engine,
+        **_reports(judged),
+    }
+    manifest = replace(
+        before,
+        name=place.name,
+        result=judged.result,
+        engine={"backend": str(made.backend), "file": next(iter(engine), GRAPH)},
+    )
+    with storage_errors(store.root):
+        return write(place.parent, manifest, files).path
 
 
 def join(
-    name: str, recipe: Recipe, parts: Mapping[str, Artifact], result: dict[str, Any], out: Path
+    name: str,
+    recipe: dict[str, Any],
+    parts: Mapping[str, Artifact],
+    result: dict[str, Any],
+    out: Path,
 ) -> Path:
-    """Write the artifact `out/<name>` that consists of others, each a folder in it."""
+    """Write the artifact `out/<name>` that consists of others, each a folder in it. `recipe`: the
+    record of that of the whole."""
     whole = [(folder, part.path / file, file) for folder, part in parts.items()
-             for file in (*part.manifest.files, artifact.MANIFEST)]  # fmt: skip
+             for file in (*part.manifest.files, MANIFEST)]  # fmt: skip
     first, last = (list(parts.values())[place].manifest for place in (0, -1))
     digests = {folder: part.digest for folder, part in parts.items()}
     manifest = Manifest(
@@ -85,7 +111,7 @@ def join(
         target=first.target,
         precision=first.precision,
         digest=digest_json({"parts": digests}),
-        recipe=recipe.to_json(),
+        recipe=recipe,
         inputs=first.inputs,
         outputs=last.outputs,
         versions=first.versions,
@@ -93,7 +119,7 @@ def join(
         parts=digests,
     )
     files: dict[str, Path | bytes] = {f"{folder}/{file}": path for folder, path, file in whole}
-    return artifact.write(out, manifest, files).path
+    return write(out, manifest, files).path
 
 
 def copy_out(entry: Made, out: Path, details: dict[str, Any]) -> list[str]:
@@ -137,13 +163,22 @@ def _engine(entry: Made | None, prefix: str) -> dict[str, Path | bytes]:
     return {f"{prefix}{name}": entry.file(name)}
 
 
+def _reports(judged: Judged) -> dict[str, Path | bytes]:
+    return {
+        "report.json": _text(json.dumps(judged.report, indent=1, sort_keys=True)),
+        "report.html": _text(to_html(judged.report)),
+        "report.md": _text(to_markdown(judged.report)),
+    }
+
+
 def _samples(made: Build, file: Path, limit: int) -> Path | None:
     from optkit.data.spool import Spool
 
     entry = made.scored
     if entry is None or sum(entry.file(name).stat().st_size for name in entry.files) > limit:
         return None
-    Spool(entry.path).to_file(file, {"metric": entry.meta["metric"]})
+    told = {"metric": entry.meta["metric"], "scoring": entry.meta.get("scoring", {})}
+    Spool(entry.path).to_file(file, told)
     return file
 
 

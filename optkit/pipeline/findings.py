@@ -42,40 +42,59 @@ def judge(
 ) -> Judged:
     """All figures of a build. `scores`: by role, when the caller evaluated by itself."""
     times = latencies(made)
-    if made.is_baseline:  # one model under two names: nothing to tell apart
-        times["baseline"] = times["engine"]
     sides = _sides(made, times, dict(scores) if scores is not None else task_scores(made))
     found = _findings(made, sides, times)
-    run = Run(_seconds(records), sum(record.hit for record in records))
-    outcome = result(
-        sides["candidate"],
-        sides["baseline"],
-        found,
-        run,
-        model=made.job.recipe.name,
-        target=made.job.target.name,
-        artifact=artifact,
-        references=[sides["reference"]] if sides["reference"].accuracy else [],
-        pending=[
-            {"backend": name, "finish": f"optkit finish {shlex.quote(artifact)}"}
-            for name in made.pending
-        ],
-    )
+    outcome = _result(made, sides, found, records, artifact)
     report = document.compose(
         outcome,
-        sides["candidate"],
-        sides["baseline"],
-        found,
-        latencies=times,
+        document.measured(
+            outcome, sides["candidate"], sides["baseline"], found, times, _conditions(made)
+        ),
         rewrites=_rewrites(made),
-        conditions=made.entries["latency"].meta.get("conditions", {}),
         provenance=_provenance(made, records),
     )
     return Judged(outcome, report, found)
 
 
+def judge_again(
+    made: Build, records: list[Record], report: Mapping[str, Any], *, artifact: str
+) -> Judged:
+    """All figures of a build that was finished on its device; what was known before stays in its
+    `report`: how the graph was made, and the accuracy of references."""
+    before = report["result"]
+    times = latencies(made)
+    sides = _sides(made, times, task_scores(made))
+    found = _findings(made, sides, times)
+    outcome = _result(made, sides, found, records, artifact)
+    outcome["references"] = before["references"]
+    for key, seconds in before["seconds"].items():
+        outcome["seconds"][key] = round(outcome["seconds"].get(key, 0.0) + seconds, 3)
+    outcome["cache_hits"] += before["cache_hits"]
+    again = document.finished(
+        report,
+        outcome,
+        document.measured(
+            outcome, sides["candidate"], sides["baseline"], found, times, _conditions(made)
+        ),
+        {
+            "steps": [asdict(record) for record in records],
+            "build_spec": _specs(made),
+            "finished": {"machine": made.job.target.fingerprint(),
+                         "versions": pipeline.tool_versions()},
+        },
+    )  # fmt: skip
+    return Judged(outcome, again, found)
+
+
 def latencies(made: Build) -> dict[str, list[Latency]]:
     """role ("engine", "baseline") → one Latency per batch size."""
+    times = _latencies(made)
+    if made.is_baseline:  # one model under two names: nothing to tell apart
+        times["baseline"] = times["engine"]
+    return times
+
+
+def _latencies(made: Build) -> dict[str, list[Latency]]:
     entry = made.entries["latency"]
     if made.measured:
         times = _arrays(entry, TIMES)
@@ -123,6 +142,32 @@ def fidelity(made: Build, role: str = "candidate") -> Fidelity:
     return Fidelity.from_json(made.entries[f"{role}_fidelity"].meta["fidelity"])
 
 
+def _result(
+    made: Build,
+    sides: Mapping[str, Side],
+    found: Findings,
+    records: list[Record],
+    artifact: str,
+) -> dict[str, Any]:
+    command = f"optkit finish {shlex.quote(artifact)}"
+    return result(
+        sides["candidate"],
+        sides["baseline"],
+        found,
+        Run(_seconds(records), sum(record.hit for record in records)),
+        model=made.job.recipe.name,
+        target=made.job.target.name,
+        artifact=artifact,
+        references=[sides["reference"]] if sides["reference"].accuracy else [],
+        pending=[{"backend": name, "finish": command} for name in made.pending],
+    )
+
+
+def _conditions(made: Build) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = made.entries["latency"].meta.get("conditions", {})
+    return found
+
+
 def _sides(
     made: Build, times: Mapping[str, list[Latency]], scores: Mapping[str, Score]
 ) -> dict[str, Side]:
@@ -142,12 +187,13 @@ def _sides(
         )
 
     candidate = side(made.job.precision, "engine", "candidate", "engine")
+    reference = "fp16" if made.baseline_precision == "fp32" else "fp32"
     return {
         "candidate": candidate,
         "baseline": candidate
         if made.is_baseline
         else side(made.baseline_precision, "baseline_engine", "baseline", "baseline"),
-        "reference": Side("fp16" if made.measured else "fp32", accuracy=scores.get("reference")),
+        "reference": Side(reference, accuracy=scores.get("reference")),
     }
 
 
@@ -179,7 +225,9 @@ def _findings(
 def _note(made: Build, backend: str) -> str | None:
     option = next((o for o in made.job.target.backends if o.name == backend), None)
     if made.backend is None:
-        return "no engine can be built on this machine"
+        return "deferred" if made.job.deferred else "no engine can be built on this machine"
+    if made.measured and backend != "onnxruntime":  # what is said of engines that never ran
+        return None
     return (option.note if option else None) or _NOTES.get(backend)
 
 
@@ -213,8 +261,12 @@ def _provenance(made: Build, records: list[Record]) -> dict[str, Any]:
         },
         "versions": pipeline.tool_versions(),
         "steps": [asdict(record) for record in records],
-        "build_spec": {role: spec.to_json() for role, spec in made.specs.items()},
+        "build_spec": _specs(made),
     }
+
+
+def _specs(made: Build) -> dict[str, Any]:
+    return {role: spec.to_json() for role, spec in made.specs.items()}
 
 
 def _seconds(records: list[Record]) -> dict[str, float]:

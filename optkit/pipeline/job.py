@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,23 @@ from optkit.target import Target
 
 @dataclass(frozen=True)
 class Foreign:
-    """A staged file or folder: what the store knows it by, and where it lies."""
+    """What no step made: a staged file or folder, by what the store knows it and where it lies; or
+    only what is told of it."""
 
-    path: Path
-    digest: str
+    path: Path = Path("/nonexistent")
+    digest: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def file(self, name: str) -> Path:
+        return self.path / name
 
 
 @dataclass(frozen=True)
 class Job:
     """One model for one target in one precision.
 
+    `deferred`: its engine is left to a host that finishes the artifact, whatever this one could do.
     `graph`, `calibration`: in the store already when they came from memory (an nn.Module, a
     loader); otherwise the recipe says where they come from. `code`: the folder from which
     package.module:factory is imported.
@@ -34,6 +42,7 @@ class Job:
     recipe: Recipe
     target: Target
     precision: str
+    deferred: bool = False
     graph: Input | None = None
     calibration: Made | None = None
     code: Path | None = None
@@ -59,7 +68,10 @@ class Job:
 
 @dataclass
 class Build:
-    """What the chain made: store entries by role, and facts about the job. All of it is on disk."""
+    """What the chain made: store entries by role, and facts about the job. All of it is on disk.
+
+    `measured`: the target is this machine, so that running is measuring.
+    """
 
     job: Job
     backend: str | None  # None: nothing compiles here for this target
@@ -67,6 +79,7 @@ class Build:
     baseline_precision: str
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
+    measured: bool = False
     specs: dict[str, BuildSpec] = field(default_factory=dict)
     entries: dict[str, Made] = field(default_factory=dict)
 
@@ -124,11 +137,6 @@ class Build:
     def is_baseline(self) -> bool:
         """FP16 on a GPU, FP32 on `cpu`: the candidate is the baseline itself."""
         return self.job.precision == self.baseline_precision
-
-    @property
-    def measured(self) -> bool:
-        """Whether the target is this machine, so that running the graph is measuring it."""
-        return self.job.target.name == "cpu"
 
     @property
     def simulation(self) -> str:

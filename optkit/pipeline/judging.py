@@ -6,7 +6,7 @@ from typing import Any
 
 from optkit import precision as precisions
 from optkit import runtime, store
-from optkit.execute.runner import Made, Steps
+from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline.job import Build
 from optkit.runtime import AxisRange, Evidence
 from optkit.steps import GRAPH, STEPS
@@ -28,13 +28,14 @@ def compile_(made: Build, runner: Steps) -> None:
                 {"graph": graph},
                 {"backend": made.backend, "spec": spec.to_json(), "planned": planned,
                  "versions": backend.versions(), "host": _host(made)},
+                {"kept": str(runner.objects.with_name("devices"))},  # beside the store's objects
             )  # fmt: skip
 
 
 def evaluate(made: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
     samples, entries = made.scored, made.entries
-    reference = entries["cast"] if made.measured else entries["fused"]
+    reference = entries["cast"] if made.baseline_precision == "fp32" else entries["fused"]
     roles = {
         "candidate": (entries["graph"], made.simulation, made.evidence),
         "baseline": (entries["baseline"], GRAPH, made.evidence),
@@ -43,14 +44,7 @@ def evaluate(made: Build, runner: Steps) -> None:
     for role, (graph, file, evidence) in roles.items():
         params = {"file": file, "batch": made.batch, "evidence": evidence}
         if samples is not None:
-            task, here = _task(made, samples)
-            entries[f"{role}_score"] = runner.step(
-                STEPS["evaluate"].kind,
-                f"evaluate {role}",
-                {"graph": graph, "samples": samples},
-                {**params, **task},
-                here,
-            )
+            entries[f"{role}_score"] = score(made, runner, role, graph, file, evidence)
         entries[f"{role}_fidelity"] = runner.step(
             STEPS["compare"].kind,
             f"compare {role} with FP32",
@@ -59,19 +53,41 @@ def evaluate(made: Build, runner: Steps) -> None:
         )
 
 
+def score(
+    made: Build, runner: Steps, role: str, graph: Made, file: str, evidence: Evidence
+) -> Made:
+    """The task's score of a graph; where its engine runs on this machine, of the engine."""
+    samples = made.scored
+    assert samples is not None
+    task, here = _task(made, samples)
+    inputs, params = _running(made, {"graph": graph, "samples": samples}, role)
+    return runner.step(
+        STEPS["evaluate"].kind,
+        f"evaluate {role}",
+        inputs,
+        {"file": file, "batch": made.batch, "evidence": evidence, **task, **params},
+        here,
+    )
+
+
 def time(made: Build, runner: Steps) -> None:
     """Latency: measured beside the baseline where the target is this machine, else predicted."""
     bench, entries = made.job.recipe.bench, made.entries
     span = made.batches or AxisRange(1, 1, 1)
     batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
     if made.measured:
+        inputs, params = _running(
+            made,
+            {"graph": entries["graph"], "baseline": entries["baseline"],
+             "samples": entries["probe"]},
+            "candidate", "baseline",
+        )  # fmt: skip
         entries["latency"] = runner.step(
             STEPS["bench"].kind,
             "measure latency",
-            {"graph": entries["graph"], "baseline": entries["baseline"],
-             "samples": entries["probe"]},
+            inputs,
             {"batches": batches, "seconds": bench.seconds, "warmup_seconds": bench.warmup_seconds,
-             "threads": bench.threads, "host": made.job.target.fingerprint()},
+             "threads": bench.threads, "host": made.job.target.fingerprint(), **params},
         )  # fmt: skip
         return
     sizes = {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}
@@ -92,6 +108,21 @@ def time(made: Build, runner: Steps) -> None:
              "planned": planned if quantized else {},
              "carrier": made.baseline_precision if quantized else precision},
         )  # fmt: skip
+
+
+_ENGINES = {"candidate": "engine", "baseline": "baseline_engine"}
+
+
+def _running(
+    made: Build, inputs: dict[str, Input], *roles: str
+) -> tuple[dict[str, Input], dict[str, Any]]:
+    """Inputs and parameters of a step that runs these roles: where the engine is no graph, and its
+    device is here, engines are among them."""
+    if not made.measured or made.backend == "onnxruntime":
+        return inputs, {}
+    engines = {_ENGINES[role]: made.entries[_ENGINES[role]] for role in roles}
+    files = {name: entry.meta["engine"]["file"] for name, entry in engines.items()}
+    return {**inputs, **engines}, {"backend": made.backend, "engines": files}
 
 
 def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:

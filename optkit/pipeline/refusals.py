@@ -29,12 +29,14 @@ def check(job: Job) -> Build:
         backend = runtime.backend(option.name)
         if backend.refuses(job.target, job.precision) is not None:
             continue
-        if here is None and backend.offline(job.target) is None:
+        if here is None and not job.deferred and backend.offline(job.target) is None:
             here = option.name
         else:
             pending.append(option.name)
     _check_toolchain(job, here)
-    return Build(job, here, tuple(pending), "fp32" if job.target.name == "cpu" else "fp16")
+    own = job.target.name == "cpu"
+    return Build(job, here, tuple(pending), "fp32" if own else "fp16",
+                 measured=own and here is not None)  # fmt: skip
 
 
 def check_pair(target: Target, precision: str) -> None:

@@ -80,9 +80,9 @@ def collect(made: Build, runner: Steps) -> None:
     if job.calibration is not None:
         made.entries["calibration"] = job.calibration
     elif recipe.calibration is not None:
-        made.entries["calibration"] = _samples(made, runner, "calibration")
+        made.entries["calibration"] = samples_of(made, runner, "calibration")
     if recipe.eval is not None:
-        made.entries["evaluation"] = _samples(made, runner, "evaluation")
+        made.entries["evaluation"] = samples_of(made, runner, "evaluation")
     found = made.entries.keys() & {"calibration", "evaluation"}
     if len(found) == 2 and made.entries["evaluation"].files and made.entries["calibration"].files:
         _keep_apart(made)
@@ -175,7 +175,8 @@ def _foreign(staged: Any) -> Foreign:
     return Foreign(staged.path, staged.sha256)
 
 
-def _samples(made: Build, runner: Steps, role: str) -> Made:
+def samples_of(made: Build, runner: Steps, role: str) -> Made:
+    """Those of the recipe's "calibration" source or "evaluation" task, spooled."""
     recipe = made.job.recipe
     params: dict[str, Any]
     if role == "calibration":

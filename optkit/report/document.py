@@ -12,7 +12,8 @@ Schema `optkit.report/v1` (schemas/report.json):
     fusion, cast         what was rewritten or declined; what became FP16
     preparation          values smoothed or equalized before quantization, or why not
     conditions           the host while latency was measured
-    provenance           recipe, digests, versions, steps (key, hit, seconds), build_spec by role
+    provenance           recipe, digests, versions, steps (key, hit, seconds), build_spec by role;
+                         finished: machine and versions, where another one has finished it
 """
 
 from __future__ import annotations
@@ -46,43 +47,73 @@ class Rewrites:
 
 def compose(
     result: Mapping[str, Any],
-    candidate: Side,
-    baseline: Side | None,
-    findings: Findings,
+    figures: Mapping[str, Any],
     *,
-    latencies: Mapping[str, Sequence[Latency]],
     rewrites: Rewrites,
-    conditions: Mapping[str, Any],
     provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build the document. `latencies`: "engine" and "baseline" → one Latency per batch size."""
-    sides = {"engine": candidate, "baseline": baseline}
-    landing = candidate.engine.landing if candidate.engine else None
-    batch = result["latency"] and result["latency"]["batch"]
+    """Build the document. `figures`: as `measured` gives them."""
     return plain(
         {
             "schema": REPORT,
             "result": dict(result),
-            "gates": [asdict(row) for row in findings.verdict.rows] if findings.verdict else [],
-            "latencies": {
-                name: [without_samples(one) for one in latencies.get(name, ())] for name in sides
-            },
-            "latency_samples": {
-                name: [ms for one in latencies.get(name, ()) if one.batch == batch
-                       for ms in one.samples_ms]
-                for name in sides
-            },
-            "layers": {name: _layers(side) for name, side in sides.items()},
-            "landing": [asdict(row) for row in landing.rows] if landing else [],
-            "landing_activations": [asdict(row) for row in landing.activations] if landing else [],
+            **figures,
             "quantization": _decisions(rewrites),
             "fusion": list(rewrites.fusion.get("entries", ())),
             "cast": dict(rewrites.cast),
             "preparation": list(rewrites.preparation.get("entries", ())),
-            "conditions": dict(conditions),
             "provenance": {**_NOTHING, **provenance},
         }
-    )  # fmt: skip
+    )
+
+
+def finished(
+    report: Mapping[str, Any],
+    result: Mapping[str, Any],
+    figures: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The document of a build that another machine has finished. `provenance`: what it adds."""
+    told = report["provenance"]
+    steps = [*told["steps"], *provenance["steps"]]
+    return plain(
+        {
+            **report,
+            "result": dict(result),
+            **figures,
+            "provenance": {**told, **provenance, "steps": steps},
+        }
+    )
+
+
+def measured(
+    result: Mapping[str, Any],
+    candidate: Side,
+    baseline: Side | None,
+    findings: Findings,
+    latencies: Mapping[str, Sequence[Latency]],
+    conditions: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The parts of the document that a run on the device gives, or stands for: gates, latencies,
+    layers, landing, conditions. `latencies`: "engine" and "baseline" → one per batch size."""
+    sides = {"engine": candidate, "baseline": baseline}
+    landing = candidate.engine.landing if candidate.engine else None
+    batch = result["latency"] and result["latency"]["batch"]
+    return {
+        "gates": [asdict(row) for row in findings.verdict.rows] if findings.verdict else [],
+        "latencies": {
+            name: [without_samples(one) for one in latencies.get(name, ())] for name in sides
+        },
+        "latency_samples": {
+            name: [ms for one in latencies.get(name, ()) if one.batch == batch
+                   for ms in one.samples_ms]
+            for name in sides
+        },
+        "layers": {name: _layers(side) for name, side in sides.items()},
+        "landing": [asdict(row) for row in landing.rows] if landing else [],
+        "landing_activations": [asdict(row) for row in landing.activations] if landing else [],
+        "conditions": dict(conditions),
+    }  # fmt: skip
 
 
 def _layers(side: Side | None) -> list[dict[str, Any]]:

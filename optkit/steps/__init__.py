@@ -69,7 +69,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
             ("fuse", 4, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
-            ("collect", 3, ("numpy", "safetensors"), collect),
+            ("collect", 4, ("numpy", "safetensors"), collect),
             ("divide", 1, ("onnxruntime", "numpy", "safetensors"), divide),
             ("random", 3, ("numpy", "safetensors"), random),
             ("calibrate", 4, ("onnxruntime", "numpy", "onnx-ir"), calibrate),

@@ -102,7 +102,7 @@ class Counted:
 
         total, seen, before, started = len(self.spool), 0, 0, time.monotonic()
         for index, (feed, labels) in enumerate(self.spool.batches(self.batch)):
-            seen += count_samples(feed)
+            seen += count_samples(feed) if labels is None else len(labels)
             if index < self.done:
                 before, started = seen, time.monotonic()
                 continue

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optkit.errors import located
 from optkit.steps.files import (
@@ -20,18 +21,22 @@ from optkit.steps.files import (
     simulator,
 )
 
+if TYPE_CHECKING:
+    from optkit.runtime import Session
+
 
 def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """graph → engine file, with fused layers and landing from the compiler itself.
 
-    params: backend, spec, planned (node → precision).
+    params: backend, spec, planned (node → precision); kept: a folder outside the step's own.
     """
     from optkit.runtime import BuildSpec, backend
 
     chosen = backend(params["backend"])
     chosen.check()
     spec = BuildSpec.from_json(params["spec"])
-    engine = chosen.compile(inputs["graph"] / GRAPH, spec, params["planned"], out, progress)
+    kept = Path(params["kept"]) if params.get("kept") else None
+    engine = chosen.compile(inputs["graph"] / GRAPH, spec, params["planned"], out, progress, kept)
     return {"engine": engine.to_json()}
 
 
@@ -39,7 +44,8 @@ def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     """Score a graph on the spooled evaluation samples by the task's own functions.
 
     params: file, batch, evidence; path, metric and args of the task; checkpoint: a folder outside
-    the step's own, in which a killed run finds its scores.
+    the step's own, in which a killed run finds its scores; backend and engines, where an engine
+    runs instead of the graph.
     """
     import numpy as np
     from safetensors.numpy import save_file
@@ -62,7 +68,7 @@ def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     samples = Counted(inputs["samples"], params["batch"], progress, done=len(kept.scores))
     with (
         located(str(path)),
-        simulator(inputs["graph"] / params["file"], params["evidence"]) as session,
+        _opened(inputs, params) as session,
     ):
         found = accuracy.score(
             session, samples, task, evidence=Evidence(params["evidence"]), kept=kept
@@ -70,6 +76,15 @@ def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     raw = {name: np.asarray(getattr(found, name)) for name in RAW_SCORES}
     save_file(raw, out / SCORES)
     return {"score": {**found.to_json(), **dict.fromkeys(raw, ())}}
+
+
+def _opened(inputs: Inputs, params: Params) -> Session:
+    """The engine, where its device is here; else the graph in ONNX Runtime."""
+    from optkit.runtime import backend
+
+    for name, file in params.get("engines", {}).items():
+        return backend(params["backend"]).session(inputs[name] / file)
+    return simulator(inputs["graph"] / params["file"], params["evidence"])
 
 
 def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -85,7 +100,7 @@ def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         found = fidelity(
             reference,
             candidate,
-            (feed for feed, _ in samples),
+            samples,
             name="fp32",
             evidence=Evidence(params["evidence"]),
         )
@@ -95,7 +110,8 @@ def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
 def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Latency of candidate and baseline, interleaved, in this process of their own.
 
-    params: batches, seconds, warmup_seconds, threads, host (fingerprint, for the key).
+    params: batches, seconds, warmup_seconds, threads, host (fingerprint, for the key); backend and
+    engines, where engines run instead of the graphs.
     """
     import numpy as np
     from safetensors.numpy import save_file
@@ -104,13 +120,10 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
     from optkit.data.spool import Spool
 
     samples = Spool(inputs["samples"])
-    graphs = {"engine": inputs["graph"] / GRAPH, "baseline": inputs["baseline"] / GRAPH}
+    sides = _sides(inputs, params)
     with machine.watched() as conditions:
         times = latency.measure(
-            {
-                name: partial(cpu, path, threads=params["threads"], spinning=False)
-                for name, path in graphs.items()
-            },
+            sides,
             samples.feed,
             params["batches"],
             seconds=params["seconds"],
@@ -119,7 +132,7 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
         )
     rows = []
     for batch in params["batches"]:
-        pair = {name: times[name, batch] for name in graphs}
+        pair = {name: times[name, batch] for name in sides}
         speedup = latency.ratio(pair["baseline"], pair["engine"])
         rows.append(
             {
@@ -132,6 +145,24 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
         out / TIMES,
     )
     return {"rows": rows, "conditions": conditions}
+
+
+def _sides(inputs: Inputs, params: Params) -> dict[str, Callable[[], Session]]:
+    """How candidate and baseline are opened."""
+    from optkit.runtime import backend
+
+    if "engines" in params:
+        files = {"engine": "engine", "baseline": "baseline_engine"}
+        session = backend(params["backend"]).session
+        return {
+            side: partial(session, inputs[name] / params["engines"][name])
+            for side, name in files.items()
+        }
+    graphs = {"engine": inputs["graph"] / GRAPH, "baseline": inputs["baseline"] / GRAPH}
+    return {
+        side: partial(cpu, path, threads=params["threads"], spinning=False)
+        for side, path in graphs.items()
+    }
 
 
 def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

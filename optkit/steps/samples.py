@@ -16,7 +16,7 @@ from optkit.steps.comparing import random_feed
 from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, outside
 
 if TYPE_CHECKING:
-    from optkit.data.spool import Spool
+    from optkit.data.spool import Spool, SpoolInfo
     from optkit.runtime import Feed, Session
 
 
@@ -54,6 +54,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
             memory_bytes=params["memory"],
             progress=progress,
             optional=params["optional"],
+            fill=params["labelled"],
         )
         metric = content.metric(module, path, params["args"]) if params["labelled"] else None
     if params["labelled"] and not written.labelled:
@@ -65,8 +66,15 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         "metric": metric,
         "scoring": scoring,
         "whole": whole,
+        "warnings": _left_out(written),
         "reads": outside(record.to_json(), out),
     }
+
+
+def _left_out(written: SpoolInfo) -> list[str]:
+    if not written.left_out:
+        return []
+    return [f"{written.left_out} samples are left out: they do not fill the model's fixed batch"]
 
 
 def _placed(function: Callable[..., Any], params: Params) -> dict[str, Any]:
@@ -133,7 +141,10 @@ def divide(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
             session = stack.enter_context(cpu(inputs["encoder"] / GRAPH, pooled=False))
             items = _encoded(session, samples)
         else:
-            items = ((parts.of_encoder(feed), labels) for feed, labels in samples)
+            items = (
+                (parts.of_encoder(spool.counting(feed, feed, labels)), labels)
+                for feed, labels in samples
+            )
         written = spool.write(
             items,
             out,
@@ -142,6 +153,7 @@ def divide(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
             memory_bytes=params["memory"],
             progress=progress,
             optional=params["optional"],
+            fill=samples.labelled,
         )
     return {"info": written.to_json()}
 
@@ -150,11 +162,13 @@ def _encoded(encoder: Session, samples: Spool) -> Iterator[tuple[Feed, Any]]:
     """The decoder's samples one by one, since the encoder returns much more than it takes; where
     its batch size is fixed, batch by batch."""
     from optkit.data import parts
+    from optkit.data.spool import counting
     from optkit.runtime import batch_axis
 
     size = 1 if isinstance(batch_axis(samples.inputs), str) else None
     for feed, labels in samples.batches(size):
-        yield parts.of_decoder(feed, encoder.run(parts.of_encoder(feed))), labels
+        made = parts.of_decoder(feed, encoder.run(parts.of_encoder(feed)))
+        yield counting(made, feed, labels), labels
 
 
 def random(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What backends/tensorrt.py uses exists in TensorRT 10.16, 11.4 and RTX 1.7, by dumps of the real
-bindings (api/*.json; api/refresh.py writes them)."""
+"""What the backends use of TensorRT exists in 10.16, 11.4 and RTX 1.7, by dumps of their bindings
+(api/*.json; api/refresh.py writes them)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from optkit.backends import tensorrt
+from optkit.backends import (
+    build_log,
+    build_options,
+    engine_session,
+    tensorrt,
+    tensorrt_rtx,
+)
+from optkit.backends.tensorrt import TensorRT
+from optkit.backends.tensorrt_rtx import TensorRTRTX
+from optkit.target import target
 
-# How the module names its objects → the class they are.
+# How the modules name their objects → the class they are.
 OBJECTS = {
     "builder": "Builder",
     "network": "INetworkDefinition",
@@ -21,14 +30,27 @@ OBJECTS = {
     "problem": "ParserError",
     "config": "IBuilderConfig",
     "optimization": "IOptimizationProfile",
+    "timings": "ITimingCache",
+    "runtime": "Runtime",
+    "runtime_config": "IRuntimeConfig",
+    "kernels": "IRuntimeCache",
+    "engine": "ICudaEngine",
+    "context": "IExecutionContext",
 }
 RTX_ONLY = {
     "trt.ComputeCapability",
+    "trt.CudaGraphStrategy",
     "IBuilderConfig.num_compute_capabilities",
     "IBuilderConfig.set_compute_capability",
+    "IRuntimeConfig.cuda_graph_strategy",
+    "IRuntimeConfig.create_runtime_cache",
+    "IRuntimeConfig.set_runtime_cache",
+    "IRuntimeCache.deserialize",
+    "IRuntimeCache.serialize",
 }
 
-SOURCE = ast.parse(Path(tensorrt.__file__).read_text())
+MODULES = (build_log, build_options, engine_session, tensorrt, tensorrt_rtx)
+SOURCE = ast.parse("\n".join(Path(module.__file__ or "").read_text() for module in MODULES))
 DUMPS = {
     path.stem: json.loads(path.read_text())
     for path in sorted((Path(__file__).parent / "api").glob("*.json"))
@@ -42,8 +64,10 @@ def uses(tree: ast.AST) -> dict[str, ast.Call | None]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute) or node.attr.startswith("__"):
             continue
-        text = ast.unparse(node)
+        text = ast.unparse(node).removeprefix("self._")
         root = text.split(".", 1)[0]
+        if root == text or "(" in text:  # the object itself, or something of a result
+            continue
         if root in OBJECTS:
             text = text.replace(root, OBJECTS[root], 1)
         elif root != "trt":
@@ -58,13 +82,14 @@ def missing(dump: dict[str, Any], chains: dict[str, ast.Call | None]) -> list[st
 
 def exists(dump: dict[str, Any], parts: list[str]) -> bool:
     if parts[0] != "trt":
-        return parts[1] in dump["classes"][parts[0]]
+        return parts[1] in dump["classes"].get(parts[0], ())
     inner = dump["enums"].get(parts[1], dump["classes"].get(parts[1], ()))
     return parts[1] in dump["names"] and (len(parts) < 3 or parts[2] in inner)
 
 
 def parameters(signature: str) -> tuple[int, int]:
     """(required, all) positional parameters after self."""
+    signature = signature.replace("::", ".")  # a class that pybind11 knows by its C++ name
     function = ast.parse(f"def {signature.split(' -> ')[0]}: ...").body[0]
     assert isinstance(function, ast.FunctionDef)
     count = len(function.args.args) - 1
@@ -110,7 +135,23 @@ def test_calls_fit_the_signatures(version: str) -> None:
 
 def test_every_compute_capability_of_the_table_is_in_the_enum() -> None:
     known = set(DUMPS["tensorrt-rtx-1.7"]["enums"]["ComputeCapability"]) - {"NONE", "CURRENT"}
-    assert set(tensorrt._CAPABILITIES.values()) == known
+    assert set(tensorrt_rtx._CAPABILITIES.values()) == known
+
+
+@pytest.mark.parametrize("version", DUMPS)
+def test_every_option_of_a_spec_has_its_place(version: str) -> None:
+    dump = DUMPS[version]
+    backend = TensorRTRTX() if "rtx" in version else TensorRT()
+    for device in ("l4", "rtx4090", "h100", "t4", "orin"):
+        for name, value in backend.spec((), target(device), "int8", {}).options.items():
+            if name in build_options._FLAGS:
+                assert build_options._FLAGS[name] in dump["enums"]["BuilderFlag"]
+            elif name in build_options._ATTRIBUTES:
+                attribute, kind = build_options._ATTRIBUTES[name]
+                assert attribute in dump["classes"]["IBuilderConfig"]
+                assert kind is None or value in dump["enums"][kind]
+            else:
+                assert name in build_options._ELSEWHERE
 
 
 def test_the_check_notices_what_versions_lack() -> None:

@@ -44,6 +44,15 @@ def test_score_collects_every_sample(session: Any) -> None:
     assert found.evidence is Evidence.MEASURED
 
 
+def test_what_fills_up_a_fixed_batch_is_not_scored(session: Any) -> None:
+    filled = [({"x": feed["x"][np.arange(3) % len(labels)]}, labels) for feed, labels in batches()]
+    assert [len(feed["x"]) for feed, _ in filled] == [3, 3, 3]
+    found = score(
+        session(lambda feed: feed), filled, Task("top1", top1), evidence=Evidence.MEASURED
+    )
+    assert found.per_sample == (1, 1, 1, 1, 0, 1, 1)
+
+
 def test_a_nan_score_names_its_sample(session: Any) -> None:
     def broken(outputs: Feed, labels: np.ndarray) -> np.ndarray:
         return np.where((labels == 0) & (outputs["x"][:, 2] == 1), np.nan, 1.0)

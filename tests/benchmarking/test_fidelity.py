@@ -19,10 +19,10 @@ def feeds(samples: int = 48, batch: int = 7) -> list[Feed]:
 
 
 def compare(session: Any, reference: Any, candidate: Any, data: list[Feed] | None = None) -> Any:
+    batches = [(feed, None) for feed in (feeds() if data is None else data)]
     return fidelity(
-        session(reference), session(candidate), feeds() if data is None else data,
-        name="fp32", evidence=Evidence.SIMULATED,
-    )  # fmt: skip
+        session(reference), session(candidate), batches, name="fp32", evidence=Evidence.SIMULATED
+    )
 
 
 def two_outputs(feed: Feed) -> Feed:
@@ -43,6 +43,20 @@ def test_streaming_sums_equal_the_formula_over_everything(session: Any) -> None:
     assert found.cosine == pytest.approx(r @ c / np.linalg.norm(r) / np.linalg.norm(c), abs=1e-12)
     assert found.max_abs_error == pytest.approx(np.abs(r - c).max())
     assert (found.samples, found.reference, found.evidence) == (48, "fp32", Evidence.SIMULATED)
+
+
+def test_what_fills_up_a_fixed_batch_does_not_count(session: Any) -> None:
+    """A feed of 7 whose labels are 3: the others are its samples again."""
+    (feed,) = feeds(7)
+
+    def noisy(given: Feed) -> Feed:
+        return {"a": given["x"] + (np.arange(7) > 2)[:, None], "b": given["x"].sum(1)}
+
+    found = fidelity(
+        session(two_outputs), session(noisy), [(feed, np.zeros(3))], name="fp32",
+        evidence=Evidence.SIMULATED,
+    )  # fmt: skip
+    assert (found.samples, found.sqnr_db, found.max_abs_error) == (3, None, 0.0)
 
 
 @given(st.floats(1e-6, 0.5), st.integers(1, 48))

@@ -67,8 +67,7 @@ def test_a_slightly_noisy_copy_is_measured_and_passes(tmp_path: Path) -> None:
             for session in (reference, candidate)
         )
         likeness = fidelity(
-            reference, candidate, (feed for feed, _ in batches), name="fp32",
-            evidence=Evidence.MEASURED,
+            reference, candidate, batches, name="fp32", evidence=Evidence.MEASURED,
         )  # fmt: skip
     times = latency.measure(
         {"engine": lambda: opened(rough), "baseline": lambda: opened(exact)},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 from torch.nn import functional
 
+from optkit import content
 from optkit.benchmarking import metrics
 
 numbers = arrays(np.float64, st.shared(st.integers(2, 30), key="n"), elements=st.integers(-4, 4))
@@ -43,13 +46,14 @@ def test_a_label_that_is_no_class_is_not_scored(label: int) -> None:
         metrics.in_top(logits, labels, 1)
     if label != -100:
         with pytest.raises(ValueError, match=f"label {label} where the output has 3 classes"):
-            metrics.counts(logits, labels)
+            metrics.guessed(logits, labels)
+        with pytest.raises(ValueError, match=f"label {label} where the output has 3 classes"):
+            metrics.tag_counts(logits[:, None], labels[:, None])
 
 
 def test_an_unknown_average_is_refused() -> None:
-    rows = metrics.counts(np.eye(3), np.arange(3))
     with pytest.raises(ValueError, match="average 'weighted' is none of macro, micro, binary"):
-        metrics.f1(rows, "weighted")  # type: ignore[arg-type]
+        metrics.f1(np.eye(3), "weighted")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("average", ["macro", "micro", "binary"])
@@ -59,20 +63,34 @@ def test_f1_is_scikit_learns(average: metrics.Average, seed: int) -> None:
     classes = 2 if average == "binary" else 5
     logits = random.standard_normal((40, classes))
     labels = random.integers(0, classes, 40) // 2 if seed else random.integers(0, classes, 40)
-    found = metrics.f1(metrics.counts(logits, labels), average)
+    rows = metrics.guessed(logits, labels)
+    found = metrics.f1(metrics.class_counts(rows), average)
     assert found == pytest.approx(f1_score(labels, logits.argmax(1), average=average), abs=1e-12)
+    ignored = np.concatenate([rows, [[4.0, -100.0]]])
+    assert metrics.f1(metrics.class_counts(ignored), average) == found
+    zeros = np.zeros((3, 2))  # a resample without the positive class
+    assert metrics.f1(metrics.class_counts(zeros), average) == (average != "binary")
+
+
+def test_a_row_of_f1_is_small_however_many_classes_there_are() -> None:
+    module = content.load_module(content.find_task("f1", Path()).path)
+    logits = np.eye(1000, dtype=np.float32)
+    assert module.score({"logits": logits}, np.arange(1000)).shape == (1000, 2)
+    assert module.aggregate(module.score({"logits": logits}, np.arange(1000)[::-1])) == 0.0
+    with pytest.raises(ValueError, match="label 1000 where the output has 1000 classes"):
+        module.score({"logits": logits}, np.arange(1000), average="binary", positive=1000)
 
 
 def test_f1_of_tags_leaves_out_what_is_not_scored() -> None:
     random = np.random.default_rng(1)
     logits, labels = random.standard_normal((9, 6, 4)), random.integers(0, 4, (9, 6))
     labels[:, 4:] = -100
-    rows = metrics.counts(logits, labels)
+    rows = metrics.tag_counts(logits, labels)
     real = labels != -100
     for average in ("macro", "micro"):
         wanted = f1_score(labels[real], logits.argmax(-1)[real], average=average, labels=[1, 2, 3])
-        assert metrics.f1(rows, average, exclude=[0]) == pytest.approx(wanted, abs=1e-12)
-    assert metrics.f1(rows[:0]) == 0.0
+        assert metrics.f1(rows.sum(0), average, exclude=[0]) == pytest.approx(wanted, abs=1e-12)
+    assert metrics.f1(rows[:0].sum(0)) == metrics.f1(metrics.class_counts(rows[:0, 0, :2])) == 0
 
 
 @given(numbers, numbers)

@@ -82,14 +82,6 @@ def test_similarity(
     assert found.ci95.low < wanted < found.ci95.high
 
 
-@pytest.mark.parametrize("task", ["similarity", "retrieval"])
-def test_a_text_without_its_pair_is_left_out(task: str) -> None:
-    module = content.load_module(content.find_task(task, Path()).path)
-    vectors = np.random.default_rng(8).standard_normal((5, 4))  # a fixed batch of 5, of 3 pairs
-    np.testing.assert_array_equal(module.combine(vectors), module.combine(vectors[:4]))
-    assert len(module.combine(vectors)) == 2
-
-
 def test_retrieval(
     sentences: list[dict[str, Any]], tmp_path: Path, folder: Path, bpe: Tokenizer
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.backends.tensorrt import TensorRTRTX
+from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.quantization.cast import to_half
 from optkit.runtime import AxisRange, Landing
 from optkit.target import target

@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.backends.tensorrt import _CAPABILITIES, TensorRTRTX
+from optkit.backends.tensorrt_rtx import _CAPABILITIES, TensorRTRTX
 from optkit.errors import Impossible
 from optkit.pipeline import check_pair
 from optkit.precision import PRECISIONS, NumberFormat, precision

@@ -14,6 +14,7 @@ from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
 from optkit.benchmarking.latency import ratio, summarize
 from optkit.measurement import Fidelity, Interval, Latency, Score
+from optkit.report import document
 from optkit.report.document import Rewrites, compose
 from optkit.report.result import Findings, Run, Side, result
 from optkit.runtime import Engine, Evidence, FusedLayer, Landing, LandingRow, LayerTensor
@@ -155,10 +156,12 @@ def build(
             {name("patch/Conv"): "one input channel never lands"},
         ),
     )  # fmt: skip
+    conditions = {"cores": 2, "load_average": [0.4, 0.6, 0.7], "governor": None,
+                  "frequency_mhz": 2445.0, "other_cpu_share": 0.04} if measure else {}  # fmt: skip
     return compose(
-        found, candidate, baseline, findings, latencies=latencies, rewrites=rewrites,
-        conditions={"cores": 2, "load_average": [0.4, 0.6, 0.7], "governor": None,
-                    "frequency_mhz": 2445.0, "other_cpu_share": 0.04} if measure else {},
+        found,
+        document.measured(found, candidate, baseline, findings, latencies, conditions),
+        rewrites=rewrites,
         provenance={
             "recipe": {"name": name("digits-vit"), "bench": {"batches": [1, 8]}},
             "digests": {"graph": "ab" * 32, "statistics": "cd" * 32},

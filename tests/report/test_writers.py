@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 
 from optkit.errors import InputRefused
 from optkit.report import to_html, to_markdown
-from optkit.report.document import Rewrites, compose
+from optkit.report.document import Rewrites, compose, measured
 from optkit.report.result import Findings, Run, Side, failed, result
 
 HOSTILE = [
@@ -172,10 +172,8 @@ def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
 
 
 def empty_report(found: dict[str, Any]) -> dict[str, Any]:
-    return compose(
-        found, Side("int8"), None, Findings(), latencies={}, rewrites=Rewrites(), conditions={},
-        provenance={},
-    )  # fmt: skip
+    figures = measured(found, Side("int8"), None, Findings(), {}, {})
+    return compose(found, figures, rewrites=Rewrites(), provenance={})
 
 
 def test_builds_with_nothing_to_show_still_make_a_page() -> None:

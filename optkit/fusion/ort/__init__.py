@@ -19,6 +19,7 @@ from optkit.fusion.apply import apply
 from optkit.fusion.noop import remove_dead
 from optkit.fusion.ort.activation import activation, bias_gelu, fused_gemm
 from optkit.fusion.ort.attention import attention
+from optkit.fusion.ort.cached import cached, note_in_place, past_length
 from optkit.fusion.ort.heads import unpack_heads
 from optkit.fusion.ort.layout import channels_last
 from optkit.fusion.ort.mask import grid
@@ -42,6 +43,8 @@ RULES: tuple[Rule[Any], ...] = (
     grid,
     rotary,
     attention,
+    cached,
+    past_length,
     projection,
     activation,
     bias_gelu,
@@ -64,4 +67,6 @@ def to_ort(model: ir.Model) -> FusionLog:
     of its product with the values. Raises InputRefused where an operator's inputs do not fit it.
     """
     model.opset_imports[""] = max(OPSET, model.opset_imports.get("", OPSET))
-    return apply(model, RULES)
+    log = apply(model, RULES)
+    note_in_place(model)
+    return log

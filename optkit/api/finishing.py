@@ -1,0 +1,107 @@
+"""An artifact that was built elsewhere, completed where its device is: `finish`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optkit import content, runtime
+from optkit.api.building import Built, load
+from optkit.artifact import Artifact
+from optkit.content import Place
+from optkit.errors import OptkitError, ToolchainMissing, UsageError
+from optkit.execute.runner import Runner
+from optkit.pipeline import delivery, findings, finishing
+from optkit.report import result
+from optkit.runtime import Evidence
+from optkit.target import Target, gpus, target
+
+
+def finish(path: Path, *, runner: Runner, task: str | None = None) -> Built:
+    """Compile what is pending, measure latency and accuracy on this machine's device, judge the
+    gates again, and write the artifact in its own place. A finished one is left as it is.
+
+    task: FILE.py or the name of a task, instead of the samples that the artifact carries.
+
+    Raises ToolchainMissing (no such device here, or none of its backends), IntegrityError (a
+    damaged artifact), InputRefused (no samples to score), and what compiling and running raise.
+    """
+    opened = load(path)
+    opened.verify()
+    code = None if task is None else content.find_task(task, Path.cwd(), anywhere=True)
+    if not opened.manifest.parts:
+        return _one(opened, str(path), runner, code)
+    if code is not None:
+        raise UsageError(
+            f"the samples of one task do not fit {' and '.join(opened.manifest.parts)}",
+            where=str(path),
+            hint="leave --eval out: each part is scored on the samples that it carries",
+        )
+    with runner.store.scratch() as folder:  # all of them, or none
+        built = {}
+        for name, part in opened.parts.items():
+            shutil.copytree(part.path, folder / name)
+            built[name] = _one(load(folder / name), str(path / name), runner, None)
+        told = {name: one.result for name, one in built.items()}
+        whole = result.joined(told, model=opened.result["model"], artifact=str(path))
+        parts = {name: load(one.path) for name, one in built.items()}
+        place, record = opened.path.absolute(), opened.manifest.recipe
+        return Built(whole, delivery.join(place.name, record, parts, whole, place.parent))
+
+
+def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None) -> Built:
+    before = artifact.result
+    if task is None and _is_finished(before):
+        return Built(before, artifact.path)
+    device = target(artifact.manifest.target)
+    _check_device(device, told)
+    named = [row["backend"] for row in before["pending"]]
+    own = artifact.manifest.engine
+    backend = _backend(device, [*named, *([own["backend"]] if own else [])], told)
+    documented = {option.name for option in device.backends if option.documented}
+    left = () if backend in documented else tuple(name for name in named if name != backend)
+    made = finishing.finish(artifact, device, backend, left, runner, task)
+    report = finishing.read_report(artifact)
+    judged = findings.judge_again(made, runner.records, report, artifact=told)
+    return Built(judged.result, delivery.deliver_again(artifact, made, judged, runner.store))
+
+
+def _is_finished(found: dict[str, Any]) -> bool:
+    latency = found["latency"] or {"evidence": None}
+    return not found["pending"] and latency["evidence"] == Evidence.MEASURED
+
+
+def _check_device(device: Target, where: str) -> None:
+    if device.name == "cpu":
+        return
+    here = gpus()
+    if device.name in {gpu.target for gpu in here.devices}:
+        return
+    found = ", ".join(gpu.name for gpu in here.devices)
+    raise ToolchainMissing(
+        f"it is for {device.title}; this machine has {found or 'no GPU'}",
+        where=where,
+        hint="finish it on a host with that device: an engine is tuned for one model of device, and"
+        " figures of another would not be its own",
+    )
+
+
+def _backend(device: Target, names: Sequence[str], where: str) -> str:
+    """The first that is installed and compiles for this device; those first that are documented for
+    it."""
+    problems: list[OptkitError] = []
+    documented = [option.name for option in device.backends if option.documented]
+    for name in sorted(dict.fromkeys(names), key=lambda name: name not in documented):
+        backend = runtime.backend(name)
+        try:
+            backend.check()
+        except ToolchainMissing as error:
+            problems.append(error)
+            continue
+        reason = backend.offline(device)
+        if reason is None:
+            return name
+        problems.append(ToolchainMissing(reason, where=where))
+    raise problems[0]

@@ -1,0 +1,215 @@
+"""What TensorRT is asked for one device: every option by rule from the target's figures, and why.
+
+Boards of one compute capability are different devices: memory, cache, bandwidth, multiprocessors
+and power decide here. The rules are pure, so that a spec is the same on any machine; `apply` writes
+it into a builder configuration. No rule was tuned on a device: they follow what the library's
+documentation says an option is for, and `docs/targets.md` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from optkit.errors import ToolchainMissing
+from optkit.runtime import AxisRange, BuildSpec
+from optkit.target import Target
+
+_MIB = 2**20
+_TILE_BYTES = 16 * _MIB  # a cache smaller than this holds no useful tile between two kernels
+_STARVED = 250  # FP16 operations per byte of bandwidth: above it memory is what kernels wait for
+_SLOT_WATTS = 75  # what a PCIe slot delivers (PCI Express CEM): a board within has no own supply
+_ONE_STREAM_SMS = 64  # multiprocessors that the kernels of one stream keep busy
+_WIDE = 16  # times its optimum
+
+
+class Choice(NamedTuple):
+    """An option's value and the reason for it."""
+
+    value: Any
+    why: str
+
+
+def workspace(target: Target) -> Choice:
+    """Bytes of scratch memory that kernels may ask for; None where the memory is not known."""
+    if target.memory_bytes is None:
+        return Choice(None, "the target's memory is not known: the library's own limit")
+    if _one_memory(target):
+        return Choice(target.memory_bytes // 4, "a quarter of a memory that the CPU shares")
+    return Choice(target.memory_bytes // 2, "half of the memory: weights and activations need room")
+
+
+def one_profile(axes: Mapping[str, AxisRange]) -> str:
+    """Why there is one profile, and when what is asked for should be two artifacts."""
+    why = "one profile: each further one would store the weights again"
+    wide = [name for name, span in axes.items() if span.max > _WIDE * max(span.opt, 1)]
+    if not wide:
+        return why
+    return (
+        f"{why}; {' and '.join(wide)} may grow over {_WIDE} times the optimum that kernels are "
+        "chosen at: where both ends matter, build an artifact for each"
+    )
+
+
+def options(target: Target, axes: Mapping[str, AxisRange]) -> dict[str, Choice]:
+    """Options of TensorRT and TensorRT-RTX alike."""
+    return {
+        "strongly_typed": Choice(True, "precision is in the graph; TensorRT 11 knows nothing else"),
+        "tf32": Choice(False, "fp32 means IEEE single precision"),
+        "profiling_verbosity": Choice(
+            "DETAILED", "the builder lists its fused layers; the engine is the same"
+        ),
+        "aux_streams": _streams(target),
+        "cuda_graph": _cuda_graph(axes),
+    }
+
+
+def timed_options(target: Target) -> dict[str, Choice]:
+    """Options of full TensorRT, which times kernels on the device and writes what was fastest into
+    the engine. TensorRT-RTX does neither: it takes these options and compiles the same bytes, or
+    says that it lacks them, so it is not asked."""
+    return {
+        "optimization_level": _level(target),
+        "timing_iterations": _iterations(target),
+        **_tiling(target),
+        "timing_cache": Choice(
+            True,
+            "timings are kept per device model, driver and version, so that the next build of this "
+            "graph chooses the same kernels",
+        ),
+        "hardware_compatibility": Choice(
+            "NONE", f"for {target.title} alone: an engine for more devices gives kernels up"
+        ),
+        "version_compatible": Choice(
+            False, "a lean runtime inside the engine would be host code that has to be trusted"
+        ),
+        "refittable": Choice(False, "weights are known: the builder may fold and reorder them"),
+    }
+
+
+def apply(trt: Any, config: Any, spec: BuildSpec, title: str) -> None:
+    """Write a spec's options into a builder configuration and read each one back. Raises
+    ToolchainMissing for one that this library or this version does not take."""
+    refused = {
+        name: value for name, value in spec.options.items() if not _take(trt, config, name, value)
+    }
+    if spec.workspace_bytes is not None:
+        pool = trt.MemoryPoolType.WORKSPACE
+        config.set_memory_pool_limit(pool, spec.workspace_bytes)
+        if config.get_memory_pool_limit(pool) != spec.workspace_bytes:
+            refused["workspace_bytes"] = spec.workspace_bytes
+    for name, value in refused.items():
+        raise ToolchainMissing(
+            f"{title} {getattr(trt, '__version__', '')} does not take {name} = {value}",
+            where=f"build option {name}",
+            hint="another version of the library may",
+        )
+
+
+def _take(trt: Any, config: Any, name: str, value: Any) -> bool:
+    """Write one option; whether it was taken."""
+    if name in _FLAGS:
+        flag = getattr(trt.BuilderFlag, _FLAGS[name], None)
+        if flag is None:
+            return not value
+        (config.set_flag if value else config.clear_flag)(flag)
+        return bool(config.get_flag(flag) == value)
+    if name in _ATTRIBUTES:
+        if value == _BUILDERS_CHOICE:
+            return True
+        attribute, kind = _ATTRIBUTES[name]
+        wanted = value if kind is None else getattr(getattr(trt, kind), value)
+        setattr(config, attribute, wanted)
+        return bool(getattr(config, attribute) == wanted)
+    return name in _ELSEWHERE
+
+
+_BUILDERS_CHOICE = "builder"
+_FLAGS = {
+    "tf32": "TF32",
+    "timing_cache": "EDITABLE_TIMING_CACHE",
+    "version_compatible": "VERSION_COMPATIBLE",
+    "refittable": "REFIT",
+}
+# option → attribute of IBuilderConfig, and the enumeration that its value is a name of
+_ATTRIBUTES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
+    {
+        "profiling_verbosity": ("profiling_verbosity", "ProfilingVerbosity"),
+        "aux_streams": ("max_aux_streams", None),
+        "optimization_level": ("builder_optimization_level", None),
+        "timing_iterations": ("avg_timing_iterations", None),
+        "tiling": ("tiling_optimization_level", "TilingOptimizationLevel"),
+        "l2_limit_bytes": ("l2_limit_for_tiling", None),
+        "hardware_compatibility": ("hardware_compatibility_level", "HardwareCompatibilityLevel"),
+    }
+)
+_ELSEWHERE = frozenset({"strongly_typed", "cuda_graph"})  # what the network and the session obey
+
+
+def _streams(target: Target) -> Choice:
+    """Streams beside the main one. More of them run branches at once and keep more activations
+    alive (documentation of IBuilderConfig.max_aux_streams)."""
+    count = target.sm_count
+    if count is None or count >= _ONE_STREAM_SMS:
+        told = "an unknown number of" if count is None else count
+        return Choice(
+            _BUILDERS_CHOICE, f"{told} multiprocessors: branches may pay beside each other"
+        )
+    return Choice(0, f"one stream fills {count} multiprocessors; more would only hold memory")
+
+
+def _cuda_graph(axes: Mapping[str, AxisRange]) -> Choice:
+    """Whether launches are recorded and replayed as one, once per set of input sizes."""
+    free = [name for name, span in axes.items() if span.min != span.max]
+    if len(free) <= 1:
+        return Choice(True, "launches of all kernels are replayed as one")
+    return Choice(
+        False, f"{', '.join(free)} change from run to run: each set of sizes is recorded anew"
+    )
+
+
+def _level(target: Target) -> Choice:
+    """How long the builder searches, 0 to 5 (3: the library's default)."""
+    if _one_memory(target):
+        return Choice(3, "the builder itself has to fit into the memory that the CPU shares")
+    return Choice(5, "built once: compiled kernels are compared with ready ones everywhere")
+
+
+def _iterations(target: Target) -> Choice:
+    """How often a kernel is timed before it is compared."""
+    watts = target.tdp_w
+    if watts is not None and watts <= _SLOT_WATTS:
+        return Choice(
+            8, f"{watts} W: clocks fall under load, so kernels are timed in the mean of 8"
+        )
+    told = "power is not known" if watts is None else f"{watts} W hold the clock"
+    return Choice(1, f"{told} while kernels are timed")
+
+
+def _tiling(target: Target) -> dict[str, Choice]:
+    """Tiles of consecutive kernels in the L2 cache, for devices that wait for memory
+    (documentation of TensorRT, "Tiling Optimization")."""
+    cache, peak, bandwidth = target.l2_bytes, target.peak("fp16"), target.bandwidth
+    if cache is None or cache < _TILE_BYTES:
+        held = "a cache of unknown size" if cache is None else f"{cache // _MIB} MiB of cache"
+        return {"tiling": Choice("NONE", f"{held} keeps no tile between two kernels")}
+    sure = "" if target.facts["l2_mb"].verified else " (not verified)"
+    limit = Choice(cache, f"the whole cache{sure}: the engine is alone on its device")
+    if peak is None or bandwidth is None:
+        told = "what it computes per byte is not known"
+        return {"tiling": Choice("FAST", told), "l2_limit_bytes": limit}
+    balance = peak / bandwidth
+    starved = balance >= _STARVED
+    why = f"{balance:.0f} FP16 operations per byte of bandwidth: " + (
+        "memory is what kernels wait for, so tiles are searched for"
+        if starved
+        else "memory keeps up, so the cheap search does"
+    )
+    return {"tiling": Choice("MODERATE" if starved else "FAST", why), "l2_limit_bytes": limit}
+
+
+def _one_memory(target: Target) -> bool:
+    """Whether GPU and CPU share one memory."""
+    kind = target.facts.get("memory_type")
+    return kind is not None and "shared" in str(kind.value)

@@ -1,0 +1,212 @@
+"""A TensorRT engine that runs: a buffer on the device for each tensor, one execution context.
+
+    feed ─upload→ input buffers ─execute (or replay)→ output buffers ─download→ outputs
+
+Buffers only grow and keep their place, so that launches can be recorded: what ran with the same
+shapes before is recorded once and replayed from then on (CUDA graphs). In a loop an output's buffer
+becomes the input's of the next run, and nothing is copied. Unverified on a card (docs/targets.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+
+from optkit.backends.cuda import Cuda
+from optkit.backends.ort_session import check_feed
+from optkit.errors import Impossible, InputRefused, WorkerFailed
+from optkit.runtime import Feed, TensorInfo
+
+# TensorRT's data types that a feed can hold
+_DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
+        "BOOL": "bool", "UINT8": "uint8",
+    }
+)  # fmt: skip
+
+
+@dataclass
+class _Buffer:
+    address: int
+    size: int  # bytes
+
+
+class EngineSession:
+    """A deserialized engine. `reason`: what the library logged since it was last asked; `records`:
+    launches are recorded here (TensorRT-RTX does so by itself); `done`: called once at the end."""
+
+    def __init__(
+        self,
+        trt: Any,
+        engine: Any,
+        context: Any,
+        cuda: Cuda,
+        *,
+        where: str,
+        reason: Callable[[], str],
+        records: bool,
+        done: Callable[[], None],
+    ) -> None:
+        self._engine, self._context, self._cuda = engine, context, cuda
+        self._where, self._reason, self._records, self._done = where, reason, records, done
+        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        read = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
+        self.inputs = tuple(self._info(name) for name in read)
+        self.outputs = tuple(self._info(name) for name in names if name not in read)
+        on_host = [n for n in names if engine.get_tensor_location(n) == trt.TensorLocation.HOST]
+        if on_host:
+            raise Impossible(
+                "its values decide shapes, which optkit does not run on TensorRT",
+                where=f"{where}: tensor {on_host[0]!r}",
+            )
+        self._buffers = {name: _Buffer(cuda.allocate(0), 0) for name in names}
+        self._ran: tuple[Any, ...] = ()  # shapes and addresses of the last run
+        self._recorded: tuple[tuple[Any, ...], int] | None = None
+
+    def run(self, feed: Feed) -> Feed:
+        """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit or
+        lies outside the sizes that the engine was built for."""
+        check_feed(feed, self.inputs)
+        for name, array in feed.items():
+            self.put(name, array)
+        shapes = self.execute()
+        return self.take(shapes, [info.name for info in self.outputs])
+
+    def loop(self, carried: Mapping[str, str], start: Feed) -> EngineLoop:
+        """Runs in which the outputs `carried` come back as inputs, on the device."""
+        return EngineLoop(self, carried, start)
+
+    def put(self, name: str, array: np.ndarray) -> None:
+        """Upload one input and tell the engine its shape."""
+        array = np.ascontiguousarray(array)
+        self._cuda.upload(self._room(name, array.nbytes), array)
+        self.shape(name, array.shape)
+
+    def shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Tell the engine the shape of an input. Raises InputRefused outside the profile."""
+        if self._context.set_input_shape(name, shape):
+            return
+        least, _, most = (tuple(s) for s in self._engine.get_tensor_profile_shape(name, 0))
+        raise InputRefused(
+            f"shape {shape} is outside {least} to {most}, which the engine was built for",
+            where=f"input {name!r}",
+        )
+
+    def execute(self) -> dict[str, tuple[int, ...]]:
+        """Run in the stream; the shapes of the outputs."""
+        if missing := self._context.infer_shapes():
+            raise InputRefused("has no shape yet", where=f"input {missing[0]!r}")
+        shapes = {info.name: self._sized(info) for info in self.outputs}
+        for name, buffer in self._buffers.items():
+            if not self._context.set_tensor_address(name, buffer.address):
+                raise WorkerFailed(self._reason(), verdict="crashed", where=self._where)
+        told = tuple(tuple(self._context.get_tensor_shape(info.name)) for info in self.inputs)
+        now = (told, tuple(buffer.address for buffer in self._buffers.values()))
+        if self._recorded is not None and self._recorded[0] == now:
+            self._cuda.replay(self._recorded[1])
+        elif self._records and self._ran == now:  # its own lazy work was done in the run before
+            self._forget()
+            self._recorded = (now, self._cuda.record(self._launch))
+            self._cuda.replay(self._recorded[1])
+        else:
+            self._launch()
+        self._ran = now
+        return shapes
+
+    def take(self, shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> Feed:
+        """Download these outputs."""
+        dtypes = {info.name: info.dtype for info in self.outputs}
+        found = {name: np.empty(shapes[name], dtypes[name]) for name in names}
+        for name, array in found.items():
+            self._cuda.download(array, self._buffers[name].address)
+        self._cuda.synchronize()
+        return found
+
+    def swap(self, one: str, other: str) -> None:
+        """Exchange the buffers of two tensors."""
+        buffers = self._buffers
+        buffers[one], buffers[other] = buffers[other], buffers[one]
+
+    def close(self) -> None:
+        """Free the device's memory. May be called twice."""
+        if self._context is None:
+            return
+        self._forget()
+        self._done()
+        self._context = self._engine = None
+        self._cuda.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _launch(self) -> None:
+        if not self._context.execute_async_v3(self._cuda.stream):
+            raise WorkerFailed(self._reason(), verdict="crashed", where=self._where)
+
+    def _forget(self) -> None:
+        if self._recorded is not None:
+            self._cuda.forget(self._recorded[1])
+            self._recorded = None
+
+    def _room(self, name: str, size: int) -> int:
+        """The address of a buffer of at least `size` bytes."""
+        buffer = self._buffers[name]
+        if buffer.size < size:
+            self._cuda.synchronize()  # what still runs may read it
+            self._cuda.free(buffer.address)
+            self._buffers[name] = buffer = _Buffer(self._cuda.allocate(size), size)
+        return buffer.address
+
+    def _sized(self, info: TensorInfo) -> tuple[int, ...]:
+        """The shape of an output at the inputs' shapes, with room for it."""
+        shape = tuple(self._context.get_tensor_shape(info.name))
+        if min(shape, default=1) < 0:
+            raise Impossible(
+                "its size is known only after the run", where=f"{self._where}: {info.name!r}"
+            )
+        self._room(info.name, int(np.prod(shape, dtype=np.int64)) * np.dtype(info.dtype).itemsize)
+        return shape
+
+    def _info(self, name: str) -> TensorInfo:
+        kind = self._engine.get_tensor_dtype(name).name
+        if kind not in _DTYPES:
+            raise InputRefused(f"type {kind} is not supported", where=f"value {name!r}")
+        shape = enumerate(self._engine.get_tensor_shape(name))
+        dims = tuple(f"{name}.{axis}" if size < 0 else int(size) for axis, size in shape)
+        return TensorInfo(name, _DTYPES[kind], dims)
+
+
+class EngineLoop:
+    """An engine run on its own outputs: `carried`, output → input of the next run."""
+
+    def __init__(self, session: EngineSession, carried: Mapping[str, str], start: Feed) -> None:
+        taken = set(carried.values())
+        check_feed(start, [info for info in session.inputs if info.name in taken])
+        self._session, self._carried = session, carried
+        self._given = [info for info in session.inputs if info.name not in taken]
+        self._returned = [info.name for info in session.outputs if info.name not in carried]
+        for name, array in start.items():
+            session.put(name, array)
+        self._shapes = {name: array.shape for name, array in start.items()}
+
+    def run(self, feed: Feed) -> Feed:
+        """The outputs that are not carried. Raises InputRefused, as a session does."""
+        check_feed(feed, self._given)
+        for name, shape in self._shapes.items():
+            self._session.shape(name, shape)
+        for name, array in feed.items():
+            self._session.put(name, array)
+        shapes = self._session.execute()
+        found = self._session.take(shapes, self._returned)
+        for out, into in self._carried.items():
+            self._session.swap(out, into)
+        self._shapes = {into: shapes[out] for out, into in self._carried.items()}
+        return found

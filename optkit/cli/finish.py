@@ -1,0 +1,44 @@
+"""`optkit finish`: what a build had to leave to a host with the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from optkit.cli import options
+from optkit.cli.build import exit_code
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option(
+    "--eval",
+    "task",
+    metavar="NAME|FILE.py",
+    help="A task with its samples, instead of those that the artifact carries.",
+)
+@click.option("--strict", is_flag=True, help="An inconclusive gate fails too (exit 3).")
+@options.work
+@options.output
+def finish(artifact: Path, task: str | None, strict: bool, **shared: Any) -> int:
+    """Complete ARTIFACT on this machine, which has its device: compile what is pending, measure
+    latency and accuracy, judge the gates again. The artifact is replaced in its place, at once.
+    """
+    from optkit import api
+    from optkit.cli import summary, terminal
+
+    request = options.gather(shared)
+    ears = request.terminal()
+    try:
+        made = api.finish(artifact, runner=options.runner(request, ears), task=task)
+    finally:
+        ears.close()
+    if request.json:
+        terminal.put_json(made.result)
+    else:
+        terminal.put(summary.table([made.result]))
+    for remark in summary.remarks(made.result):
+        ears.note(f"{made.result['target']} {made.result['precision']}: {remark}")
+    return exit_code(made.result, strict)

@@ -1,0 +1,213 @@
+"""`optkit monitor`: run a command, or watch a process, and say what it is bound by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optkit.cli import options
+from optkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from optkit.monitor import Diagnosis, Ended, Figures, Finding, GpuSample, Sample
+
+_SAID_SECONDS = 10  # between two lines where nothing is live
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Watch this process instead.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="With --pid: for how long; default until it ends, or until Ctrl-C.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that a sample spans.",
+)
+@options.output
+def monitor(
+    command: tuple[str, ...],
+    pid: int | None,
+    seconds: float | None,
+    interval: float,
+    **shared: Any,
+) -> int:
+    """Say what COMMAND is bound by: its CPU, its disk, its GPU, or nothing.
+
+    \b
+    optkit monitor -- python train.py
+
+    The command keeps its standard streams and gets our signals; its exit code is ours. Everything
+    said goes to stderr; with --json one object goes to stdout, and the command's stdout to stderr.
+    """  # fmt: skip
+    from optkit import monitor as watching
+    from optkit.cli import terminal
+
+    request = options.gather(shared)
+    if bool(command) == (pid is not None):
+        raise UsageError(
+            "one of COMMAND and --pid is needed",
+            where="command line",
+            hint="as in `optkit monitor -- python train.py`",
+        )
+    if seconds is not None and pid is None:
+        raise UsageError("--seconds goes with --pid: a command is watched until it ends",
+                         where="command line")  # fmt: skip
+    ears = _Ears(quiet=request.quiet)
+    try:
+        if pid is None:
+            ended = watching.watch_command(
+                command, interval=interval, heard=ears, quiet_stdout=request.json
+            )
+        else:
+            ended = watching.watch_process(pid, interval=interval, heard=ears, seconds=seconds)
+    finally:
+        ears.close()
+    figures = watching.figures(ended.samples, ended.cores)
+    diagnosis = watching.diagnose(figures)
+    if request.json:
+        terminal.put_json(_as_json(command, ended, figures, diagnosis))
+    else:
+        for line in _told(ended, figures, diagnosis):
+            terminal.stderr().print(line, markup=False)
+    return ended.exit_code or 0
+
+
+class _Ears:
+    """Hears samples: a live line on a terminal, a plain one now and then elsewhere."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        from optkit.cli.terminal import stderr
+
+        self._quiet = quiet
+        self._console = stderr()
+        self._live: Any = None
+        self._seconds = self._said = 0.0
+
+    def __call__(self, sample: Sample) -> None:
+        self._seconds += sample.seconds
+        if self._quiet:
+            return
+        text = f"  {self._seconds:.0f} s: {_line(sample)}"
+        if self._console.is_terminal:
+            self._draw(text)
+        elif self._seconds - self._said >= _SAID_SECONDS:
+            self._said = self._seconds
+            self._console.print(text, markup=False)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _draw(self, text: str) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
+            # no thread of its own: it would get the signals meant for the command
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def _line(sample: Sample) -> str:
+    parts = [
+        f"{sample.cores:.1f} cores",
+        f"disk wait {sample.disk_wait:.0%}",
+        f"read {_rate(sample.read_bytes)}",
+        f"written {_rate(sample.written_bytes)}",
+        f"{sample.memory_bytes / 2**30:.1f} GiB",
+    ]
+    return "  ".join([*parts, *(_gpu_line(gpu) for gpu in sample.gpus)])
+
+
+def _gpu_line(gpu: GpuSample) -> str:
+    parts = [f"GPU {gpu.index}"]
+    if gpu.util is not None:
+        parts.append(_percent(gpu.util))
+    if gpu.memory_bytes is not None:
+        parts.append(f"{gpu.memory_bytes / 2**30:.1f} GiB")
+    if gpu.pcie_bytes is not None:
+        parts.append(f"PCIe {_rate(gpu.pcie_bytes)}")
+    if gpu.power_watts is not None:
+        parts.append(f"{gpu.power_watts:.0f} W")
+    if gpu.clock_mhz is not None:
+        parts.append(f"{gpu.clock_mhz:.0f} MHz")
+    return " ".join([*parts, *gpu.throttled])
+
+
+def _told(ended: Ended, figures: Figures, diagnosis: Diagnosis) -> list[str]:
+    found = diagnosis.bound
+    lines = [f"{found.rule.verdict}: {found.rule.advice}", *_because(found)]
+    for warning in diagnosis.warnings:
+        lines += [f"warning: {warning.rule.verdict}: {warning.rule.advice}", *_because(warning)]
+    shown = [
+        f"{name} {_value(name, value)}" for name, value in figures.items() if value is not None
+    ]
+    lines.append(f"  measured: {', '.join(shown)}")
+    if ended.no_gpu is not None:
+        lines.append(f"  no figures of GPUs: {ended.no_gpu}")
+    return lines
+
+
+def _because(finding: Finding) -> list[str]:
+    conditions = ", ".join(
+        f"{c.figure} {_value(c.figure, value)} {c.sign} {_value(c.figure, c.threshold)}"
+        for c in finding.rule.when
+        if (value := finding.figures[c.figure]) is not None
+    )
+    trust = "" if finding.rule.verified else "; this rule is not verified on a real program yet"
+    return [f"  because {conditions}{trust}"] if conditions else []
+
+
+def _value(figure: str, value: float) -> str:
+    from optkit.monitor.figures import UNITS
+
+    shows: dict[str, Callable[[float], str]] = {
+        "share": _percent,
+        "B/s": _rate,
+        "B": lambda held: f"{held / 2**30:.2f} GiB",
+        "s": lambda seconds: f"{seconds:.1f} s",
+        "cores": lambda cores: f"{cores:.2f}",
+        "count": lambda count: f"{count:.0f}",
+    }
+    return shows[UNITS[figure]](value)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _rate(bytes_per_second: float | None) -> str:
+    return "?" if bytes_per_second is None else f"{bytes_per_second / 1e6:.1f} MB/s"
+
+
+def _as_json(
+    command: tuple[str, ...], ended: Ended, figures: Figures, diagnosis: Diagnosis
+) -> dict[str, Any]:
+    from optkit.monitor.figures import UNITS
+
+    return {
+        "schema": "optkit.monitor/v1",
+        "status": "ok",
+        "evidence": "measured",
+        "command": list(command) or None,
+        "pid": ended.pid,
+        "exit_code": ended.exit_code,
+        "cores_usable": ended.cores,
+        "samples": len(ended.samples),
+        "figures": {name: {"value": value, "unit": UNITS[name]} for name, value in figures.items()},
+        "gpus": [gpu.name for gpu in ended.samples[-1].gpus] if ended.samples else [],
+        "no_gpu": ended.no_gpu,
+        "diagnosis": diagnosis.bound.to_json(),
+        "warnings": [warning.to_json() for warning in diagnosis.warnings],
+    }

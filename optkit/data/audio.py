@@ -1,0 +1,227 @@
+"""Recordings of a folder as a model's input, through its own feature extractor.
+
+WAV files (PCM of 8, 16, 24 or 32 bits, or floats), all in one folder or in class subfolders.
+Several channels become their mean; a recording of another rate than the model's is resampled by a
+polyphase filter (scipy.signal.resample_poly). What is said in a recording stands in `metadata.csv`
+or `metadata.jsonl` of the folder, a row per `file_name`, as in Hugging Face's AudioFolder.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optkit.data import folders, reading, reads, rows, targets, tokens
+from optkit.data.parts import DECODER_IDS
+from optkit.data.reading import SOUNDS, Inputs
+from optkit.errors import InputRefused
+from optkit.runtime import Feed, TensorInfo
+
+_CONFIGS = ("preprocessor_config.json", "processor_config.json")
+_METADATA = ("metadata.csv", "metadata.jsonl")
+_FILE = "file_name"
+_NAMES = ("input_features", "input_values")
+
+
+def samples(
+    path: Path,
+    target: str | None = None,
+    length: int | None = None,
+    extractor: Path | None = None,
+    tokenizer: Path | None = None,
+    model: str | None = None,
+    inputs: Inputs | None = None,
+) -> Iterator[Feed]:
+    """Feeds of recordings from a folder, ordered so that any first few are spread over the classes.
+
+    The model's feature extractor (or the one in folder `extractor`) prepares them; what is longer
+    than its window is cut. target: for an encoder-decoder, the column of the folder's metadata with
+    what is said, of which `length` tokens are read (default: what the tokenizer takes); a feed then
+    has decoder_input_ids. tokenizer: a folder or a tokenizer.json (default: the model's).
+
+    Raises InputRefused naming the file that cannot be read.
+    """
+    found = recordings(path)
+    prepared = features(extractor, model, inputs)
+    written = targets.column(target, inputs)
+    said = {name: _said(path, name) for name in written}
+    spoken = tokens.load(tokenizer, model) if written else None
+    for group in reading.grouped([file for file, _ in found], inputs):
+        feed = prepared([read(file, prepared.rate) for file in group])
+        if spoken is not None and target is not None:
+            texts = [_text(said[target], file, path) for file in group]
+            encoded = spoken.encode(texts, length=length or spoken.longest)
+            feed[DECODER_IDS] = targets.shifted([e.ids for e in encoded], spoken, model, inputs)
+        yield feed
+
+
+def labelled(
+    path: Path,
+    *,
+    classes: list[str] | None,
+    extractor: Path | None,
+    model: str | None,
+    inputs: Inputs | None,
+) -> Iterator[tuple[Feed, np.ndarray]]:
+    """Recordings with the class of their subfolder, int64 [batch]: its place in `classes`, by
+    default the sorted names of the subfolders. Arguments as for `samples`."""
+    found = recordings(path)
+    names = folders.classes(path, found, classes, "recordings")
+    prepared = features(extractor, model, inputs)
+    for group in reading.grouped(found, inputs):
+        labels = np.asarray([names.index(name) for _, name in group], np.int64)
+        yield prepared([read(file, prepared.rate) for file, _ in group]), labels
+
+
+def recordings(folder: Path) -> folders.Found:
+    """Each recording and the subfolder it is in. Raises InputRefused for a folder without any."""
+    return folders.spread(folder, "audio", SOUNDS, "recordings")
+
+
+@dataclass(frozen=True)
+class Features:
+    """Waveforms to what the model takes. `rate`: their samples per second. `window`: as many
+    samples as one input holds, None where it takes any length."""
+
+    rate: int
+    window: int | None
+    inputs: Inputs | None
+    _extractor: Any
+
+    def __call__(self, waveforms: Sequence[np.ndarray]) -> Feed:
+        """Of waveforms float32 [samples] in [-1, 1], in the dtypes of the model's inputs. Raises
+        InputRefused."""
+        made = self._extractor(
+            list(waveforms), sampling_rate=self.rate, return_tensors="np", **self._padding()
+        )
+        inputs = self.inputs or {}
+        taken = {name: made[name] for name in made if name in inputs}
+        if not inputs or not taken.keys() & set(_NAMES):
+            name = self._extractor.model_input_names[0]
+            taken[_receiving(inputs, made[name].ndim) or name] = made[name]
+        return {
+            name: np.asarray(array, inputs[name].dtype if name in inputs else np.float32)
+            for name, array in taken.items()
+        }
+
+    def _padding(self) -> dict[str, Any]:
+        """Of bare waveforms, which have no window of their own."""
+        if getattr(self._extractor, "feature_size", None) != 1:
+            return {}
+        if self.window is None:
+            return {"padding": True}
+        return {"padding": "max_length", "max_length": self.window, "truncation": True}
+
+
+def features(extractor: Path | None, model: str | None, inputs: Inputs | None) -> Features:
+    """The feature extractor in folder `extractor`, else the model's own. Raises InputRefused."""
+    folder = extractor or (Path(model) if model else None)
+    if folder is None or not any((folder / name).is_file() for name in _CONFIGS):
+        raise InputRefused(
+            f"no feature extractor: there is no {_CONFIGS[0]}"
+            if extractor
+            else "the model has no feature extractor",
+            where=None if folder is None else str(folder),
+            hint="args.extractor: the folder of one, as its save_pretrained writes it",
+        )
+    for file in sorted(folder.iterdir()):
+        reads.note(file)
+    auto = reading.optional("transformers", "hf").AutoFeatureExtractor
+    try:
+        found = auto.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        rate = int(found.sampling_rate)
+    except Exception as error:  # whatever its many classes raise; of pictures it has no rate
+        told = f"the feature extractor of sound cannot be read: {error}"
+        raise InputRefused(told, where=str(folder), hint="save it again") from error
+    return Features(rate, _window(found, inputs), inputs, found)
+
+
+def read(file: Path, rate: int) -> np.ndarray:
+    """A WAV file as one channel, float32 [samples] in [-1, 1], at `rate` samples per second.
+
+    Raises InputRefused for what is no sound WAV file, ToolchainMissing without scipy.
+    """
+    found, wave = _decoded(file)
+    if rate != found:
+        common = gcd(rate, found)
+        resample = reading.optional("scipy.signal", "data").resample_poly
+        wave = resample(wave, rate // common, found // common)
+    return wave.astype(np.float32, copy=False)
+
+
+def _decoded(file: Path) -> tuple[int, np.ndarray]:
+    """Samples per second, and float64 [samples]."""
+    wavfile = reading.optional("scipy.io.wavfile", "data")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that are no sound
+            warnings.filterwarnings("error", "Reached EOF prematurely")
+            with file.open("rb") as opened:
+                rate, values = wavfile.read(opened)
+        wave = _scaled(values)
+        wave = wave.mean(axis=1) if wave.ndim == 2 else wave
+        if rate < 1 or not len(wave):
+            raise ValueError("it holds no sound")
+        if not np.isfinite(wave).all():
+            raise ValueError("it holds values that are no numbers")
+    except Exception as error:  # a damaged file makes the library raise nearly anything
+        told = f"not a WAV file that can be read: {error}"
+        hint = "PCM of 8 to 32 bits, or floats; ffmpeg -i FILE out.wav makes one"
+        raise InputRefused(told, where=str(file), hint=hint) from error
+    return int(rate), wave
+
+
+def _scaled(values: np.ndarray) -> np.ndarray:
+    """Samples as float64 in [-1, 1]: those of 8 bits are stored without a sign."""
+    if values.dtype.kind == "f":
+        return values.astype(np.float64)
+    half = float(2 ** (8 * values.dtype.itemsize - 1))
+    middle = half if values.dtype.kind == "u" else 0.0
+    return (values.astype(np.float64) - middle) / half
+
+
+def _window(extractor: Any, inputs: Inputs | None) -> int | None:
+    own = getattr(extractor, "n_samples", None)  # Whisper's; bare waveforms: the model's own size
+    fixed = [info.shape[-1] for info in (inputs or {}).values() if len(info.shape) == 2]
+    return own or next((size for size in fixed if isinstance(size, int)), None)
+
+
+def _receiving(inputs: Inputs, rank: int) -> str | None:
+    """The only input of floats with as many axes. Raises InputRefused where none or several are."""
+    fitting = [name for name, info in inputs.items() if _takes(info, rank)]
+    if inputs and len(fitting) != 1:
+        raise InputRefused(
+            f"the model has {len(fitting)} inputs that could take recordings, and no {_NAMES[0]!r}",
+            hint=f"its inputs are {', '.join(inputs)}; write a source that knows them",
+        )
+    return fitting[0] if fitting else None
+
+
+def _takes(info: TensorInfo, rank: int) -> bool:
+    return info.dtype.startswith("float") and len(info.shape) == rank
+
+
+def _said(folder: Path, column: str) -> Mapping[str, str]:
+    """File name → text, of the folder's metadata. Raises InputRefused."""
+    file = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+    if file is None:
+        raise InputRefused(
+            f"no {_METADATA[0]} that says what is spoken",
+            where=str(folder),
+            hint=f"a row per recording: {_FILE}, {column}",
+        )
+    return {row.text(_FILE): row.text(column) for row in rows.rows(file, (_FILE, column))}
+
+
+def _text(said: Mapping[str, str], file: Path, folder: Path) -> str:
+    name = file.relative_to(folder).as_posix()
+    if name not in said:
+        hint = f"a row with {_FILE} {name!r}, or remove the recording"
+        raise InputRefused("the folder's metadata lacks it", where=str(file), hint=hint)
+    return said[name]

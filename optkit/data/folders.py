@@ -1,0 +1,62 @@
+"""Files of one kind in a folder, flat or in a subfolder per class, in an order that calibration can
+cut anywhere: any first few are spread over the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import gcd
+from pathlib import Path
+
+from optkit.data import reading
+from optkit.data.reading import Reader
+from optkit.errors import InputRefused
+
+_GOLDEN = (5**0.5 - 1) / 2
+
+Found = list[tuple[Path, str]]
+"""Each file and the subfolder it is in ("" for none)."""
+
+
+def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> Found:
+    """The files of these suffixes beneath `folder`, by steps of the golden ratio. What is hidden
+    (".ipynb_checkpoints") does not count. `what`: their plural, for errors.
+
+    Raises InputRefused for a folder without any.
+    """
+    folder = reading.existing(folder, reader)
+    paths = [path for path in folder.rglob("*") if path.suffix.lower() in suffixes]
+    parted = (path.relative_to(folder).parts for path in paths if path.is_file())
+    names = sorted(parts for parts in parted if not any(part[0] == "." for part in parts))
+    if not names:
+        more = ", …" if len(suffixes) > 4 else ""
+        hint = f"a folder of {', '.join(suffixes[:4])}{more}, in class subfolders or all in one"
+        raise InputRefused(f"no {what}", where=str(folder), hint=hint)
+    step = round(len(names) * _GOLDEN) or 1
+    while gcd(step, len(names)) > 1:
+        step += 1
+    order = (names[i * step % len(names)] for i in range(len(names)))
+    return [(folder.joinpath(*parts), parts[0] if len(parts) > 1 else "") for parts in order]
+
+
+def classes(folder: Path, found: Found, named: list[str] | None, what: str) -> list[str]:
+    """The classes in the order of their numbers: those `named`, by default the sorted names of the
+    subfolders. Raises InputRefused for a file of `found` that is in none of them."""
+    names = named or _subfolders(folder, {name for _, name in found}, what)
+    for file, name in found:
+        if name not in names or not name:
+            told = f"its folder {name!r} is no known class" if name else "it is in no class folder"
+            hint = f"the classes are {', '.join(names) or 'unknown'}: one subfolder each"
+            raise InputRefused(told, where=str(file), hint=hint)
+    return names
+
+
+def _subfolders(folder: Path, used: Collection[str], what: str) -> list[str]:
+    """The sorted names. Raises InputRefused for one without files: if it is no class, counting it
+    would shift all that follow, and if it is one, leaving it out would."""
+    found = sorted(one.name for one in folder.iterdir() if one.is_dir() and one.name[0] != ".")
+    empty = [name for name in found if name not in used]
+    if empty:
+        where, hint = str(folder / empty[0]), "remove it, or name all classes in args.classes"
+        raise InputRefused(f"a class folder without {what}", where=where, hint=hint)
+    return found

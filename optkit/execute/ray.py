@@ -1,0 +1,391 @@
+"""Steps on the nodes of a Ray cluster: the same JSON task, carried to a node that has what it needs.
+
+    driver ──JSON──▶ Ray task on a node ──▶ child process with limits (`local`), as anywhere
+           ◀─JSON──────────┘     files ──▶ the store's folder, which all nodes share
+
+A node writes into a folder of that try alone; only the driver moves files from there to where the
+store expects them. So a node that dies, or was only thought dead, leaves nothing behind that counts,
+and the task goes to another. A node decides by itself whether it fits: same optkit, same versions of
+the step's tools, and every file of the task in its place.
+
+What belongs to this machine stays here: the user's code, and what is measured on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from optkit import errors
+from optkit.errors import OptkitError, StorageError, ToolchainMissing, WorkerFailed
+from optkit.execute import local
+from optkit.execute.local import Limits, Progress
+from optkit.execute.runner import installed
+from optkit.execute.staying import Workers
+from optkit.store import digest_file
+from optkit.target import available_memory
+
+LABEL = "ray.io/accelerator-type"
+_RESOURCE = "accelerator_type:"  # how clusters without that label name it
+_TRIES = 5
+_TICK_SECONDS = 0.2
+_LOOK_SECONDS = 2.0  # between two looks at whether a waiting task can still be placed
+_SEEN_SECONDS = 30.0  # until files of another node are expected to show in the shared folder
+
+Call = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass
+class Cluster:
+    """A Ray cluster as a Runner's `carry`. Safe for several threads.
+
+    address: "ray" for $RAY_ADDRESS, or the cluster of this machine, or one started here for as long
+    as this process lives; else "ray://host:10001". note: told in words what happened to nodes.
+    Raises ToolchainMissing where Ray is not installed or the cluster does not answer.
+    """
+
+    address: str
+    note: Callable[[str], None]
+    _unfit: dict[str, str] = field(default_factory=dict)  # node → why it gets no tasks
+
+    def __post_init__(self) -> None:
+        self._ray = _connected(self.address)
+
+    def __call__(
+        self,
+        task: dict[str, Any],
+        limits: Limits,
+        progress: Progress = lambda what, fraction: None,
+        *,
+        scratch_root: Path | None = None,
+    ) -> dict[str, Any]:
+        """As `local.run`. Raises ToolchainMissing where no node fits, WorkerFailed where node after
+        node died of it."""
+        if _belongs_here(task):
+            return local.run(task, limits, progress, scratch_root=scratch_root)
+        meta: dict[str, Any] = self.call(perform, _packed(task, limits), heard=progress)["meta"]
+        return meta
+
+    def call(
+        self,
+        function: Call,
+        argument: dict[str, Any],
+        *,
+        device: str | None = None,
+        heard: Progress = lambda what, fraction: None,
+    ) -> dict[str, Any]:
+        """Have a node call `function(argument)`, JSON in and out: its answer {"meta", "files"}.
+
+        argument["out"]: the folder for its files, whose sibling it gets for each try. `device`: the
+        accelerator that the node must have, by the label that Ray gives it; no other task gets that
+        GPU meanwhile.
+        """
+        out, died = Path(argument["out"]), 0
+        while died < _TRIES:
+            attempt = out.with_name(f"{out.name}-{secrets.token_hex(4)}")
+            try:
+                answer = self._ask(function, {**argument, "out": str(attempt)}, device, heard)
+                if "error" in answer:
+                    raise errors.from_json(answer["error"])
+                if "unfit" not in answer:
+                    _adopt(attempt, answer["files"], out)
+                    return answer
+                self._leave_out(answer["node"], answer["unfit"])
+            except _Died as how:
+                died += 1
+                self.note(f"{how}; its work goes to another")
+            finally:
+                _remove(attempt)
+        raise WorkerFailed(
+            f"{_TRIES} nodes in a row could not do it",
+            where=self.address,
+            hint="see the cluster's own logs; without --on it runs here",
+        )
+
+    def accelerators(self) -> dict[str, int]:
+        """Label → number of nodes that have it."""
+        found: dict[str, int] = {}
+        for node in self._nodes():
+            if node.accelerator is not None:
+                found[node.accelerator] = found.get(node.accelerator, 0) + 1
+        return found
+
+    def cores(self) -> int:
+        """CPUs of all nodes that get tasks."""
+        return max(1, int(sum(node.cpus for node in self._nodes())))
+
+    def _ask(
+        self, function: Call, argument: dict[str, Any], device: str | None, heard: Progress
+    ) -> dict[str, Any]:
+        ray, seen = self._ray, time.monotonic()
+        # the tries are counted here: a second try of Ray's own would write into the same folder
+        remote = ray.remote(_as_text).options(max_retries=0, **self._place(device))
+        reference = remote.remote(function, json.dumps(argument))
+        try:
+            while not ray.wait([reference], timeout=_TICK_SECONDS)[0]:
+                _hear(Path(argument["out"]), heard)
+                if time.monotonic() - seen > _LOOK_SECONDS:
+                    self._place(device)  # Ray itself would wait for ever
+                    seen = time.monotonic()
+            answer: dict[str, Any] = json.loads(ray.get(reference))
+            return answer
+        except ray.exceptions.RayTaskError as error:
+            raise _told(error) from error
+        except ray.exceptions.RayError as error:
+            raise _Died(f"a node died ({type(error).__name__})") from error
+        except BaseException:
+            with contextlib.suppress(Exception):
+                ray.cancel(reference, force=True)
+            raise
+
+    def _place(self, device: str | None) -> dict[str, Any]:
+        """Options of a Ray task that let it run on a fitting node. Raises ToolchainMissing when
+        there is none."""
+        fits = [node for node in self._nodes() if device in (None, node.accelerator)]
+        if not fits:
+            raise _nowhere(device, self.accelerators(), self._unfit)
+        wanted: dict[str, str] = {}
+        if self._unfit:
+            wanted["ray.io/node-id"] = f"!in({','.join(sorted(self._unfit))})"
+        options: dict[str, Any] = {"num_cpus": 1, "label_selector": wanted}
+        if device is not None:
+            options["num_gpus"] = 1
+            if any(node.labelled for node in fits):
+                wanted[LABEL] = device
+            else:
+                options["accelerator_type"] = device
+        return options
+
+    def _nodes(self) -> list[_Node]:
+        told = [_node(found) for found in self._ray.nodes() if found["Alive"]]
+        return [node for node in told if node.id not in self._unfit]
+
+    def _leave_out(self, node: str, why: str) -> None:
+        if node not in self._unfit:
+            self._unfit[node] = why
+            self.note(f"node {node[:8]} gets no tasks: {why}")
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A living node: its accelerator's label, and whether Ray knows it as such or as a resource."""
+
+    id: str
+    cpus: float
+    accelerator: str | None
+    labelled: bool
+
+
+class _Died(Exception):
+    """A node, or the worker of it, is gone."""
+
+
+def accelerator(reported: str) -> str:
+    """The label that Ray gives a node whose GPU reports this name to NVML: "NVIDIA L4" → "L4".
+
+    After `_gpu_name_to_accelerator_type` of ray/_private/accelerators/nvidia_gpu.py (2.60): the
+    model's token behind the vendor, without what a hyphen appends; names of mixed case whole.
+    """
+    match = re.match(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)", reported)
+    if match and len(match[1]) > 1:
+        return match[1].replace(" ", "-")
+    return re.sub(r"^NVIDIA\s+", "", reported).strip().replace(" ", "-")
+
+
+def perform(argument: dict[str, Any]) -> dict[str, Any]:
+    """On the node: run the task of `_packed` in a child of this process. {"meta"} or {"unfit"}."""
+    task, limits = argument["task"], Limits(**argument["limits"])
+    why = _unfit(task, argument)
+    if why is not None:
+        return {"unfit": why}
+    out = Path(argument["out"])
+    out.mkdir(mode=0o700)
+    room = available_memory()
+    limits = replace(limits, memory_bytes=min(limits.memory_bytes, room))
+    params = dict(task["params"])
+    if "memory" in params:
+        params["memory"] = limits.memory_bytes
+    return {"meta": _WORKERS({**task, "params": params, "out": str(out)}, limits, _Told(out))}
+
+
+_WORKERS = Workers()
+
+
+def _as_text(function: Call, argument: str) -> str:
+    """On the node: `function` with JSON, and what came of it."""
+    import ray
+
+    found = json.loads(argument)
+    out = Path(found["out"])
+    try:
+        answer = function(found)
+    except OptkitError as error:
+        answer = {"error": error.to_json()}
+    answer["node"] = ray.get_runtime_context().get_node_id()
+    answer["files"] = {
+        path.relative_to(out).as_posix(): path.stat().st_size
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
+    return json.dumps(answer)
+
+
+def _packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """What `perform` needs: the task, its limits, and what a fitting node has.
+
+    `files`: files outside the store that the task names, with their digests.
+    """
+    named = [Path(value) for value in task["params"].values() if isinstance(value, str)]
+    files = {str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()}
+    return {
+        "task": task,
+        "limits": asdict(limits),
+        "optkit": installed("optkit"),
+        "files": files,
+        "out": task["out"],
+    }
+
+
+def _unfit(task: Mapping[str, Any], argument: Mapping[str, Any]) -> str | None:
+    """Why this node cannot do the task of `argument` as the driver would; None: it can."""
+    wanted = {"optkit": argument["optkit"], **task.get("versions", {})}
+    for name, version in wanted.items():
+        if installed(name) != version:
+            return f"{name} is {installed(name) or 'not there'} on it, and {version} here"
+    if not Path(argument["out"]).parent.is_dir():
+        return f"the store is not there: {Path(argument['out']).parent.parent}"
+    for path in task["inputs"].values():
+        if not Path(path).exists():
+            return f"the store is not the same there: {path}"
+    for path, digest in argument["files"].items():
+        if not Path(path).is_file() or digest_file(Path(path)) != digest:
+            return f"a file of the project is not the same there: {path}"
+    return None
+
+
+@dataclass
+class _Told:
+    """On the node: progress goes through a file beside the try's folder."""
+
+    out: Path
+    at: float = 0.0
+
+    def __call__(self, what: str, fraction: float) -> None:
+        if time.monotonic() - self.at > _TICK_SECONDS:
+            self.at = time.monotonic()
+            with contextlib.suppress(OSError):
+                _progress_file(self.out).write_text(json.dumps([what, fraction]))
+
+
+def _hear(attempt: Path, heard: Progress) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        what, fraction = json.loads(_progress_file(attempt).read_text())
+        heard(str(what), float(fraction))
+
+
+def _progress_file(attempt: Path) -> Path:
+    return attempt.with_name(f"{attempt.name}.progress")
+
+
+def _belongs_here(task: Mapping[str, Any]) -> bool:
+    """User code lies on this machine, and so does what a measurement is of."""
+    params = task["params"]
+    measured = params.get("evidence") == "measured" or params.get("host") is not None
+    return measured or bool(task.get("reads_code"))
+
+
+def _adopt(attempt: Path, files: Mapping[str, int], out: Path) -> None:
+    """Move what a node wrote to where it is expected. Raises StorageError when it does not show."""
+    deadline = time.monotonic() + _SEEN_SECONDS
+    for name, size in files.items():
+        path = attempt / name
+        while not (path.is_file() and path.stat().st_size == size):
+            if time.monotonic() > deadline:
+                raise StorageError(
+                    "a node wrote it, and it does not show here",
+                    where=str(path),
+                    hint="--cache must be a folder that all nodes of the cluster share",
+                )
+            time.sleep(_TICK_SECONDS)
+    for path in list(attempt.iterdir()) if files else []:
+        path.rename(out / path.name)
+
+
+def _remove(attempt: Path) -> None:
+    _progress_file(attempt).unlink(missing_ok=True)
+    shutil.rmtree(attempt, ignore_errors=True)
+
+
+def _connected(address: str) -> Any:
+    """The ray module, connected once per process."""
+    # neither a token in the home folder nor reports to Ray's makers, unless the user asks for them
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise ToolchainMissing(
+            "ray is not installed", where="--on", hint="pip install 'optkit[ray]'"
+        ) from None
+    if not ray.is_initialized():
+        where = {"include_dashboard": False} if address == "ray" else {"address": address}
+        terminated = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(**where, logging_level="ERROR", log_to_driver=False)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, terminated)  # Ray puts its own in its place
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise ToolchainMissing(
+                f"the cluster does not answer: {str(error).splitlines()[0]}",
+                where=f"--on {address}",
+                hint="is it up, and of the same versions of Ray and Python?",
+            ) from error
+    return ray
+
+
+def _node(found: Mapping[str, Any]) -> _Node:
+    label = found.get("Labels", {}).get(LABEL)
+    resources = found["Resources"]
+    named = [name.removeprefix(_RESOURCE) for name in resources if name.startswith(_RESOURCE)]
+    return _Node(
+        found["NodeID"],
+        resources.get("CPU", 0.0),
+        label or next(iter(named), None),
+        label is not None,
+    )
+
+
+def _nowhere(
+    device: str | None, known: Mapping[str, int], unfit: Mapping[str, str]
+) -> ToolchainMissing:
+    there = ", ".join(f"{count} × {name}" for name, count in sorted(known.items())) or "none"
+    reasons = "".join(f"; {node[:8]}: {why}" for node, why in unfit.items())
+    return ToolchainMissing(
+        "no node of the cluster can do it" if device is None
+        else f"no node of the cluster has the accelerator {device}",
+        where="--on",
+        hint=f"accelerators there: {there}{reasons}",
+    )  # fmt: skip
+
+
+def _told(error: Any) -> OptkitError:
+    """What a node raised that no step raises."""
+    cause = getattr(error, "cause", None) or error
+    if "failed to import" in str(cause):
+        return ToolchainMissing(
+            "a node cannot import optkit",
+            where="--on",
+            hint="install the same optkit on every node",
+        )
+    return OptkitError(f"{type(cause).__name__}: {cause}", where="a node", hint="a bug")

@@ -1,0 +1,316 @@
+"""A decoder's cache in one buffer: Attention with a cache as GroupQueryAttention (com.microsoft).
+
+    y, [past; k], [past; v] = Attention(q, k, v, mask, past)         past [B, G, P, D], T = P + S
+                            = GroupQueryAttention(q, k, v, past, T − 1, T, bias)
+
+Attention writes the whole cache anew for every token. This operator is told how much of its past is
+filled, so the past may be a buffer of full length; where it is the output as well, the S new rows
+alone are written. T and P are therefore read from the attention mask, [B, T], and from what has one
+row per new token, no longer from the cache.
+
+The operator hides later keys itself. What else a mask hides stays as its bias, a number per query
+and key. A row of padding, from which the mask hides all keys, gives the mean of the keys up to it,
+where Attention gives the mean of all; nothing reads it. Its kernel refuses a batch of several
+samples with several new rows each behind a past (`backends.ort_session` runs them one by one).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.decoder import IN_PLACE
+from optkit.fusion.ort.mask import HIDDEN
+from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, put
+from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
+from optkit.fusion.rule import Declined, Rule, remove, replace
+
+_PAST = (3, 4)  # inputs of GroupQueryAttention
+_WIDTH = 8  # its kernel takes head sizes that are multiples
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Graph inputs that tell lengths: `mask` [B, T], `new` with S as axis `axis`."""
+
+    mask: ir.Value
+    new: ir.Value
+    axis: int
+
+
+@dataclass(frozen=True)
+class Cached:
+    """`node` is a causal Attention with a cache; `hidden`: its mask, or [B, 1, 1, T] booleans that
+    say which keys are there; None: it hides later keys alone."""
+
+    node: ir.Node
+    lengths: Lengths
+    hidden: ir.Value | None
+
+
+@dataclass(frozen=True)
+class Past:
+    """`node` gives [P], as the cache's own length."""
+
+    node: ir.Node
+    lengths: Lengths
+
+
+def check(node: ir.Node) -> Cached | Declined | None:
+    if node.domain != "" or len(node.outputs) != 3 or len(node.inputs) != 6:
+        return None
+    query, mask, caches = node.inputs[0], node.inputs[3], node.inputs[4:]
+    past, rows = dims(caches[0], 4), dims(query, 3)
+    if past is None or rows is None:
+        return Declined("it is not on rows")
+    if not all(value is not None and value.is_graph_input() for value in caches):
+        return Declined("its cache is no input of the graph")
+    if query is None or query.dtype != ir.DataType.FLOAT:
+        return Declined("it is not float32")
+    if not isinstance(past[3], int) or past[3] % _WIDTH:
+        return Declined(f"its head size {past[3]} is no multiple of {_WIDTH}")
+    lengths = _lengths(node.graph, past[2], rows[1])
+    if lengths is None:
+        return Declined("no input is known to be as long as the cache and the new rows together")
+    reads = [use.node for value in caches if value is not None for use in value.uses()]
+    if any(_length_of(each) is None for each in reads if not _attends(each)):
+        return Declined("its cache is also used elsewhere")
+    choice = made_by(mask, "Where")
+    parts = _conjuncts(choice.inputs[0]) if choice is not None else []
+    others = [each for each in parts if not _hides_later(each, past[2])]
+    if choice is None or len(others) == len(parts) or scalar(choice.inputs[1]) != 0:
+        return Declined("its mask is not known to hide later keys")
+    return Cached(node, lengths, _hidden(others, mask, lengths))
+
+
+def attend(match: Cached) -> str:
+    node, lengths = match.node, match.lengths
+    owner = node.graph
+    assert owner is not None
+    given = node.attributes
+    attributes: Attributes = {
+        "num_heads": given.get_int("q_num_heads"),
+        "kv_num_heads": given.get_int("kv_num_heads"),
+        "scale": given.get_float("scale"),
+    }  # fmt: skip
+    total, last = _filled(owner, lengths)
+    bias = _bias(match, owner)
+    result, *presents = node.outputs
+    longer = [ir.Value(name=f"{each.name}.kept", type=each.type, shape=each.shape)
+              for each in presents]  # fmt: skip
+    inputs = [*node.inputs[:3], *node.inputs[4:], last, total, None, None, None, bias]
+    put(
+        node, "GroupQueryAttention", inputs, result, more=longer, attributes=attributes,
+        domain=MICROSOFT,
+    )  # fmt: skip
+    for old, new in zip(presents, longer, strict=True):
+        name = old.name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        old.name, new.name = None, name
+    remove(node)
+    return "its cache may be a buffer of full length"
+
+
+def check_past(node: ir.Node) -> Past | None:
+    source, axis = node.inputs[0], _length_of(node)
+    if source is None or axis != 2 or not source.is_graph_input():
+        return None
+    attending = next((use.node for use in source.uses() if use.idx in _PAST), None)
+    past = dims(source, 4)
+    if attending is None or attending.op_type != "GroupQueryAttention" or past is None:
+        return None
+    rows = dims(attending.inputs[0], 3)
+    lengths = _lengths(node.graph, past[2], rows[1]) if rows is not None else None
+    return None if lengths is None else Past(node, lengths)
+
+
+def subtract(match: Past) -> str:
+    node, owner = match.node, match.node.graph
+    assert owner is not None
+    total = _length(owner, match.lengths.mask, 1)
+    new = _length(owner, match.lengths.new, match.lengths.axis)
+    replace(node.outputs[0], _made(owner, "cache.past", "Sub", [total, new]))
+    remove(node)
+    return "told by the mask"
+
+
+def note_in_place(model: ir.Model) -> None:
+    """Write down which outputs are caches that may be written where they are read."""
+    found = [
+        str(output.name)
+        for node in model.graph
+        if node.op_type == "GroupQueryAttention"
+        for output, past in zip(node.outputs[1:], node.inputs[3:5], strict=True)
+        if output.is_graph_output() and past is not None and past.is_graph_input()
+    ]
+    model.metadata_props.pop(IN_PLACE, None)
+    if found:
+        model.metadata_props[IN_PLACE] = json.dumps(found)
+
+
+def _attends(node: ir.Node) -> bool:
+    return node.op_type in ("Attention", "GroupQueryAttention")
+
+
+def _length_of(node: ir.Node) -> int | None:
+    """The one axis that a Shape tells the length of."""
+    if node.op_type != "Shape" or node.domain != "":
+        return None
+    start, end = (node.attributes.get_int(name, 0) for name in ("start", "end"))
+    return start if start >= 0 and end == start + 1 else None
+
+
+def _lengths(
+    owner: ir.Graph | None, past: int | ir.SymbolicDim, new: int | ir.SymbolicDim
+) -> Lengths | None:
+    total = _terms(past) + _terms(new)
+    inputs = [value for value in owner.inputs if value.shape is not None] if owner else []
+    masks = (value for value in inputs if (shape := dims(value, 2)) and _terms(shape[1]) == total)
+    rows = (
+        (value, axis)
+        for value in inputs
+        for axis, dim in enumerate(value.shape or ())
+        if known_equal(dim, new)
+    )
+    mask, row = next(masks, None), next(rows, None)
+    return None if mask is None or row is None else Lengths(mask, *row)
+
+
+def _terms(dim: int | ir.SymbolicDim) -> Counter[str]:
+    """A length as the axes it is the sum of, each with how often; numbers under ""."""
+    if isinstance(dim, int):
+        return Counter({"": dim} if dim else {})
+    return Counter((dim.value or "?").split(" + "))
+
+
+def _conjuncts(condition: ir.Value | None) -> list[ir.Value]:
+    """What holds wherever `condition` does: the sides of its Ands that are no constant True."""
+    node = made_by(condition, "And")
+    if node is not None:
+        return [each for side in node.inputs for each in _conjuncts(side)]
+    numbers = graph.array(condition)
+    always = numbers is not None and bool(numbers.all())
+    return [] if condition is None or always else [condition]
+
+
+def _hides_later(condition: ir.Value, past: int | ir.SymbolicDim) -> bool:
+    """key ≤ query, both counted from the first row of the cache: query i of S is row P + i."""
+    node = made_by(condition, "LessOrEqual", "GreaterOrEqual")
+    if node is None:
+        return False
+    sides = node.inputs if node.op_type == "LessOrEqual" else reversed(node.inputs)
+    keys, queries = (_counted(value) for value in sides)
+    return keys == (-1, Counter()) and queries == (-2, _terms(past))
+
+
+def _counted(value: ir.Value | None) -> tuple[int, Counter[str]] | None:
+    """(axis from the right, first number) where `value` counts up by one along one axis."""
+    shape = value.shape if value is not None else None
+    if shape is None:
+        return None
+    long = [axis - len(shape) for axis, dim in enumerate(shape) if dim != 1]
+    while (node := made_by(value, "Unsqueeze", "Cast")) is not None:
+        value = node.inputs[0]
+    first: Counter[str] | None = Counter()
+    if (add := made_by(value, "Add")) is not None:
+        ranges = [made_by(side, "Range") is not None for side in add.inputs]
+        if sum(ranges) != 1:
+            return None
+        first, value = _number(add.inputs[ranges.index(False)]), add.inputs[ranges.index(True)]
+    made = made_by(value, "Range")
+    if made is None or scalar(made.inputs[2]) != 1 or len(long) != 1:
+        return None
+    start = _number(made.inputs[0])
+    return None if first is None or start is None else (long[0], first + start)
+
+
+def _number(value: ir.Value | None) -> Counter[str] | None:
+    """A number computed from constants and lengths, as `_terms` has it."""
+    known = ints(value)
+    if known is not None:
+        return _terms(known[0]) if len(known) == 1 and known[0] >= 0 else None
+    node = made_by(value, "Shape", "Squeeze", "Cast", "Add", "Identity")
+    if node is None:
+        return None
+    if node.op_type == "Add":
+        one, two = map(_number, node.inputs)
+        return None if one is None or two is None else one + two
+    source, axis = node.inputs[0], _length_of(node)
+    if node.op_type != "Shape":
+        return _number(source)
+    shape = source.shape if source is not None else None
+    return _terms(shape[axis]) if shape is not None and axis is not None else None
+
+
+def _hidden(others: Iterable[ir.Value], mask: ir.Value | None, lengths: Lengths) -> ir.Value | None:
+    """What is left of a mask without what hides later keys."""
+    left = [*others]
+    if not left:
+        return None
+    shape, keys = dims(left[0], 4), dims(lengths.mask, 2)
+    assert keys is not None
+    per_key = shape is not None and shape[1:3] == [1, 1] and known_equal(shape[3], keys[1])
+    return left[0] if len(left) == 1 and per_key else mask
+
+
+def _bias(match: Cached, owner: ir.Graph) -> ir.Value | None:
+    """[B, 1, S, T] to be added to the scores; the layers share it."""
+    present = match.hidden
+    if present is None or present.dtype != ir.DataType.BOOL:
+        return present
+    name = f"{present.name}.bias"
+    zero, low = (constant(owner, f"cache.{text}", np.asarray(number, np.float32))
+                 for text, number in (("seen", 0), ("hidden", HIDDEN)))  # fmt: skip
+    one = constant(owner, "cache.one_row", np.array([1], np.int64))
+    rows = _length(owner, match.lengths.new, match.lengths.axis)
+    wide = _made(owner, f"{name}.shape", "Concat", [one, one, rows, one], {"axis": 0})
+    per_key = _made(owner, f"{name}.keys", "Where", [present, zero, low], behind=present)
+    return _made(owner, name, "Expand", [per_key, wide], behind=per_key)
+
+
+def _filled(owner: ir.Graph, lengths: Lengths) -> tuple[ir.Value, ir.Value]:
+    """(T as int32 [1], T − 1 as int32 [B]); the layers share them."""
+    one = constant(owner, "cache.one", np.array([1], np.int32))
+    batch = _length(owner, lengths.mask, 0)
+    int32 = {"to": ir.DataType.INT32.value}
+    total = _made(owner, "cache.total", "Cast", [_length(owner, lengths.mask, 1)], int32)
+    last = _made(owner, "cache.last", "Sub", [total, one])
+    return total, _made(owner, "cache.last_of_each", "Expand", [last, batch])
+
+
+def _length(owner: ir.Graph, source: ir.Value, axis: int) -> ir.Value:
+    """int64 [1]"""
+    name = f"{source.name}.length_{axis}"
+    return _made(owner, name, "Shape", [source], {"start": axis, "end": axis + 1})
+
+
+def _made(
+    owner: ir.Graph,
+    name: str,
+    op: str,
+    inputs: list[ir.Value],
+    attributes: Attributes | None = None,
+    behind: ir.Value | None = None,
+) -> ir.Value:
+    """The result of the node of that name, put behind what makes its inputs; it serves again."""
+    known = next((node for node in owner if node.name == name), None)
+    if known is not None:
+        return known.outputs[0]
+    node = ir.node(op, inputs, dict(attributes or {}), name=name, outputs=[ir.Value(name=name)])
+    made = [each.producer() for each in (behind, *inputs) if each is not None]
+    before = [each for each in made if each is not None and each.graph is owner]
+    if not before:
+        owner.insert_before(owner[0], node)
+    else:
+        owner.insert_after(max(before, key=[*owner].index), node)
+    return node.outputs[0]
+
+
+cached: Rule[Cached] = Rule("cached", frozenset({"Attention"}), check, attend)
+past_length: Rule[Past] = Rule("past_length", frozenset({"Shape"}), check_past, subtract)

@@ -1,0 +1,80 @@
+"""Prompts continued by a decoder: one graph, all prompts in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from optkit.artifact import Artifact
+from optkit.decoder import Decoder, Tokens
+from optkit.errors import InputRefused
+from optkit.generate import words
+from optkit.generate.decoding import Ending, decode
+from optkit.generate.result import Generated, Text
+from optkit.generate.sampling import Draw, Sampling, greedy
+
+
+def generate(
+    artifact: Artifact,
+    prompts: Sequence[str],
+    wanted: int,
+    sampling: Sampling | None,
+    heard: Callable[[int, str], None],
+    options: Mapping[str, Any],
+) -> Generated:
+    """Continue all prompts, as `optkit.generate.generate` says."""
+    decoder = _decoder(artifact)
+    spoken, tokens = words.tokenizer(artifact), Tokens.of(*words.configs(artifact))
+    read = words.read(spoken, prompts, masked=decoder.masked, where=str(artifact.path))
+    room = _room(read, tokens, wanted)
+    for row, prompt in enumerate(prompts):
+        heard(row, prompt)
+    streams = [words.Stream(spoken, ids) for ids in read]
+
+    def tell(row: int, token: int) -> None:
+        if (text := streams[row].step(token)) is not None:
+            heard(row, text)
+
+    choose = greedy if sampling is None else Draw(sampling, len(prompts))
+    with artifact.session(**options) as session:
+        ending = Ending(frozenset(tokens.ends), room, tokens.pad)
+        made = decode(session, decoder, read, ending, choose, tell)
+    texts = tuple(
+        Text(prompt, ids, words.behind(spoken, ids, new), new, reason)
+        for prompt, ids, new, reason in zip(prompts, read, made.tokens, made.reasons, strict=True)
+    )
+    return Generated(
+        texts, None, made.prefill, made.decode, session.backend, session.evidence, session.note
+    )
+
+
+def _decoder(artifact: Artifact) -> Decoder:
+    """Raises InputRefused for another model's graph."""
+    found = Decoder.of(artifact.manifest.inputs, artifact.manifest.outputs)
+    where = str(artifact.path)
+    if found is None:
+        raise InputRefused(
+            "no decoder: its graph has no key-value cache",
+            where=where,
+            hint="build it from a Hugging Face folder of a causal language model",
+        )
+    if found.crossed:
+        raise InputRefused(
+            "the decoder of an encoder-decoder alone, which has nothing to read",
+            where=where,
+            hint="give the artifact of both graphs, as `optkit build` makes it without model.part",
+        )
+    return found
+
+
+def _room(read: Sequence[Sequence[int]], tokens: Tokens, wanted: int) -> int:
+    """New tokens that fit behind the longest prompt: at most `wanted`."""
+    for at, ids in enumerate(read):
+        if tokens.context is not None and len(ids) >= tokens.context:
+            raise InputRefused(
+                f"the prompt has {len(ids)} tokens, the model's context {tokens.context}",
+                where=f"prompt {at}",
+                hint="shorten the prompt: at least one position is left for what follows it",
+            )
+    longest = max(map(len, read))
+    return wanted if tokens.context is None else min(wanted, tokens.context - longest)

@@ -1,0 +1,195 @@
+"""A text of a text, or of sound, by an encoder-decoder: the encoder runs once for all its tokens.
+
+    prompts, padded on the right ─ encoder ─▶ keys and values of the cross attention ──┐ the same
+    start tokens ─ prefill ─▶ cache, logits ─ choose ─▶ token ─ decode ─▶ …     ◀──────┘ each time
+
+The encoder's mask hides the padding, for the encoder itself and for the decoder that looks at it;
+start tokens are as many in each row, so the decoder needs no mask of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optkit.artifact import Artifact, Running
+from optkit.data import audio, packing, parts
+from optkit.data.tokens import Tokenizer
+from optkit.decoder import IDS, MASK, Decoder, Tokens
+from optkit.errors import InputRefused, UsageError
+from optkit.generate import words
+from optkit.generate.decoding import Ending, Pace, decode
+from optkit.generate.result import Generated, Text
+from optkit.generate.sampling import Draw, Sampling, greedy
+from optkit.generate.starting import Start, only
+from optkit.runtime import Evidence, Feed, TensorInfo
+
+Recording = str | Path | np.ndarray
+"""A WAV file, or float32 [samples] at the rate of the model's feature extractor."""
+
+_POSITIONS = ("max_target_positions", "max_position_embeddings")
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the encoder may take. `ids`: what it reads of each text, nothing of a recording."""
+
+    names: list[str]
+    ids: list[list[int]]
+    feed: Feed
+
+
+def generate(
+    artifact: Artifact,
+    prompts: Sequence[str],
+    recordings: Sequence[Recording],
+    wanted: int,
+    sampling: Sampling | None,
+    heard: Callable[[int, str], None],
+    options: Mapping[str, Any],
+) -> Generated:
+    """Write of all prompts, or all recordings, as `optkit.generate.generate` says."""
+    encoder, decoder = (artifact.parts[name] for name in ("encoder", "decoder"))
+    shape = Decoder.of(decoder.manifest.inputs, decoder.manifest.outputs)
+    if shape is None or not shape.crossed:
+        raise InputRefused(
+            "no decoder: its graph has no key-value cache",
+            where=str(decoder.path),
+            hint="build it from a Hugging Face folder of an encoder-decoder",
+        )
+    spoken, configs = words.tokenizer(encoder), words.configs(encoder)
+    start, tokens = Start.of(*configs, str(artifact.path)), Tokens.of(*configs)
+    positions = next((configs[0][name] for name in _POSITIONS if name in configs[0]), None)
+    given = _given(encoder, spoken, prompts, recordings, positions)
+    rows, room = len(given.names), _room(wanted, positions, len(start.read))
+    streams = [words.Stream(spoken, []) for _ in range(rows)]
+
+    def tell(row: int, token: int) -> None:
+        if (text := streams[row].step(token)) is not None:
+            heard(row, text)
+
+    with encoder.session(**options) as first:
+        begun = time.perf_counter()
+        found = first.run({info.name: given.feed[info.name] for info in first.inputs})
+        encoded = Pace(_positions(given, found), time.perf_counter() - begun)
+    crossed = _crossed(shape, given.feed, found)
+    choose = start.choosing(greedy if sampling is None else Draw(sampling, rows))
+    with decoder.session(**options) as session:
+        read = _started(session, shape, start, rows, crossed)
+        ending = Ending(frozenset(tokens.ends), room, tokens.pad)
+        made = decode(session, shape, read, ending, choose, tell, crossed)
+    texts = tuple(
+        Text(name, ids, str(spoken.fast.decode(new)), new, reason)
+        for name, ids, new, reason in zip(
+            given.names, given.ids, made.tokens, made.reasons, strict=True
+        )
+    )
+    ran = min(first, session, key=lambda one: one.evidence is Evidence.MEASURED)
+    return Generated(
+        texts, encoded, made.prefill, made.decode, session.backend, ran.evidence, ran.note
+    )
+
+
+def _given(
+    encoder: Artifact,
+    spoken: Tokenizer,
+    prompts: Sequence[str],
+    recordings: Sequence[Recording],
+    positions: int | None,
+) -> _Given:
+    """Raises UsageError for texts where the encoder takes sound, or the other way round."""
+    inputs, where = encoder.manifest.inputs, str(encoder.path.parent)
+    takes_text = any(info.name == IDS for info in inputs)
+    if takes_text and recordings:
+        raise UsageError("it takes text, and no audio", where=where, hint="give a prompt")
+    if not takes_text and prompts:
+        raise UsageError(
+            "it takes audio, and no text", where=where, hint="give a recording: --audio FILE.wav"
+        )
+    if takes_text:
+        return _texts(inputs, spoken, prompts, positions, where)
+    return _sounds(encoder, recordings)
+
+
+def _texts(
+    inputs: Sequence[TensorInfo],
+    spoken: Tokenizer,
+    prompts: Sequence[str],
+    positions: int | None,
+    where: str,
+) -> _Given:
+    masked = any(info.name == MASK for info in inputs)
+    ids = words.read(spoken, prompts, masked=masked, where=where)
+    for at, one in enumerate(ids):
+        if positions is not None and len(one) > positions:
+            raise InputRefused(
+                f"the prompt has {len(one)} tokens, the model takes {positions}",
+                where=f"prompt {at}",
+                hint="shorten the prompt",
+            )
+    fill = spoken.pad if spoken.pad is not None else spoken.end
+    # on the right, whatever the tokenizer says: positions are counted from the left
+    batch = packing.pad(ids, value=fill or 0, side="right")
+    return _Given(list(prompts), ids, {IDS: batch.ids, MASK: batch.mask})
+
+
+def _sounds(encoder: Artifact, recordings: Sequence[Recording]) -> _Given:
+    inputs = {info.name: info for info in encoder.manifest.inputs}
+    prepared = audio.features(None, str(encoder.path), inputs)
+    names, waves = [], []
+    for at, one in enumerate(recordings):
+        named = not isinstance(one, np.ndarray)
+        names.append(str(one) if named else f"recording {at}")
+        wave = audio.read(Path(one), prepared.rate) if named else np.asarray(one, np.float32)
+        if wave.ndim != 1 or not wave.size:
+            raise InputRefused(
+                f"an array of shape {wave.shape}", where=names[-1], hint="give float32 [samples]"
+            )
+        if prepared.window is not None and len(wave) > prepared.window:
+            seconds = (length / prepared.rate for length in (len(wave), prepared.window))
+            raise InputRefused(
+                "it lasts {:.1f} s, the model hears {:.1f} s at once".format(*seconds),
+                where=names[-1],
+                hint="cut it into pieces",
+            )
+        waves.append(wave)
+    return _Given(names, [[] for _ in names], prepared(waves))
+
+
+def _crossed(decoder: Decoder, feed: Feed, found: Feed) -> Feed:
+    """What the decoder takes of the encoder, in its dtypes: those of a cast graph are halves."""
+    given = parts.crossed(feed, found)
+    return {info.name: given[info.name].astype(info.dtype, copy=False) for info in decoder.crossed}
+
+
+def _positions(given: _Given, found: Feed) -> int:
+    """What the encoder read: real tokens, or the positions that it makes of sound."""
+    keys = next(iter(found.values()))
+    return sum(map(len, given.ids)) or len(given.names) * keys.shape[2]
+
+
+def _room(wanted: int, positions: int | None, start: int) -> int:
+    """New tokens that fit behind the start: at most `wanted`."""
+    return wanted if positions is None else min(wanted, positions - start)
+
+
+def _started(
+    session: Running, decoder: Decoder, start: Start, rows: int, crossed: Feed
+) -> list[list[int]]:
+    """The tokens that each row's decoder reads first; a language that is not told is the one that
+    the model finds most likely behind the first token, whatever else is drawn."""
+    if None not in start.read:
+        return [[token for token in start.read if token is not None]] * rows
+
+    def likeliest(logits: np.ndarray) -> np.ndarray:
+        return greedy(only(logits, start.languages))
+
+    once = Ending(frozenset(), 1, 0)
+    first = [[token for token in start.read[:1] if token is not None]] * rows
+    found = decode(session, decoder, first, once, likeliest, lambda row, token: None, crossed)
+    return [[one if t is None else t for t in start.read] for (one,) in found.tokens]

@@ -1,0 +1,122 @@
+"""How an encoder-decoder's text starts, and what it never says: as generation_config.json names it.
+
+    decoder_start_token_id              the first token that the decoder reads
+    forced_decoder_ids                  those behind it (Whisper): [[1, 50259], [2, 50359]]
+    language, task, lang_to_id,         the same in newer files; a language that is not told is the
+    task_to_id, no_timestamps_token_id  most likely of its tokens behind the first
+    forced_bos_token_id                 the first token that is written (BART)
+    suppress_tokens                     never written; begin_suppress_tokens: not as the first
+
+Source: transformers' `generate`, for Whisper its `_retrieve_init_tokens`. Beams, penalties and
+lengths that the file may ask for are not read: a text is greedy, or drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optkit.data import reading
+from optkit.errors import InputRefused
+from optkit.generate.decoding import Choose
+
+_TASK = "transcribe"
+
+
+@dataclass(frozen=True)
+class Start:
+    """`read`: the tokens that the decoder reads first, None for the one of the language, which is
+    found among `languages`. The others are token ids."""
+
+    read: tuple[int | None, ...]
+    languages: tuple[int, ...] = ()
+    forced: int | None = None
+    never: tuple[int, ...] = ()
+    never_first: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], generation: Mapping[str, Any], where: str) -> Start:
+        """As the two files say; what generation_config.json says counts. Raises InputRefused where
+        no file names the first token, or the language is unknown."""
+        told = {name: value for name, value in generation.items() if value is not None}
+        said = {**{name: value for name, value in config.items() if value is not None}, **told}
+        first = said.get("decoder_start_token_id", said.get("bos_token_id"))
+        if not isinstance(first, int):
+            raise InputRefused(
+                "no token is known that a decoder starts with",
+                where=where,
+                hint="set decoder_start_token_id in the model's generation_config.json",
+            )
+        languages = said.get("lang_to_id", {})
+        read = _read(first, said, languages, where)
+        return cls(
+            tuple(token for token in read if token is not None or languages),
+            tuple(languages.values()),
+            said.get("forced_bos_token_id"),
+            tuple(said.get("suppress_tokens", ())),
+            tuple(said.get("begin_suppress_tokens", ())),
+        )
+
+    def choosing(self, choose: Choose) -> Choose:
+        """`choose` among the tokens that may be written, for the text of one batch."""
+        started = False
+
+        def choose_allowed(logits: np.ndarray) -> np.ndarray:
+            nonlocal started
+            scores = logits.copy()
+            scores[:, list(self.never)] = -np.inf
+            if not started:
+                scores[:, list(self.never_first)] = -np.inf
+                if self.forced is not None:
+                    scores[:] = -np.inf
+                    scores[:, self.forced] = 0
+            started = True
+            return choose(scores)
+
+        return choose_allowed
+
+
+def only(scores: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
+    """Scores in which no other token can be chosen."""
+    found = np.full_like(scores, -np.inf)
+    found[:, list(tokens)] = scores[:, list(tokens)]
+    return found
+
+
+def _read(
+    first: int, said: Mapping[str, Any], languages: Mapping[str, int], where: str
+) -> list[int | None]:
+    language, task, tasks = said.get("language"), said.get("task"), said.get("task_to_id", {})
+    read: list[int | None] = [first]
+    if language is None and task is None:  # they replace it
+        forced = dict(said.get("forced_decoder_ids", ()))
+        while len(read) in forced:
+            read.append(forced[len(read)])
+    known = None if language is None else _language(language, languages, where)
+    if known is not None or (languages and (len(read) == 1 or read[1] is None)):
+        read[1:2] = [known]
+    if task is not None and task in tasks:
+        read.append(tasks[task])
+    elif language is not None and _TASK in tasks and not set(tasks.values()) & set(read):
+        read.append(tasks[_TASK])
+    silent = said.get("no_timestamps_token_id")
+    if silent is not None and not said.get("return_timestamps") and read[-1] != silent:
+        read.append(silent)
+    return read
+
+
+def _language(name: str, languages: Mapping[str, int], where: str) -> int:
+    """Of "<|en|>", "en" or "english"."""
+    whisper = reading.optional("transformers.models.whisper.tokenization_whisper", "hf")
+    code = whisper.TO_LANGUAGE_CODE.get(name.lower(), name.lower())
+    for token in (name.lower(), f"<|{code}|>"):
+        if token in languages:
+            return languages[token]
+    raise InputRefused(
+        f"generation_config.json has no token for the language {name!r}",
+        where=where,
+        hint=f"it knows {', '.join(sorted(languages)[:8]) or 'none'}",
+    )

@@ -1,0 +1,108 @@
+"""A series of samples in figures: what the rules judge, and what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from optkit.monitor.samples import GpuSample, Sample
+
+_IDLE = 0.1  # a GPU with less utilisation than this has a gap in its work
+
+Figures = dict[str, float | None]
+"""Name (see UNITS) → value; None: nothing here tells it."""
+
+UNITS = {
+    "seconds": "s",
+    "running": "share",
+    "disk_wait": "share",
+    "asleep": "share",
+    "cores": "cores",
+    "cores_share": "share",
+    "read_bytes": "B/s",
+    "written_bytes": "B/s",
+    "memory_bytes": "B",
+    "memory": "share",
+    "processes": "count",
+    "gpu_util": "share",
+    "gpu_gaps": "share",
+    "gpu_memory_traffic": "share",
+    "gpu_memory": "share",
+    "gpu_pcie": "share",
+    "gpu_power": "share",
+    "gpu_clock": "share",
+    "gpu_throttled": "share",
+}
+"""Every figure and its unit. Means over time, but `memory_bytes`, `memory`, `processes` and
+`gpu_memory`, which are peaks; `memory`: of what the tree could have had; `gpu_power`, `gpu_pcie`,
+`gpu_clock`: of the card's own limit; `gpu_gaps`: time with next to no utilisation."""
+
+
+def figures(samples: Sequence[Sample], cores: int) -> Figures:
+    """All of UNITS. `cores`: how many the program may use. The `gpu_` figures are those of the GPU
+    with the highest utilisation."""
+    found: Figures = {
+        "seconds": sum(sample.seconds for sample in samples),
+        "running": _mean(samples, lambda sample: sample.running),
+        "disk_wait": _mean(samples, lambda sample: sample.disk_wait),
+        "asleep": _mean(samples, lambda sample: sample.asleep),
+        "cores": _mean(samples, lambda sample: sample.cores),
+        "cores_share": _mean(samples, lambda sample: sample.cores / cores),
+        "read_bytes": _mean(samples, lambda sample: sample.read_bytes),
+        "written_bytes": _mean(samples, lambda sample: sample.written_bytes),
+        "memory_bytes": _peak(samples, lambda sample: sample.memory_bytes),
+        "memory": _peak(samples, lambda s: _share(s.memory_bytes, s.memory_limit_bytes)),
+        "processes": _peak(samples, lambda sample: sample.processes),
+    }
+    return {**found, **_gpu_figures(samples)}
+
+
+def busiest(samples: Sequence[Sample]) -> int | None:
+    """Index of the GPU with the highest mean utilisation."""
+    known = {gpu.index for sample in samples for gpu in sample.gpus}
+    return max(
+        sorted(known),
+        key=lambda index: _mean(samples, _of(index, lambda gpu: gpu.util)) or 0.0,
+        default=None,
+    )
+
+
+def _gpu_figures(samples: Sequence[Sample]) -> Figures:
+    index = busiest(samples)
+
+    def mean(of: Callable[[GpuSample], float | None]) -> float | None:
+        return None if index is None else _mean(samples, _of(index, of))
+
+    return {
+        "gpu_util": mean(lambda gpu: gpu.util),
+        "gpu_gaps": mean(lambda gpu: None if gpu.util is None else float(gpu.util < _IDLE)),
+        "gpu_memory_traffic": mean(lambda gpu: gpu.memory_traffic),
+        "gpu_memory": None if index is None else _peak(
+            samples, _of(index, lambda gpu: _share(gpu.memory_bytes, gpu.memory_total))
+        ),
+        "gpu_pcie": mean(lambda gpu: _share(gpu.pcie_bytes, gpu.pcie_limit)),
+        "gpu_power": mean(lambda gpu: _share(gpu.power_watts, gpu.power_limit_watts)),
+        "gpu_clock": mean(lambda gpu: _share(gpu.clock_mhz, gpu.clock_limit_mhz)),
+        "gpu_throttled": mean(lambda gpu: float(bool(gpu.throttled))),
+    }  # fmt: skip
+
+
+def _of(index: int, of: Callable[[GpuSample], float | None]) -> Callable[[Sample], float | None]:
+    def value(sample: Sample) -> float | None:
+        return next((of(gpu) for gpu in sample.gpus if gpu.index == index), None)
+
+    return value
+
+
+def _mean(samples: Sequence[Sample], of: Callable[[Sample], float | None]) -> float | None:
+    """Over time, of the samples that tell it."""
+    told = [(value, s.seconds) for s in samples if (value := of(s)) is not None]
+    total = sum(seconds for _, seconds in told)
+    return sum(value * seconds for value, seconds in told) / total if total else None
+
+
+def _peak(samples: Sequence[Sample], of: Callable[[Sample], float | None]) -> float | None:
+    return max((value for sample in samples if (value := of(sample)) is not None), default=None)
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole

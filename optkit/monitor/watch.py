@@ -1,0 +1,193 @@
+"""Watch a command that is started here, or a process that runs already, until it ends.
+
+One loop waits for signals and, between them, looks at the process tree: signals go on to the
+command, its end wakes the loop at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from optkit.errors import UsageError
+from optkit.monitor.cards import Cards
+from optkit.monitor.samples import Sample
+from optkit.monitor.tree import State, Tree
+from optkit.target.machine import cgroup_limits
+
+_PAUSE_SECONDS = 0.05
+_EFFORT = 20  # looking takes at most one part in so many of a core
+_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
+              signal.SIGUSR2)  # fmt: skip
+
+Heard = Callable[[Sample], None]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What was watched. exit_code: the command's, 128 + n after signal n; None: not ours to know.
+    cores: how many it may use. no_gpu: why nothing is known of GPUs."""
+
+    pid: int
+    samples: tuple[Sample, ...]
+    exit_code: int | None
+    cores: int
+    no_gpu: str | None
+
+
+def watch_command(
+    command: Sequence[str], *, interval: float, heard: Heard, quiet_stdout: bool = False
+) -> Ended:
+    """Run `command` with our own standard streams and watch it until it ends. `interval`: seconds
+    that a sample spans; `heard` gets each. `quiet_stdout`: what it prints goes to stderr instead.
+
+    Raises UsageError when there is no such program.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+    try:
+        pid = _start(command, before, quiet_stdout)
+        series = _Series(pid, interval, heard)
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, series.pause)
+            # what a terminal sends, it sends to the command as well
+            if told and told.si_signo in _FORWARDED and told.si_code <= 0:
+                os.kill(pid, told.si_signo)
+            series.look()
+        series.end()
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return series.ended(status if status >= 0 else 128 - status)
+
+
+def watch_process(
+    pid: int, *, interval: float, heard: Heard, seconds: float | None = None
+) -> Ended:
+    """Watch a running process until it ends, until SIGINT or SIGTERM, or for `seconds`.
+
+    Raises UsageError when there is no such process.
+    """
+    if not Tree(pid).look():
+        raise UsageError(f"no process {pid}", where="--pid")
+    deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
+    stops = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        series = _Series(pid, interval, heard)
+        while series.look() and time.monotonic() < deadline:
+            if signal.sigtimedwait(stops, series.pause):
+                break
+        series.end()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return series.ended(None)
+
+
+def _start(command: Sequence[str], mask: Iterable[int], quiet_stdout: bool) -> int:
+    """Start it with the signal mask and dispositions that we were given."""
+    sys.stdout.flush()
+    try:
+        return os.posix_spawnp(
+            command[0],
+            list(command),
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)] if quiet_stdout else [],
+            setsigmask=mask,
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+        )
+    except OSError as error:
+        raise UsageError(
+            f"it cannot be run: {error.strerror}",
+            where=command[0],
+            hint="write the command behind --, as in `optkit monitor -- python train.py`",
+        ) from error
+
+
+class _Series:
+    """Samples of one tree, made of looks at it."""
+
+    def __init__(self, pid: int, interval: float, heard: Heard) -> None:
+        self._tree = Tree(pid)
+        self._interval = interval
+        self._heard = heard
+        self._cards = Cards()
+        self._cores = _cores(pid)
+        self._limit = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))[1]
+        self._samples: list[Sample] = []
+        self._states: Counter[State] = Counter()
+        self.pause = _PAUSE_SECONDS
+        self._tree.look()
+        self._mark()
+
+    def look(self) -> bool:
+        """Whether it still lives."""
+        started = time.monotonic()
+        alive = self._tree.look()
+        if alive:
+            self._states[self._tree.state] += 1
+        now = time.monotonic()
+        self.pause = max(_PAUSE_SECONDS, _EFFORT * (now - started))
+        if now - self._since >= self._interval:
+            self._close()
+        return alive
+
+    def end(self) -> None:
+        """The last sample, of what is left since the one before."""
+        self._tree.look()
+        self._close()
+
+    def ended(self, exit_code: int | None) -> Ended:
+        return Ended(
+            self._tree.root, tuple(self._samples), exit_code, self._cores, self._cards.reason
+        )
+
+    def _mark(self) -> None:
+        self._since = time.monotonic()
+        self._cpu, self._disk = self._tree.cpu_seconds, self._tree.disk_bytes
+        self._states.clear()
+
+    def _close(self) -> None:
+        import psutil
+
+        seconds = time.monotonic() - self._since
+        looks = self._states.total()
+        if not looks:  # it was over at once
+            return
+        disk = self._tree.disk_bytes
+        read, written = (
+            (None, None)
+            if disk is None or self._disk is None
+            else (max(0, b - a) / seconds for a, b in zip(self._disk, disk, strict=True))
+        )
+        held = self._tree.resident_bytes
+        free = held + int(psutil.virtual_memory().available)
+        sample = Sample(
+            seconds=seconds,
+            running=self._states["running"] / looks,
+            disk_wait=self._states["disk_wait"] / looks,
+            asleep=self._states["asleep"] / looks,
+            cores=max(0.0, self._tree.cpu_seconds - self._cpu) / seconds,
+            read_bytes=read,
+            written_bytes=written,
+            memory_bytes=held,
+            memory_limit_bytes=free if self._limit is None else min(free, self._limit),
+            processes=len(self._tree.processes),
+            gpus=self._cards.look(),
+        )
+        self._samples.append(sample)
+        self._heard(sample)
+        self._mark()
+
+
+def _cores(pid: int) -> int:
+    """How many the process may use: affinity, then its control group's quota, rounded up."""
+    allowed = len(os.sched_getaffinity(pid))
+    quota = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))[0]
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))

@@ -1,0 +1,107 @@
+"""What follows from a plan's figures, in plain sentences that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# What to do about each bound, where something can be done.
+_REMEDY = {
+    "compute": "a precision with a higher peak helps, a larger batch does not",
+    "memory": "fewer bytes help: smaller weights, a smaller cache, or a larger batch to share them",
+    "unpack": "unpacking the weights costs more than reading them saves: use FP8 or INT8 here",
+    "launch": "kernels are too short: a larger batch or CUDA graphs help, a precision hardly",
+    "link": "the devices wait for each other: fewer of them, or a faster link",
+    "pcie": "the host's link is the limit: send smaller inputs, or decode them on the device",
+}
+
+_STAGES = {"call": "a call", "prefill": "prefill", "decode": "decode"}
+
+
+def advise(
+    results: Sequence[Mapping[str, Any]], *, limit_ms: float | None = None, baseline: str = "fp16"
+) -> list[str]:
+    """Sentences about results of `plan` that have figures, target by target."""
+    found: list[str] = []
+    for target in dict.fromkeys(row["target"] for row in results):
+        rows = [row for row in results if row["target"] == target and row["latency"]]
+        if rows:
+            found += [_bounds(rows), *_precisions(rows, baseline), *_crossovers(rows)]
+            if limit_ms is not None:
+                found.append(_batching(rows, limit_ms))
+    return found
+
+
+def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What bounds each stage of the first precision, at its smallest and largest batch."""
+    row = rows[0]
+    first, last = row["latency"][0], row["latency"][-1]
+    told = []
+    for stage, bound in first["bounds"].items():
+        after = last["bounds"][stage]
+        change = f", at batch {last['batch']} by {after}" if after != bound else ""
+        told.append(f"{_STAGES[stage]} is bound by {bound} at batch {first['batch']}{change}")
+    remedy = _REMEDY[list(first["bounds"].values())[-1]]
+    return f"{row['target']} {row['precision']}: {'; '.join(told)}: {remedy}."
+
+
+def _precisions(rows: Sequence[Mapping[str, Any]], baseline: str) -> list[str]:
+    """Which precision is fastest at the smallest and the largest batch that all have."""
+    shared = set.intersection(*({one["batch"] for one in row["latency"]} for row in rows))
+    if len(rows) < 2 or not shared:
+        return []
+    told = []
+    for batch in sorted({min(shared), max(shared)}):
+        at = {row["precision"]: _at(row, batch)["throughput"] for row in rows}
+        best = max(at, key=at.__getitem__)
+        if baseline in at and best != baseline:
+            told.append(f"{best} at batch {batch}, {at[best] / at[baseline]:.2f}x {baseline}")
+        else:
+            told.append(f"{best} at batch {batch}")
+    return [f"{rows[0]['target']}: fastest is {'; '.join(told)}."]
+
+
+def _crossovers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = []
+    for row in rows:
+        decode = row["decode"]
+        if decode is None:
+            continue
+        named = f"{row['target']} {row['precision']}"
+        if decode["stops_paying_at_batch"] == 1:
+            found.append(f"{named}: decodes no faster than {decode['baseline']} at any batch.")
+        elif decode["stops_paying_at_batch"] is not None:
+            found.append(
+                f"{named}: stops paying against {decode['baseline']} at batch "
+                f"{decode['stops_paying_at_batch']}, where unpacking weights outweighs their bytes."
+            )
+    return found
+
+
+def _batching(rows: Sequence[Mapping[str, Any]], limit_ms: float) -> str:
+    """The largest batch under the limit. A request may arrive behind a running batch, waits for the
+    queue, then runs: two runs and the delay must fit."""
+    options = [
+        (one["throughput"], one, row)
+        for row in rows
+        for one in row["latency"]
+        if 2 * one["p50_ms"] <= limit_ms
+    ]
+    target = rows[0]["target"]
+    if not options:
+        fastest = min((one["p50_ms"], row["precision"]) for row in rows for one in row["latency"])
+        return (
+            f"{target}: no batch leaves room to queue within {limit_ms:g} ms; the fastest call takes "
+            f"{fastest[0]:.3g} ms ({fastest[1]})."
+        )
+    _, one, row = max(options, key=lambda option: option[0])
+    delay = limit_ms - 2 * one["p50_ms"]
+    return (
+        f"{target} {row['precision']}: under {limit_ms:g} ms set dynamic batches of up to "
+        f"{one['batch']} and a queue delay of at most {delay:.3g} ms: a request may wait for the "
+        f"batch before it ({one['p50_ms']:.3g} ms) and then runs as long."
+    )
+
+
+def _at(row: Mapping[str, Any], batch: int) -> Mapping[str, Any]:
+    return next(one for one in row["latency"] if one["batch"] == batch)

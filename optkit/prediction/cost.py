@@ -1,0 +1,100 @@
+"""What a prediction costs: dollars from dated prices, energy from the board's power."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from optkit.errors import InputRefused, UsageError, unknown_name
+from optkit.target import Target, names
+from optkit.target import target as find_target
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars per device and hour. `as_of`: the day it was read."""
+
+    usd_per_hour: float
+    provider: str
+    as_of: str
+    verified: bool
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"usd_per_hour": self.usd_per_hour, "provider": self.provider, "as_of": self.as_of,
+                "verified": self.verified, "source": self.source}  # fmt: skip
+
+
+def price_of(target: Target, overrides: Mapping[str, Price]) -> Price | None:
+    """The user's price, else the lowest of the target's file, verified ones first; None: unknown."""
+    if target.name in overrides:
+        return overrides[target.name]
+    listed = [
+        Price(float(p["usd_per_hour"]), p["provider"], str(p["as_of"]), p["verified"], p["source"])
+        for p in target.prices
+    ]
+    return min(listed, key=lambda p: (not p.verified, p.usd_per_hour), default=None)
+
+
+def read_prices(path: Path) -> dict[str, Price]:
+    """A price file: target → {usd_per_hour, provider, as_of}, or a list of such, of which the
+    lowest counts. Raises UsageError for an unknown target or a malformed entry, InputRefused for a
+    file that is no YAML."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        data = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputRefused(f"no price file: {reason}", where=str(path)) from error
+    if not isinstance(data, dict) or not data:
+        raise UsageError("it names no target", where=str(path), hint=_FORM)
+    found = {}
+    for name, entries in data.items():
+        if str(name) not in names():
+            raise unknown_name("target", str(name), names(), where=str(path))
+        listed = entries if isinstance(entries, list) else [entries]
+        prices = [_price(entry, f"{path}: {name}", path.name) for entry in listed]
+        if not prices:
+            raise UsageError("it has no price", where=f"{path}: {name}", hint=_FORM)
+        found[find_target(str(name)).name] = min(prices, key=lambda p: p.usd_per_hour)
+    return found
+
+
+_FORM = 'write it like l4: {usd_per_hour: 0.70, provider: "mine", as_of: 2026-11-01}'
+
+
+def _price(entry: Any, where: str, source: str) -> Price:
+    keys = {"usd_per_hour", "provider", "as_of"}
+    if not isinstance(entry, dict) or set(entry) != keys:
+        raise UsageError(f"a price has exactly {', '.join(sorted(keys))}", where=where, hint=_FORM)
+    try:
+        hourly = float(entry["usd_per_hour"])
+        day = date.fromisoformat(str(entry["as_of"]))
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error), where=where, hint=_FORM) from error
+    if not 0 < hourly < 1e6:
+        raise UsageError(f"{hourly} dollars per hour are no price", where=where, hint=_FORM)
+    return Price(hourly, str(entry["provider"]), day.isoformat(), True, source)
+
+
+def per_million(price: Price, throughput: float, devices: int = 1) -> float:
+    """Dollars for a million of what `throughput` counts per second over all devices."""
+    return price.usd_per_hour * devices / 3600 / throughput * 1e6
+
+
+def energy_per_million(target: Target, throughput: float, devices: int = 1) -> float | None:
+    """Kilowatt-hours for a million at full board power, an upper bound; None: power unknown."""
+    if target.tdp_w is None:
+        return None
+    return target.tdp_w * devices / throughput * 1e6 / 3.6e6
+
+
+def cheapest(options: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The option of the lowest `usd_per_million`; None where no option has a price."""
+    priced = [one for one in options if one["usd_per_million"] is not None]
+    return min(priced, key=lambda one: one["usd_per_million"], default=None)

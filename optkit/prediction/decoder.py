@@ -1,0 +1,128 @@
+"""A decoder's two stages as work: prefill, which multiplies many rows, and decode, which reads all
+weights and the whole key-value cache for one token per sequence.
+
+The shape of a Llama: grouped-query attention, a gated MLP, one vocabulary projection for the last
+token of each sequence (Touvron et al. 2023, arXiv 2307.09288; Ainslie et al. 2023, arXiv
+2305.13245). `gated=False` is the older MLP of two matrices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optkit.prediction.work import BITS, Work, gemm
+
+# Kernels per layer of an engine that fuses (norm, QKV, attention with RoPE and cache, output
+# projection, norm, gate and up, activation, down) plus what quantizes; counted, unverified.
+FUSED_KERNELS = 10.0
+
+
+@dataclass(frozen=True)
+class DecoderShape:
+    """Sizes of a decoder. `ffn`: inner size of the MLP."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocabulary: int
+    gated: bool = True
+
+    @property
+    def attention_weights(self) -> int:
+        """Of one layer: query, key, value and output projections."""
+        inner = self.heads * self.head_dim
+        return self.hidden * (2 * inner + 2 * self.kv_heads * self.head_dim)
+
+    @property
+    def mlp_weights(self) -> int:
+        return (3 if self.gated else 2) * self.hidden * self.ffn
+
+    @property
+    def body(self) -> int:
+        """Weights that every token multiplies, without the vocabulary's."""
+        return self.layers * (self.attention_weights + self.mlp_weights)
+
+    @property
+    def parameters(self) -> int:
+        """With embedding and vocabulary projection, without norms."""
+        return self.body + 2 * self.hidden * self.vocabulary
+
+    def kv_bytes(self, bits: int = 16) -> int:
+        """Cache of one token: key and value of every layer and KV head."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * bits // 8
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How a decoder is stored and multiplied. `weight_bits` with scales; `dtype`: the peak of its
+    products; `carrier`: of attention and everything else; the vocabulary is kept in the carrier
+    unless `vocabulary_bits` says otherwise."""
+
+    weight_bits: float
+    dtype: str
+    carrier: str = "fp16"
+    kv_bits: int = 16
+    weight_only: bool = False
+    vocabulary_bits: float | None = None
+
+
+def prefill(
+    shape: DecoderShape, numbers: Numbers, tokens: float, batch: float = 1.0, *, devices: int = 1,
+    kernels: float = FUSED_KERNELS,
+) -> list[Work]:  # fmt: skip
+    """Work of reading `batch` prompts of `tokens` each. Attention is causal: half of all pairs."""
+    pairs = tokens * (tokens + 1) / 2
+    return _forward(shape, numbers, tokens * batch, batch, pairs * batch, 0.0, devices, kernels)
+
+
+def step(
+    shape: DecoderShape, numbers: Numbers, context: float, batch: float, *, devices: int = 1,
+    kernels: float = FUSED_KERNELS, beams: int = 1,
+) -> list[Work]:  # fmt: skip
+    """Work of one token for each of `batch` sequences whose caches hold `context` tokens.
+    `beams`: hypotheses per sequence; each reads the cache by itself."""
+    rows = batch * beams
+    cache = shape.kv_bytes(numbers.kv_bits) * context * rows
+    return _forward(shape, numbers, rows, rows, context * rows, cache, devices, kernels)
+
+
+def _forward(
+    shape: DecoderShape, numbers: Numbers, rows: float, last: float, pairs: float, cache: float,
+    devices: int, kernels: float,
+) -> list[Work]:  # fmt: skip
+    """`rows` tokens through all layers; `last` of them reach the vocabulary; `pairs` of query and
+    key; `cache` bytes read by attention of all layers."""
+    n, inner = shape.layers, shape.heads * shape.head_dim
+    kv = 2 * shape.kv_heads * shape.head_dim
+    held = BITS[numbers.carrier]
+
+    def product(ins: float, outs: float) -> Work:
+        return gemm(
+            rows, ins, outs, dtype=numbers.dtype, weight_bits=numbers.weight_bits,
+            held_bits=held if numbers.weight_only else None, weight_only=numbers.weight_only,
+            times=n,
+        )  # fmt: skip
+
+    wide = (2 if shape.gated else 1) * shape.ffn / devices
+    products = [
+        product(shape.hidden, (inner + kv) / devices), product(inner / devices, shape.hidden),
+        product(shape.hidden, wide), product(shape.ffn / devices, shape.hidden),
+    ]  # fmt: skip
+    attention = Work(
+        "attention", numbers.carrier, 4 * pairs * inner / devices,
+        moved=rows * (2 * inner + kv) / devices * held / 8, streamed=cache / n / devices, times=n,
+    )  # fmt: skip
+    # two norms with their residuals (read 2, write 2), and the activation between the MLP's halves
+    passing = rows * (8 * shape.hidden + wide + shape.ffn / devices) * held / 8
+    rest = Work("elementwise", numbers.carrier, moved=passing, kernels=kernels - 5, times=n)
+    found = [*products, attention, rest]
+    if devices > 1:  # one all-reduce behind attention, one behind the MLP
+        size = 2 * (devices - 1) / devices * rows * shape.hidden * held / 8
+        found.append(Work("elementwise", numbers.carrier, linked=size, times=2 * n))
+    bits = held if numbers.vocabulary_bits is None else numbers.vocabulary_bits
+    vocabulary = gemm(last, shape.hidden, shape.vocabulary / devices, dtype=numbers.carrier,
+                      weight_bits=bits)  # fmt: skip
+    return [*found, vocabulary]

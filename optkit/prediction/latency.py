@@ -1,0 +1,166 @@
+"""Seconds that work takes on a target: a roofline with efficiencies that were fitted to published
+measurements (`eval/prediction/`), and what a roofline leaves out.
+
+    t = max(C, M) + (1 − overlap) · min(C, M) + D + L          per kernel
+    C = operations / (peak · power · eta_kind · fill)          tensor cores
+    M = bytes from memory / (bandwidth · eta_memory) + bytes from L2 / L2 bandwidth
+    D = unpacked weights · cycles / (lanes · clock)            dequantization of weight-only products
+    L = kernels · cycles per kernel / clock                    launch, ramp and drain
+
+`power`: a board of little power cannot hold its clock at full load: TDP / (watts its peak asks for).
+`fill`: tiles over SMs; the last wave runs half empty. Activations of b bytes stay in an L2 cache of
+c bytes to the share c / (c + b), weights likewise by their total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import NamedTuple
+
+from optkit.errors import ToolchainMissing
+from optkit.prediction.work import Work
+from optkit.target import Target
+
+_LANES = 128  # FP32 lanes per SM (64 on 7.5 and 8.0): NVIDIA's architecture papers
+_TILE = (128, 64)  # rows and columns per thread block of a common GEMM kernel, unverified
+_L2_PER_CLOCK = 32.0  # bytes per SM and clock, unverified
+# Kernels that unpack weights do so for each row they multiply, up to the height of one tile. Set so
+# that INT4 loses on an H200 at batch 8 as published (0.75x; `docs/plan.md`), not fitted.
+_UNPACK_ROWS = 8.0
+_CLOCK = 1.7e9  # where a target names none, unverified
+
+# Watts that a TFLOP/s of FP16 takes at full load; 8-bit numbers half of it. 8.9: 72 W and the
+# 87 TFLOP/s that a forum's GEMM test reached on an L4 (targets/l4.yaml `sustained`). The others from
+# the board of that generation that has the most power per peak, unverified.
+_WATTS = {"7.5": 1.75, "8.0": 1.28, "8.6": 1.6, "8.7": 1.4, "8.9": 0.83, "9.0": 0.71, "10.0": 0.45,
+          "12.0": 0.83}  # fmt: skip
+_WIDTH = {"fp32": 2.0, "tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "int8": 0.5, "fp4": 0.25}
+
+
+@dataclass(frozen=True)
+class Efficiencies:
+    """The fitted numbers; see the formula above for what each does. `sequence_us`: what the host
+    spends per sequence and step of a decoder that serves many."""
+
+    gemm: float
+    conv: float
+    attention: float
+    memory: float
+    overlap: float
+    kernel_cycles: float
+    unpack_cycles: float
+    sequence_us: float
+
+
+class Seconds(NamedTuple):
+    """Where the time goes; `total` is less than the sum where computing and moving overlap."""
+
+    total: float
+    compute: float
+    memory: float
+    unpack: float
+    launch: float
+    link: float
+
+    @property
+    def bound(self) -> str:
+        """The largest part: compute, memory, unpack, launch or link."""
+        parts = self._asdict()
+        del parts["total"]
+        return max(parts, key=parts.__getitem__)
+
+
+def seconds(
+    works: Sequence[Work], target: Target, eff: Efficiencies, *, watts: float | None = None
+) -> Seconds:
+    """Time of `works`, one after another. `watts`: a power limit other than the target's TDP.
+
+    Raises ToolchainMissing where the target's peak, bandwidth or link is unknown.
+    """
+    device = _device(target, watts)
+    held = sum(work.weight_bytes * work.times for work in works)
+    kernels = [(work.times, _kernel(work, device, eff, held)) for work in works]
+    return Seconds(*(sum(n * one[i] for n, one in kernels) for i in range(len(Seconds._fields))))
+
+
+@dataclass(frozen=True)
+class _Device:
+    """What the formula reads of a target."""
+
+    target: Target
+    bandwidth: float
+    l2: float
+    sms: int
+    clock: float
+    watts: float | None
+
+    def rate(self, dtype: str, kind: str) -> float:
+        """Operations per second that the board's power holds. TensorRT's FP16 convolutions and
+        fused attention add up in FP16 unless told otherwise (`context_fmha_fp32_acc` of
+        TensorRT-LLM), which GeForce does at twice the rate of its peak."""
+        peak = self.target.peak(dtype)
+        halved = self.target.facts.get("fp16_acc16_tflops")
+        if kind in ("conv", "attention") and dtype == "fp16" and halved is not None and halved.value:
+            peak = float(halved.value) * 1e12
+        if peak is None:
+            raise ToolchainMissing(f"no peak is known for {dtype}", where=self.target.name)
+        per = _WATTS.get(self.target.compute_capability or "")
+        if per is None or self.watts is None:
+            return peak
+        return min(peak, self.watts / (per * _WIDTH[dtype]) * 1e12)
+
+
+def _device(target: Target, watts: float | None) -> _Device:
+    if target.bandwidth is None:
+        raise ToolchainMissing("no memory bandwidth is known", where=target.name)
+    clock = target.facts.get("boost_mhz")
+    return _Device(
+        target, target.bandwidth, float(target.l2_bytes or 0), target.sm_count or 1,
+        _CLOCK if clock is None or clock.value is None else float(clock.value) * 1e6,
+        watts or target.tdp_w,
+    )  # fmt: skip
+
+
+def _kernel(work: Work, device: _Device, eff: Efficiencies, held: float) -> Seconds:
+    """One kernel of `work`; `held`: weight bytes of the whole run."""
+    compute = 0.0
+    if work.operations:
+        eta = {"gemm": eff.gemm, "conv": eff.conv, "attention": eff.attention}[work.kind]
+        rate = device.rate(work.dtype, work.kind)
+        compute = work.operations / (rate * eta * _fill(work, device.sms))
+    kept = work.moved * _share(device.l2, work.moved) + work.weight_bytes * _share(device.l2, held)
+    fetched = work.moved + work.weight_bytes + work.streamed - kept
+    memory = fetched / (device.bandwidth * eff.memory)
+    memory += kept / (device.sms * device.clock * _L2_PER_CLOCK)
+    again = min(max(work.rows, 1.0), _UNPACK_ROWS)
+    unpack = work.unpacked * again * eff.unpack_cycles / (device.sms * _LANES * device.clock)
+    launch = work.kernels * eff.kernel_cycles / device.clock
+    link = work.linked / _link(device.target) if work.linked else 0.0
+    overlap = 1.0 if work.kind == "conv" else eff.overlap
+    both = max(compute, memory) + (1 - overlap) * min(compute, memory)
+    return Seconds(both + unpack + launch + link, compute, memory, unpack, launch, link)
+
+
+def _share(cache: float, size: float) -> float:
+    return cache / (cache + size) if size else 0.0
+
+
+def _fill(work: Work, sms: int) -> float:
+    """Tiles over what the waves could hold; a product of few tiles is split along its inner axis,
+    which gives half of what is missing back."""
+    if not work.rows:
+        return 1.0
+    tiles = ceil(work.rows / _TILE[0]) * ceil(work.columns / _TILE[1])
+    full = tiles / (ceil(tiles / sms) * sms)
+    return (1 + full) / 2 if tiles > sms else sqrt(full)
+
+
+def _link(target: Target) -> float:
+    """Bytes per second to a neighbour, one direction."""
+    for name, share in (("nvlink_gbs", 0.5), ("pcie_gbs", 1.0)):
+        fact = target.facts.get(name)
+        if fact is not None and fact.value:
+            return float(fact.value) * 1e9 * share
+    raise ToolchainMissing("no link to a second device is known", where=target.name)

@@ -1,0 +1,103 @@
+"""A graph as work, before any compiler has seen it.
+
+What compilers of GPUs do is taken for granted: pointwise operators and changes of layout run inside
+their neighbours, and softmax(Q Kᵀ) V is one kernel that never writes the scores. Matrix products
+with a constant weight and convolutions get the precision that is planned; products of two
+activations stay in its carrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from optkit.graph import NodeCost
+from optkit.precision import Precision
+from optkit.prediction.work import Work
+from optkit.target import Target
+
+PEAKS = MappingProxyType({"float8e4m3fn": "fp8", "float4e2m1": "fp4", "int8": "int8"})
+
+# Operators that read all of their input before they write, or pick from it: kernels of their own.
+_KERNELS = frozenset(
+    {
+        "AveragePool", "Concat", "CumSum", "Einsum", "Gather", "GatherElements", "GatherND",
+        "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization", "GRU", "InstanceNormalization",
+        "LayerNormalization", "LpNormalization", "LRN", "LSTM", "MaxPool", "MaxUnpool",
+        "MeanVarianceNormalization", "NonMaxSuppression", "Pad", "ReduceL2", "ReduceMax",
+        "ReduceMean", "ReduceMin", "ReduceSum", "Resize", "RMSNormalization", "RNN", "RoiAlign",
+        "ScatterElements", "ScatterND", "SimplifiedLayerNormalization", "Softmax", "LogSoftmax",
+        "TopK", "Upsample",
+    }
+)  # fmt: skip
+_SMALL = 256  # bytes: arithmetic on shapes, which compilers fold
+
+CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"})
+
+
+def of_graph(costs: Mapping[str, NodeCost], precision: Precision, target: Target) -> list[Work]:
+    """Work of every node that becomes a kernel. `costs`: at the sizes of one batch. Nodes of unknown
+    size count as nothing."""
+    attends = any(_is_attention(cost) for cost in costs.values())
+    found = [_work(cost, precision, target, attends) for cost in costs.values()]
+    return [work for work in found if work is not None]
+
+
+def multiplies_in(precision: Precision) -> str:
+    """The peak of a product of quantized weights: the carrier's where weights alone are
+    quantized."""
+    codes = precision.activations
+    return precision.carrier if codes is None else PEAKS[codes.dtype]
+
+
+def category(works: list[Work]) -> str:
+    """Which measured kind of model this is like: `convolution` or `encoder`."""
+    convolved = sum(w.operations for w in works if w.kind == "conv")
+    return "convolution" if 2 * convolved > sum(w.operations for w in works) else "encoder"
+
+
+def uncounted(costs: Mapping[str, NodeCost]) -> list[str]:
+    """Operators whose cost is not fully known: they run a number of times, or a size is."""
+    found = {cost.op for cost in costs.values() if cost.op in CONTROL}
+    return sorted(found | {cost.op for cost in costs.values() if cost.out_bytes is None})
+
+
+def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> Work | None:
+    if cost.in_bytes is None or cost.out_bytes is None or cost.bits is None:
+        return None
+    carried = {"fp32": 32, "fp16": 16, "bf16": 16}[number.carrier]
+    narrow = carried / cost.bits  # the graph's own bytes → those of the carrier
+    if not cost.macs:
+        if cost.op not in _KERNELS or cost.out_bytes <= _SMALL:
+            return None
+        if attends and cost.op == "Softmax":
+            return None
+        return Work("elementwise", number.carrier, moved=(cost.in_bytes + cost.out_bytes) * narrow)
+    if _is_attention(cost):
+        moved = min(cost.in_bytes, cost.out_bytes) * narrow  # the other side is the scores
+        return Work("attention", number.carrier, 2.0 * cost.macs, moved=moved, kernels=0.5)
+    convolves = cost.op.startswith("Conv")
+    keeps = convolves and (number.weight_only or not _convolves_in(target, number))
+    dtype = number.carrier if keeps else multiplies_in(number)
+    weight_bits = carried if keeps else number.weight_bits
+    read = carried if keeps else number.activation_bits
+    written = read if convolves else carried
+    columns = cost.columns or 1
+    weights = cost.weight_bytes * 8 / cost.bits
+    return Work(
+        "conv" if convolves else "gemm", dtype, 2.0 * cost.macs, weights * weight_bits / 8,
+        (cost.in_bytes * read + cost.out_bytes * written) / cost.bits,
+        rows=cost.out_bytes * 8 / cost.bits / columns, columns=columns,
+        unpacked=weights if number.weight_only and not keeps else 0.0,
+    )  # fmt: skip
+
+
+def _is_attention(cost: NodeCost) -> bool:
+    return bool(cost.macs) and cost.op == "MatMul" and not cost.weight_bytes
+
+
+def _convolves_in(target: Target, number: Precision) -> bool:
+    codes = number.activations
+    if codes is None or codes.dtype == "int8":
+        return True
+    return codes.dtype == "float8e4m3fn" and target.supports("fp8_conv")

@@ -1,0 +1,165 @@
+"""Bytes on the device, itemised: inference, and training by three methods.
+
+Inference: weights with their scales, key-value cache, activations alive at once, what the runtime
+keeps. Training follows the itemisation of Hugging Face's "Anatomy of model's memory" and, for
+activations, Korthikanti et al. 2022 (arXiv 2205.05198); QLoRA: Dettmers et al. 2023 (arXiv
+2305.14314).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import floor
+from typing import Literal
+
+from optkit.prediction.decoder import DecoderShape, Numbers
+from optkit.prediction.work import BITS
+
+RUNTIME_BYTES = 500_000_000  # CUDA context and libraries; 0.3 to 0.6 GB, unverified
+CACHE_SHARE = 0.9  # of what is left, that servers give to the cache: TensorRT-LLM's default
+
+Method = Literal["full", "lora", "qlora"]
+Recompute = Literal["none", "selective", "full"]
+
+_NF4_BITS = 4.127  # with double-quantized scales, blocks of 64
+_LORA_RANK = 16
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of inference, over all devices together."""
+
+    weights: float
+    cache: float
+    activations: float
+    workspace: float
+    runtime: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.cache + self.activations + self.workspace + self.runtime
+
+    def to_json(self) -> dict[str, int]:
+        return {**{name: round(size) for name, size in asdict(self).items()},
+                "total": round(self.total)}  # fmt: skip
+
+
+def of_decoder(
+    shape: DecoderShape, numbers: Numbers, *, tokens: float, batch: float, devices: int = 1
+) -> Memory:
+    """A decoder with caches of `tokens` for `batch` sequences. Activations are those of one prompt
+    of that length at its widest place; a workspace as large again for its products."""
+    widest = shape.hidden * 2 + (2 if shape.gated else 1) * shape.ffn
+    activations = tokens * widest * BITS[numbers.carrier] / 8
+    cache = shape.kv_bytes(numbers.kv_bits) * tokens * batch
+    return Memory(
+        decoder_weights(shape, numbers), cache, activations, activations, RUNTIME_BYTES * devices
+    )
+
+
+def decoder_weights(shape: DecoderShape, numbers: Numbers) -> float:
+    """Bytes: the body at `weight_bits`, embedding and vocabulary in the carrier unless the numbers
+    say otherwise."""
+    bits = BITS[numbers.carrier] if numbers.vocabulary_bits is None else numbers.vocabulary_bits
+    ends = shape.parameters - shape.body
+    return (shape.body * numbers.weight_bits + ends * bits) / 8
+
+
+def devices_needed(shape: DecoderShape, numbers: Numbers, capacity: float, tokens: float) -> int:
+    """The smallest power of two of devices that hold one sequence of `tokens`."""
+    devices = 1
+    while of_decoder(shape, numbers, tokens=tokens, batch=1, devices=devices).total > (
+        devices * capacity
+    ):
+        devices *= 2
+    return devices
+
+
+def largest_batch(
+    shape: DecoderShape, numbers: Numbers, capacity: float, tokens: float, devices: int
+) -> int:
+    """Sequences of `tokens` that fit beside the weights."""
+    free = _free(shape, numbers, capacity, tokens, devices)
+    return max(0, floor(CACHE_SHARE * free / (shape.kv_bytes(numbers.kv_bits) * tokens)))
+
+
+def largest_context(
+    shape: DecoderShape, numbers: Numbers, capacity: float, devices: int, batch: int = 1
+) -> int:
+    """Tokens per sequence that fit for `batch` sequences."""
+    low, high = 0, 1 << 24
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = largest_batch(shape, numbers, capacity, middle, devices) >= batch
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def _free(
+    shape: DecoderShape, numbers: Numbers, capacity: float, tokens: float, devices: int
+) -> float:
+    taken = of_decoder(shape, numbers, tokens=tokens, batch=0, devices=devices).total
+    return devices * capacity - taken
+
+
+@dataclass(frozen=True)
+class Training:
+    """Bytes of training. `activations` None: they need the shape of a decoder."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float | None
+    temporary: float = 0.0
+
+    @property
+    def total(self) -> float:
+        items = (self.weights, self.gradients, self.optimizer, self.activations or 0.0)
+        return sum(items) + self.temporary
+
+    def to_json(self) -> dict[str, int | None]:
+        items = {n: None if v is None else round(v) for n, v in asdict(self).items()}
+        return {**items, "total": round(self.total)}
+
+
+def training(
+    parameters: float, method: Method, *, shape: DecoderShape | None = None, tokens: int = 2048,
+    batch: int = 1, recompute: Recompute = "none",
+) -> Training:  # fmt: skip
+    """Adam in mixed precision: per trained parameter 6 bytes of weights (FP16 and an FP32 master),
+    4 of gradients, 8 of optimizer. LoRA freezes the model in FP16, QLoRA in NF4, and trains rank-16
+    adapters on every product."""
+    activations = None
+    if shape is not None:
+        activations = shape.layers * activation_bytes(shape, tokens, batch, recompute)
+    if method == "full":
+        return Training(6 * parameters, 4 * parameters, 8 * parameters, activations)
+    adapters = adapter_parameters(shape) if shape is not None else 0.01 * parameters
+    frozen = parameters * (2 if method == "lora" else _NF4_BITS / 8)
+    return Training(frozen + 6 * adapters, 4 * adapters, 8 * adapters, activations)
+
+
+def quick(weight_bytes: float) -> Training:
+    """The rule of thumb: beside the weights twice their bytes for the optimizer, once each for
+    gradients and activations, twice for temporaries. Activations do not really scale so."""
+    return Training(
+        weight_bytes, weight_bytes, 2 * weight_bytes, weight_bytes, temporary=2 * weight_bytes
+    )
+
+
+def activation_bytes(shape: DecoderShape, tokens: int, batch: int, recompute: Recompute) -> float:
+    """Of one layer, kept for the backward pass, FP16: s b h (34 + 5 a s / h); `selective` drops the
+    attention scores, `full` keeps the layer's input alone (arXiv 2205.05198, table 2)."""
+    size = tokens * batch * shape.hidden
+    if recompute == "full":
+        return 2 * size
+    scores = 0.0 if recompute == "selective" else 5 * shape.heads * tokens / shape.hidden
+    return size * (34 + scores)
+
+
+def adapter_parameters(shape: DecoderShape, rank: int = _LORA_RANK) -> int:
+    """Of LoRA on every product of every layer: rank · (inputs + outputs)."""
+    inner, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    ends = [(shape.hidden, inner), (shape.hidden, kv), (shape.hidden, kv), (inner, shape.hidden)]
+    ends += [(shape.hidden, shape.ffn)] * (2 if shape.gated else 1) + [(shape.ffn, shape.hidden)]
+    return shape.layers * rank * sum(a + b for a, b in ends)

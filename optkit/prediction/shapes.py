@@ -1,0 +1,85 @@
+"""The sizes of a decoder from what is known of it: a few numbers, or its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+
+from optkit.decoder import Decoder
+from optkit.errors import InputRefused, UsageError
+from optkit.graph import NodeCost
+from optkit.prediction.decoder import DecoderShape
+
+_FFN = 3.5  # of the hidden size, as in Llama 2 70B and Llama 3
+_VOCABULARY = 32000
+
+
+def described(
+    parameters: float, *, layers: int, kv_heads: int, head_dim: int, heads: int | None = None,
+    hidden: int | None = None, ffn: int | None = None, vocabulary: int | None = None,
+) -> tuple[DecoderShape, list[str]]:  # fmt: skip
+    """A gated decoder of that many parameters, and a sentence for each size that was assumed.
+
+    The inner size of the MLP takes what the parameters leave, so that the weights are right whatever
+    is assumed. Raises UsageError where nothing is left for it.
+    """
+    assumed = []
+    if vocabulary is None:
+        vocabulary = _VOCABULARY
+        assumed.append(f"vocabulary {vocabulary}")
+    kv = kv_heads * head_dim
+    if hidden is None and heads is not None:
+        hidden = heads * head_dim
+        assumed.append(f"hidden {hidden}: heads × head size")
+    if hidden is None:
+        hidden = _hidden(parameters, layers, kv, head_dim, vocabulary)
+        assumed.append(f"hidden {hidden}: an MLP {_FFN} times as wide")
+    if heads is None:
+        heads = max(kv_heads, round(hidden / head_dim))
+        assumed.append(f"heads {heads}: hidden / head size")
+    if heads % kv_heads:
+        raise UsageError(
+            f"{heads} heads cannot share {kv_heads} KV heads evenly", where="--kv-heads",
+            hint="name --heads as config.json has it (num_attention_heads)",
+        )  # fmt: skip
+    if ffn is None:
+        shape = DecoderShape(layers, hidden, heads, kv_heads, head_dim, 0, vocabulary)
+        ffn = round((parameters - shape.parameters) / (3 * layers * hidden))
+        assumed.append(f"MLP {ffn}: what the parameters leave")
+    if ffn < 1:
+        raise UsageError(
+            f"{parameters:.3g} parameters are too few for these sizes", where="--params",
+            hint="compare with config.json: hidden_size, num_hidden_layers, vocab_size",
+        )  # fmt: skip
+    return DecoderShape(layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary), assumed
+
+
+def _hidden(parameters: float, layers: int, kv: int, head_dim: int, vocabulary: int) -> int:
+    """h of  layers · (2 h² + 2 h kv + 3 · FFN · h²) + 2 h vocabulary = parameters, in heads."""
+    a = layers * (2 + 3 * _FFN)
+    b = 2 * layers * kv + 2 * vocabulary
+    exact = (-b + sqrt(b * b + 4 * a * parameters)) / (2 * a)
+    return max(1, round(exact / head_dim)) * head_dim
+
+
+def of_graph(decoder: Decoder, costs: Mapping[str, NodeCost]) -> DecoderShape:
+    """The sizes of an exported decoder. Its MLP is given the width at which all weights of its
+    products are counted. Raises InputRefused where no product makes the vocabulary."""
+    products = [c for c in costs.values() if c.macs and c.weight_bytes and c.columns and c.bits]
+    last = next((c for c in reversed(products) if c.columns == decoder.vocabulary), None)
+    if last is None:
+        raise InputRefused(
+            f"no product of the graph has {decoder.vocabulary} columns", where="logits",
+            hint="describe the decoder: --params, --layers, --kv-heads, --head-dim",
+        )  # fmt: skip
+    weights = {id(c): c.weight_bytes * 8 // (c.bits or 1) for c in products}
+    hidden = weights[id(last)] // decoder.vocabulary
+    heads = max(decoder.heads, hidden // decoder.head_size)
+    bare = DecoderShape(
+        decoder.layers, hidden, heads, decoder.heads, decoder.head_size, 0, decoder.vocabulary
+    )
+    rest = sum(weights.values()) - weights[id(last)] - bare.body
+    ffn = max(1, round(rest / (3 * decoder.layers * hidden)))
+    return DecoderShape(
+        decoder.layers, hidden, heads, decoder.heads, decoder.head_size, ffn, decoder.vocabulary
+    )

@@ -1,0 +1,73 @@
+"""What a device is asked to do: operations, bytes and launches, with no device in them.
+
+A `Work` is one kernel, or `times` equal ones. A matrix product of `rows` × `columns` outputs counts
+two operations per multiply-add; convolutions are counted as the product they unroll to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Kind = Literal["gemm", "conv", "attention", "elementwise"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kernel. Bytes are per kernel, not per `times`.
+
+    `dtype`: the peak it multiplies at (a key of `Target.peaks`). `moved`: activation bytes read and
+    written. `streamed`: bytes of a key-value cache, which no L2 cache holds. `unpacked`: weights
+    that are made floating again before they multiply. `linked`: bytes exchanged with each other
+    device of a tensor-parallel group. `kernels` 0: it runs inside a neighbour.
+    """
+
+    kind: Kind
+    dtype: str
+    operations: float = 0.0
+    weight_bytes: float = 0.0
+    moved: float = 0.0
+    streamed: float = 0.0
+    rows: float = 0.0
+    columns: float = 0.0
+    unpacked: float = 0.0
+    linked: float = 0.0
+    kernels: float = 1.0
+    times: int = 1
+
+
+def gemm(
+    rows: float, inner: float, columns: float, *, dtype: str, weight_bits: float,
+    held_bits: float | None = None, weight_only: bool = False, kernels: float = 1.0, times: int = 1,
+) -> Work:  # fmt: skip
+    """[rows, inner] × constant [inner, columns]. `held_bits`: of activations; None: the peak's."""
+    held = BITS[dtype] if held_bits is None else held_bits
+    weights = inner * columns
+    return Work(
+        "gemm", dtype, 2 * rows * weights, weights * weight_bits / 8,
+        (rows * inner * held + rows * columns * max(held, 16)) / 8,
+        rows=rows, columns=columns, unpacked=weights if weight_only else 0.0,
+        kernels=kernels, times=times,
+    )  # fmt: skip
+
+
+def total(works: Iterable[Work]) -> Work:
+    """Sums over all kernels, as one record; kind, rows and columns mean nothing in it."""
+    found = Work("elementwise", "fp16", kernels=0.0)
+    for one in works:
+        n = one.times
+        found = replace(
+            found,
+            operations=found.operations + n * one.operations,
+            weight_bytes=found.weight_bytes + n * one.weight_bytes,
+            moved=found.moved + n * one.moved,
+            streamed=found.streamed + n * one.streamed,
+            unpacked=found.unpacked + n * one.unpacked,
+            linked=found.linked + n * one.linked,
+            kernels=found.kernels + n * one.kernels,
+        )
+    return found
+
+
+BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}

@@ -1,0 +1,108 @@
+"""An artifact that is left unfinished here, and finished: the same build, measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optkit.artifact import Artifact
+from tests.report.test_result import check
+
+Optkit = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def deferred(
+    small: Path, store: Path, optkit_apart: Optkit, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The artifact of `small` for cpu, whose engine was left to be made."""
+    out = tmp_path_factory.mktemp("deferred")
+    done = optkit_apart("build", "--target", "cpu", "--defer", "--json", "--out", out,
+                        cwd=small, cache=store)  # fmt: skip
+    assert done.code == 0, done.err
+    return out / "small-cpu-int8"
+
+
+@pytest.fixture
+def unfinished(deferred: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(deferred, tmp_path / "artifacts" / deferred.name)
+
+
+def test_a_deferred_build_compiles_and_times_nothing(deferred: Path) -> None:
+    result = Artifact.load(deferred).result
+    check("result", result)
+    assert (result["status"], result["engine"]["evidence"]) == ("pending", "pending")
+    assert (result["latency"]["evidence"], result["accuracy"]["evidence"]) == (
+        "predicted", "simulated",
+    )  # fmt: skip
+    assert [row["backend"] for row in result["pending"]] == ["onnxruntime"]
+
+
+def test_what_is_finished_is_what_a_build_here_gives(
+    optkit_here: Optkit, unfinished: Path, small: Path, store: Path
+) -> None:
+    argv = ["--eval", small / "task.py", "--json"]
+    done = optkit_here("finish", unfinished, *argv, cache=store)
+    assert done.code == 0, done.err
+    found, direct = Artifact.load(unfinished), Artifact.load(small / "artifacts/small-cpu-int8")
+    found.verify()
+    assert found.digest == direct.digest and found.manifest.engine == direct.manifest.engine
+    assert done.result == found.result
+    check("result", found.result)
+    report = json.loads((unfinished / "report.json").read_text())
+    check("report", report)
+    wanted = json.loads((direct.path / "report.json").read_text())
+    for key in ("landing", "layers", "quantization", "fusion"):
+        assert report[key] == wanted[key], key
+    assert (found.result["status"], found.result["pending"]) == ("ok", [])
+    for key in ("engine", "latency", "accuracy", "speedup", "drop"):
+        assert found.result[key]["evidence"] == "measured", key
+    for key in ("engine", "accuracy", "drop", "size", "gate", "references"):
+        assert found.result[key] == direct.result[key], key
+    assert report["provenance"]["finished"]["machine"]["name"] == "cpu"
+    manifest = (unfinished / "manifest.json").read_bytes()
+    assert optkit_here("finish", unfinished, cache=store).code == 0
+    assert (unfinished / "manifest.json").read_bytes() == manifest
+
+
+def test_a_task_that_is_not_optkits_own_has_to_be_given(
+    optkit_here: Optkit, unfinished: Path, store: Path
+) -> None:
+    before = (unfinished / "manifest.json").read_bytes()
+    done = optkit_here("finish", unfinished, cache=store).told("--eval FILE.py", "task.py")
+    assert done.code == 5
+    assert (unfinished / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_embedded_samples_of_a_task_of_optkits_own_are_scored(
+    optkit_here: Optkit, tmp_path: Path, store: Path
+) -> None:
+    here = {"cache": store}
+    argv = ["--target", "cpu", "--precision", "fp32", "--defer", "--out", tmp_path]
+    assert optkit_here("build", *argv, **here).code == 0
+    path = tmp_path / "digits-vit-cpu-fp32"
+    expected = Artifact.load(path).result["accuracy"]
+    assert optkit_here("finish", path, **here).code == 0
+    found = Artifact.load(path).result
+    assert found["accuracy"] == {**expected, "evidence": "measured"}
+    assert found["speedup"]["value"] == 1
+    assert optkit_here("build", *argv, "--embed-eval", "0", **here).code == 0
+    assert optkit_here("finish", path, **here).told("--embed-eval").code == 5
+
+
+def test_another_device_is_refused(
+    optkit_here: Optkit, built: Path, tmp_path: Path, store: Path
+) -> None:
+    path = shutil.copytree(built / "digits-vit-l4-int8", tmp_path / "digits-vit-l4-int8")
+    before = (path / "manifest.json").read_bytes()
+    done = optkit_here("finish", path, "--json", cache=store).told("NVIDIA L4", "no GPU")
+    assert done.code == 4
+    (path / "model.onnx").write_bytes(b"changed")
+    assert optkit_here("finish", path, cache=store).told("model.onnx was changed").code == 7
+    assert (path / "manifest.json").read_bytes() == before
