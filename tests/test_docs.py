@@ -87,7 +87,9 @@ def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.Complete
 PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 
-LONG = ("optkit tune ", "optkit build my-", "optkit export my-")  # half a minute and more
+LONG = (  # half a minute and more
+    "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

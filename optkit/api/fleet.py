@@ -20,6 +20,7 @@ from optkit.api.building import EMBED_EVAL, build_one, load
 from optkit.errors import OptkitError
 from optkit.exchange import replacing
 from optkit.execute.runner import Record, Runner
+from optkit.prediction.cost import price_of
 from optkit.recipe import Recipe
 from optkit.report import fleet as documents
 from optkit.report import result
@@ -97,8 +98,6 @@ def _step(pair: str, record: Record) -> dict[str, Any]:
 
 
 def _target(name: str) -> dict[str, Any]:
-    """Title, and the first price of those listed."""
     found = target.target(name)
-    keys = ("usd_per_hour", "provider", "as_of", "verified")
-    price = {key: found.prices[0][key] for key in keys} if found.prices else None
-    return {"title": found.title, "price": price}
+    price = price_of(found, {})
+    return {"title": found.title, "price": price and price.to_json()}

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from optkit.prediction.cost import Price, per_million
 from optkit.report import figures, view
 from optkit.report.html import environment
 from optkit.report.markdown import table, text
@@ -25,8 +26,6 @@ from optkit.report.result import plain
 from optkit.store import digest_json
 
 FLEET = "optkit.fleet/v1"
-_HOUR = 3600
-_MILLION = 1_000_000
 
 Json = Mapping[str, Any]
 
@@ -108,14 +107,6 @@ def prices(fleet: Json) -> list[str]:
     ]
 
 
-def per_million(latency: Json | None, price: Json | None) -> float | None:
-    """US dollars for a million samples at the latency's batch and throughput, of a device that does
-    nothing else and never waits."""
-    if latency is None or price is None or not latency["throughput"]:
-        return None
-    return float(price["usd_per_hour"] / (_HOUR * latency["throughput"]) * _MILLION)
-
-
 def to_html(fleet: Json) -> str:
     """One HTML file like that of a build; reports of the artifacts are linked beside it."""
     template = environment().get_template("fleet.html")
@@ -152,7 +143,9 @@ def to_markdown(fleet: Json) -> str:
 
 def _row(fleet: Json, result: Json, one: Json, part: str) -> Row:
     target = fleet["targets"].get(result["target"]) or {"price": None}
-    cost = per_million(one["latency"], target["price"])
+    latency, price, cost = one["latency"], target["price"], None
+    if latency is not None and price is not None:
+        cost = per_million(Price(**price), latency["throughput"])
     landing = one["engine"] and one["engine"]["landing"]
     show = view.unit(one)
     shown = {row.label.partition(",")[0]: row.candidate.value for row in view.comparison(one)}
