@@ -27,7 +27,8 @@ from safetensors.numpy import load_file, save_file
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
 from optkit.stage import Limits, door, stage_file, stage_onnx, stage_pt2, stage_weights, zip_members
-from optkit.stage.scan import MESSAGES, Scan
+from optkit.stage.fields import MESSAGES
+from optkit.stage.scan import Scan
 
 
 def generators(name: str) -> Any:

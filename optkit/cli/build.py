@@ -54,6 +54,7 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
     help="Evaluation samples the artifact may carry; 0 for none.",
 )
 @options.work
+@options.cluster
 @options.output
 def build(
     targets: tuple[str, ...],
@@ -209,7 +210,7 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
         for target, precision in pairs
     ]
     if request.json:
-        terminal.put_json({"schema": "optkit.plan/v1", "evidence": "predicted", "plans": plans})
+        terminal.put_json({"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": plans})
         return 0
     for plan in plans:
         rows = [

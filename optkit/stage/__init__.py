@@ -5,6 +5,7 @@ which nobody else writes. Checks run on that copy, so a file swapped meanwhile c
 
     door        opens without following links, copies and hashes
     wire        walks protobuf bytes without building objects
+    fields      the numbers of its messages
     scan        what an ONNX file holds: nodes, tensors, external data; counted before expanded
     twins       a large data file that the store has already is not copied again
     model       an ONNX file and its external data become one folder of the store

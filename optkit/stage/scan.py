@@ -1,8 +1,8 @@
 """What an ONNX file holds, read from its bytes: sizes and references, never values of tensors.
 
-Field numbers are onnx.proto's (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). Where two
-libraries could read one file in two ways (a field twice, external data beside inline data, a length
-that disagrees with the shape), the file is refused, so that what is checked is what is loaded.
+Where two libraries could read one file in two ways (a field twice, external data beside inline
+data, a length that disagrees with the shape), the file is refused, so that what is checked is what
+is loaded.
 """
 
 from __future__ import annotations
@@ -12,104 +12,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
 
 from optkit.errors import UnsafeFile
 from optkit.stage import wire
 from optkit.stage.door import Limits, show
+from optkit.stage.fields import MESSAGES, STORAGE
 
-_INT = (wire.VARINT,)
-_INTS = (wire.VARINT, wire.LENGTH)  # packed or not
-_BYTES = (wire.LENGTH,)
-_FLOATS = (wire.FIXED32, wire.LENGTH)
-_DOUBLES = (wire.FIXED64, wire.LENGTH)
-
-
-class _Field(NamedTuple):
-    """A field that is read or entered: its name, its wire types, and whether it may repeat."""
-
-    name: str
-    wires: tuple[int, ...] = _BYTES
-    many: bool = False
-
-
-def _many(name: str, wires: tuple[int, ...] = _BYTES) -> _Field:
-    return _Field(name, wires, many=True)
-
-
-# Every field through which a tensor, a graph or a shape can be reached, and those that are read.
-MESSAGES: dict[str, dict[int, _Field]] = {
-    "ModelProto": {
-        7: _Field("graph"), 20: _many("training"), 25: _many("function"),
-    },
-    "TrainingInfoProto": {1: _Field("graph"), 2: _Field("algorithm")},
-    "GraphProto": {
-        1: _many("node"), 5: _many("tensor"), 11: _many("value"), 12: _many("value"),
-        13: _many("value"), 15: _many("sparse"),
-    },
-    "FunctionProto": {
-        1: _Field("name"), 7: _many("node"), 10: _Field("domain"), 11: _many("attribute"),
-        12: _many("value"), 13: _Field("overload"),
-    },
-    "NodeProto": {
-        1: _many("input"), 2: _many("output"), 3: _Field("name"), 4: _Field("op_type"),
-        5: _many("attribute"), 7: _Field("domain"), 8: _Field("overload"),
-    },
-    "AttributeProto": {
-        3: _Field("int", _INT), 5: _Field("tensor"), 6: _Field("graph"), 8: _many("int", _INTS),
-        10: _many("tensor"), 11: _many("graph"), 14: _Field("type"), 15: _many("type"),
-        22: _Field("sparse"), 23: _many("sparse"),
-    },
-    "TensorProto": {
-        1: _many("dims", _INTS), 2: _Field("data_type", _INT), 3: _Field("segment"),
-        4: _many("float_data", _FLOATS), 5: _many("int32_data", _INTS), 6: _many("string_data"),
-        7: _many("int64_data", _INTS), 8: _Field("name"), 9: _Field("raw_data"),
-        10: _many("double_data", _DOUBLES), 11: _many("uint64_data", _INTS),
-        13: _many("external"), 14: _Field("data_location", _INT),
-    },
-    "SparseTensorProto": {1: _Field("values"), 2: _Field("indices"), 3: _many("dims", _INTS)},
-    "StringStringEntryProto": {1: _Field("key"), 2: _Field("value")},
-    "ValueInfoProto": {2: _Field("type")},
-    "TypeProto": {
-        1: _Field("tensor"), 4: _Field("wrapped"), 5: _Field("map"), 8: _Field("tensor"),
-        9: _Field("wrapped"),
-    },
-    "TypeProto.Tensor": {2: _Field("shape")},
-    "TypeProto.Sequence": {1: _Field("type")},
-    "TypeProto.Map": {2: _Field("type")},
-    "TensorShapeProto": {1: _many("dim")},
-}  # fmt: skip
-
-
-class _Storage(NamedTuple):
-    """How a data type is stored: bits per element in raw or external data, and elsewhere."""
-
-    bits: int  # of no meaning for strings
-    typed: str  # the field that may hold it instead
-    per_entry: int = 1  # elements packed into one entry of that field
-    entries: int = 1  # entries that one element takes (complex: 2)
-
-
-_STORAGE = {
-    data_type: storage
-    for data_types, storage in (
-        ((1,), _Storage(32, "float_data")),
-        ((14,), _Storage(64, "float_data", entries=2)),
-        ((11,), _Storage(64, "double_data")),
-        ((15,), _Storage(128, "double_data", entries=2)),
-        ((7,), _Storage(64, "int64_data")),
-        ((12,), _Storage(32, "uint64_data")),
-        ((13,), _Storage(64, "uint64_data")),
-        ((6,), _Storage(32, "int32_data")),
-        ((4, 5, 10, 16), _Storage(16, "int32_data")),  # (u)int16, float16, bfloat16
-        ((2, 3, 9, 17, 18, 19, 20, 24), _Storage(8, "int32_data")),  # (u)int8, bool, float8
-        ((27, 28), _Storage(6, "int32_data")),  # float6
-        ((21, 22, 23), _Storage(4, "int32_data", per_entry=2)),  # (u)int4, float4
-        ((25, 26), _Storage(2, "int32_data", per_entry=4)),  # (u)int2
-        ((8,), _Storage(8, "string_data")),
-    )
-    for data_type in data_types
-}
 _INT64, _STRING = 7, 8
 
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
@@ -271,7 +179,7 @@ class Scan:
             raise UnsafeFile(f"more than {self._limits.tensors} tensors")
         tensor = self._read_tensor(start, end)
         where = f"tensor {show(tensor.name)}" if tensor.name else "a tensor without a name"
-        storage = _STORAGE.get(tensor.data_type)
+        storage = STORAGE.get(tensor.data_type)
         if storage is None:
             raise UnsafeFile(f"unknown element type {tensor.data_type}", where=where)
         elements = _elements(tensor.dims, where)

@@ -99,7 +99,7 @@ def test_a_dry_run_writes_nothing_anywhere(
     assert cold.code == 0, cold.err
     assert contents(tmp_path) == before
     plan = cold.json["plans"][0]
-    assert cold.json["evidence"] == "predicted" and cold.json["schema"] == "optkit.plan/v1"
+    assert cold.json["evidence"] == "predicted" and cold.json["schema"] == "optkit.rehearsal/v1"
     assert (plan["target"], plan["precision"]) == ("cpu", "int8")
     assert {step["hit"] for step in plan["steps"]} == {False}
     assert {step["seconds"] for step in plan["steps"]} == {None}  # no history, no estimate
