@@ -9,7 +9,7 @@ from typing import Any
 
 from optkit import content, runtime
 from optkit.api.building import Built, load
-from optkit.artifact import Artifact
+from optkit.artifact import MANIFEST, Artifact
 from optkit.content import Place
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.execute.runner import Runner
@@ -30,6 +30,7 @@ def finish(path: Path, *, runner: Runner, task: str | None = None) -> Built:
     """
     opened = load(path)
     opened.verify()
+    _check_whole(opened, path)
     code = None if task is None else content.find_task(task, Path.cwd(), anywhere=True)
     if not opened.manifest.parts:
         return _one(opened, str(path), runner, code)
@@ -49,6 +50,16 @@ def finish(path: Path, *, runner: Runner, task: str | None = None) -> Built:
         parts = {name: load(one.path) for name, one in built.items()}
         place, record = opened.path.absolute(), opened.manifest.recipe
         return Built(whole, delivery.join(place.name, record, parts, whole, place.parent))
+
+
+def _check_whole(artifact: Artifact, path: Path) -> None:
+    """Changed alone, a part would no longer be what the whole's manifest says."""
+    around = artifact.path.absolute().parent
+    if not (around / MANIFEST).is_file() or artifact.path.name not in load(around).manifest.parts:
+        return
+    raise UsageError(
+        "it is a part of an artifact", where=str(path), hint=f"finish that: {path.parent}"
+    )
 
 
 def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None) -> Built:

@@ -46,7 +46,8 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
         "recipe.yaml": _yaml(made.job.recipe.to_json()),
     }
     if made.compiler == "onnxruntime":
-        files |= genai.files(Decoder.of(made.inputs, made.outputs), files)
+        in_place = entries["graph"].meta.get("in_place", ())
+        files |= genai.files(Decoder.of(made.inputs, made.outputs), files, in_place)
     with storage_errors(store.root), store.scratch() as folder:
         samples = _samples(made, folder / "eval.safetensors", embed_eval)
         if samples is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,7 +14,7 @@ from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
 from optkit.pipeline.job import Build
 from optkit.report import document
 from optkit.report.document import Rewrites
-from optkit.report.result import Findings, Run, Side, result
+from optkit.report.result import Findings, Run, Side, result, to_finish
 from optkit.runtime import Engine, Evidence
 from optkit.steps import RAW_SCORES, SCORES, TIMES
 
@@ -149,7 +148,6 @@ def _result(
     records: list[Record],
     artifact: str,
 ) -> dict[str, Any]:
-    command = f"optkit finish {shlex.quote(artifact)}"
     return result(
         sides["candidate"],
         sides["baseline"],
@@ -159,7 +157,7 @@ def _result(
         target=made.job.target.name,
         artifact=artifact,
         references=[sides["reference"]] if sides["reference"].accuracy else [],
-        pending=[{"backend": name, "finish": command} for name in made.pending],
+        pending=to_finish(artifact, made.pending),
     )
 
 

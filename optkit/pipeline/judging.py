@@ -18,9 +18,14 @@ def compile_(made: Build, runner: Steps) -> None:
         ("engine", made.entries["graph"], made.job.precision, made.planned),
         ("baseline_engine", made.entries["baseline"], made.baseline_precision, {}),
     ):
-        backend = runtime.backend(made.compiler)
-        spec = backend.spec(made.inputs, made.job.target, precision, made.job.recipe.axis_ranges())
+        backend, axes = runtime.backend(made.compiler), made.job.recipe.axis_ranges()
+        asked = {
+            name: runtime.backend(name).spec(made.inputs, made.job.target, precision, axes)
+            for name in (made.compiler, *made.pending)
+        }
+        spec = asked.pop(made.compiler)
         made.specs[role] = spec
+        made.specs |= {f"{role}, {name}": pending for name, pending in asked.items()}
         if made.backend is not None:
             made.entries[role] = runner.step(
                 STEPS["compile"].kind,
@@ -28,7 +33,7 @@ def compile_(made: Build, runner: Steps) -> None:
                 {"graph": graph},
                 {"backend": made.backend, "spec": spec.to_json(), "planned": planned,
                  "versions": backend.versions(), "host": _host(made)},
-                {"kept": str(runner.objects.with_name("devices"))},  # beside the store's objects
+                _kept(runner),
             )  # fmt: skip
 
 
@@ -66,7 +71,7 @@ def score(
         f"evaluate {role}",
         inputs,
         {"file": file, "batch": made.batch, "evidence": evidence, **task, **params},
-        here,
+        {**here, **_kept(runner)},
     )
 
 
@@ -88,6 +93,7 @@ def time(made: Build, runner: Steps) -> None:
             inputs,
             {"batches": batches, "seconds": bench.seconds, "warmup_seconds": bench.warmup_seconds,
              "threads": bench.threads, "host": made.job.target.fingerprint(), **params},
+            _kept(runner),
         )  # fmt: skip
         return
     sizes = {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}
@@ -122,7 +128,14 @@ def _running(
         return inputs, {}
     engines = {_ENGINES[role]: made.entries[_ENGINES[role]] for role in roles}
     files = {name: entry.meta["engine"]["file"] for name, entry in engines.items()}
-    return {**inputs, **engines}, {"backend": made.backend, "engines": files}
+    session = {"target": made.job.target.name,
+               "cuda_graph": made.specs["engine"].options.get("cuda_graph", False)}  # fmt: skip
+    return {**inputs, **engines}, {"backend": made.backend, "engines": files, "session": session}
+
+
+def _kept(runner: Steps) -> dict[str, str]:
+    """Where a library may keep what it learned on this device: beside the store's objects."""
+    return {"kept": str(runner.objects.with_name("devices"))}
 
 
 def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:

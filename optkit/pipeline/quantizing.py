@@ -86,7 +86,8 @@ def _quantize_layers(
 def _calibrate(made: Build, runner: Steps) -> Made:
     """Statistics that serve every quantized precision of every backend alike."""
     job = made.job
-    families = [_rules_of(runtime.backend(name), job, _LEARNED) for name in _BACKENDS]
+    found = [_rules_of(runtime.backend(name), job, _LEARNED) for name in _BACKENDS]
+    families = [rules for at, rules in enumerate(found) if rules and rules not in found[:at]]
     return runner.step(
         STEPS["calibrate"].kind,
         "calibrate",

@@ -6,6 +6,7 @@ or reorder a line; escaping for HTML or Markdown is the writer's own, on top of 
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -51,6 +52,13 @@ def size(value: float | None) -> str:
 
 def percent(fraction: float | None) -> str:
     return NONE if fraction is None else f"{round(100 * fraction, 2) + 0.0:.2f} %"
+
+
+def shown(value: object) -> str:
+    """A value whose kind is not known: text as it is, the rest as JSON."""
+    if value is None:
+        return NONE
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def points(fraction: float | None) -> str:

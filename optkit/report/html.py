@@ -6,7 +6,6 @@ rest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,7 +42,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         islands=_pairs(report["cast"].get("islands"), verbatim=True),
         conditions=_pairs(report["conditions"]),
         recipe=_pairs(report["provenance"]["recipe"]),
-        specs=[(spec["precision"], _asked(spec)) for spec in _specs(report)],
+        specs=view.asked(report),
         digests=_pairs(report["provenance"]["digests"]),
         versions=_pairs(report["provenance"]["versions"]),
     )
@@ -82,35 +81,12 @@ def _shown(value: Any) -> Any:
 def _table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells of rows whose keys this module need not know."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    return columns, [[_text(row.get(key)) for key in columns] for row in rows]
+    return columns, [[figures.shown(row.get(key)) for key in columns] for row in rows]
 
 
 def _pairs(facts: Mapping[str, Any] | None, *, verbatim: bool = False) -> list[tuple[str, str]]:
     """Keys and values as text; keys are words of ours unless `verbatim`."""
     return [
-        (key if verbatim else key.replace("_", " "), _text(value))
+        (key if verbatim else key.replace("_", " "), figures.shown(value))
         for key, value in (facts or {}).items()
     ]
-
-
-def _specs(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One build spec per precision: where the candidate is the baseline there is only one."""
-    specs = report["provenance"]["build_spec"].values()
-    return list({spec["precision"]: spec for spec in specs}.values())
-
-
-def _asked(spec: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What a compiler was asked: (what, value, why)."""
-    shapes = [
-        (name, ", ".join("×".join(map(str, shape)) for shape in range_), "min, opt, max")
-        for name, range_ in spec["profile"].items()
-    ]
-    reasons = spec["reasons"]
-    options = {"workspace": figures.size(spec["workspace_bytes"]), **spec["options"]}
-    return shapes + [(key, _text(value), reasons.get(key, "")) for key, value in options.items()]
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return figures.NONE
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

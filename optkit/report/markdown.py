@@ -32,6 +32,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         _gates(report["gates"]),
         _landing(result, report["landing"]),
         _pending(result["pending"]),
+        _asked(view.asked(report), result["precision"]),
         _legend(result),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -75,6 +76,16 @@ def _pending(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     lines = [f"- {text(row['backend'])}: {text(row['finish'])}" for row in rows]
     return "\n".join(("**Pending** (needs a host that has the target):", "", *lines))
+
+
+def _asked(specs: Sequence[view.Asked], precision: str) -> str:
+    """Folded: what each compiler is asked for the candidate, and why."""
+    told = [spec for spec in specs if spec.precision == precision]
+    return "\n\n".join(
+        f"<details><summary>What {text(spec.backend)} is asked, and why</summary>\n\n"
+        f"{table(('option', 'value', 'why'), spec.rows)}\n\n</details>"
+        for spec in told
+    )
 
 
 def _legend(result: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ null. Raw samples stay out: they are in the report.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,7 +142,10 @@ def joined(results: Mapping[str, dict[str, Any]], **said: Any) -> dict[str, Any]
     found = {
         **_empty(status, None, first["target"], first["precision"]),
         **said,
-        "pending": [row for one in each for row in one["pending"]],
+        "pending": to_finish(
+            said["artifact"],
+            list(dict.fromkeys(row["backend"] for one in each for row in one["pending"])),
+        ),
         "size": None if None in sizes else {
             "bytes": sum(size["bytes"] for size in sizes),
             "baseline_bytes": None
@@ -160,6 +164,12 @@ def joined(results: Mapping[str, dict[str, Any]], **said: Any) -> dict[str, Any]
         "parts": dict(results),
     }  # fmt: skip
     return plain(found)
+
+
+def to_finish(artifact: str, backends: Iterable[str]) -> list[dict[str, str]]:
+    """What is pending, and the command that does it on a host with the device."""
+    command = f"optkit finish {shlex.quote(artifact)}"
+    return [{"backend": name, "finish": command} for name in backends]
 
 
 def failed(

@@ -305,3 +305,33 @@ def landing(
 def _by_node(rows: Sequence[Layer]) -> dict[str, int | None]:
     """Node → bytes moved by the layer that multiplies it."""
     return {node: layer.moved for layer in rows for node in layer.products}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a compiler was asked for one precision: rows of (what, value, why)."""
+
+    precision: str
+    backend: str
+    rows: list[tuple[str, str, str]]
+
+
+def asked(report: Json) -> list[Asked]:
+    """Each build spec once: where the candidate is the baseline there is one for both."""
+    specs = report["provenance"]["build_spec"].values()
+    once = {(spec["precision"], spec["backend"]): spec for spec in specs}
+    return [Asked(*key, asked_rows(spec)) for key, spec in once.items()]
+
+
+def asked_rows(spec: Json) -> list[tuple[str, str, str]]:
+    """(what, value, why) of a build spec's JSON: the shapes, the workspace and every option."""
+    why = spec["reasons"]
+    rows = [
+        (name, ", ".join("×".join(map(str, shape)) for shape in ends), why.get("profile", ""))
+        for name, ends in spec["profile"].items()
+    ]
+    if spec["workspace_bytes"] is not None:
+        size = figures.size(spec["workspace_bytes"])
+        rows.append(("workspace", size, why.get("workspace_bytes", "")))
+    options = spec["options"].items()
+    return rows + [(name, figures.shown(value), why.get(name, "")) for name, value in options]

@@ -106,3 +106,31 @@ def test_another_device_is_refused(
     (path / "model.onnx").write_bytes(b"changed")
     assert optkit_here("finish", path, cache=store).told("model.onnx was changed").code == 7
     assert (path / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_model_of_two_graphs_is_finished_whole(
+    optkit_here: Optkit, tmp_path: Path, store: Path
+) -> None:
+    import transformers
+
+    config = transformers.T5Config(
+        vocab_size=96, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
+    argv = ["--target", "cpu", "--precision", "fp32", "--out", tmp_path / "out"]
+    done = optkit_here("build", tmp_path / "t5", *argv, "--defer", "--json", cache=store)
+    assert done.code == 0, done.err
+    path = tmp_path / "out/t5-cpu-fp32"
+    assert done.result["pending"] == [{"backend": "onnxruntime", "finish": f"optkit finish {path}"}]
+    digest = Artifact.load(path).digest
+    part = optkit_here("finish", path / "encoder", cache=store).told("part of an artifact")
+    assert part.code == 2
+    assert optkit_here("finish", path, cache=store).code == 0
+    found = Artifact.load(path)
+    found.verify()
+    assert (found.digest, found.result["status"]) == (digest, "ok")
+    for one in found.parts.values():
+        one.verify()
+        assert one.result["latency"]["evidence"] == "measured"
