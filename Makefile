@@ -16,7 +16,7 @@ $(VENV)/.run-$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run-$(RUNTIME)
-	$(PIP) -e '.[$(RUNTIME),rtx,torch,hf,examples,dev]'
+	$(PIP) -e '.[$(RUNTIME),rtx,torch,hf,ray,examples,dev]'
 	touch $@
 
 demo: $(VENV)/.run-$(RUNTIME)

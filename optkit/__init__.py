@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from optkit.api import export as export
     from optkit.api import fuse as fuse
     from optkit.api import load as load
+    from optkit.api import plan as plan
     from optkit.api import quantize as quantize
     from optkit.api import tune as tune
     from optkit.artifact import Artifact as Artifact
@@ -36,6 +37,7 @@ _HOMES = {
     "bench": "optkit.api",
     "evaluate": "optkit.api",
     "tune": "optkit.api",
+    "plan": "optkit.api",
     "Artifact": "optkit.artifact",
     "Recipe": "optkit.recipe",
     "Target": "optkit.target",
@@ -43,7 +45,7 @@ _HOMES = {
 
 __all__ = [
     "Artifact", "Recipe", "Target", "bench", "build", "compile", "errors", "evaluate", "export",
-    "fuse", "load", "quantize", "tune",
+    "fuse", "load", "plan", "quantize", "tune",
 ]  # fmt: skip
 
 

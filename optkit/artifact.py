@@ -24,9 +24,10 @@ import numpy as np
 
 from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UsageError
 from optkit.exchange import replacing
-from optkit.runtime import Evidence, Feed, Loop, Recurrent, TensorInfo, backend
+from optkit.runtime import PROVIDERS, Evidence, Feed, Loop, Recurrent, TensorInfo, backend
 from optkit.stage.door import copy_in, show
 from optkit.store import digest_file, digest_json, storage_errors, write_durably
+from optkit.target import names, target
 
 SCHEMA = "optkit.artifact/v1"
 MANIFEST = "manifest.json"
@@ -219,7 +220,8 @@ class Artifact:
             )
 
     def session(self, **options: Any) -> Running:
-        """Verify, then load: the engine where its backend can run, else the graph in ONNX Runtime.
+        """Verify, then load: the engine where its backend can run; else, on the target itself, its
+        graph through ONNX Runtime's provider for that device; else the graph on the CPU.
 
         `options` go to the backend's session. Raises IntegrityError, ToolchainMissing, UsageError
         (several graphs).
@@ -231,18 +233,33 @@ class Artifact:
                 hint="open one of its `parts`, or run all by `optkit generate`",
             )
         self.verify()
-        engine, note = self.manifest.engine, "no engine was compiled"
-        if engine is not None:
+        reasons = [] if self.manifest.engine else ["no engine was compiled"]
+        for name, file in self._on_target():
             try:
-                session = backend(engine["backend"]).session(self.path / engine["file"], **options)
+                session = backend(name).session(
+                    self.path / file, **{"target": self.manifest.target, **options}
+                )
             except ToolchainMissing as error:
-                note = error.message
+                reasons.append(error.message)
             else:
-                return _running(session, engine["backend"], Evidence.MEASURED, None)
+                graph = f"{reasons[0]}; {file} runs on the device" if reasons else None
+                return _running(session, name, Evidence.MEASURED, graph)
+        note = reasons[0]
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
         # basic: a simulation keeps Q/DQ as written
         session = backend("onnxruntime").session(self.path / graph, **{"level": "basic", **options})
         return _running(session, "onnxruntime", Evidence.SIMULATED, f"{note}; {graph} runs")
+
+    def _on_target(self) -> Iterator[tuple[str, str]]:
+        """Backend and file of all that runs on the target itself, the engine first."""
+        engine = self.manifest.engine
+        if engine is not None:
+            yield engine["backend"], engine["file"]
+        if self.manifest.target not in names():
+            return
+        for option in target(self.manifest.target).backends:
+            if option.name in PROVIDERS and (engine is None or option.name != engine["backend"]):
+                yield option.name, MODEL
 
     def run(self, feed: Feed) -> Feed:
         """Outputs for one feed: arrays by name, or what `np.asarray` takes (a CPU tensor).
@@ -277,17 +294,13 @@ def _running(session: Recurrent, name: str, evidence: Evidence, note: str | None
 def prepare(out: Path, name: str) -> None:
     """Make sure, before any work, that an artifact `name` can be written into folder `out`.
 
-    A new or empty folder gets a .gitignore; one with other content is left as it is.
-    Raises StorageError (not writable), UsageError (the name, or something of that name that is no
-    artifact and would be lost).
+    Nothing is left there. Raises StorageError (not writable), UsageError (the name, or something of
+    that name that is no artifact and would be lost).
     """
     check_name("artifact", name)
     place = out / name
     with storage_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        if not any(out.iterdir()):
-            (out / ".gitignore").write_text("*\n")
-        with tempfile.TemporaryFile(dir=out):
+        with tempfile.TemporaryFile(dir=_existing(out)):
             pass
         taken = place.is_symlink() or place.exists()
         if taken and (place.is_symlink() or not (place / MANIFEST).is_file()):
@@ -296,6 +309,20 @@ def prepare(out: Path, name: str) -> None:
                 where=str(place),
                 hint="move it away, or choose another --out",
             )
+
+
+def create(out: Path) -> None:
+    """The folder for artifacts. A new or empty one gets a .gitignore, one with other content is
+    left as it is. Raises StorageError."""
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if not any(out.iterdir()):
+            (out / ".gitignore").write_text("*\n")
+
+
+def _existing(out: Path) -> Path:
+    """The folder itself, or the nearest around it that is there."""
+    return next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
 
 
 def check_name(kind: str, name: str) -> None:
@@ -315,6 +342,7 @@ def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> A
     """
     check_name("target", manifest.target)
     prepare(out, manifest.name)
+    create(out)
     place = out / manifest.name
     with replacing(place) as folder:
         facts = {name: _put(folder, name, files[name]) for name in sorted(files)}

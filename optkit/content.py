@@ -67,6 +67,11 @@ def recipe_names() -> list[str]:
     return _stems(root() / "recipes", "*.yaml")
 
 
+def source_names() -> list[str]:
+    """Names that `--calibration` takes without a path."""
+    return _stems(root() / "calibration", "*.py")
+
+
 def find_recipe(name: str, cwd: Path | None = None) -> Path:
     """The recipe of that name in content, or at that path (a file, or a folder with optkit.yaml).
 

@@ -171,11 +171,14 @@ def from_json(data: dict[str, Any]) -> OptkitError:
 
 
 @contextlib.contextmanager
-def located(place: str) -> Iterator[None]:
-    """Errors from inside say also where that is: "task.py, evaluation sample 3"."""
+def located(place: str, copy: str | None = None) -> Iterator[None]:
+    """Errors from inside say also where that is: "task.py, evaluation sample 3". `copy`: what is
+    read instead of `place`, of which nobody wants to hear."""
     try:
         yield
     except OptkitError as error:
+        if copy and error.where:
+            error.where = error.where.replace(copy, place)
         if place not in (error.where or ""):
             error.where = f"{place}, {error.where}" if error.where else place
         raise

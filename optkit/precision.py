@@ -145,11 +145,11 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
             ),
             Precision(
                 "int4", "fp16", _blocks("int4", 32), None, ("int4",),
-                "W4A16: weights in blocks along the summed axis",
+                "W4A16: weights in blocks along the summed axis; on a CPU the kernel of w4a8",
             ),
             Precision(
                 "w4a8", "fp16", _blocks("int4", 32), None, (),
-                "W4A8: as int4, the kernel rounds activations to 8 bits; ONNX Runtime only",
+                "W4A8: as int4, with a kernel that rounds activations to 8 bits; ONNX Runtime only",
             ),
             Precision(
                 "nvfp4", "fp16", _blocks("float4e2m1", 16), _blocks("float4e2m1", 16), ("fp4",),

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
-from optkit.errors import unknown_name
+from optkit.errors import Impossible, unknown_name
 from optkit.precision import NumberFormat
 
 _PLUS = " + "
@@ -196,6 +196,22 @@ class BuildSpec:
     options: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
+    def asking(self, wanted: Mapping[str, Any]) -> Self:
+        """With these options as somebody wants them. Raises Impossible for one that the backend
+        does not have."""
+        options = {**self.options, "workspace_bytes": self.workspace_bytes}
+        for name in wanted:
+            if options.get(name) is None:
+                raise Impossible(
+                    f"{self.backend} has no option {name}",
+                    where=f"compiler.{name} for {self.target}",
+                    hint=f"leave it out; {self.backend} is asked {', '.join(options)}",
+                )
+        asked = {**options, **wanted}
+        scratch = asked.pop("workspace_bytes")
+        reasons = {**self.reasons, **dict.fromkeys(wanted, "the recipe asks for it")}
+        return replace(self, workspace_bytes=scratch, options=asked, reasons=reasons)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -348,7 +364,8 @@ class Recurrent(Session, Protocol):
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
         """Runs whose outputs come back as inputs, `carried`: output → input of the next run.
-        `start`: those inputs of the first run. What is carried never leaves the runtime.
+        `start`: those inputs of the first run, and any others that stay the same in all of them.
+        What is carried never leaves the runtime.
 
         `room`: the most rows that what grows will have. A graph that can (`decoder.IN_PLACE`) then
         writes into one buffer of that many; another makes a longer tensor in each run."""
@@ -412,10 +429,16 @@ class Backend(Protocol):
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
         "onnxruntime": "optkit.backends.onnxruntime:OnnxRuntime",
+        "onnxruntime-coreml": "optkit.backends.ort_providers:CoreMLProvider",
+        "onnxruntime-cuda": "optkit.backends.ort_providers:CudaProvider",
+        "onnxruntime-tensorrt": "optkit.backends.ort_providers:TensorRTProvider",
         "tensorrt": "optkit.backends.tensorrt:TensorRT",
         "tensorrt-rtx": "optkit.backends.tensorrt_rtx:TensorRTRTX",
     }
 )
+
+PROVIDERS = ("onnxruntime-coreml", "onnxruntime-cuda", "onnxruntime-tensorrt")
+"""The backends that run any graph on a device, without an engine."""
 
 
 def backend(name: str) -> Backend:

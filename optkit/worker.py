@@ -42,8 +42,9 @@ def main(argv: list[str]) -> int:
         answer = _answer(task)
         try:
             _write(Path(task["result"]), answer)
-        except OSError:
-            return os.EX_IOERR  # no room to say more
+        except OSError as error:
+            print(error, file=sys.stderr)  # a pipe, which takes it where the disk does not
+            return os.EX_IOERR
         _tell(task, DONE)
         trim()  # what a step left in the heap would count as the next one's
     return 0

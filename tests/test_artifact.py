@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from optkit import exchange
-from optkit.artifact import Artifact, Manifest, check_name, prepare, write
+from optkit.artifact import Artifact, Manifest, check_name, create, prepare, write
 from optkit.errors import InputRefused, IntegrityError, StorageError, UsageError
 from optkit.runtime import Evidence, TensorInfo
 from optkit.store import digest_json
@@ -143,10 +143,12 @@ def test_an_artifact_may_be_moved(made: Artifact, tmp_path: Path) -> None:
 
 def test_a_new_folder_is_kept_out_of_git(out: Path, tmp_path: Path) -> None:
     prepare(out, NAME)
+    assert not out.exists()  # what is refused later leaves nothing
+    create(out)
     assert (out / ".gitignore").read_text() == "*\n"
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "notes.txt").touch()
-    prepare(tmp_path / "own", NAME)
+    create(tmp_path / "own")
     assert not (tmp_path / "own" / ".gitignore").exists()
 
 

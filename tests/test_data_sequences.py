@@ -118,6 +118,14 @@ def test_without_positions_random_masks_are_of_right_padding() -> None:
     assert mask.tolist() == [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]]
 
 
+def test_no_random_mask_over_an_encoder_hides_all_of_it() -> None:
+    info = TensorInfo("encoder_attention_mask", "int64", ("batch", "tokens"))
+    specs = [InputSpec(info, (0, 1))]
+    for tokens, wanted in ((1, [[1], [1]]), (4, [[1, 1, 1, 0], [1, 1, 0, 0]])):
+        feed = spool.random_feed(specs, {"batch": 2, "tokens": tokens}, 0)
+        assert feed[info.name].tolist() == wanted
+
+
 def test_a_mask_of_floats_is_left_as_it_was_drawn() -> None:
     spec = InputSpec(TensorInfo("attention_mask", "float32", ("batch", 6)))
     feed = spool.random_feed([spec], {"batch": 2}, 0)

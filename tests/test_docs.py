@@ -154,12 +154,13 @@ def test_readme_lists_every_command_and_exit_code() -> None:
 
 
 def test_recipe_page_lists_every_key() -> None:
-    from optkit.recipe import Bench, Calibration, Eval, Gates, Input, Model
+    from optkit.recipe import Bench, Calibration, Compiler, Eval, Gates, Input, Model
 
     text = (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
     for section, part in (
         ("model", Model), ("inputs.NAME", Input), ("calibration", Calibration),
         ("eval", Eval), ("gates", Gates), ("bench", Bench),
+        ("compiler", Compiler),
     ):  # fmt: skip
         for key in part.model_fields:
             assert f"`{section}.{key}`" in text, f"{section}.{key}"

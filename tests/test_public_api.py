@@ -13,7 +13,7 @@ import optkit
 
 PUBLIC = {
     "Artifact", "Recipe", "Target", "bench", "build", "compile", "errors", "evaluate", "export",
-    "fuse", "load", "quantize", "tune",
+    "fuse", "load", "plan", "quantize", "tune",
 }  # fmt: skip
 
 

@@ -27,15 +27,16 @@ def text() -> str:
     generations = json.dumps(sorted({str(row.target.compute_capability) for row in scored}))
     lines = [
         "# Written by eval/prediction/fit.py from eval/prediction/benchmarks.yaml; do not edit.",
-        "# What each number does: the formula on top of latency.py. `spread`: one standard deviation,",
-        "# relative (of overlap: absolute).",
+        "# What each number does: the formula on top of latency.py. `spread`: one standard",
+        "# deviation, relative (of overlap: absolute).",
         f"rows: {len(scored)}",
         f"generations: {generations} # compute capabilities among them",
         "fitted:",
     ]
     for name, prior in fitting.PRIORS.items():
+        value = float(f"{getattr(eff, name):.3g}")
         lines.append(
-            f"  {name}: {{value: {float(f'{getattr(eff, name):.3g}'):g}, spread: {spread[name]:.2g}, "
+            f"  {name}: {{value: {value:g}, spread: {spread[name]:.2g}, "
             f"prior: {prior.value:g}, prior_spread: {prior.spread:g},\n"
             f'    prior_source: "{prior.source}"}}'
         )

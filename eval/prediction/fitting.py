@@ -32,14 +32,14 @@ class Prior:
 
 
 PRIORS: dict[str, Prior] = {
-    "gemm": Prior(0.75, 0.15, "large cuBLAS products reach 70 to 80 % of what power allows, unverified"),
+    "gemm": Prior(0.75, 0.15, "large products reach 70 to 80 % of what power allows, unverified"),
     "conv": Prior(0.60, 0.30, "less than products: small channels and borders, unverified"),
-    "attention": Prior(0.40, 0.30, "FlashAttention-2 reaches 50 to 73 % at head size 128 (arXiv 2307.08691); smaller heads and FP8 engines less"),
+    "attention": Prior(0.40, 0.30, "below FlashAttention-2 at head size 128 (arXiv 2307.08691)"),
     "memory": Prior(0.85, 0.10, "STREAM-like kernels reach 85 to 93 % of the peak, unverified"),
     "overlap": Prior(0.50, 0.30, "the middle of a roofline's two bounds"),
     "kernel_cycles": Prior(9000, 0.40, "4 to 5 µs at 2 GHz for launch, ramp and drain, unverified"),
-    "unpack_cycles": Prior(3.0, 0.50, "shift, mask and multiply per weight: instructions of the kernel"),
-    "sequence_us": Prior(10.0, 0.70, "sampling and scheduling per sequence on the host, unverified"),
+    "unpack_cycles": Prior(3.0, 0.50, "shift, mask and multiply per weight: instructions"),
+    "sequence_us": Prior(10.0, 0.70, "sampling and scheduling per sequence, unverified"),
 }  # fmt: skip
 
 
@@ -65,7 +65,9 @@ def error(row: r.Row, eff: Efficiencies) -> float:
 def _residuals(x: np.ndarray, rows: Sequence[r.Row]) -> np.ndarray:
     eff = _numbers(x)
     data = [error(row, eff) / NOISE for row in rows]
-    held = [(a - b) / prior.spread for a, b, prior in zip(x, _start(), PRIORS.values(), strict=True)]
+    held = [
+        (a - b) / prior.spread for a, b, prior in zip(x, _start(), PRIORS.values(), strict=True)
+    ]
     return np.asarray([*data, *held])
 
 
@@ -75,7 +77,9 @@ def _start() -> np.ndarray:
 
 def _point(eff: Efficiencies) -> np.ndarray:
     values = [getattr(eff, name) for name in PRIORS]
-    return np.asarray([v if n == "overlap" else log(v) for n, v in zip(PRIORS, values, strict=True)])
+    return np.asarray(
+        [v if n == "overlap" else log(v) for n, v in zip(PRIORS, values, strict=True)]
+    )
 
 
 def _numbers(x: np.ndarray) -> Efficiencies:

@@ -201,7 +201,11 @@ def _serving(row: Row) -> Account:
     if "openorca" in row.model:
         read, written = w.assumed("openorca_in"), w.assumed("openorca_out")
     elif "cnn" in row.model:
-        read, written, beams = w.assumed("cnn_in"), w.assumed("cnn_out"), int(w.assumed("cnn_beams"))
+        read, written, beams = (
+            w.assumed("cnn_in"),
+            w.assumed("cnn_out"),
+            int(w.assumed("cnn_beams")),
+        )
     else:
         read, written = float(row.data["isl"]), float(row.data["osl"])
     context = read + written / 2
@@ -214,9 +218,7 @@ def _serving(row: Row) -> Account:
     )  # fmt: skip
 
 
-def _fits(
-    row: Row, shape: DecoderShape, numbers: Numbers, devices: int, context: float
-) -> float:
+def _fits(row: Row, shape: DecoderShape, numbers: Numbers, devices: int, context: float) -> float:
     weights = shape.parameters * numbers.weight_bits / 8
     free = devices * float(row.target.memory_bytes or 0) - weights
     return w.assumed("in_flight_share") * free / (shape.kv_bytes(numbers.kv_bits) * context)

@@ -1,6 +1,8 @@
 """Leave-one-GPU-out over the benchmark rows, beside two baselines; writes results.json.
 
-    python eval/prediction/validate.py
+    python eval/prediction/validate.py [--check]
+
+`--check` writes nothing and exits 1 when the file is not what the rows give.
 
 Each row is predicted by a model that was fitted without any row of its GPU, and its interval comes
 from errors of GPUs left out among the rest (nested). Baseline 1: the naive roofline. Baseline 2:
@@ -11,6 +13,7 @@ logarithms; over all categories where the category has no other GPU).
 from __future__ import annotations
 
 import json
+import sys
 from math import exp, log
 from statistics import mean, median
 from typing import Any
@@ -18,10 +21,17 @@ from typing import Any
 import fitting
 import rows as r
 
+FILE = r.FOLDER / "results.json"
 
-def main() -> None:
+
+def main() -> int:
     results = validate()
-    (r.FOLDER / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(results, indent=1) + "\n"
+    if "--check" in sys.argv:
+        same = text == FILE.read_text(encoding="utf-8")
+        print("the same" if same else f"{FILE} is not what the rows give")
+        return 0 if same else 1
+    FILE.write_text(text, encoding="utf-8")
     for row in results["rows"]:
         low, high = row["interval"]
         print(
@@ -32,7 +42,8 @@ def main() -> None:
         )
     for row in results["excluded"]:
         print(f"{row['row']:3} not scored: {row['reason']}")
-    print(json.dumps(results["summary"], indent=1))
+    print(json.dumps(results["summary"]["all"], indent=1))
+    return 0
 
 
 def validate() -> dict[str, Any]:
@@ -121,4 +132,4 @@ def _short(value: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -15,7 +15,10 @@ from optkit.prediction.work import BITS, Work, gemm
 ASSUMED: dict[str, tuple[float, str]] = {
     "squad_tokens": (178, "mean unpadded length of MLPerf's SQuAD samples, unverified"),
     "openorca_in": (155, "mean prompt of MLPerf's OpenOrca samples in tokens, unverified"),
-    "openorca_out": (294.45, "tokens_per_sample that MLPerf's accuracy script of Llama-2-70B prints"),
+    "openorca_out": (
+        294.45,
+        "tokens_per_sample that MLPerf's accuracy script of Llama-2-70B prints",
+    ),
     "cnn_in": (870, "mean article of MLPerf's CNN/DailyMail samples in tokens, unverified"),
     "cnn_out": (69, "tokens per sample (note of the L4 row)"),
     "cnn_beams": (4, "beam width of MLPerf's GPT-J, unverified"),
@@ -58,7 +61,7 @@ def conv(
 
 
 def resnet50(batch: float, dtype: str) -> list[Work]:
-    """ResNet-50 v1.5 at 224 (He et al. 2015, arXiv 1512.03385; v1.5 has the stride in the 3 × 3)."""
+    """ResNet-50 v1.5 at 224 (arXiv 1512.03385; v1.5 has the stride in the 3 × 3)."""
     found = [conv(batch, 224, 3, 64, 7, stride=2, dtype=dtype)]
     found.append(Work("elementwise", dtype, moved=batch * 64 * (112**2 + 56**2) * BITS[dtype] / 8))
     side, ins = 56, 64
@@ -115,7 +118,9 @@ def _unet(batch: int, linear: str, convolution: str, carrier: str) -> Iterator[W
         if ins != outs:
             yield conv(batch, side, ins, outs, 1, dtype=convolution)
         # two group norms with their activation: read twice, written once
-        yield Work("elementwise", carrier, moved=3 * batch * side**2 * (ins + outs) * held, kernels=2)
+        yield Work(
+            "elementwise", carrier, moved=3 * batch * side**2 * (ins + outs) * held, kernels=2
+        )
 
     def transformer(side: int, width: int, depth: int) -> Iterator[Work]:
         rows, words, held = batch * side**2, int(assumed("sdxl_clip_tokens")), BITS[carrier] / 8
@@ -163,7 +168,7 @@ def _unet(batch: int, linear: str, convolution: str, carrier: str) -> Iterator[W
 
 
 def _vae_decoder(dtype: str) -> Iterator[Work]:
-    """Four levels of three residual blocks, doubling the side; one attention block in the middle."""
+    """Four levels of three residual blocks, doubling the side; attention in the middle."""
     side, ins = 128, 512
     for _ in range(4):
         yield conv(1, side, 512, 512, 3, dtype=dtype)

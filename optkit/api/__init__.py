@@ -8,18 +8,22 @@
     building   a model to an artifact, and artifacts again
     fleet      a model to an artifact for each target and precision
     finishing  what is pending in an artifact, done on its device
+    elsewhere  the same on the node of a cluster that has the device
     tuned      the search in front of a build
     stages     the road as far as one stage, or one figure
+    planning   predictions before anything is built
 
 The command line is a thin skin over this module: it parses, calls, prints.
 """
 
 from __future__ import annotations
 
-from optkit.api.building import Built, build, build_one, inspect, load, rehearse
+from optkit.api.building import Built, build, inspect, load, rehearse
 from optkit.api.checks import diagnose
+from optkit.api.elsewhere import build_one
 from optkit.api.finishing import finish
 from optkit.api.fleet import Fleet, build_fleet
+from optkit.api.planning import plan, plan_described, plan_one
 from optkit.api.request import Silent, open_runner, open_store, pair, resolve
 from optkit.api.stages import bench, compile, evaluate, export, figures, files, fuse, quantize
 from optkit.api.tuned import Found, tune, tune_one
@@ -27,5 +31,6 @@ from optkit.api.tuned import Found, tune, tune_one
 __all__ = [
     "Built", "Fleet", "Found", "Silent", "bench", "build", "build_fleet", "build_one", "compile",
     "diagnose", "evaluate", "export", "figures", "files", "finish", "fuse", "inspect", "load",
-    "open_runner", "open_store", "pair", "quantize", "rehearse", "resolve", "tune", "tune_one",
+    "open_runner", "open_store", "pair", "plan", "plan_described", "plan_one", "quantize",
+    "rehearse", "resolve", "tune", "tune_one",
 ]  # fmt: skip

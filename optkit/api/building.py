@@ -143,16 +143,29 @@ def deliver(
     return Built(judged.result, path)
 
 
-def rehearse(*, recipe: Recipe, target: str, precision: str, cache: Path | None) -> list[Line]:
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a build would do: its steps, and what each compiler is asked (build specs as JSON; of a
+    graph that is not in the store its shapes are unknown)."""
+
+    steps: list[Line]
+    asked: list[dict[str, Any]]
+
+
+def rehearse(*, recipe: Recipe, target: str, precision: str, cache: Path | None) -> Rehearsed:
     """The steps of a build, which are in the store already, and what the others took before."""
     job = Job(recipe, *request.pair(target, precision), code=Path.cwd())
     limits = Limits(available_memory() // 2)
+    asked: dict[tuple[str, str], dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         rehearsal = Rehearsal(request.open_store(cache), limits, Path(folder) / "objects")
         parts = pipeline.parts(recipe, rehearsal)
         for one in [_part(job, part) for part in parts] or [job]:
-            pipeline.run(one, rehearsal, pipeline.BUILD)
-    return rehearsal.lines
+            made = pipeline.run(one, rehearsal, pipeline.BUILD)
+            asked |= {
+                (spec.backend, spec.precision): spec.to_json() for spec in made.specs.values()
+            }
+    return Rehearsed(rehearsal.lines, list(asked.values()))
 
 
 def load(path: str | Path) -> Artifact:

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from optkit import pipeline, target
-from optkit.api.building import EMBED_EVAL, build_one, load
+from optkit.api.building import EMBED_EVAL, load
+from optkit.api.elsewhere import build_one
+from optkit.artifact import create
 from optkit.errors import OptkitError
 from optkit.exchange import replacing
+from optkit.execute.ray import Cluster
 from optkit.execute.runner import Record, Runner
 from optkit.prediction.cost import price_of
 from optkit.recipe import Recipe
@@ -48,27 +52,24 @@ def build_fleet(
     embed_eval: int = EMBED_EVAL,
     deferred: bool = False,
 ) -> Fleet:
-    """Build every pair, one after the other, and write the fleet's folder `out/<model>-fleet`.
+    """Build every pair and write the fleet's folder `out/<model>-fleet`.
 
     told: is given what ended a pair, and returns the error that stands in its result. Raises
     StorageError, where the folder cannot be written.
     """
-    results, steps, artifacts = [], [], {}
-    for pair in pairs:
-        own = replace(runner, records=[])
-        name = " ".join(pair)
-        try:
-            built = build_one(recipe=recipe, target=pair[0], precision=pair[1], out=out,
-                              runner=own, embed_eval=embed_eval, deferred=deferred)  # fmt: skip
-        except Exception as error:  # also a bug ends this pair only, and not its neighbours
-            results.append(
-                result.failed(told(pair, error), model=recipe.name, target=pair[0],
-                              precision=pair[1])
-            )  # fmt: skip
-        else:
-            results.append(built.result)
-            artifacts[name] = {"path": str(built.path), "digest": load(built.path).digest}
-        steps += [_step(name, record) for record in own.records]
+    outcomes = _each(
+        pairs,
+        runner,
+        lambda pair, own: _one(pair, own, told, recipe=recipe, out=out,
+                               embed_eval=embed_eval, deferred=deferred),
+    )  # fmt: skip
+    results = [outcome.result for outcome in outcomes]
+    artifacts = {
+        " ".join(pair): outcome.artifact
+        for pair, outcome in zip(pairs, outcomes, strict=True)
+        if outcome.artifact is not None
+    }
+    steps = [step for outcome in outcomes for step in outcome.steps]
     document = documents.compose(
         recipe.name,
         results,
@@ -80,13 +81,56 @@ def build_fleet(
     return Fleet(document, _write(document, out / f"{recipe.name}-fleet"))
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of one pair; `artifact` None: there is none."""
+
+    result: dict[str, Any]
+    steps: list[dict[str, Any]]
+    artifact: dict[str, str] | None
+
+
+def _each(
+    pairs: Sequence[Pair], runner: Runner, build: Callable[[Pair, Runner], _Outcome]
+) -> list[_Outcome]:
+    """One after the other; on a cluster at the same time: a step that two of them need is made by
+    one, and the other waits for it."""
+    own = [replace(runner, records=[]) for _ in pairs]
+    if not isinstance(runner.carry, Cluster):
+        return list(map(build, pairs, own))
+    with ThreadPoolExecutor(runner.carry.cores()) as pool:
+        try:
+            return list(pool.map(build, pairs, own))
+        except BaseException:
+            runner.carry.stop()
+            raise
+
+
+def _one(
+    pair: Pair, runner: Runner, told: Callable[[Pair, Exception], OptkitError], **settings: Any
+) -> _Outcome:
+    target, precision = pair
+    artifact = None
+    try:
+        built = build_one(target=target, precision=precision, runner=runner, **settings)
+    except Exception as error:  # also a bug ends this pair only, and not its neighbours
+        failure = told(pair, error)
+        outcome = result.failed(
+            failure, model=settings["recipe"].name, target=target, precision=precision
+        )
+    else:
+        outcome = built.result
+        artifact = {"path": str(built.path), "digest": load(built.path).digest}
+    return _Outcome(outcome, [_step(" ".join(pair), one) for one in runner.records], artifact)
+
+
 def _write(document: dict[str, Any], place: Path) -> Path:
     files = {
         "report.html": documents.to_html(document),
         "report.md": documents.to_markdown(document),
         "fleet.json": f"{json.dumps(document, indent=1)}\n",
     }
-    place.parent.mkdir(parents=True, exist_ok=True)
+    create(place.parent)
     with replacing(place) as folder:
         for name, text in files.items():
             write_durably(folder / name, text.encode("utf-8", "replace"))

@@ -12,6 +12,7 @@ from optkit import content, pipeline
 from optkit.api import objects
 from optkit.errors import UsageError
 from optkit.execute.local import Limits
+from optkit.execute.ray import Cluster
 from optkit.execute.runner import Listener, Runner
 from optkit.pipeline import Job
 from optkit.recipe import Recipe
@@ -63,6 +64,7 @@ def resolve(
     overrides: Iterable[str] = (),
     shapes: Mapping[str, str | None] | None = None,
     calibration: str | None = None,
+    eval_task: str | None = None,
     eval_data: str | None = None,
     hugging_face: Mapping[str, Any] | None = None,
     runner: Runner | None = None,
@@ -70,8 +72,8 @@ def resolve(
     """The recipe that MODEL, --recipe, --set and the shape options mean together.
 
     Without `recipe`: the one in the model's folder, else the project's, else (with a model) one
-    that says nothing but the model. `calibration`, `eval_data`: as `Recipe.with_calibration` and
-    `with_eval_data`. `hugging_face`: as `Recipe.with_hugging_face`.
+    that says nothing but the model. `calibration`, `eval_task`, `eval_data`: as
+    `Recipe.with_calibration`, `with_eval` and `with_eval_data`. `hugging_face`: as `Recipe.with_hugging_face`.
     `runner`: reads the inputs of an ONNX or Hugging Face model itself, where `shapes` are given for
     inputs that no recipe declares. Raises UsageError when there is neither model nor recipe.
     """
@@ -96,6 +98,8 @@ def resolve(
         found = found.with_hugging_face(**hugging_face)
     if calibration is not None:  # before the overrides, which may go into its args
         found = found.with_calibration(calibration)
+    if eval_task is not None:
+        found = found.with_eval(eval_task)
     found = found.with_overrides(overrides)
     if eval_data is not None:  # behind them: they may name the task
         found = found.with_eval_data(eval_data)
@@ -138,7 +142,13 @@ def open_runner(
     memory: int | None = None,
     timeout: float | None = None,
     listener: Listener | None = None,
+    on: str | None = None,
 ) -> Runner:
-    """A runner over the store; memory defaults to half of what is available, timeout to an hour."""
+    """A runner over the store; memory defaults to half of what is available, timeout to an hour.
+    `on`: the address of a Ray cluster whose nodes do the work, as `execute.ray.Cluster` takes it.
+    """
     limits = Limits(memory or available_memory() // 2, timeout or 3600.0)
-    return Runner(open_store(cache), limits, listener or Silent())
+    heard = listener or Silent()
+    if on is None:
+        return Runner(open_store(cache), limits, heard)
+    return Runner(open_store(cache), limits, heard, Cluster(on, heard.note))

@@ -77,8 +77,9 @@ class EngineSession:
         shapes = self.execute()
         return self.take(shapes, [info.name for info in self.outputs])
 
-    def loop(self, carried: Mapping[str, str], start: Feed) -> EngineLoop:
-        """Runs in which the outputs `carried` come back as inputs, on the device."""
+    def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> EngineLoop:
+        """Runs in which the outputs `carried` come back as inputs, on the device. `room`: buffers
+        grow by themselves."""
         return EngineLoop(self, carried, start)
 
     def put(self, name: str, array: np.ndarray) -> None:
@@ -189,9 +190,9 @@ class EngineLoop:
 
     def __init__(self, session: EngineSession, carried: Mapping[str, str], start: Feed) -> None:
         taken = set(carried.values())
-        check_feed(start, [info for info in session.inputs if info.name in taken])
+        check_feed(start, [info for info in session.inputs if info.name in taken | start.keys()])
         self._session, self._carried = session, carried
-        self._given = [info for info in session.inputs if info.name not in taken]
+        self._given = [info for info in session.inputs if info.name not in start]
         self._returned = [info.name for info in session.outputs if info.name not in carried]
         for name, array in start.items():
             session.put(name, array)
@@ -208,5 +209,5 @@ class EngineLoop:
         found = self._session.take(shapes, self._returned)
         for out, into in self._carried.items():
             self._session.swap(out, into)
-        self._shapes = {into: shapes[out] for out, into in self._carried.items()}
+        self._shapes |= {into: shapes[out] for out, into in self._carried.items()}
         return found

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -17,33 +18,41 @@ import numpy as np
 from optkit.backends.kernel_list import NUMPY
 from optkit.decoder import IN_PLACE
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
-from optkit.runtime import Feed, TensorInfo
+from optkit.runtime import Feed, TensorInfo, batch_axis, batched, count_samples
 
-_PROVIDERS = ["CPUExecutionProvider"]
+Providers = Sequence[tuple[str, Mapping[str, str]]]
+CPU = ("CPUExecutionProvider", MappingProxyType[str, str]({}))
+
+# GroupQueryAttention, of several new rows behind a past
+_SINGLE = "batch_size must be 1 when sequence_length > 1 and past context is given"
 
 # MatMul + Add → Gemm runs before Q/DQ are absorbed; such a Gemm has a float bias and stays float.
 DISABLED = ("MatMulAddFusion",)
 
 
 class OrtSession:
-    """A loaded graph."""
+    """A loaded graph. `providers`: what its nodes run on, in order of preference, with options;
+    `device`: where a loop's values stay."""
 
-    def __init__(self, model: Path, options: Any) -> None:
-        ort = library()
+    def __init__(
+        self, model: Path, options: Any, providers: Providers = (CPU,), device: str = "cpu"
+    ) -> None:
+        ort, asked = library(), [name for name, _ in providers]
         try:
             self._session = ort.InferenceSession(
                 str(model),
                 options,
-                providers=_PROVIDERS,
+                providers=[(name, dict(settings)) for name, settings in providers],
                 disabled_optimizers=list(DISABLED),
                 enable_fallback=0,
             )
         except Exception as error:  # ORT's own types derive from Exception directly
             raise _refusal(error, str(model)) from error
-        if self._session.get_providers() != _PROVIDERS:
+        if self._session.get_providers() != asked:
             raise ToolchainMissing(
-                f"asked for {_PROVIDERS}, got {self._session.get_providers()}", where=str(model)
+                f"asked for {asked}, got {self._session.get_providers()}", where=str(model)
             )
+        self._device = device
         self.inputs = tuple(_info(node) for node in self._session.get_inputs())
         self.outputs = tuple(_info(node) for node in self._session.get_outputs())
         self._where = str(model)
@@ -55,22 +64,34 @@ class OrtSession:
         try:
             found = self._session.run(names, feed)
         except Exception as error:
+            if _SINGLE in str(error) and isinstance(batch_axis(self.inputs), str):
+                return self._one_by_one(feed)
             raise _refusal(error, self._where) from error
         return dict(zip(names, found, strict=True))
+
+    def _one_by_one(self, feed: Feed) -> Feed:
+        """The outputs of each sample, one run per sample."""
+        many = batched(self.inputs)
+        found = [
+            self.run({name: x[at : at + 1] if name in many else x for name, x in feed.items()})
+            for at in range(count_samples({name: feed[name] for name in many}))
+        ]
+        return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> OrtLoop:
         """Runs in which the outputs `carried` come back as inputs; see `runtime.Recurrent`. Raises
         InputRefused for a `start` that does not fit."""
         taken = set(carried.values())
-        check_feed(start, [info for info in self.inputs if info.name in taken])
-        given = [info for info in self.inputs if info.name not in taken]
+        check_feed(start, [info for info in self.inputs if info.name in taken | start.keys()])
+        given = [info for info in self.inputs if info.name not in start]
         returned = [info.name for info in self.outputs if info.name not in carried]
         if room is not None and self._in_place(carried):
-            start = {name: _widened(array, room) for name, array in start.items()}
+            start = {**start, **{name: _widened(start[name], room) for name in taken}}
         else:
             room = None
+        in_place = room is not None
         return OrtLoop(
-            self._session, given, returned, carried, start, room is not None, self._where
+            self._session, given, returned, carried, start, in_place, self._where, self._device
         )
 
     def profile(self) -> list[dict[str, Any]]:
@@ -106,40 +127,48 @@ class OrtLoop:
         start: Feed,
         in_place: bool,
         where: str,
+        device: str,
     ) -> None:
         self._session, self._given, self._where = session, given, where
+        self._device = device
         self._binding = session.io_binding()
         self._grown = {} if in_place else carried
         self._made = [*returned, *self._grown]  # anew in each run
         self._returned = returned
-        self._state = {name: _held(array) for name, array in start.items()}  # owns the memory
-        for out, into in carried.items():
-            self._binding.bind_ortvalue_input(into, self._state[into])
-            if in_place:
-                self._binding.bind_ortvalue_output(out, self._state[into])
+        # owns the memory
+        self._state = {name: held(array, device) for name, array in start.items()}
+        for name, value in self._state.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for out, into in carried.items() if in_place else ():
+            self._binding.bind_ortvalue_output(out, self._state[into])
 
     def run(self, feed: Feed) -> Feed:
         """The outputs that are not carried. Raises InputRefused, as a session does."""
         check_feed(feed, self._given)
-        held = {name: _held(array) for name, array in feed.items()}
-        for name, value in held.items():
-            self._binding.bind_ortvalue_input(name, value)
+        self._fed = {name: np.ascontiguousarray(array) for name, array in feed.items()}
+        for name, array in self._fed.items():  # read where they lie
+            self._binding.bind_cpu_input(name, array)
         for name in self._made:
-            self._binding.bind_output(name)
-        try:
-            self._session.run_with_iobinding(self._binding)
-        except Exception as error:
-            raise _refusal(error, self._where) from error
-        found = self._binding.get_outputs()[-len(self._made) :]
-        outputs = dict(zip(self._made, found, strict=True))
+            self._binding.bind_output(name, self._device)
+        run_bound(self._session, self._binding, self._where)
+        found = self._binding.get_outputs_as_ortvaluevector()  # in the order they were bound
+        at = {name: len(found) - len(self._made) + i for i, name in enumerate(self._made)}
         for out, into in self._grown.items():
-            self._binding.bind_ortvalue_input(into, outputs[out])
-        return {name: outputs[name].numpy() for name in self._returned}
+            self._binding.bind_ortvalue_input(into, library().OrtValue(found[at[out]]))
+        return {name: found[at[name]].numpy() for name in self._returned}
 
 
-def _held(array: np.ndarray) -> Any:
-    """Backed by the array's memory, which it keeps."""
-    return library().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+def run_bound(session: Any, binding: Any, where: str) -> None:
+    """Run on what is bound. Raises InputRefused or WorkerFailed, naming the node."""
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:
+        raise _refusal(error, where) from error
+
+
+def held(array: np.ndarray, device: str) -> Any:
+    """A value on the device; on the CPU it is backed by the array's memory, which it keeps."""
+    return library().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
 
 
 def _widened(cache: np.ndarray, rows: int) -> np.ndarray:
@@ -162,19 +191,26 @@ def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> None:
         )
     sizes: dict[str, int] = {}
     for name, tensor in known.items():
-        array, where = feed[name], f"input {name!r}"
+        array = feed[name]
         if array.dtype.name != tensor.dtype:
-            raise InputRefused(f"dtype {array.dtype.name}, not {tensor.dtype}", where=where)
-        fits = len(array.shape) == len(tensor.shape) and all(
-            size == (dim if isinstance(dim, int) else sizes.setdefault(dim, size))
-            for size, dim in zip(array.shape, tensor.shape, strict=True)
-        )
-        if not fits:
+            reason = f"dtype {array.dtype.name}, not {tensor.dtype}"
+        elif not _fits(array.shape, tensor.shape, sizes):
             known_sizes = "".join(f", {axis} = {size}" for axis, size in sizes.items())
             wanted = f"({', '.join(map(str, tensor.shape))})"
-            raise InputRefused(
-                f"shape {array.shape} does not fit {wanted}{known_sizes}", where=where
-            )
+            reason = f"shape {array.shape} does not fit {wanted}{known_sizes}"
+        else:
+            continue
+        raise InputRefused(reason, where=f"input {name!r}")
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | str, ...], sizes: dict[str, int]) -> bool:
+    """Whether ranks and sizes are the same; `sizes` comes to hold those of new axes."""
+    if len(shape) != len(wanted):
+        return False
+    for size, dim in zip(shape, wanted, strict=True):
+        if size != (dim if isinstance(dim, int) else sizes.setdefault(dim, size)):
+            return False
+    return True
 
 
 def library() -> Any:

@@ -19,6 +19,7 @@ from optkit.cli import (
     hardware,
     inspect,
     monitor,
+    plan,
     stages,
     tune,
 )
@@ -46,6 +47,7 @@ for command in (
     build.build,
     finish.finish,
     tune.tune,
+    plan.plan,
     stages.export,
     stages.fuse,
     stages.quantize,
@@ -99,12 +101,14 @@ def _run(argv: list[str]) -> int:
 
 
 def _told_as_json(argv: list[str], told: OptkitError) -> dict[str, Any]:
-    """`build` and `tune` promise their result object also on failure; other commands tell the error
-    alone."""
+    """`build`, `tune` and `plan` promise their result object also on failure; other commands tell
+    the error alone."""
     if argv[:1] == ["build"]:
         return build.result_of(told)
     if argv[:1] == ["tune"]:
         return tune.result_of(told)
+    if argv[:1] == ["plan"]:
+        return plan.result_of(told)
     return {"schema": "optkit.error/v1", "status": "error", "error": told.to_json()}
 
 

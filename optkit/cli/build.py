@@ -192,25 +192,21 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
 
     from optkit import api
     from optkit.cli import terminal
+    from optkit.report import view
 
-    plans: list[dict[str, Any]] = [
-        {
-            "target": target,
-            "precision": precision,
-            "steps": [
-                asdict(line)
-                for line in api.rehearse(
-                    recipe=options.recipe(request, dry=True),
-                    target=target,
-                    precision=precision,
-                    cache=request.cache,
-                )
-            ],
-        }
-        for target, precision in pairs
-    ]
+    plans: list[dict[str, Any]] = []
+    for target, precision in pairs:
+        found = api.rehearse(
+            recipe=options.recipe(request, dry=True),
+            target=target,
+            precision=precision,
+            cache=request.cache,
+        )
+        plans.append({"target": target, "precision": precision, **asdict(found)})
     if request.json:
-        terminal.put_json({"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": plans})
+        terminal.put_json(
+            {"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": plans}
+        )
         return 0
     for plan in plans:
         rows = [
@@ -227,6 +223,12 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
         ]
         terminal.put(f"{plan['target']} {plan['precision']}")
         terminal.put(terminal.table(["step", "store", "about", "disk", "what"], rows))
+        for spec in plan["asked"]:
+            if spec["precision"] != plan["precision"]:
+                continue  # of the baseline, which is asked alike
+            terminal.put(f"what {spec['backend']} is asked")
+            told = [list(row) for row in view.asked_rows(spec)]
+            terminal.put(terminal.table(["option", "value", "why"], told))
         todo = [line for line in plan["steps"] if not line["hit"]]
         if any(line["seconds"] is None for line in todo):
             terminal.put("estimates: unknown where this store has not seen such a step yet")

@@ -32,11 +32,13 @@ class Request:
     overrides: tuple[str, ...] = ()
     shapes: dict[str, str | None] = field(default_factory=dict)
     calibration: str | None = None
+    eval_task: str | None = None
     eval_data: str | None = None
     hugging_face: dict[str, Any] = field(default_factory=dict)
     cache: Path | None = None
     memory: int | None = None
     timeout: float | None = None
+    on: str | None = None
     json: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -62,6 +64,12 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
     return None if value is None else parse_size(value)
 
 
+def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None or value == "ray" or value.startswith("ray://"):
+        return value
+    raise UsageError(f"{value!r} is no cluster", where="--on", hint="ray, or ray://HOST:10001")
+
+
 def job(function: F) -> F:
     """MODEL, recipe, overrides and shapes: what is to be worked on."""
     for option in reversed(
@@ -77,7 +85,10 @@ def job(function: F) -> F:
             click.option("--trust-remote-code", "trusted", is_flag=True,
                          help="Run the code that a Hugging Face model brings along."),
             click.option("--calibration", metavar="PATH|NAME",
-                         help="Calibration data (text, arrays, a folder of pictures) or a source."),
+                         help="Calibration data (text, arrays, a folder of pictures or recordings) or a "
+                         "source."),
+            click.option("--eval", "eval_task", metavar="NAME|FILE.py",
+                         help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
             click.option("--eval-data", metavar="PATH", help="What the evaluation task reads."),
             click.option("--shapes", metavar="NAME:AxBxC,...", help="Fixed input shapes."),
             click.option("--min-shapes", metavar="NAME:AxBxC,...", help="Smallest input shapes."),
@@ -103,6 +114,12 @@ def work(function: F) -> F:
     ):  # fmt: skip
         function = option(function)
     return function
+
+
+def cluster(function: F) -> F:
+    """--on: who does the work."""
+    return click.option("--on", callback=_address, metavar="ray|ray://HOST:PORT",
+                        help="Have the nodes of a Ray cluster do the steps.")(function)  # fmt: skip
 
 
 def artifact(function: F) -> F:
@@ -144,10 +161,12 @@ def gather(options: dict[str, Any]) -> Request:
         "recipe",
         "overrides",
         "calibration",
+        "eval_task",
         "eval_data",
         "cache",
         "memory",
         "timeout",
+        "on",
         "json",
         "quiet",
         "verbose",
@@ -171,9 +190,10 @@ def recipe(request: Request, *, dry: bool = False) -> Recipe:
                 overrides=request.overrides,
                 shapes=request.shapes,
                 calibration=request.calibration,
+                eval_task=request.eval_task,
                 eval_data=request.eval_data,
                 hugging_face=request.hugging_face,
-                runner=runner(replace(request, cache=cache), ears),
+                runner=runner(replace(request, cache=cache, on=None), ears),
             )
         finally:
             ears.close()
@@ -184,5 +204,6 @@ def runner(request: Request, terminal: Terminal) -> Runner:
     from optkit import api
 
     return api.open_runner(
-        cache=request.cache, memory=request.memory, timeout=request.timeout, listener=terminal
-    )
+        cache=request.cache, memory=request.memory, timeout=request.timeout, listener=terminal,
+        on=request.on,
+    )  # fmt: skip

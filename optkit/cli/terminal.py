@@ -10,8 +10,10 @@ import io
 import json
 import os
 import sys
+import threading
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -29,16 +31,16 @@ def stderr() -> Console:
 
 
 class Terminal:
-    """A runner's listener: a live line per step on a terminal, plain lines elsewhere."""
+    """A runner's listener: a live line per running step on a terminal, plain lines elsewhere. Steps
+    of several threads may run at the same time, one in each."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
         self.verbose = verbose
         self._console: Console | None = None
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        self._said = 0.0
-        self._label = ""
+        self._running: dict[int, _Running] = {}  # by thread
+        self._lock = threading.RLock()
 
     @property
     def console(self) -> Console:
@@ -49,53 +51,80 @@ class Terminal:
     def start(self, step: str, label: str) -> None:
         if self.quiet:
             return
-        self._label = label
-        self._said = time.monotonic()
-        if self.console.is_terminal:
-            from rich.progress import (
-                BarColumn,
-                Progress,
-                SpinnerColumn,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
-
-            self._bar = Progress(
-                SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24),
-                TimeElapsedColumn(), TimeRemainingColumn(), console=self.console, transient=True,
-            )  # fmt: skip
-            self._task = self._bar.add_task(label, total=None)
-            self._bar.start()
-        else:
-            self._line(f"  ... {label}")
+        with self._lock:
+            task = None
+            if self.console.is_terminal:
+                if self._bar is None:
+                    self._bar = _live_lines(self.console)
+                task = self._bar.add_task(label, total=None)
+            else:
+                self._line(f"  ... {label}")
+            self._running[threading.get_ident()] = _Running(label, time.monotonic(), task)
 
     def progress(self, what: str, fraction: float) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(
-                self._task, total=1.0, completed=fraction, description=f"{self._label}: {what}"
-            )
-        elif not self.quiet and time.monotonic() - self._said > 10:
-            self._said = time.monotonic()
-            self._line(f"  ... {self._label}: {what} {fraction:.0%}")
+        with self._lock:
+            step = self._running.get(threading.get_ident())
+            if step is None:
+                return
+            if self._bar is not None and step.task is not None:
+                self._bar.update(
+                    step.task, total=1.0, completed=fraction, description=f"{step.label}: {what}"
+                )
+            elif time.monotonic() - step.said > 10:
+                step.said = time.monotonic()
+                self._line(f"  ... {step.label}: {what} {fraction:.0%}")
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
-        self.close()
-        if self.quiet or (hit and not self.verbose):
-            return
-        self._line(f"  {'hit' if hit else f'{seconds:.1f} s':>8}  {label}")
+        with self._lock:
+            ended = self._running.pop(threading.get_ident(), None)
+            if self._bar is not None and ended is not None and ended.task is not None:
+                self._bar.remove_task(ended.task)
+            if not self._running:
+                self.close()
+            if self.quiet or (hit and not self.verbose):
+                return
+            self._line(f"  {'hit' if hit else f'{seconds:.1f} s':>8}  {label}")
 
     def note(self, text: str) -> None:
         self._line(f"  note: {text}")
 
     def close(self) -> None:
-        """Stop the live line, if there is one."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = self._task = None
+        """Stop the live lines, if there are any."""
+        with self._lock:
+            self._running.clear()
+            if self._bar is not None:
+                self._bar.stop()
+                self._bar = None
 
     def _line(self, text: str) -> None:
         self.console.print(text, markup=False)
+
+
+@dataclass
+class _Running:
+    """A step that runs: when it was last told of, and its live line."""
+
+    label: str
+    said: float
+    task: TaskID | None
+
+
+def _live_lines(console: Console) -> Progress:
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24),
+        TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
+    )  # fmt: skip
+    bar.start()
+    return bar
 
 
 def keep_stderr() -> None:

@@ -74,6 +74,7 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
 @click.option("--seed", type=int, default=0, show_default=True, metavar="S")
 @options.artifact
 @options.work
+@options.cluster
 @options.output
 def tune(
     target: str,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 from zipfile import ZipFile, is_zipfile
 
 import numpy as np

@@ -56,8 +56,8 @@ def samples(
         feed = prepared([read(file, prepared.rate) for file in group])
         if spoken is not None and target is not None:
             texts = [_text(said[target], file, path) for file in group]
-            encoded = spoken.encode(texts, length=length or spoken.longest)
-            feed[DECODER_IDS] = targets.shifted([e.ids for e in encoded], spoken, model, inputs)
+            ids = [one.ids for one in spoken.encode(texts, length=length or spoken.longest)]
+            feed[DECODER_IDS] = targets.shifted(ids, spoken, model, inputs, started=True)
         yield feed
 
 
@@ -70,9 +70,9 @@ def labelled(
     inputs: Inputs | None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
     """Recordings with the class of their subfolder, int64 [batch]: its place in `classes`, by
-    default the sorted names of the subfolders. Arguments as for `samples`."""
+    default the model's, or the sorted names of the subfolders. Arguments as for `samples`."""
     found = recordings(path)
-    names = folders.classes(path, found, classes, "recordings")
+    names = folders.classes(path, found, classes, model, "recordings")
     prepared = features(extractor, model, inputs)
     for group in reading.grouped(found, inputs):
         labels = np.asarray([names.index(name) for _, name in group], np.int64)
@@ -130,8 +130,7 @@ def features(extractor: Path | None, model: str | None, inputs: Inputs | None) -
             where=None if folder is None else str(folder),
             hint="args.extractor: the folder of one, as its save_pretrained writes it",
         )
-    for file in sorted(folder.iterdir()):
-        reads.note(file)
+    reads.note_names(folder)  # another file would be read if it came
     auto = reading.optional("transformers", "hf").AutoFeatureExtractor
     try:
         found = auto.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)

@@ -9,6 +9,7 @@ from math import gcd
 from pathlib import Path
 
 from optkit.data import reading
+from optkit.data.classes import model_classes
 from optkit.data.reading import Reader
 from optkit.errors import InputRefused
 
@@ -39,10 +40,24 @@ def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> 
     return [(folder.joinpath(*parts), parts[0] if len(parts) > 1 else "") for parts in order]
 
 
-def classes(folder: Path, found: Found, named: list[str] | None, what: str) -> list[str]:
-    """The classes in the order of their numbers: those `named`, by default the sorted names of the
-    subfolders. Raises InputRefused for a file of `found` that is in none of them."""
-    names = named or _subfolders(folder, {name for _, name in found}, what)
+def classes(
+    folder: Path, found: Found, named: list[str] | None, model: str | None, what: str
+) -> list[str]:
+    """The classes in the order of their numbers: those `named`, by default those of the model where
+    the subfolders have their names, else the sorted names of the subfolders.
+
+    Raises InputRefused for a file of `found` that is in none of them, and for another number of
+    subfolders than the model has classes.
+    """
+    own, used = model_classes(model), {name for _, name in found}
+    names = named or (own if used <= {*own} else _subfolders(folder, used, what))
+    if not named and own and len(names) != len(own):
+        raise InputRefused(
+            f"{len(names)} class folders, and the model has {len(own)} classes of other names",
+            where=str(folder),
+            hint=f"call the folders as the model does ({', '.join(own[:4])}, …), or name all "
+            "classes in args.classes",
+        )
     for file, name in found:
         if name not in names or not name:
             told = f"its folder {name!r} is no known class" if name else "it is in no class folder"

@@ -65,9 +65,9 @@ def labelled(
     inputs: Inputs | None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
     """Pictures with the class of their subfolder, int64 [batch]: its place in `classes`, by default
-    the sorted names of the subfolders. Arguments as for `samples`."""
+    the model's, or the sorted names of the subfolders. Arguments as for `samples`."""
     found = pictures(path)
-    names = folders.classes(path, found, classes, "pictures")
+    names = folders.classes(path, found, classes, model, "pictures")
     taken, info = _pixels(inputs)
     transform = _transform(size, resize, mean, std, processor, model, info)
     for group in reading.grouped(found, inputs):
@@ -144,8 +144,7 @@ def _transform(
 
 def _processor(folder: Path) -> Transform:
     """The model's own, in its Pillow form."""
-    for file in sorted(folder.iterdir()):
-        reads.note(file)
+    reads.note_names(folder)  # another file would be read if it came
     auto = reading.optional("transformers", "hf").AutoImageProcessor
     try:
         found = auto.from_pretrained(
@@ -174,10 +173,21 @@ def _decoded(path: Path, mode: str) -> Any:
     image, turn = reading.optional("PIL.Image", "data"), reading.optional("PIL.ImageOps", "data")
     try:
         with path.open("rb") as file, image.open(file) as picture:
-            return turn.exif_transpose(picture).convert(mode)
+            return _of_8_bits(turn.exif_transpose(picture), picture.format).convert(mode)
     except Exception as error:  # a damaged file makes Pillow raise nearly anything
         told = f"not a picture that can be decoded: {error}"
         raise InputRefused(told, where=str(path), hint="repair or remove it") from error
+
+
+def _of_8_bits(picture: Any, form: str | None) -> Any:
+    """Of 16 bits per pixel the upper 8, as Pillow itself takes them of colours; its `convert` cuts
+    gray off at 255. Raises ValueError for numbers that have no known white."""
+    if picture.mode == "F" or (picture.mode == "I" and form != "PPM"):
+        raise ValueError("its pixels are numbers of 32 bits")
+    if picture.mode[0] != "I":
+        return picture
+    upper = (np.asarray(picture) >> 8).astype(np.uint8)
+    return reading.optional("PIL.Image", "data").fromarray(upper)
 
 
 def _pixels(inputs: Inputs | None) -> tuple[str, TensorInfo | None]:

@@ -36,9 +36,9 @@ def samples(
     """Batches of (feed, classes int64 [batch]) from a folder of pictures or recordings in class
     subfolders, from rows of text (column `label`), or from arrays (array `label`).
 
-    classes: their names in the order of the model's outputs, where labels are names (of a folder:
-    default the sorted subfolders). The other arguments are those of the reader: see `samples` in
-    text.py, images.py and audio.py. Raises InputRefused.
+    classes: their names in the order of the model's outputs, where labels are names (default: those
+    in its config.json; of a folder, else the sorted subfolders). The other arguments are those of
+    the reader: see `samples` in text.py, images.py and audio.py. Raises InputRefused.
     """
     reader = reading.reader_of(path)
     if reader == "images":
@@ -61,6 +61,5 @@ def samples(
         raise InputRefused(
             "no reader knows it" if Path(path).exists() else "no such file or folder",
             where=str(path),
-            hint="a folder of pictures or recordings, .jsonl, .csv, .tsv, .parquet, .npz or "
-            ".safetensors",
+            hint=f"read are {'; '.join(reading.READ.values())}",
         )

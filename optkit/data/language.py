@@ -6,6 +6,7 @@ Labels are int64 [batch, length]: the token that follows each position, −100 w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +45,11 @@ def windows(
         told = f"a stride of {step} for windows of {width} tokens"
         raise InputRefused(told, hint="args.stride: from 1 to the length")
     stream = text.stream(path, field, spoken, eos)
-    if len(stream) < 2:
-        raise InputRefused(f"{len(stream)} tokens of text", where=str(path), hint="give more")
-    for group in reading.grouped(packing.windows(stream, width, step), inputs):
+    first = list(islice(stream, 2))
+    if len(first) < 2:
+        raise InputRefused(f"{len(first)} tokens of text", where=str(path), hint="give more")
+    found = packing.windows(chain(first, stream), width, step)
+    for group in reading.grouped(found, inputs):
         ids, targets = zip(*group, strict=True)
         batch = packing.pad(ids, value=_fill(spoken), side="right", length=width)
         yield batch.feed(inputs), np.stack(targets)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
-from optkit.data.reading import Inputs
+from optkit.data.reading import Inputs, groups
 from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused
 from optkit.runtime import Feed
@@ -63,18 +64,9 @@ class Tokens:
         }
 
 
-def pack(texts: Iterable[Sequence[int]], end: int, length: int) -> Iterator[list[int]]:
-    """Blocks of `length` ids of all texts in a row, `end` between one text and the next."""
-    waiting: list[int] = []
-    for index, ids in enumerate(texts):
-        if index:
-            waiting.append(end)
-        waiting.extend(ids)
-        start = 0
-        while start + length <= len(waiting):
-            yield waiting[start : start + length]
-            start += length
-        del waiting[:start]
+def pack(stream: Iterable[int], length: int) -> Iterator[list[int]]:
+    """Blocks of `length` ids of a stream."""
+    return (block for block in groups(stream, length) if len(block) == length)
 
 
 def pad(
@@ -109,7 +101,7 @@ def full(blocks: Sequence[Sequence[int]]) -> Tokens:
 
 
 def windows(
-    stream: Sequence[int], length: int, stride: int
+    stream: Iterable[int], length: int, stride: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """(ids, targets int64 [length]) of each window; the last one's ids may be fewer.
 
@@ -118,11 +110,12 @@ def windows(
     before it in its window (the first token; with stride = length that of every window) is none.
     Source: Hugging Face's "Perplexity of fixed-length models".
     """
-    seen = start = 0
-    while seen < len(stream):
-        stop = min(start + length, len(stream))
-        first = max(seen, start + 1)
+    ids = iter(stream)
+    held = new = list(islice(ids, length))
+    while new:
+        scored = held[max(1, len(held) - len(new)) :]
         targets = np.full(length, IGNORED, np.int64)
-        targets[first - 1 - start : stop - 1 - start] = stream[first:stop]
-        yield list(stream[start:stop]), targets
-        seen, start = stop, start + stride
+        targets[len(held) - 1 - len(scored) : len(held) - 1] = scored
+        yield held, targets
+        new = list(islice(ids, stride))
+        held = [*held[stride:], *new]

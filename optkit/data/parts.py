@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optkit.data.sequences import IDS, MASK
+from optkit.data.sequences import ENCODER_MASK, IDS, MASK
 from optkit.runtime import Feed, TensorInfo
 
 DECODER_IDS = "decoder_input_ids"
-_ENCODER_MASK = "encoder_attention_mask"
 
 Infos = tuple[TensorInfo, ...]
 
@@ -50,5 +49,5 @@ def of_decoder(feed: Feed, encoded: Feed) -> Feed:
 
 def crossed(feed: Feed, encoded: Feed) -> Feed:
     """What the decoder takes of the encoder: the mask over its tokens, its keys and values."""
-    mask = {_ENCODER_MASK: feed[MASK]} if MASK in feed else {}
+    mask = {ENCODER_MASK: feed[MASK]} if MASK in feed else {}
     return mask | {name.replace("present", "past_key_values"): a for name, a in encoded.items()}

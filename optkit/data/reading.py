@@ -26,12 +26,13 @@ _TEXT = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _ARRAYS = (".npz", ".safetensors")
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 SOUNDS = (".wav",)
-_READ: Mapping[Reader, str] = {
+READ: Mapping[Reader, str] = {
     "text": ", ".join(_TEXT),
     "arrays": ", ".join(_ARRAYS),
     "images": "a folder of pictures",
     "audio": "a folder of recordings",
 }
+"""What each of them reads, in words."""
 
 
 def reader_of(path: str | Path) -> Reader | None:
@@ -67,7 +68,7 @@ def existing(path: str | Path, reader: Reader) -> Path:
         )
     if not folder and reader_of(found) != reader:
         told = f"{found.suffix or 'a file without a suffix'} is not read as {reader}"
-        raise InputRefused(told, where=str(path), hint=f"it reads {_READ[reader]}")
+        raise InputRefused(told, where=str(path), hint=f"it reads {READ[reader]}")
     return found
 
 

@@ -51,6 +51,12 @@ def note(path: str | os.PathLike[str]) -> None:
         watch.read.add(_absolute(os.fspath(path)))
 
 
+def note_names(folder: str | os.PathLike[str]) -> None:
+    """Count a folder as listed: which names it has decided what was read."""
+    for watch in _watching:
+        watch.listed.add(_absolute(os.fspath(folder)))
+
+
 @contextmanager
 def record(code: str | os.PathLike[str] | None = None) -> Iterator[Reads]:
     """Record what the body reads. `code`: a folder from which its modules may be imported.

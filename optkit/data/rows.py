@@ -15,13 +15,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from optkit.data import reading
 from optkit.errors import InputRefused, nearest
 
 TEXT = "text"
 _PAGES = 1 << 20  # bytes of a column that are fetched at once
+_PART = 1 << 17  # characters of a text without rows
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -67,9 +68,28 @@ def rows(path: str | Path, fields: Sequence[str]) -> Iterator[Row]:
     return (Row(where, {TEXT: line}) for where, line in _lines(path) if line.strip())
 
 
-def document(path: str | Path) -> str:
-    """A whole text file. Raises InputRefused when it is not UTF-8."""
-    return "\n".join(line for _, line in _lines(reading.existing(path, "text")))
+def document(path: str | Path) -> Iterator[str]:
+    """A whole text file in parts, its last line without an end. Raises InputRefused when it is not
+    UTF-8."""
+    path = reading.existing(path, "text")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            part = _part(file)
+            while following := _part(file):
+                yield part
+                part = following
+    except UnicodeDecodeError:
+        for _ in _lines(path):  # tells in which line
+            pass
+        raise
+    yield part.removesuffix("\n")
+
+
+def _part(file: TextIO) -> str:
+    part = file.read(_PART)
+    if part.endswith("\r"):
+        part += file.read(1)
+    return part.replace("\r\n", "\n")
 
 
 def is_text(path: str | Path) -> bool:

@@ -16,6 +16,7 @@ from optkit.runtime import Feed, TensorInfo, axes_of, size_of
 
 IDS = "input_ids"
 MASK = "attention_mask"
+ENCODER_MASK = "encoder_attention_mask"
 POSITIONS = "position_ids"
 
 
@@ -52,21 +53,28 @@ def completed(
 
 
 def plausible(feed: Feed) -> Feed:
-    """A random feed whose mask is one of padding: on the left where positions follow from it, as
-    decoders have it, else on the right. There each row of a causal attention has a token to look
-    at, and a token that is chosen by its id (the end of CLIP's texts) has a defined state."""
-    mask = feed.get(MASK)
-    if mask is None or mask.ndim != 2 or mask.dtype.kind not in "iub":
-        return feed
-    rows, tokens = mask.shape
-    # each row has another amount of padding, the first some, and none more than half
+    """A random feed whose masks are those of padding: on the left where positions follow from it,
+    as decoders have it, else on the right. So each row of an attention has a token to look at
+    (where all are hidden, runtimes differ), and a token that is chosen by its id (the end of CLIP's
+    texts) has a defined state."""
+    masks = {
+        name: _padding(*mask.shape, left=name == MASK and POSITIONS in feed).astype(mask.dtype)
+        for name, mask in feed.items()
+        if name in (MASK, ENCODER_MASK) and mask.ndim == 2 and mask.dtype.kind in "iub"
+    }
+    found = {**feed, **masks}
+    if POSITIONS in feed and MASK in masks:
+        positions = feed[POSITIONS]
+        found[POSITIONS] = _positions(masks[MASK], positions.shape[-1], positions.dtype.name)
+    return found
+
+
+def _padding(rows: int, tokens: int, *, left: bool) -> np.ndarray:
+    """[rows, tokens], true for a token: each row has another amount of padding, the first some, and
+    none more than half."""
     padding = np.arange(1, rows + 1) % (tokens // 2 + 1)
     real = np.arange(tokens) >= padding[:, None]
-    found = {**feed, MASK: (real if POSITIONS in feed else real[:, ::-1]).astype(mask.dtype)}
-    if POSITIONS in feed:
-        positions = feed[POSITIONS]
-        found[POSITIONS] = _positions(found[MASK], positions.shape[-1], positions.dtype.name)
-    return found
+    return real if left else real[:, ::-1]
 
 
 def _positions(mask: np.ndarray, tokens: int, dtype: str) -> np.ndarray:

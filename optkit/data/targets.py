@@ -36,11 +36,16 @@ def column(target: str | None, inputs: Inputs | None) -> list[str]:
 
 
 def shifted(
-    found: Sequence[Sequence[int]], spoken: Tokenizer, model: str | None, inputs: Inputs | None
+    found: Sequence[Sequence[int]],
+    spoken: Tokenizer,
+    model: str | None,
+    inputs: Inputs | None,
+    *,
+    started: bool = False,
 ) -> np.ndarray:
     """Ids of targets as the decoder reads them, [batch, the model's fixed length or the longest's],
-    padded on the right: there attention looks back alone. A template that begins with the start
-    token itself (Whisper's) does not double it.
+    padded on the right: there attention looks back alone. `started`: a template that begins with
+    the start token itself, as Whisper's does, means the decoder's, which is not doubled.
 
     Raises InputRefused when nobody knows with what to start.
     """
@@ -49,7 +54,7 @@ def shifted(
     length = width if isinstance(width, int) else None
     start = _start(spoken, model)
     fill = start if spoken.pad is None else spoken.pad
-    cut = [ids[ids[:1] == [start] :][:length] for ids in found]
+    cut = [ids[started and ids[:1] == [start] :][:length] for ids in found]
     ids = packing.pad(cut, value=fill, side="right", length=length).ids
     ids = np.insert(ids[:, :-1], 0, start, axis=1)
     return ids if info is None else ids.astype(info.dtype)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from optkit.data import packing, reading, rows, targets, tokens
+from optkit.data import packing, reading, rows, streaming, targets, tokens
+from optkit.data.classes import class_number, model_classes
 from optkit.data.packing import IGNORED, Tokens
 from optkit.data.parts import DECODER_IDS
 from optkit.data.reading import Inputs
@@ -58,7 +58,7 @@ def samples(
     if pack:
         if written:
             raise InputRefused("texts with a target cannot be packed", hint="leave out args.pack")
-        blocks = packing.pack(_streamed(path, field, spoken), spoken.ending(eos), _wanted(length))
+        blocks = packing.pack(stream(path, field, spoken, eos), _wanted(length))
         for some in reading.grouped(blocks, inputs):
             yield packing.full(some).feed(inputs)
         return
@@ -114,19 +114,21 @@ def tagged(
     model: str | None = None,
     inputs: Inputs | None = None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
-    """Texts given as lists of words in column `words`, a class for each in column `tags`.
+    """Texts given as lists of words in column `words`, a class for each in column `tags`: a number,
+    or one of the names in `classes` (default: the model's own).
 
     Labels int64 [batch, length]: the class at the first token of each word, elsewhere −100.
     """
     spoken = tokens.load(tokenizer, model)
     length = fixed_length(length, inputs) or min(_TAGGED, spoken.longest or _TAGGED)
+    names = classes or model_classes(model)
     for group in reading.grouped(rows.rows(path, (words, tags)), inputs):
         texts = [_words(row, words) for row in group]
         found = spoken.encode(texts, length=length, words=True)
         side = padding_side or spoken.side
         labels = np.full((len(group), length), IGNORED, np.int64)
         for index, (row, one) in enumerate(zip(group, found, strict=True)):
-            known = _tags(row, tags, classes, len(texts[index]))
+            known = _tags(row, tags, names, len(texts[index]))
             labels[index, packing.span(len(one.ids), length, side)] = [
                 IGNORED if word is None or word == before else known[word]
                 for word, before in zip(one.words, [None, *one.words], strict=False)
@@ -146,26 +148,36 @@ def labelled(
     model: str | None,
     inputs: Inputs | None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
-    """A text per sample and its class, int64 [batch]: a number, or one of the names in `classes`,
-    which stand in the order of the model's outputs."""
+    """A text per sample and its class, int64 [batch]: a number, or one of the names in `classes`
+    (default: the model's own), which stand in the order of its outputs."""
     if rows.is_text(path):
         hint = "give a .jsonl, .csv, .tsv or .parquet file"
         raise InputRefused("plain text has no labels", where=str(path), hint=hint)
     spoken = tokens.load(tokenizer, model)
+    names = classes or model_classes(model)
     length = fixed_length(length, inputs)
     for group in reading.grouped(rows.rows(path, [*_fields(field), label]), inputs):
         texts = [_texts(row, field) for row in group]
         found = spoken.encode(texts, length=length or spoken.longest)
-        labels = [class_of(row.value(label), classes, row.where) for row in group]
+        labels = [class_number(row.value(label), names, row.where) for row in group]
         yield padded(found, spoken, length, padding_side).feed(inputs), np.asarray(labels, np.int64)
 
 
-def stream(path: Path, field: str, spoken: Tokenizer, eos: str | None) -> list[int]:
+def stream(path: Path, field: str | list[str], spoken: Tokenizer, eos: str | None) -> Iterator[int]:
     """All of a file as one row of token ids, the end of sequence between two texts. A plain text
     file is one text."""
-    texts = list(_streamed(path, field, spoken))
-    between = [spoken.ending(eos)] if len(texts) > 1 else []
-    return [*chain.from_iterable((*between, *ids) for ids in texts)][len(between) :]
+    if not isinstance(field, str):
+        raise InputRefused("pairs cannot be packed", hint="args.field: one name")
+    if rows.is_text(path):
+        yield from chain.from_iterable(streaming.encoded(rows.document(path), spoken))
+        return
+    texts = (row.text(field) for row in rows.rows(path, [field]))
+    groups = reading.groups(texts, _AT_ONCE)
+    found = chain.from_iterable(spoken.encode(group, special=False) for group in groups)
+    for index, one in enumerate(found):
+        if index:
+            yield spoken.ending(eos)
+        yield from one.ids
 
 
 def padded(
@@ -194,26 +206,6 @@ def fixed_length(length: int | None, inputs: Inputs | None) -> int | None:
     return length or own
 
 
-def class_of(label: Any, classes: list[str] | None, where: str) -> int:
-    """The index of a class: by its name's place in `classes` (which may be digits, "1" to "5"),
-    else a whole number from 0, as it is; so is −100. Raises InputRefused."""
-    names = [str(name) for name in classes or ()]
-    if str(label) in names:
-        return names.index(str(label))
-    try:
-        number = float(label)
-    except (TypeError, ValueError, OverflowError):
-        number = nan
-    known = 0 <= number < (len(names) or inf) or number == IGNORED
-    if not known or not number.is_integer():
-        raise InputRefused(
-            f"the label {label!r} is {'no known class' if names else 'no number of a class'}",
-            where=where,
-            hint="args.classes: the names in the order of the model's outputs",
-        )
-    return int(number)
-
-
 def _texts(row: Row, field: str | list[str]) -> Any:
     """The text of a row, or the two of a pair. Raises InputRefused."""
     return row.text(field) if isinstance(field, str) else tuple(map(row.text, field))
@@ -225,19 +217,6 @@ def _fields(field: str | list[str]) -> list[str]:
     if len(field) != 2:
         raise InputRefused(f"{len(field)} fields", hint="args.field: one name, or two for a pair")
     return field
-
-
-def _streamed(path: Path, field: str | list[str], spoken: Tokenizer) -> Iterator[list[int]]:
-    """Each text's ids without the template's own tokens; a plain text file is one text."""
-    if not isinstance(field, str):
-        raise InputRefused("pairs cannot be packed", hint="args.field: one name")
-    if rows.is_text(path):
-        texts: Iterator[str] = iter([rows.document(path)])
-    else:
-        texts = (row.text(field) for row in rows.rows(path, [field]))
-    for group in reading.groups(texts, _AT_ONCE):
-        for one in spoken.encode(group, special=False):
-            yield one.ids
 
 
 def _wanted(length: int | None) -> int:
@@ -269,4 +248,4 @@ def _tags(row: Row, field: str, classes: list[str] | None, count: int) -> list[i
     if not isinstance(value, list) or len(value) != count:
         told = f"{len(value)} tags" if isinstance(value, list) else "no list of tags"
         raise InputRefused(f"field {field!r}: {told} for {count} words", where=row.where)
-    return [class_of(tag, classes, row.where) for tag in value]
+    return [class_number(tag, classes, row.where) for tag in value]

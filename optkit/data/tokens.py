@@ -23,12 +23,13 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True)
 class Encoded:
-    """One text: token ids, the segment of each (0, in a pair's second text 1), and the word each
-    came from (None: a special token)."""
+    """One text: token ids, the segment of each (0, in a pair's second text 1), the word each came
+    from (None: a special token), and from which to which character of the text it goes."""
 
     ids: list[int]
     segments: list[int]
     words: list[int | None]
+    places: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Tokenizer:
         found = self.fast.encode_batch(
             list(texts), is_pretokenized=words, add_special_tokens=special
         )
-        return [Encoded(one.ids, one.type_ids, one.word_ids) for one in found]
+        return [Encoded(one.ids, one.type_ids, one.word_ids, one.offsets) for one in found]
 
     def ending(self, token: str | None) -> int:
         """The id of `token`, or of the tokenizer's own end of sequence. Raises InputRefused."""
@@ -91,8 +92,6 @@ def load(given: str | Path | None, model: str | None) -> Tokenizer:
     if not path.is_file() and not _is_tokenizer(path):
         hint = f"a folder with {_CONFIG} or {_FILE}, as save_pretrained writes it"
         raise InputRefused("no tokenizer", where=str(path), hint=hint)
-    for file in [path] if path.is_file() else sorted(path.iterdir()):
-        reads.note(file)
     if (path / _CONFIG).is_file():
         return _of_transformers(path)
     return _bare(path if path.is_file() else path / _FILE)
@@ -115,6 +114,10 @@ def _of_transformers(path: Path) -> Tokenizer:
             where=str(path),
             hint=f"convert it to a {_FILE} with transformers",
         )
+    # what native code opens; the others are seen, and a model's folder may hold its weights too
+    for name in {_FILE, *found.vocab_files_names.values()}:
+        reads.note(path / name)
+    reads.note_names(path)  # another file would be read if it came
     longest = found.model_max_length
     return Tokenizer(
         fast, found.eos_token_id, found.pad_token_id, found.padding_side,
@@ -123,6 +126,7 @@ def _of_transformers(path: Path) -> Tokenizer:
 
 
 def _bare(path: Path) -> Tokenizer:
+    reads.note(path)
     try:
         fast = reading.optional("tokenizers", "hf").Tokenizer.from_file(str(path))
     except InputRefused:

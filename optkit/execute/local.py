@@ -334,10 +334,12 @@ def _verdict(
         meta: dict[str, Any] = answer["meta"]
         return meta
     if child.returncode == os.EX_IOERR:
+        reason = log.rstrip().rpartition("\n")[2]  # the worker's last words
         raise StorageError(
-            f"the result of step {step!r} could not be written",
+            f"the result of step {step!r} could not be written: {reason}",
             where=str(result.parent),
-            hint="free some space (`optkit cache gc`), then run the same command again",
+            hint="check the disk (`optkit cache gc` frees some space), then run the same command "
+            "again",
         )
     raise WorkerFailed(
         f"step {step!r} {_how(child.returncode)}",

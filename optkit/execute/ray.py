@@ -1,12 +1,12 @@
-"""Steps on the nodes of a Ray cluster: the same JSON task, carried to a node that has what it needs.
+"""Steps on the nodes of a Ray cluster: the same JSON task, carried to a node that has all it needs.
 
     driver ──JSON──▶ Ray task on a node ──▶ child process with limits (`local`), as anywhere
            ◀─JSON──────────┘     files ──▶ the store's folder, which all nodes share
 
 A node writes into a folder of that try alone; only the driver moves files from there to where the
-store expects them. So a node that dies, or was only thought dead, leaves nothing behind that counts,
-and the task goes to another. A node decides by itself whether it fits: same optkit, same versions of
-the step's tools, and every file of the task in its place.
+store expects them. So a node that dies, or was only thought dead, leaves nothing that counts, and
+the task goes to another. A node decides by itself whether it fits: the same optkit, the same
+versions of the step's tools, and every file of the task in its place.
 
 What belongs to this machine stays here: the user's code, and what is measured on it.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -61,6 +62,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self._ray = _connected(self.address)
+        self._alone = threading.Lock()  # what is measured here
+        self._stopped = threading.Event()
 
     def __call__(
         self,
@@ -73,8 +76,9 @@ class Cluster:
         """As `local.run`. Raises ToolchainMissing where no node fits, WorkerFailed where node after
         node died of it."""
         if _belongs_here(task):
-            return local.run(task, limits, progress, scratch_root=scratch_root)
-        meta: dict[str, Any] = self.call(perform, _packed(task, limits), heard=progress)["meta"]
+            with self._alone:
+                return local.run(task, limits, progress, scratch_root=scratch_root)
+        meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
         return meta
 
     def call(
@@ -113,6 +117,10 @@ class Cluster:
             hint="see the cluster's own logs; without --on it runs here",
         )
 
+    def stop(self) -> None:
+        """End the tasks of all threads: they raise KeyboardInterrupt."""
+        self._stopped.set()
+
     def accelerators(self) -> dict[str, int]:
         """Label → number of nodes that have it."""
         found: dict[str, int] = {}
@@ -134,6 +142,8 @@ class Cluster:
         reference = remote.remote(function, json.dumps(argument))
         try:
             while not ray.wait([reference], timeout=_TICK_SECONDS)[0]:
+                if self._stopped.is_set():
+                    raise KeyboardInterrupt
                 _hear(Path(argument["out"]), heard)
                 if time.monotonic() - seen > _LOOK_SECONDS:
                     self._place(device)  # Ray itself would wait for ever
@@ -169,7 +179,8 @@ class Cluster:
 
     def _nodes(self) -> list[_Node]:
         told = [_node(found) for found in self._ray.nodes() if found["Alive"]]
-        return [node for node in told if node.id not in self._unfit]
+        # a head often takes no tasks, and has no core for any
+        return [node for node in told if node.cpus >= 1 and node.id not in self._unfit]
 
     def _leave_out(self, node: str, why: str) -> None:
         if node not in self._unfit:
@@ -179,7 +190,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class _Node:
-    """A living node: its accelerator's label, and whether Ray knows it as such or as a resource."""
+    """A living node: its accelerator, None without a GPU, and whether that is a label of its own or
+    a resource."""
 
     id: str
     cpus: float
@@ -204,7 +216,7 @@ def accelerator(reported: str) -> str:
 
 
 def perform(argument: dict[str, Any]) -> dict[str, Any]:
-    """On the node: run the task of `_packed` in a child of this process. {"meta"} or {"unfit"}."""
+    """On the node: run the task of `packed` in a child of this process. {"meta"} or {"unfit"}."""
     task, limits = argument["task"], Limits(**argument["limits"])
     why = _unfit(task, argument)
     if why is not None:
@@ -216,7 +228,7 @@ def perform(argument: dict[str, Any]) -> dict[str, Any]:
     params = dict(task["params"])
     if "memory" in params:
         params["memory"] = limits.memory_bytes
-    return {"meta": _WORKERS({**task, "params": params, "out": str(out)}, limits, _Told(out))}
+    return {"meta": _WORKERS({**task, "params": params, "out": str(out)}, limits, Told(out))}
 
 
 _WORKERS = Workers()
@@ -241,13 +253,15 @@ def _as_text(function: Call, argument: str) -> str:
     return json.dumps(answer)
 
 
-def _packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
+def packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """What `perform` needs: the task, its limits, and what a fitting node has.
 
     `files`: files outside the store that the task names, with their digests.
     """
     named = [Path(value) for value in task["params"].values() if isinstance(value, str)]
-    files = {str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()}
+    files = {
+        str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()
+    }
     return {
         "task": task,
         "limits": asdict(limits),
@@ -275,7 +289,7 @@ def _unfit(task: Mapping[str, Any], argument: Mapping[str, Any]) -> str | None:
 
 
 @dataclass
-class _Told:
+class Told:
     """On the node: progress goes through a file beside the try's folder."""
 
     out: Path
@@ -342,7 +356,7 @@ def _connected(address: str) -> Any:
         where = {"include_dashboard": False} if address == "ray" else {"address": address}
         terminated = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(**where, logging_level="ERROR", log_to_driver=False)
+            ray.init(**where, logging_level=logging.ERROR, log_to_driver=False)
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, terminated)  # Ray puts its own in its place
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -355,13 +369,13 @@ def _connected(address: str) -> Any:
 
 
 def _node(found: Mapping[str, Any]) -> _Node:
-    label = found.get("Labels", {}).get(LABEL)
     resources = found["Resources"]
+    label = found.get("Labels", {}).get(LABEL)
     named = [name.removeprefix(_RESOURCE) for name in resources if name.startswith(_RESOURCE)]
     return _Node(
         found["NodeID"],
         resources.get("CPU", 0.0),
-        label or next(iter(named), None),
+        (label or next(iter(named), None)) if resources.get("GPU", 0.0) >= 1 else None,
         label is not None,
     )
 

@@ -66,7 +66,7 @@ def decode(
     crossed: Feed | None = None,
 ) -> Decoded:
     """Continue all prompts together; each has a token or more, and without a mask all have as many.
-    `crossed`: what an encoder made, fed to each run. Raises what the session raises."""
+    `crossed`: what an encoder made, the same for every token. Raises what the session raises."""
     rows, longest = len(prompts), max(map(len, prompts))
     ids = np.full((rows, longest), ending.pad, np.int64)
     mask = np.ones((rows, longest + ending.limit), np.int64)
@@ -77,7 +77,8 @@ def decode(
     found: list[list[int]] = [[] for _ in prompts]
     reasons: list[FinishReason | None] = [None] * rows
     # the last of the new tokens is chosen and not read
-    loop = session.loop(decoder.carried, _empty(decoder, rows), longest + ending.limit - 1)
+    start = {**_empty(decoder, rows), **(crossed or {})}
+    loop = session.loop(decoder.carried, start, longest + ending.limit - 1)
 
     marks = [time.perf_counter()]
     for seen in range(longest, longest + ending.limit):
@@ -86,7 +87,7 @@ def decode(
             del feed[POSITIONS]
         if not decoder.masked:
             del feed[MASK]
-        chosen = choose(loop.run({**feed, **(crossed or {})})[LOGITS][:, -1])
+        chosen = choose(loop.run(feed)[LOGITS][:, -1])
         marks.append(time.perf_counter())
         for row in (row for row in range(rows) if reasons[row] is None):
             token = int(chosen[row])

@@ -143,9 +143,12 @@ def _sounds(encoder: Artifact, recordings: Sequence[Recording]) -> _Given:
     prepared = audio.features(None, str(encoder.path), inputs)
     names, waves = [], []
     for at, one in enumerate(recordings):
-        named = not isinstance(one, np.ndarray)
-        names.append(str(one) if named else f"recording {at}")
-        wave = audio.read(Path(one), prepared.rate) if named else np.asarray(one, np.float32)
+        if isinstance(one, np.ndarray):
+            names.append(f"recording {at}")
+            wave = one.astype(np.float32, copy=False)
+        else:
+            names.append(str(one))
+            wave = audio.read(Path(one), prepared.rate)
         if wave.ndim != 1 or not wave.size:
             raise InputRefused(
                 f"an array of shape {wave.shape}", where=names[-1], hint="give float32 [samples]"

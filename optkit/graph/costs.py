@@ -40,27 +40,21 @@ def costs(model: ir.Model, axes: Mapping[str, int]) -> dict[str, NodeCost]:
     return {str(node.name): _cost(node) for node in static.graph}
 
 
-def peak_live_bytes(model: ir.Model, axes: Mapping[str, int]) -> int | None:
+def peak_live_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
     """Most bytes of activations that are alive at once when nodes run in graph order, each value
-    from where it is made to where it is last read; inputs and outputs live all along. None where a
-    size does not follow from the axes."""
+    from where it is made to where it is last read; inputs and outputs live all along. Values of
+    unknown size count as nothing."""
     static = bind(model, axes)
-    nodes = list(static.graph)
-    last = {value: at for at, node in enumerate(nodes) for value in node.inputs if value is not None}
-    kept = [v for v in (*static.graph.inputs, *static.graph.outputs) if not is_constant(v)]
-    base = _total(dict.fromkeys(kept))
-    if base is None:
-        return None
-    live, peak = base, base
-    for at, node in enumerate(nodes):
-        size = _total(v for v in node.outputs if v not in kept)
-        if size is None:
-            return None
-        live += size
+    kept = dict.fromkeys((*static.graph.inputs, *static.graph.outputs))
+    last = {value: at for at, node in enumerate(static.graph) for value in node.inputs}
+    live = peak = sum(_total([value]) or 0 for value in kept if not is_constant(value))
+    for at, node in enumerate(static.graph):
+        live += sum(_total([value]) or 0 for value in node.outputs if value not in kept)
         peak = max(peak, live)
-        ended = {v for v in (*node.inputs, *node.outputs) if v is not None and last.get(v, at) == at}
-        freed = _total(v for v in ended if v not in kept and not is_constant(v))
-        live -= freed or 0
+        ended = {
+            v for v in (*node.inputs, *node.outputs) if v is not None and last.get(v, at) == at
+        }
+        live -= sum(_total([v]) or 0 for v in ended if v not in kept and not is_constant(v))
     return peak
 
 

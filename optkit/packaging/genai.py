@@ -2,17 +2,18 @@
 
     model = onnxruntime_genai.Model("artifacts/tiny-llama-cpu-int4")
 
-The graph is taken as it is: GenAI feeds whatever inputs the file names, with the cache in tensors
-that grow (`past_present_share_buffer` false: the buffer of full length belongs to
-GroupQueryAttention). "decoder" is its word for any causal language model that needs no code of its
-own. A model that names no end-of-sequence token ends at the padding token there: GenAI knows no
-text without end. Verified with 0.18; the fields are those of its model builder.
+The graph is taken as it is: GenAI feeds whatever inputs the file names. Where the graph can write
+its cache in place (`decoder.IN_PLACE`), `past_present_share_buffer` says so, and GenAI gives it one
+buffer of full length; else tensors that grow. "decoder" is its word for any causal language model
+that needs no code of its own. A model that names no end-of-sequence token ends at the padding token
+there: GenAI knows no text without end. Verified with 0.18; the fields are those of its model
+builder.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,11 @@ _SIZES = {
 }
 
 
-def files(decoder: Decoder | None, present: Mapping[str, Path | bytes]) -> dict[str, bytes]:
-    """The file that is to be added to those `present` in an artifact, by its name.
+def files(
+    decoder: Decoder | None, present: Mapping[str, Path | bytes], in_place: Collection[str] = ()
+) -> dict[str, bytes]:
+    """The file that is to be added to those `present` in an artifact, by its name. `in_place`: the
+    outputs that may be written into the buffer of the cache they continue.
 
     None for a model that is no decoder of text alone with a mask, as GenAI feeds it, or whose
     config.json is not there or names no length of context, which GenAI must know. Raises
@@ -54,7 +58,8 @@ def files(decoder: Decoder | None, present: Mapping[str, Path | bytes]) -> dict[
     tokens = Tokens.of(config, generation)
     if tokens.context is None:
         return {}
-    described = _config(decoder, tokens, tokens.context, config, generation)
+    shared = decoder.carried.keys() <= set(in_place)
+    described = _config(decoder, tokens, tokens.context, config, generation, shared)
     return {FILE: f"{json.dumps(described, indent=2)}\n".encode()}
 
 
@@ -64,6 +69,7 @@ def _config(
     context: int,
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
+    shared: bool,
 ) -> dict[str, Any]:
     sizes = {
         name: next((config[word] for word in words if word in config), None)
@@ -95,7 +101,7 @@ def _config(
             "do_sample": False,
             **search,
             "max_length": context,
-            "past_present_share_buffer": False,
+            "past_present_share_buffer": shared,
         },
     }
 

@@ -19,8 +19,11 @@ def compile_(made: Build, runner: Steps) -> None:
         ("baseline_engine", made.entries["baseline"], made.baseline_precision, {}),
     ):
         backend, axes = runtime.backend(made.compiler), made.job.recipe.axis_ranges()
+        wanted = made.job.recipe.compiler.model_dump(exclude_none=True)
         asked = {
-            name: runtime.backend(name).spec(made.inputs, made.job.target, precision, axes)
+            name: runtime.backend(name)
+            .spec(made.inputs, made.job.target, precision, axes)
+            .asking(wanted)
             for name in (made.compiler, *made.pending)
         }
         spec = asked.pop(made.compiler)
@@ -52,7 +55,7 @@ def evaluate(made: Build, runner: Steps) -> None:
             entries[f"{role}_score"] = score(made, runner, role, graph, file, evidence)
         entries[f"{role}_fidelity"] = runner.step(
             STEPS["compare"].kind,
-            f"compare {role} with FP32",
+            f"compare {_named(made, role)} with FP32",
             {"graph": graph, "reference": entries["fused"], "samples": entries["probe"]},
             params,
         )
@@ -68,7 +71,7 @@ def score(
     inputs, params = _running(made, {"graph": graph, "samples": samples}, role)
     return runner.step(
         STEPS["evaluate"].kind,
-        f"evaluate {role}",
+        f"evaluate {_named(made, role)}",
         inputs,
         {"file": file, "batch": made.batch, "evidence": evidence, **task, **params},
         {**here, **_kept(runner)},
@@ -89,7 +92,7 @@ def time(made: Build, runner: Steps) -> None:
         )  # fmt: skip
         entries["latency"] = runner.step(
             STEPS["bench"].kind,
-            "measure latency",
+            f"measure latency of {made.job.precision} beside {made.baseline_precision}",
             inputs,
             {"batches": batches, "seconds": bench.seconds, "warmup_seconds": bench.warmup_seconds,
              "threads": bench.threads, "host": made.job.target.fingerprint(), **params},
@@ -106,7 +109,7 @@ def time(made: Build, runner: Steps) -> None:
         quantized = precisions.precision(precision).quantized
         entries[role] = runner.step(
             STEPS["predict"].kind,
-            "predict latency",
+            f"predict latency of {precision}",
             # without an engine, a quantized graph is its carrier graph and the plan
             {"graph": entries[graph if compiled or not quantized else "baseline"]},
             {"name": made.job.target.name, "target": made.job.target.fingerprint(), "axes": sizes,
@@ -114,6 +117,14 @@ def time(made: Build, runner: Steps) -> None:
              "planned": planned if quantized else {},
              "carrier": made.baseline_precision if quantized else precision},
         )  # fmt: skip
+
+
+def _named(made: Build, role: str) -> str:
+    """ "int8 candidate", "fp16 baseline", "fp32 reference"."""
+    baseline = made.baseline_precision
+    reference = "fp16" if baseline == "fp32" else "fp32"
+    known = {"candidate": made.job.precision, "baseline": baseline, "reference": reference}
+    return f"{known[role]} {role}"
 
 
 _ENGINES = {"candidate": "engine", "baseline": "baseline_engine"}

@@ -106,7 +106,11 @@ def _rules_of(
     """
     if names is None:
         placed = job.recipe.quantization.placement.model_dump(mode="json", exclude_none=True)
-        return {n: {**backend.rules(job.target, n).to_json(), **placed} for n in job.quantized}
+        own = {name: backend.rules(job.target, name).to_json() for name in job.quantized}
+        return {
+            name: {**rules, **{key: placed[key] for key in placed if rules[key] is not None}}
+            for name, rules in own.items()
+        }
     found = {}
     for name in names:
         with suppress(Impossible):

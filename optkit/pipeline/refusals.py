@@ -19,7 +19,8 @@ MIN_SAMPLES = 8  # for calibration
 def check(job: Job) -> Build:
     """Refuse before work what cannot end well: precision, target, toolchain.
 
-    Raises Impossible (the target's matrix says no), UnknownName (not built), ToolchainMissing.
+    Raises Impossible (the target's matrix says no, or a compiler of it lacks an option of the
+    recipe), UnknownName (not built), ToolchainMissing.
     """
     for name in (job.precision, *job.quantized):
         check_pair(job.target, name)
@@ -29,6 +30,8 @@ def check(job: Job) -> Build:
         backend = runtime.backend(option.name)
         if backend.refuses(job.target, job.precision) is not None:
             continue
+        wanted = job.recipe.compiler.model_dump(exclude_none=True)
+        backend.spec((), job.target, job.precision, {}).asking(wanted)
         if here is None and not job.deferred and backend.offline(job.target) is None:
             here = option.name
         else:

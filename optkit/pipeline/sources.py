@@ -152,7 +152,8 @@ def _export_hugging_face(
         for name, axis in settings.axes.items()
         if axis.min == axis.max or name in used
     }
-    with located(str(source.hub or source.place)):
+    where = source.hub if source.place is None else str(source.place.path)
+    with located(str(where), str(folder.path)):
         return runner.step(
             STEPS["export"].kind,
             f"export {settings.name}",

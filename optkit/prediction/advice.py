@@ -46,55 +46,74 @@ def _bounds(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _precisions(rows: Sequence[Mapping[str, Any]], baseline: str) -> list[str]:
-    """Which precision is fastest at the smallest and the largest batch that all have."""
+    """Which precision is fastest per device, at the smallest and the largest shared batch."""
     shared = set.intersection(*({one["batch"] for one in row["latency"]} for row in rows))
     if len(rows) < 2 or not shared:
         return []
     told = []
     for batch in sorted({min(shared), max(shared)}):
-        at = {row["precision"]: _at(row, batch)["throughput"] for row in rows}
+        at = {row["precision"]: _at(row, batch)["throughput"] / row["devices"] for row in rows}
         best = max(at, key=at.__getitem__)
+        gain = ""
         if baseline in at and best != baseline:
-            told.append(f"{best} at batch {batch}, {at[best] / at[baseline]:.2f}x {baseline}")
-        else:
-            told.append(f"{best} at batch {batch}")
-    return [f"{rows[0]['target']}: fastest is {'; '.join(told)}."]
+            gain = f", {at[best] / at[baseline]:.2f}x {baseline}"
+        told.append(f"{best} at batch {batch}{gain}")
+    each = " per GPU" if len({row["devices"] for row in rows}) > 1 else ""
+    return [f"{rows[0]['target']}: fastest{each} is {'; '.join(told)}."]
 
 
 def _crossovers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """From which batch decode multiplies longer than it reads, and where a format stops paying."""
+    decoding = [row for row in rows if row["decode"] is not None]
+    turns = [
+        f"{row['decode']['compute_bound_from_batch']} ({row['precision']})"
+        for row in decoding
+        if row["decode"]["compute_bound_from_batch"] is not None
+    ]
     found = []
-    for row in rows:
-        decode = row["decode"]
-        if decode is None:
-            continue
+    if turns:
+        found.append(
+            f"{rows[0]['target']}: decode's products turn compute-bound at batch "
+            f"{', '.join(turns)}."
+        )
+    for row in decoding:
+        at, base = row["decode"]["stops_paying_at_batch"], row["decode"]["baseline"]
         named = f"{row['target']} {row['precision']}"
-        if decode["stops_paying_at_batch"] == 1:
-            found.append(f"{named}: decodes no faster than {decode['baseline']} at any batch.")
-        elif decode["stops_paying_at_batch"] is not None:
+        if at == 1:
+            found.append(f"{named}: decodes no faster than {base} at batch 1, nor beyond.")
+        elif at is not None:
             found.append(
-                f"{named}: stops paying against {decode['baseline']} at batch "
-                f"{decode['stops_paying_at_batch']}, where unpacking weights outweighs their bytes."
+                f"{named}: stops paying against {base} at batch {at}, where unpacking weights "
+                "outweighs the bytes they save."
             )
     return found
 
 
 def _batching(rows: Sequence[Mapping[str, Any]], limit_ms: float) -> str:
-    """The largest batch under the limit. A request may arrive behind a running batch, waits for the
-    queue, then runs: two runs and the delay must fit."""
+    """The batch of most throughput under the limit. A request may arrive behind a running batch,
+    waits for the queue, then runs: two runs and the delay must fit. Sequences of a decoder join a
+    running batch instead: one step must fit."""
+    runs = 1 if rows[0]["decode"] is not None else 2
     options = [
         (one["throughput"], one, row)
         for row in rows
         for one in row["latency"]
-        if 2 * one["p50_ms"] <= limit_ms
+        if runs * one["p50_ms"] <= limit_ms
     ]
     target = rows[0]["target"]
     if not options:
         fastest = min((one["p50_ms"], row["precision"]) for row in rows for one in row["latency"])
         return (
-            f"{target}: no batch leaves room to queue within {limit_ms:g} ms; the fastest call takes "
+            f"{target}: no batch leaves room within {limit_ms:g} ms; the shortest takes "
             f"{fastest[0]:.3g} ms ({fastest[1]})."
         )
     _, one, row = max(options, key=lambda option: option[0])
+    if runs == 1:
+        return (
+            f"{target} {row['precision']}: under {limit_ms:g} ms per token keep at most "
+            f"{one['batch']} sequences in flight ({one['p50_ms']:.3g} ms, "
+            f"{one['throughput']:.3g} tokens/s)."
+        )
     delay = limit_ms - 2 * one["p50_ms"]
     return (
         f"{target} {row['precision']}: under {limit_ms:g} ms set dynamic batches of up to "

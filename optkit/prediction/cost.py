@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -29,7 +29,7 @@ class Price:
 
 
 def price_of(target: Target, overrides: Mapping[str, Price]) -> Price | None:
-    """The user's price, else the lowest of the target's file, verified ones first; None: unknown."""
+    """The user's price, else the lowest of the target's file, verified ones first."""
     if target.name in overrides:
         return overrides[target.name]
     listed = [
@@ -92,9 +92,3 @@ def energy_per_million(target: Target, throughput: float, devices: int = 1) -> f
     if target.tdp_w is None:
         return None
     return target.tdp_w * devices / throughput * 1e6 / 3.6e6
-
-
-def cheapest(options: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The option of the lowest `usd_per_million`; None where no option has a price."""
-    priced = [one for one in options if one["usd_per_million"] is not None]
-    return min(priced, key=lambda one: one["usd_per_million"], default=None)

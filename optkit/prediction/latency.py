@@ -4,10 +4,10 @@ measurements (`eval/prediction/`), and what a roofline leaves out.
     t = max(C, M) + (1 − overlap) · min(C, M) + D + L          per kernel
     C = operations / (peak · power · eta_kind · fill)          tensor cores
     M = bytes from memory / (bandwidth · eta_memory) + bytes from L2 / L2 bandwidth
-    D = unpacked weights · cycles / (lanes · clock)            dequantization of weight-only products
+    D = unpacked weights · cycles / (lanes · clock)            dequantization of weights
     L = kernels · cycles per kernel / clock                    launch, ramp and drain
 
-`power`: a board of little power cannot hold its clock at full load: TDP / (watts its peak asks for).
+`power`: a board of little power cannot hold its clock: TDP / (watts its peak asks for).
 `fill`: tiles over SMs; the last wave runs half empty. Activations of b bytes stay in an L2 cache of
 c bytes to the share c / (c + b), weights likewise by their total.
 """
@@ -32,8 +32,8 @@ _UNPACK_ROWS = 8.0
 _CLOCK = 1.7e9  # where a target names none, unverified
 
 # Watts that a TFLOP/s of FP16 takes at full load; 8-bit numbers half of it. 8.9: 72 W and the
-# 87 TFLOP/s that a forum's GEMM test reached on an L4 (targets/l4.yaml `sustained`). The others from
-# the board of that generation that has the most power per peak, unverified.
+# 87 TFLOP/s that a forum's GEMM test reached on an L4 (targets/l4.yaml `sustained`). The others:
+# of the board of that generation that has the most power per peak, unverified.
 _WATTS = {"7.5": 1.75, "8.0": 1.28, "8.6": 1.6, "8.7": 1.4, "8.9": 0.83, "9.0": 0.71, "10.0": 0.45,
           "12.0": 0.83}  # fmt: skip
 _WIDTH = {"fp32": 2.0, "tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "int8": 0.5, "fp4": 0.25}
@@ -102,7 +102,12 @@ class _Device:
         TensorRT-LLM), which GeForce does at twice the rate of its peak."""
         peak = self.target.peak(dtype)
         halved = self.target.facts.get("fp16_acc16_tflops")
-        if kind in ("conv", "attention") and dtype == "fp16" and halved is not None and halved.value:
+        if (
+            kind in ("conv", "attention")
+            and dtype == "fp16"
+            and halved is not None
+            and halved.value
+        ):
             peak = float(halved.value) * 1e12
         if peak is None:
             raise ToolchainMissing(f"no peak is known for {dtype}", where=self.target.name)

@@ -1,7 +1,8 @@
 """A graph as work, before any compiler has seen it.
 
 What compilers of GPUs do is taken for granted: pointwise operators and changes of layout run inside
-their neighbours, and softmax(Q Kᵀ) V is one kernel that never writes the scores. Matrix products
+their neighbours (a residual sum reads its other side), and softmax(Q Kᵀ) V is one kernel that never
+writes the scores. Matrix products
 with a constant weight and convolutions get the precision that is planned; products of two
 activations stay in its carrier.
 """
@@ -30,14 +31,16 @@ _KERNELS = frozenset(
         "TopK", "Upsample",
     }
 )  # fmt: skip
+# Pointwise, of two activations: run in the kernel of one and read the other.
+_JOINING = frozenset({"Add", "Sub", "Mul", "Div", "Where"})
 _SMALL = 256  # bytes: arithmetic on shapes, which compilers fold
 
-CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"})
+_CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"})
 
 
 def of_graph(costs: Mapping[str, NodeCost], precision: Precision, target: Target) -> list[Work]:
-    """Work of every node that becomes a kernel. `costs`: at the sizes of one batch. Nodes of unknown
-    size count as nothing."""
+    """Work of every node that becomes a kernel. `costs`: at the sizes of one batch. Nodes of
+    unknown size count as nothing."""
     attends = any(_is_attention(cost) for cost in costs.values())
     found = [_work(cost, precision, target, attends) for cost in costs.values()]
     return [work for work in found if work is not None]
@@ -57,9 +60,9 @@ def category(works: list[Work]) -> str:
 
 
 def uncounted(costs: Mapping[str, NodeCost]) -> list[str]:
-    """Operators whose cost is not fully known: they run a number of times, or a size is."""
-    found = {cost.op for cost in costs.values() if cost.op in CONTROL}
-    return sorted(found | {cost.op for cost in costs.values() if cost.out_bytes is None})
+    """Operators whose cost is not fully known: products of unknown size, and what runs an unknown
+    number of times or one part of several."""
+    return sorted({c.op for c in costs.values() if c.macs is None or c.op in _CONTROL})
 
 
 def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> Work | None:
@@ -67,7 +70,11 @@ def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> W
         return None
     carried = {"fp32": 32, "fp16": 16, "bf16": 16}[number.carrier]
     narrow = carried / cost.bits  # the graph's own bytes → those of the carrier
+    beside = cost.in_bytes - cost.out_bytes  # what a pointwise operator reads besides its own side
     if not cost.macs:
+        if cost.op in _JOINING and cost.in_bytes > cost.out_bytes > _SMALL:
+            held = carried if attends else number.activation_bits  # as the products beside it
+            return Work("elementwise", number.carrier, moved=beside * held / cost.bits, kernels=0)
         if cost.op not in _KERNELS or cost.out_bytes <= _SMALL:
             return None
         if attends and cost.op == "Softmax":

@@ -32,7 +32,7 @@ class Graphed:
 
     parameters: int
     at: Callable[[int], Mapping[str, NodeCost]]
-    live: Callable[[int], int | None]
+    live: Callable[[int], int]
     passed: float
 
 
@@ -89,7 +89,7 @@ def _graph(
         sums = total(works)
         multiplied = sum(c.weight_bytes * 8 / (c.bits or 32) for c in costs.values() if c.macs)
         rest = max(0.0, model.parameters - multiplied) * carried / 8
-        live = (model.live(batch) or 0) * carried / 32
+        live = model.live(batch) * carried / 32
         held = memory.Memory(
             sums.weight_bytes + rest, 0, live, max((w.moved for w in works), default=0.0),
             memory.RUNTIME_BYTES,
@@ -105,12 +105,14 @@ def _graph(
         low, high = fit.band(layers.category(works), time.total)
         found.append(
             {
-                **_latency(batch, time.total, low, high, batch),
+                **_latency(batch, time.total, low, high, batch, floor=copies),
                 "bounds": {"call": bound},
                 "parts_ms": _parts(time, pcie=copies),
                 "first_token_ms": None,
                 "first_token_band": None,
-                "mfu": _share(sums.operations, time.total, target.peak(layers.multiplies_in(number))),
+                "mfu": _share(
+                    sums.operations, time.total, target.peak(layers.multiplies_in(number))
+                ),
                 "mbu": _share(sums.weight_bytes + sums.moved, time.total, target.bandwidth),
                 "operations": sums.operations,
                 "bytes": sums.weight_bytes + sums.moved,
@@ -185,20 +187,31 @@ def _decoder(
             if number.name == number.carrier
             else serving.slower_from(shape, numbers, base, target, load),
         },
-        "notes": [] if devices == 1 else [f"tensor parallel over {devices} devices"],
+        "notes": _parallel(target, devices),
         "reason": None if found else "no batch that was asked for fits",
     }
 
 
-def _latency(batch: int, time: float, low: float, high: float, units: float) -> dict[str, Any]:
-    """`units`: what comes out in `time`."""
+def _parallel(target: Target, devices: int) -> list[str]:
+    if devices == 1:
+        return []
+    link = target.facts.get("nvlink_gbs")
+    over = "NVLink" if link and link.value else "PCIe, which no measurement of the fit covers"
+    return [f"tensor parallel over {over}"]
+
+
+def _latency(
+    batch: int, time: float, low: float, high: float, units: float, floor: float = 0.0
+) -> dict[str, Any]:
+    """`units`: what comes out in `time`, or at the pace of `floor` seconds where that is longer:
+    copies run beside the next call."""
     return {
         "batch": batch,
         "evidence": "predicted",
         "p50_ms": time * 1e3,
         "band": [low * 1e3, high * 1e3],
-        "throughput": units / time,
-        "throughput_band": [units / high, units / low],
+        "throughput": units / max(time, floor),
+        "throughput_band": [units / max(high, floor), units / max(low, floor)],
     }
 
 
@@ -233,6 +246,8 @@ def _training(model: Graphed | Decoding, target: Target, method: memory.Method) 
         )
         made[f"recompute_{recompute}"] = {
             **found.to_json(),
-            "devices": -int(-(found.total + memory.RUNTIME_BYTES) // capacity) if capacity else None,
+            "devices": -int(-(found.total + memory.RUNTIME_BYTES) // capacity)
+            if capacity
+            else None,
         }
     return made

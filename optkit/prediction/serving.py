@@ -1,5 +1,5 @@
-"""A decoder that serves: time to the first token, time per token, tokens per second, and the batches
-at which the answer to "which precision" changes."""
+"""A decoder that serves: time to the first token, time per token, tokens per second, and the
+batches at which the answer to "which precision" changes."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def generate(
 def compute_bound_from(
     shape: DecoderShape, numbers: Numbers, target: Target, load: Load
 ) -> int | None:
-    """The smallest batch at which the step's products multiply longer than they read; attention over
-    the cache stays bound by memory. None: beyond every batch."""
+    """The smallest batch at which the products of a step multiply longer than they read; attention
+    over the cache stays bound by memory. None: beyond every batch."""
     eff = fitted().efficiencies
 
     def multiplies_longer(batch: int) -> bool:

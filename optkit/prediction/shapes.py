@@ -20,8 +20,8 @@ def described(
 ) -> tuple[DecoderShape, list[str]]:  # fmt: skip
     """A gated decoder of that many parameters, and a sentence for each size that was assumed.
 
-    The inner size of the MLP takes what the parameters leave, so that the weights are right whatever
-    is assumed. Raises UsageError where nothing is left for it.
+    The inner size of the MLP takes what the parameters leave, so that the weights are right
+    whatever is assumed. Raises UsageError where nothing is left for it.
     """
     assumed = []
     if vocabulary is None:
@@ -32,7 +32,7 @@ def described(
         hidden = heads * head_dim
         assumed.append(f"hidden {hidden}: heads × head size")
     if hidden is None:
-        hidden = _hidden(parameters, layers, kv, head_dim, vocabulary)
+        hidden = _hidden(parameters, layers, kv, vocabulary)
         assumed.append(f"hidden {hidden}: an MLP {_FFN} times as wide")
     if heads is None:
         heads = max(kv_heads, round(hidden / head_dim))
@@ -54,25 +54,27 @@ def described(
     return DecoderShape(layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary), assumed
 
 
-def _hidden(parameters: float, layers: int, kv: int, head_dim: int, vocabulary: int) -> int:
-    """h of  layers · (2 h² + 2 h kv + 3 · FFN · h²) + 2 h vocabulary = parameters, in heads."""
+def _hidden(parameters: float, layers: int, kv: int, vocabulary: int) -> int:
+    """h of  layers · (2 h² + 2 h kv + 3 · FFN · h²) + 2 h vocabulary = parameters, a multiple of
+    what the KV heads take, so that heads share them evenly."""
     a = layers * (2 + 3 * _FFN)
     b = 2 * layers * kv + 2 * vocabulary
     exact = (-b + sqrt(b * b + 4 * a * parameters)) / (2 * a)
-    return max(1, round(exact / head_dim)) * head_dim
+    return max(1, round(exact / kv)) * kv
 
 
 def of_graph(decoder: Decoder, costs: Mapping[str, NodeCost]) -> DecoderShape:
     """The sizes of an exported decoder. Its MLP is given the width at which all weights of its
     products are counted. Raises InputRefused where no product makes the vocabulary."""
-    products = [c for c in costs.values() if c.macs and c.weight_bytes and c.columns and c.bits]
+    # not asked for macs: sizes may stay unknown inside, weights never do
+    products = [c for c in costs.values() if c.op in ("MatMul", "Gemm") and c.weight_bytes]
     last = next((c for c in reversed(products) if c.columns == decoder.vocabulary), None)
     if last is None:
         raise InputRefused(
             f"no product of the graph has {decoder.vocabulary} columns", where="logits",
             hint="describe the decoder: --params, --layers, --kv-heads, --head-dim",
         )  # fmt: skip
-    weights = {id(c): c.weight_bytes * 8 // (c.bits or 1) for c in products}
+    weights = {id(c): c.weight_bytes * 8 // (c.bits or 32) for c in products}
     hidden = weights[id(last)] // decoder.vocabulary
     heads = max(decoder.heads, hidden // decoder.head_size)
     bare = DecoderShape(

@@ -8,6 +8,7 @@ from optkit.recipe.schema import (
     Axis,
     Bench,
     Calibration,
+    Compiler,
     Eval,
     Gates,
     Input,
@@ -18,7 +19,7 @@ from optkit.recipe.schema import (
 from optkit.recipe.shapes import parse_shapes
 
 __all__ = [
-    "Axis", "Bench", "Calibration", "Eval", "Gates", "Input", "InputSpec", "Model", "Placement",
-    "Quantization", "Recipe", "Source", "axes_from_json", "infos_from_json", "inputs_from_json",
-    "parse_shapes",
+    "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input", "InputSpec", "Model",
+    "Placement", "Quantization", "Recipe", "Source", "axes_from_json", "infos_from_json",
+    "inputs_from_json", "parse_shapes",
 ]  # fmt: skip

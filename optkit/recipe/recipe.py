@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationE
 
 from optkit import content
 from optkit.content import Place
-from optkit.data.reading import reader_of
+from optkit.data.reading import READ, reader_of
 from optkit.errors import RecipeError, UsageError, nearest, unknown_name
 from optkit.recipe import document
 from optkit.recipe.inputs import InputSpec
@@ -29,6 +29,7 @@ from optkit.recipe.schema import (
     Axis,
     Bench,
     Calibration,
+    Compiler,
     Eval,
     Gates,
     Input,
@@ -132,6 +133,7 @@ class Recipe(Part):
     quantization: Quantization = Quantization()
     eval: Eval | None = None
     gates: Gates = Gates()
+    compiler: Compiler = Compiler()
     bench: Bench = Bench()
 
     _origin: _Origin = PrivateAttr()
@@ -204,6 +206,13 @@ class Recipe(Part):
         current one, which says the reader (args that the recipe has for the same reader stay), or a
         source by name or as file.py:function. Raises RecipeError."""
         origin, where, reader = self._origin, f"--calibration {named}", reader_of(named)
+        if not reader and not content.is_python_file(named) and _is_data(named):
+            raise RecipeError(
+                "unknown kind of data" if Path(named).exists() else "no such file or folder",
+                where=where,
+                hint=f"read are {'; '.join(READ.values())}; or name a source "
+                f"({', '.join(content.source_names())}) or file.py:function",
+            )
         if not reader or self.calibration is None or self.calibration.source != reader:
             origin = origin.put(("calibration", "source"), reader or named, where)
             origin = origin.put(("calibration", "args"), {}, where)
@@ -211,12 +220,20 @@ class Recipe(Part):
             origin = origin.put(("calibration", "args", "path"), named, where)
         return self._build(origin)
 
+    def with_eval(self, named: str) -> Self:
+        """With the task that --eval names, by name or as file.py relative to the current folder;
+        args that the recipe has for the same task stay. Raises RecipeError."""
+        origin, where = self._origin, f"--eval {named}"
+        if self.eval is None or self.eval.task != named:
+            origin = origin.put(("eval", "args"), {}, where)
+        return self._build(origin.put(("eval", "task"), named, where))
+
     def with_eval_data(self, path: str) -> Self:
         """With the path that --eval-data gives to the task, relative to the current folder. Raises
         RecipeError when there is no task."""
         where = f"--eval-data {path}"
         if self.eval is None:
-            hint = "e.g. --set eval.task=top1"
+            hint = "e.g. --eval top1"
             raise RecipeError("there is no task to score it", where=where, hint=hint)
         return self._build(self._origin.put(("eval", "args", "path"), path, where))
 
@@ -461,6 +478,11 @@ class Recipe(Part):
     def _range(self, axis: str) -> dict[str, int]:
         known = self.axes.get(axis) or (DEFAULT_BATCH if axis == "batch" else None)
         return {} if known is None else known.model_dump()
+
+
+def _is_data(named: str) -> bool:
+    """Whether it reads like a path, or is one."""
+    return "/" in named or bool(Path(named).suffix) or Path(named).exists()
 
 
 _HINT = "`optkit init` writes a commented example"

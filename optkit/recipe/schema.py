@@ -167,6 +167,8 @@ class Placement(Part):
     residual_adds: bool | None = None  # quantize the shortcut that a convolution is added to
     tensor_ops: Operators | None = None  # operators whose weights get one scale per tensor
     split_scale: Operators | None = None  # ... a scalar in front, the channels' ratios behind
+    # of MatMulNBits: multiply in floats (0), or round activations to 8 bits (4)
+    nbits_accuracy: Literal[0, 4] | None = None
 
 
 class Quantization(Part):
@@ -207,6 +209,17 @@ class Gates(Part):
     accept: Annotated[
         tuple[Literal["measured", "simulated", "predicted"], ...], Field(strict=False)
     ] = ()
+
+
+class Compiler(Part):
+    """What the compiler is asked otherwise than its rules for the target say; null: as they say."""
+
+    workspace_bytes: int | None = Field(default=None, ge=1)
+    optimization_level: int | None = Field(default=None, ge=0, le=5)
+    hardware_compatibility: Literal["NONE", "SAME_COMPUTE_CAPABILITY", "AMPERE_PLUS"] | None = None
+    version_compatible: bool | None = None
+    refittable: bool | None = None
+    cuda_graph: bool | None = None
 
 
 class Bench(Part):

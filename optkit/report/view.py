@@ -333,5 +333,7 @@ def asked_rows(spec: Json) -> list[tuple[str, str, str]]:
     if spec["workspace_bytes"] is not None:
         size = figures.size(spec["workspace_bytes"])
         rows.append(("workspace", size, why.get("workspace_bytes", "")))
-    options = spec["options"].items()
-    return rows + [(name, figures.shown(value), why.get(name, "")) for name, value in options]
+    for name, value in spec["options"].items():
+        told = figures.size(value) if name.endswith("_bytes") else figures.shown(value)
+        rows.append((name, told, why.get(name, "")))
+    return rows

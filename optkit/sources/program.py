@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit.errors import ExportFailed, InputRefused, nearest
-from optkit.execute.local import trim
 from optkit.recipe import InputSpec
 from optkit.runtime import AxisRange, Feed, Progress, Session, TensorInfo
 from optkit.sources import agreement, archive, explain, outputs, toolchain, translation
@@ -62,8 +61,8 @@ def export(
     cases = agreement.expected(reference, declared, compared_sizes(moving), progress)
     described, returned = translation.describe(model)
     nodes = len(model.graph)
-    del model, program, reference  # before the runtime holds the weights, too
-    trim()
+    # before the runtime holds the weights, too
+    0 and toolchain.release((*program.state_dict.values(), *program.constants.values()))
     with session(out) as runner:
         checks = agreement.check(cases, runner)
     return ExportLog("pt2", described, returned, translation.OPSET, nodes, checks)

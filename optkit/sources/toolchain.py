@@ -7,10 +7,12 @@ import importlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import Any
 
 from optkit.errors import ToolchainMissing
+from optkit.execute.local import trim
 
 _HUGGING_FACE = "pip install 'optkit[hf]'"
 
@@ -59,3 +61,14 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def release(values: Iterable[Any]) -> None:
+    """Give back the memory of those that are tensors, which are of no use after that: torch and its
+    exporter keep the graphs that they have traced, and these their weights."""
+    import torch
+
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            value.data = value.data.new_empty(0)
+    trim()

@@ -13,7 +13,6 @@ import numpy as np
 from optkit import content
 from optkit.data.spool import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
-from optkit.execute.local import trim
 from optkit.recipe import InputSpec
 from optkit.runtime import AxisRange, Feed, Progress, Session
 from optkit.sources import agreement, explain, toolchain, translation
@@ -115,9 +114,7 @@ def export(
     nodes = len(model.graph)
     if owned:  # before the runtime holds them, too
         del model, program
-        for tensor in (*module.parameters(), *module.buffers()):
-            tensor.data = tensor.data.new_empty(0)  # torch keeps traced graphs, and these theirs
-        trim()
+        toolchain.release((*module.parameters(), *module.buffers()))
     with session(out) as runner:
         checks = agreement.check(cases, runner)
     return ExportLog("python", described, returned, translation.OPSET, nodes, checks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit import stage
+from optkit.decoder import IN_PLACE
 from optkit.steps.comparing import same_outputs
 from optkit.steps.files import (
     ASSETS,
@@ -174,7 +176,8 @@ def ort(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[s
     log = to_ort(model)
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
-    return {"log": log.to_json(), **signature(model)}
+    in_place = json.loads(model.metadata_props.get(IN_PLACE, "[]"))
+    return {"log": log.to_json(), "in_place": in_place, **signature(model)}
 
 
 def summary(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

@@ -80,10 +80,8 @@ def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
 
 def _opened(inputs: Inputs, params: Params) -> Session:
     """The engine, where its device is here; else the graph in ONNX Runtime."""
-    from optkit.runtime import backend
-
-    for name, file in params.get("engines", {}).items():
-        return backend(params["backend"]).session(inputs[name] / file)
+    for name in params.get("engines", {}):
+        return _engine(inputs, params, name)
     return simulator(inputs["graph"] / params["file"], params["evidence"])
 
 
@@ -149,20 +147,23 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
 
 def _sides(inputs: Inputs, params: Params) -> dict[str, Callable[[], Session]]:
     """How candidate and baseline are opened."""
-    from optkit.runtime import backend
-
     if "engines" in params:
-        files = {"engine": "engine", "baseline": "baseline_engine"}
-        session = backend(params["backend"]).session
-        return {
-            side: partial(session, inputs[name] / params["engines"][name])
-            for side, name in files.items()
-        }
+        names = {"engine": "engine", "baseline": "baseline_engine"}
+        return {side: partial(_engine, inputs, params, name) for side, name in names.items()}
     graphs = {"engine": inputs["graph"] / GRAPH, "baseline": inputs["baseline"] / GRAPH}
     return {
         side: partial(cpu, path, threads=params["threads"], spinning=False)
         for side, path in graphs.items()
     }
+
+
+def _engine(inputs: Inputs, params: Params, name: str) -> Session:
+    """An engine on its device. params: backend, engines, session (its options), kept."""
+    from optkit.runtime import backend
+
+    kept = Path(params["kept"]) if params.get("kept") else None
+    file = inputs[name] / params["engines"][name]
+    return backend(params["backend"]).session(file, kept=kept, **params["session"])
 
 
 def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

@@ -10,11 +10,21 @@ from __future__ import annotations
 from optkit.errors import unknown_name
 from optkit.target.gpus import Gpu, Gpus, gpus
 from optkit.target.machine import CpuInfo, available_memory, cpu, cpu_target
-from optkit.target.table import Fact, Option, Support, Target, aliases, data_names, read, sources
+from optkit.target.table import (
+    Fact,
+    Option,
+    Support,
+    Target,
+    aliases,
+    data_names,
+    device_names,
+    read,
+    sources,
+)
 
 __all__ = [
     "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Support", "Target",
-    "all_targets", "available_memory", "cpu", "gpus", "names", "sources", "target",
+    "all_targets", "available_memory", "cpu", "device_names", "gpus", "names", "sources", "target",
 ]  # fmt: skip
 
 

@@ -17,6 +17,11 @@ from typing import Any, Literal
 
 from optkit.errors import unknown_name
 
+_NO_KERNELS = {
+    "onnxruntime-cpu": "has no kernels in ONNX Runtime on this CPU",
+    "onnxruntime-coreml": "is not run by ONNX Runtime's CoreML provider",
+}
+
 FOLDER = Path(__file__).resolve().parent.parent / "targets"
 
 Answer = Literal["yes", "limited", "reference", "unverified", "no", "unknown"]
@@ -182,6 +187,11 @@ def reported_names() -> dict[str, str]:
     return {name.lower(): target for name, target in _line_index("reports_as").items()}
 
 
+def device_names(target: str) -> tuple[str, ...]:
+    """What drivers call the devices of the target of that name."""
+    return tuple(name for name, found in _line_index("reports_as").items() if found == target)
+
+
 def read(name: str) -> Target:
     """The target of data file `name`."""
     data = _yaml(FOLDER / f"{name}.yaml")
@@ -229,7 +239,7 @@ def matrix(kind: str | None, title: str, capability: str | None) -> dict[str, Su
         if answer != "no":
             return Support(answer, row["verified"], row.get("note") if answer != "yes" else None)
         if kind != "tensorrt":
-            return Support("no", row["verified"], "has no kernels in ONNX Runtime on this CPU")
+            return Support("no", row["verified"], _NO_KERNELS[kind])
         first = next((cc for cc, other in rows.items() if other["cells"][column] != "no"), None)
         reason = f"needs compute capability {first} or newer; {title} has {capability}"
         return Support("no", row["verified"], reason)

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from optkit import pipeline
 from optkit.backends import build_options
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.errors import ToolchainMissing
+from optkit.errors import Impossible, ToolchainMissing
+from optkit.pipeline import Job
+from optkit.recipe import Recipe
 from optkit.runtime import AxisRange, BuildSpec, TensorInfo
 from optkit.store import digest_json
 from optkit.target import target
@@ -37,7 +40,8 @@ def test_every_option_has_its_reason(backend: TensorRT, device: str) -> None:
 
 
 @pytest.mark.parametrize(("backend", "differ"), [
-    (FULL, {"aux_streams", "timing_iterations", "tiling", "l2_limit_bytes"}), (RTX, {"aux_streams"}),
+    (FULL, {"aux_streams", "timing_iterations", "tiling", "l2_limit_bytes"}),
+    (RTX, {"aux_streams"}),
 ])  # fmt: skip
 def test_boards_of_one_compute_capability_differ_and_say_why(
     backend: TensorRT, differ: set[str]
@@ -83,6 +87,19 @@ def test_the_same_inputs_give_the_same_spec_anywhere(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", "/nowhere")
     assert digest_json(spec(FULL, "l4").to_json()) == before
     assert "/" not in json.dumps(spec(FULL, "l4").options)
+
+
+def test_a_recipe_asks_otherwise_where_the_compiler_can() -> None:
+    plan = spec(FULL, "l4").asking({"refittable": True, "workspace_bytes": 1 << 30})
+    assert plan.options["refittable"] is True and plan.workspace_bytes == 1 << 30
+    assert plan.reasons["refittable"] == plan.reasons["workspace_bytes"] == "the recipe asks for it"
+    assert spec(FULL, "l4").asking({}) == spec(FULL, "l4")
+    with pytest.raises(Impossible, match="tensorrt-rtx has no option refittable"):
+        spec(RTX, "l4").asking({"refittable": True})
+    recipe = Recipe.from_dict({"name": "m", "compiler": {"refittable": True}})
+    assert pipeline.check(Job(recipe, target("h100"), "fp16")).pending == ("tensorrt",)
+    with pytest.raises(Impossible, match="onnxruntime has no option refittable"):
+        pipeline.check(Job(recipe, target("cpu"), "fp32"))
 
 
 # ── taken by the library ───────────────────────────────────────────────────────────────────────
@@ -168,3 +185,37 @@ class Configuration:
 
     def get_memory_pool_limit(self, pool: str) -> int:
         return int(self.pools[pool])
+
+
+def branches(net: Any, path: Path) -> Path:
+    """Two products side by side, which may run in streams of their own."""
+    build = net()
+    x = build.start()
+    sides = [
+        build.node("Softmax", [build.node("MatMul", [x, build.floats(f"w{i}", (256, 256))],
+                                          f"fc{i}")], f"s{i}")
+        for i in range(2)
+    ]  # fmt: skip
+    many = [build.node("MatMul", [side, build.floats(f"v{i}", (256, 256))], f"out{i}")
+            for i, side in enumerate(sides)]  # fmt: skip
+    y = build.node("Add", many, "sum")
+    return Path(build.write(path, y, (8, 256, 256), (8, 256, 256)))
+
+
+def test_rtx_is_asked_for_what_changes_its_engine_and_for_nothing_else(
+    net: Any, tmp_path: Path, unwatched: Any
+) -> None:
+    pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
+    model = branches(net, tmp_path / "m.onnx")
+    plan = RTX.spec((TensorInfo("x", "float32", (8, 256, 256)),), target("l4"), "fp16", {})
+
+    def engine(**options: Any) -> bytes:
+        asked = replace(plan, options={**plan.options, **options})
+        return (tmp_path / RTX.compile(model, asked, {}, tmp_path, unwatched).file).read_bytes()
+
+    as_asked = engine()
+    assert engine() == as_asked
+    timed = {"optimization_level": 0, "timing_iterations": 8, "tiling": "FULL",
+             "l2_limit_bytes": 48 * 2**20}  # fmt: skip
+    assert engine(**timed) == as_asked
+    assert engine(aux_streams="builder") != as_asked

@@ -53,7 +53,7 @@ MODULES = (build_log, build_options, engine_session, tensorrt, tensorrt_rtx)
 SOURCE = ast.parse("\n".join(Path(module.__file__ or "").read_text() for module in MODULES))
 DUMPS = {
     path.stem: json.loads(path.read_text())
-    for path in sorted((Path(__file__).parent / "api").glob("*.json"))
+    for path in sorted((Path(__file__).parent / "api").glob("tensorrt*.json"))
 }
 
 

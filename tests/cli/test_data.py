@@ -124,7 +124,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--calibration", "odd.jsonl"], 5, ["odd.jsonl:2", "no JSON object"]),
         (["--calibration", "other.jsonl"], 5, ["other.jsonl:1", "did you mean 'txt'?"]),
         (["--calibration", "gone.jsonl"], 5, ["gone.jsonl", "no such file"]),
-        (["--calibration", "corpus.josnl"], 2, ["--calibration corpus.josnl", "unknown"]),
+        (["--calibration", "corpus.josnl"], 2, ["--calibration corpus.josnl", ".jsonl", ".npz"]),
+        (["--calibration", "lm.onnx"], 2, ["unknown kind of data", ".jsonl", "digits"]),
+        (["--set", "calibration.args.path=lm.onnx"], 5, ["lm.onnx", ".onnx is not read", ".csv"]),
+        (["--eval", "perplexty"], 2, ["--eval perplexty", "did you mean perplexity"]),
         (["--set", "calibration.args.lenght=8"], 5, ["'lenght'", "did you mean 'length'?"]),
         (["--set", "calibration.args.tokenizer=gone"], 5, ["no tokenizer", "gone"]),
         (["--set", "calibration.args.tokenizer=null"], 5, ["no tokenizer", "args.tokenizer"]),
@@ -242,8 +245,8 @@ def test_arrays_are_read_by_their_suffix(colours: Path, cache: Path, optkit_here
         image[np.arange(40), 2 - 2 * labels] += 0.5
         np.savez(colours / f"{name}.npz", image=image, label=labels)
     ran = optkit_here(
-        "eval", "colours.onnx", "--target", "cpu", "--calibration", "calibration.npz", "--set",
-        "eval.task=top1", "--eval-data", "held.npz", "--json", cwd=colours,
+        "eval", "colours.onnx", "--target", "cpu", "--calibration", "calibration.npz", "--eval",
+        "top1", "--set", "eval.args.k=1", "--eval-data", "held.npz", "--json", cwd=colours,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert ran.json["accuracy"]["value"] > 0.9 and ran.json["accuracy"]["samples"] == 40

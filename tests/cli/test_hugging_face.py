@@ -13,8 +13,10 @@ import torch
 import transformers as hf
 
 from optkit.artifact import Artifact
+from optkit.runtime import backend
 from optkit.stage import hub
 from tests.conftest import Optkit
+from tests.sources.hugging_face import own_code
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 97}
 COMPANIONS = {"tokenizer.json": "{}", "tokenizer_config.json": "{}"}
@@ -210,3 +212,30 @@ def test_more_tokens_than_learned_positions_are_refused(
     )  # fmt: skip
     assert done.code == 2
     assert "past_sequence + sequence is to be up to 72, the model has 64 positions" in done.err
+
+
+@pytest.mark.slow
+def test_a_models_own_code_runs_by_the_flag_alone(
+    folder: Path, optkit_here: Optkit, cache: Path
+) -> None:
+    weights = own_code.write(folder / "own")
+    trap = folder / "ran"
+    own = folder / "own" / "modeling_own.py"
+    own.write_text(f"{own.read_text()}\nopen({str(trap)!r}, 'w').close()\n")
+    words = ("export", "own", "--out", "graph")
+    for more, code, told in (
+        ((), 5, "--trust-remote-code"),
+        (("--set", "model.trust_remote_code=true"), 2, "never a recipe"),
+    ):
+        done = optkit_here(*words, *more, cwd=folder, cache=cache)
+        assert done.code == code and told in done.err
+        assert not trap.exists() and not (folder / "graph").exists()
+    done = optkit_here(*words, "--trust-remote-code", cwd=folder, cache=cache)
+    assert done.code == 0, done.err
+    assert trap.exists()
+    with backend("onnxruntime").session(folder / "graph" / "model.onnx") as session:
+        found = session.run({"input_ids": np.array([[3, 4, 5]]),
+                             "attention_mask": np.array([[1, 1, 0]])})["logits"]  # fmt: skip
+    mean = np.tanh(weights["embeddings.weight"][[3, 4]].numpy().mean(0))
+    wanted = weights["classifier.weight"].numpy() @ mean + weights["classifier.bias"].numpy()
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-4)

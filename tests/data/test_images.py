@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -104,6 +105,25 @@ def test_labels_are_the_sorted_folders_or_the_given_classes(pictures: Path) -> N
     assert "cat" in (caught.value.where or "")
 
 
+def test_folders_are_the_models_classes(pictures: Path, tmp_path: Path) -> None:
+    """By their names; folders of other names are counted only where there are as many."""
+    model = tmp_path / "model"
+    model.mkdir()
+
+    def labels(names: list[str]) -> list[int]:
+        stored = {str(number): name for number, name in enumerate(names)}
+        (model / "config.json").write_text(json.dumps({"id2label": stored}))
+        found = labelled.samples(pictures, model=str(model), inputs=PIXELS, **TOLD)
+        return [int(one) for _, batch in found for one in batch]
+
+    order = [["ant", "cat"].index(name) for _, name in images.pictures(pictures)]
+    assert labels(["dog", "cat", "ant"]) == [2 - one for one in order]
+    assert labels(["LABEL_0", "LABEL_1"]) == order
+    with pytest.raises(InputRefused, match="2 class folders, and the model has 3") as caught:
+        labels(["dog", "katze", "ant"])
+    assert caught.value.where == str(pictures) and "dog, katze, ant" in str(caught.value.hint)
+
+
 def test_hidden_folders_are_no_classes_and_empty_ones_are_told(pictures: Path) -> None:
     picture(pictures / ".ipynb_checkpoints" / "0.png", 7)
     picture(pictures / "cat" / "._0.png", 8)
@@ -146,3 +166,63 @@ def test_what_is_missing_is_told(pictures: Path, tmp_path: Path) -> None:
     two = {name: TensorInfo(name, "float32", (1, 3, 4, 4)) for name in "ab"}
     with pytest.raises(InputRefused, match="2 inputs that could take pictures"):
         list(images.samples(pictures, inputs=two, **TOLD))
+
+
+MODES = {
+    "1": np.array([[False, True]]),
+    "L": np.array([[7, 200]], np.uint8),
+    "LA": np.array([[[7, 0], [200, 255]]], np.uint8),
+    "RGB": np.array([[[1, 2, 3], [250, 0, 9]]], np.uint8),
+    "RGBA": np.array([[[1, 2, 3, 0], [250, 0, 9, 128]]], np.uint8),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_picture_of_any_mode_is_read_in_colour(mode: str, tmp_path: Path) -> None:
+    """Gray in all three channels; what is transparent keeps its colour."""
+    values = MODES[mode]
+    Image.fromarray(values).save(tmp_path / "a.png")
+    colours = values * 255 if mode == "1" else values
+    if mode in ("1", "L"):
+        colours = np.stack([colours] * 3, -1)
+    elif mode == "LA":
+        colours = np.stack([colours[..., 0]] * 3, -1)
+    np.testing.assert_array_equal(decoded(tmp_path), colours[..., :3])
+
+
+def decoded(folder: Path) -> np.ndarray:
+    """The only picture of a folder, [height, width, 3] in 0 to 255."""
+    (feed,) = images.samples(folder, size=[1, 2], mean=0.0, std=1 / 255)
+    return np.asarray(feed["pixel_values"][0].transpose(1, 2, 0).round())
+
+
+def test_palettes_and_inks_are_colours(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 200, 100, 0])
+    palette.putdata([1, 0])
+    palette.save(tmp_path / "p" / "a.png", transparency=0)
+    assert decoded(tmp_path / "p").tolist() == [[[200, 100, 0], [10, 20, 30]]]
+    (tmp_path / "c").mkdir()
+    Image.fromarray(np.array([[[0, 255, 255, 0], [0, 0, 0, 255]]], np.uint8), "CMYK").save(
+        tmp_path / "c" / "a.tif"
+    )
+    assert decoded(tmp_path / "c").tolist() == [[[255, 0, 0], [0, 0, 0]]]
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+def test_gray_of_16_bits_is_as_bright_as_it_is(name: str, tmp_path: Path) -> None:
+    gray = np.array([[0x1234, 0xFFFF]], np.uint16)
+    if name == "a.pgm":
+        (tmp_path / name).write_bytes(b"P5 2 1 65535\n" + gray.astype(">u2").tobytes())
+    else:
+        Image.fromarray(gray).save(tmp_path / name)
+    assert decoded(tmp_path).tolist() == [[[0x12] * 3, [0xFF] * 3]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_numbers_without_a_white_are_refused(dtype: type, tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 1]], dtype)).save(tmp_path / "a.tif")
+    with pytest.raises(InputRefused, match="32 bits") as caught:
+        decoded(tmp_path)
+    assert caught.value.where == str(tmp_path / "a.tif")

@@ -12,16 +12,11 @@ from optkit.data.packing import IGNORED, full, pack, pad, windows
 from optkit.errors import InputRefused
 from optkit.runtime import TensorInfo
 
-texts = st.lists(st.lists(st.integers(2, 99), max_size=30), max_size=12)
 
-
-@given(texts, st.integers(1, 17))
-def test_packing_is_the_concatenation_cut_into_blocks(given: list[list[int]], length: int) -> None:
-    stream: list[int] = []
-    for index, ids in enumerate(given):
-        stream += ([1] if index else []) + ids
+@given(st.lists(st.integers(2, 99), max_size=70), st.integers(1, 17))
+def test_packing_cuts_a_stream_into_whole_blocks(stream: list[int], length: int) -> None:
     whole = len(stream) // length
-    assert list(pack(given, 1, length)) == [
+    assert list(pack(iter(stream), length)) == [
         stream[i * length : (i + 1) * length] for i in range(whole)
     ]
 
@@ -101,3 +96,16 @@ def test_perplexity_is_that_of_torch_over_the_same_windows(length: int, stride: 
     found = np.concatenate(rows)
     assert found[:, 1].sum() == count
     assert metrics.perplexity(found) == pytest.approx(float(np.exp(total / count)), rel=1e-12)
+
+
+def test_padding_on_the_left_wants_a_mask() -> None:
+    names = ("input_ids", "attention_mask")
+    both = {name: TensorInfo(name, "int64", ("batch", "tokens")) for name in names}
+    alone = {"input_ids": both["input_ids"]}
+    left, right = (pad([[3, 4, 5], [6]], value=0, side=side) for side in ("left", "right"))
+    assert left.feed(both)["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]
+    assert right.feed(alone)["input_ids"].tolist() == [[3, 4, 5], [6, 0, 0]]
+    assert pad([[3], [6]], value=0, side="left").feed(alone).keys() == {"input_ids"}
+    with pytest.raises(InputRefused, match="padded on the left, and the model has no input") as no:
+        left.feed(alone)
+    assert "padding_side: right" in str(no.value.hint)

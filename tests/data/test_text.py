@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from optkit.data import language, text
+from optkit.data import labelled, language, text
+from optkit.data.classes import class_number, model_classes
 from optkit.data.packing import IGNORED
 from optkit.data.reads import record
 from optkit.data.tokens import load
@@ -196,17 +198,46 @@ def test_labels_are_numbers_or_known_classes(tmp_path: Path, folder: Path) -> No
     ],
 )
 def test_the_class_of_a_label(label: Any, classes: Any, wanted: int) -> None:
-    assert text.class_of(label, classes, "data.csv:2") == wanted
+    assert class_number(label, classes, "data.csv:2") == wanted
 
 
 @pytest.mark.parametrize("label", [1.5, -1, float("inf"), float("nan"), "-1", None, [1]])
 @pytest.mark.parametrize("classes", [None, ["a", "b"]])
 def test_a_label_that_is_no_class_is_refused(label: Any, classes: list[str] | None) -> None:
     with pytest.raises(InputRefused, match=r"the label .* is no ") as caught:
-        text.class_of(label, classes, "data.csv:2")
+        class_number(label, classes, "data.csv:2")
     assert caught.value.where == "data.csv:2"
     with pytest.raises(InputRefused, match="the label 2 is no known class"):
-        text.class_of(2, ["a", "b"], "data.csv:2")
+        class_number(2, ["a", "b"], "data.csv:2")
+
+
+@pytest.mark.parametrize(
+    ("stored", "names"),
+    [
+        ({"1": "good", "0": "bad"}, ["bad", "good"]),
+        ({"0": "0", "1": "1"}, ["0", "1"]),
+        ({"0": "1", "1": "2"}, []),  # is a label 1 the first or the second?
+        ({"0": "bad", "2": "good"}, []),
+        (["bad", "good"], []),
+    ],
+)
+def test_the_classes_that_a_model_names(stored: Any, names: list[str], tmp_path: Path) -> None:
+    assert model_classes(tmp_path) == model_classes(None) == []
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": stored}))
+    assert model_classes(str(tmp_path)) == names
+
+
+def test_labels_are_the_models_own_classes(folder: Path, tmp_path: Path) -> None:
+    rows = [{"text": "the model", "label": "good", "tokens": ["a", "text"], "tags": ["good", 0]}]
+    path = jsonl(tmp_path / "data.jsonl", rows)
+    model = Path(shutil.copytree(folder, tmp_path / "model"))
+    (model / "config.json").write_text('{"id2label": {"0": "bad", "1": "good"}}')
+    ((_, labels),) = labelled.samples(path, model=str(model), inputs=IDS)
+    assert labels.tolist() == [1]
+    ((_, tags),) = text.tagged(path, model=str(model), inputs=IDS)
+    assert tags[tags != IGNORED].tolist() == [1, 0]
+    ((_, labels),) = labelled.samples(path, classes=["good"], model=str(model), inputs=IDS)
+    assert labels.tolist() == [0]
 
 
 def test_windows_of_a_file(tmp_path: Path, folder: Path, bpe: Tokenizer) -> None:
@@ -240,3 +271,19 @@ def test_an_answer_is_what_is_scored(
     with pytest.raises(InputRefused, match="tokens") as caught:
         next(language.answers(path, length=5, tokenizer=folder, inputs=IDS))
     assert caught.value.where == f"{path}:1"
+
+
+def test_a_tokenizers_folder_is_read_without_the_weights_in_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(folder, tmp_path / "model"))
+    (model / "model.safetensors").write_bytes(b"gigabytes")
+    with record() as reads:
+        load(model, None)
+    read = {Path(path).name for path in reads.files if path.startswith(str(model))}
+    assert read == {"tokenizer.json", "tokenizer_config.json"}  # one by native code, one by Python
+    names = reads.folders[str(model)]
+    (model / "added_tokens.json").write_text("{}")
+    with record() as again:
+        load(model, None)
+    assert again.folders[str(model)] != names

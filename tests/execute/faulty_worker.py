@@ -43,6 +43,8 @@ def fail(fault: str, task: dict[str, object]) -> None:
         held = []
         while True:
             held.append(bytearray(16 * 2**20))
+    elif fault == "unwritable":
+        Path(str(task["result"])).with_suffix(".part").mkdir()  # and the real worker goes on
     elif fault == "garbage":
         Path(str(task["result"])).write_text("not json at all {")
         os._exit(0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from optkit.errors import OptkitError, WorkerFailed
+from optkit.errors import OptkitError, StorageError, WorkerFailed
 from optkit.execute import local
 from optkit.execute.local import Limits
 
@@ -49,6 +49,13 @@ def test_each_failure_has_its_verdict_and_leaves_no_process(fault: str, tmp_path
     assert "anything" in str(caught.value)
     assert processes_of_mine() == set()
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_result_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    task = {"step": "nosuch", "inputs": {}, "params": {}, "out": str(tmp_path)}
+    command = (sys.executable, str(FAULTY), "unwritable", "*")
+    with pytest.raises(StorageError, match=r"step 'nosuch' could not be written: .*Is a directory"):
+        local.run(task, Limits(2**30), command=command)
 
 
 def test_an_unknown_step_is_a_bug_with_its_name(tmp_path: Path) -> None:

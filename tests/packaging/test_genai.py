@@ -50,6 +50,14 @@ def test_it_describes_the_graph() -> None:
     assert found["search"]["past_present_share_buffer"] is False
 
 
+def test_one_buffer_is_promised_where_every_cache_can_be_one() -> None:
+    present = {"config.json": json.dumps(CONFIG).encode()}
+    every = [*DECODER.carried]
+    for in_place, shared in ((every, True), (every[1:], False)):
+        found = json.loads(genai.files(DECODER, present, in_place)[genai.FILE])
+        assert found["search"]["past_present_share_buffer"] is shared
+
+
 def test_a_graph_without_positions_is_fed_none() -> None:
     found = config(Decoder(CACHES, 320, positions=False), config=CONFIG)["model"]["decoder"]
     assert isinstance(found, dict) and "position_ids" not in found["inputs"]

@@ -237,11 +237,11 @@ def test_a_build_without_samples_is_refused_before_work(
 )
 def test_a_rehearsal_knows_what_a_part_needs(part: str, steps: list[str], project: Path) -> None:
     recipe = api.resolve(recipe=project / "optkit.yaml")
-    lines = api.rehearse(
+    found = api.rehearse(
         recipe=recipe.with_overrides([f"model.part={part}", "eval=null"]),
         target="cpu", precision="int8", cache=project / "store",
     )  # fmt: skip
-    assert [line.step for line in lines if line.step in steps] == steps
+    assert [line.step for line in found.steps if line.step in steps] == steps
 
 
 @pytest.mark.slow

@@ -309,19 +309,23 @@ def test_precisions_mix_on_a_processor(network: Any, workshop: Any, tmp_path: Pa
     assert landing.by_dtype == {"int4": 3, "uint8": 4}
 
 
-@pytest.mark.parametrize("name", ["int8-weight-only", "int4", "w4a8", "nf4"])
+@pytest.mark.parametrize(
+    ("name", "accuracy"),
+    [("int8-weight-only", 4), ("int4", 4), ("int4", 0), ("w4a8", 4), ("nf4", None)],
+)
 @pytest.mark.parametrize("form", ["MatMul", "Gemm", "transposed Gemm"])
 @pytest.mark.parametrize("width", [64, 80, 100])
 def test_a_packed_weight_multiplies_as_its_codes_say(
-    name: str, form: str, width: int, network: Any, workshop: Any
+    name: str, accuracy: int | None, form: str, width: int, network: Any, workshop: Any
 ) -> None:
-    """Against the product with the weight's values, decoded from the simulation's graph."""
+    """Against the product with the weight's values, decoded from the simulation's graph. Of
+    accuracy 4 the kernel rounds activations."""
     shape, turned = (f"24,{width}", "<transB=1>") if form[0] == "t" else (f"{width},24", "")
     operator = "MatMul (x, w)" if form == "MatMul" else f"Gemm {turned} (x, w, b)"
     text = f"g (float[N,{width}] x, float[{shape}] w, float[24] b) => (float[N,24] y) {{"
     last = "[sum] y = Add (m, b)" if form == "MatMul" else "[same] y = Identity (m)"
     model = network(HEADER + f"{text} [fc] m = {operator} {last} }}")
-    rules = {name: OnnxRuntime().rules(target("cpu"), name)}
+    rules = {name: replace(OnnxRuntime().rules(target("cpu"), name), nbits_accuracy=accuracy)}
     real, simulated, assignment = quantized(workshop, model, name, rules)
     if not assignment.quantized():
         assert name == "nf4" and width == 100, assignment.reasons
@@ -329,18 +333,20 @@ def test_a_packed_weight_multiplies_as_its_codes_say(
     assert any(node.domain == "com.microsoft" for node in real.graph)
     given = feed(model)
     reference = ReferenceEvaluator(ir.to_proto(simulated)).run(None, given)[0]
-    tolerance = 2e-2 if name in ("int8-weight-only", "w4a8") else 1e-5  # those round activations
+    tolerance = 2e-2 if accuracy == 4 else 1e-5
     error = np.abs(workshop.run(real, given)["y"] - reference).max()
     assert error <= tolerance * np.abs(reference).max()
 
 
-@pytest.mark.parametrize("name", ["int4", "nf4"])
-def test_a_bias_of_another_form_is_added_behind(name: str, network: Any, workshop: Any) -> None:
+@pytest.mark.parametrize(("name", "accuracy"), [("int4", 0), ("nf4", None)])
+def test_a_bias_of_another_form_is_added_behind(
+    name: str, accuracy: int | None, network: Any, workshop: Any
+) -> None:
     text = """g (float[5,64] x, float[5,1] b, float[64,24] w) => (float[5,24] y) {
         [fc] y = Gemm (x, w, b)
     }"""
     model = network(HEADER + text)
-    rules = {name: OnnxRuntime().rules(target("cpu"), name)}
+    rules = {name: replace(OnnxRuntime().rules(target("cpu"), name), nbits_accuracy=accuracy)}
     real, simulated, _ = quantized(workshop, model, name, rules)
     assert [node.op_type for node in real.graph][-1] == "Add"
     given = feed(model)

@@ -428,6 +428,22 @@ def test_args_of_the_same_reader_stay_and_their_paths_start_where_they_stand(
     assert folders == {"length": folder.resolve()} and recipe.argument_folders("eval") == {}
 
 
+def test_a_task_of_the_command_line_keeps_the_args_of_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.parent / "own.py").write_text("")
+    monkeypatch.chdir(folder)
+    recipe = load(folder, TEXT.replace("eval: {", "eval: {args: {size: 8}, "))
+    assert recipe.eval is not None and recipe.eval.args == {"size": 8}
+    same, other = recipe.with_eval(recipe.eval.task).eval, recipe.with_eval("top1").eval
+    assert same == recipe.eval
+    assert other is not None and (other.task, other.args) == ("top1", {})
+    assert str(recipe.with_eval("../own.py").eval_task) == "given:own.py"
+    with pytest.raises(RecipeError, match="unknown evaluation task") as caught:
+        Recipe.for_model("net.onnx").with_eval("top2")
+    assert caught.value.where == "--eval top2"
+
+
 def test_data_for_evaluation_needs_a_task(folder: Path) -> None:
     found = load(folder).with_eval_data("held.jsonl").eval
     assert found is not None and found.args == {"path": "held.jsonl"}

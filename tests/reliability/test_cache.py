@@ -145,7 +145,8 @@ def test_two_builds_at_once_do_the_rest_once(
     entries = len(reference.demo.entries())
     assert started == {
         "cast to FP16": 1, "cast the smoothed graph to FP16": 1,
-        "quantize to int8": 1, "predict latency": 2,
+        "quantize to int8": 1, "predict latency of int8": 1,
+        "predict latency of fp16": 1,
     }  # fmt: skip
     assert hits == 2 * entries - started.total()
     assert demo.artifact.digest == reference.digest

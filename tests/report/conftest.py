@@ -174,6 +174,7 @@ def build(
             ],
             "build_spec": {
                 "engine": {
+                    "backend": "tensorrt-rtx",
                     "precision": "int8",
                     "profile": {name("image"): [[1, 1, 8, 8], [8, 1, 8, 8], [32, 1, 8, 8]]},
                     "workspace_bytes": 1 << 30,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -84,6 +85,28 @@ def test_program_becomes_a_graph_with_the_recipes_names(
         found = session.run({"image": x, "valid": mask})
     expected = net(torch.from_numpy(x), torch.from_numpy(mask))["y"].detach()
     np.testing.assert_allclose(found["y"], expected, atol=1e-6)
+
+
+def test_the_weights_are_held_once_when_the_runtime_starts(
+    saved: tuple[Net, Path], tmp_path: Path
+) -> None:
+    """torch keeps what it traced, so the program's own tensors have to be empty by then."""
+    mine = saved[0].layers["in-1"].weight
+    held: list[torch.Tensor] = []
+
+    def session(file: Path) -> Any:
+        alive = (one for one in gc.get_objects() if type(one) in (torch.Tensor, nn.Parameter))
+        held.extend(one for one in alive if one is not mine and one.numel() and same(one))
+        return backend("onnxruntime").session(file)
+
+    def same(one: torch.Tensor) -> bool:
+        return one.shape == mine.shape and bool((one == mine).all())
+
+    log = sources.export(
+        "pt2", {"model": saved[1]}, specs=(), axes={"batch": AxisRange(2, 4, 8)},
+        out=tmp_path / "m.onnx", session=session, progress=lambda what, fraction: None,
+    )  # fmt: skip
+    assert log.checks and not held
 
 
 def test_without_declared_inputs_the_first_axis_is_the_batch(

@@ -161,7 +161,10 @@ def test_backends_by_board() -> None:
     assert defaults("rtx4090") == ["tensorrt-rtx"]
     assert defaults("h100") == ["tensorrt"]  # TensorRT-RTX refuses 9.0
     assert defaults("cpu") == defaults("cpu-amx") == ["onnxruntime"]
-    assert defaults("apple-m2-max") == []
+    assert defaults("apple-m2-max") == ["onnxruntime-coreml"] and defaults("groq-lpu") == []
+    assert "untested" in (target("apple-m2-max").backends[0].note or "")
+    assert "CoreML provider" in (target("apple-m3-max").why_not("int8") or "")
+    assert "onnxruntime-cuda" in [option.name for option in target("h100").backends]
 
 
 def test_fingerprint_ignores_sources_and_prices() -> None:

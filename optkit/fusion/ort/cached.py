@@ -73,6 +73,8 @@ def check(node: ir.Node) -> Cached | Declined | None:
         return Declined("its cache is no input of the graph")
     if query is None or query.dtype != ir.DataType.FLOAT:
         return Declined("it is not float32")
+    if isinstance(past[0], int) and past[0] > 1:
+        return Declined(f"its batch is fixed at {past[0]}: several samples are run one by one")
     if not isinstance(past[3], int) or past[3] % _WIDTH:
         return Declined(f"its head size {past[3]} is no multiple of {_WIDTH}")
     lengths = _lengths(node.graph, past[2], rows[1])

@@ -7,6 +7,7 @@ as in a checkpoint of another task.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,12 +53,26 @@ def _config(folder: Path, *, trusted: bool) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trusted)
     except Exception as error:  # OSError, ValueError, KeyError, and what a bad value provokes
+        if not trusted and _has_code(folder):
+            raise InputRefused(
+                "the model brings Python code of its own, which runs for nobody unasked",
+                where=str(folder / "config.json"),
+                hint="read the code; whoever trusts it builds with --trust-remote-code",
+            ) from error
         raise InputRefused(
             f"config.json is not understood: {explain.first_line(error)}",
             where=str(folder / "config.json"),
             hint="a newer transformers may know the model; one that brings code of its own needs "
             "--trust-remote-code",
         ) from error
+
+
+def _has_code(folder: Path) -> bool:
+    """Whether config.json names classes in files beside it."""
+    try:
+        return bool(json.loads((folder / "config.json").read_bytes()).get("auto_map"))
+    except (ValueError, AttributeError):
+        return False
 
 
 def _class(config: Any, task: str | None, where: str, *, trusted: bool) -> tuple[Any, str | None]:
@@ -78,7 +93,10 @@ def _class(config: Any, task: str | None, where: str, *, trusted: bool) -> tuple
         raise InputRefused(
             f"config.json names {told}",
             where=where,
-            hint="install a newer transformers, or name the task, e.g. --task text-classification",
+            hint=f"its class is in the folder's own code ({', '.join(auto_map)}): whoever trusts it "
+            "builds with --trust-remote-code"
+            if auto_map
+            else "install a newer transformers, or name the task, e.g. --task text-classification",
         )
     if task is None:
         return own, own_task

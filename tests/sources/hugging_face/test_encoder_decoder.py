@@ -118,7 +118,7 @@ def test_a_build_makes_one_artifact_of_both(tmp_path: Path) -> None:
     asked = {"target": "cpu", "precision": "int8-weight-only"}
     recipe = {"name": "pair", "bench": {"seconds": 0.1, "warmup_seconds": 0, "batches": [1]}}
     model, store = str(tmp_path / "model"), tmp_path / "store"
-    lines = api.rehearse(recipe=api.resolve(model, recipe=recipe), cache=store, **asked)
+    lines = api.rehearse(recipe=api.resolve(model, recipe=recipe), cache=store, **asked).steps
     assert {"export encoder", "export decoder"} <= {line.label for line in lines}
     with pytest.raises(UsageError, match="encoder and decoder"):
         api.build(model, recipe=recipe, evaluate=lambda session: [1.0], cache=store, **asked)

@@ -18,6 +18,7 @@ from optkit.errors import InputRefused, ToolchainMissing, UsageError
 from optkit.sources import toolchain
 from optkit.sources.hugging_face import loading
 from tests.matrix.families import VOCAB, saved
+from tests.sources.hugging_face import own_code
 from tests.sources.hugging_face.conftest import ENCODERS, export
 
 Folders = Callable[[str], Path]
@@ -141,6 +142,27 @@ def test_code_of_the_folder_does_not_run_untrusted(bert: Path) -> None:
     changed(bert, model_type="own", auto_map={"AutoConfig": "own.Own", "AutoModel": "own.Own"})
     refused(bert)
     assert not trap.exists()
+
+
+def test_a_folders_own_model_is_loaded_where_its_code_is_trusted(tmp_path: Path) -> None:
+    weights = own_code.write(tmp_path / "own")
+    error = refused(tmp_path / "own")
+    assert "code of its own" in error.message and "--trust-remote-code" in str(error.hint)
+    loaded = loading.load(tmp_path / "own", None, trusted=True)
+    assert (type(loaded.model).__name__, loaded.task) == (
+        "OwnForSequenceClassification", "text-classification",
+    )  # fmt: skip
+    ids = torch.tensor([[3, 4, 5]])
+    means = weights["embeddings.weight"][ids[0]].mean(0).tanh()
+    wanted = weights["classifier.weight"] @ means + weights["classifier.bias"]
+    found = loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
+    torch.testing.assert_close(found, wanted)
+
+
+def test_an_own_class_of_a_known_kind_asks_for_trust(bert: Path) -> None:
+    own = {"AutoModelForSequenceClassification": "own.BertForNovelty"}
+    error = refused(changed(bert, architectures=["BertForNovelty"], auto_map=own))
+    assert "--trust-remote-code" in str(error.hint)
 
 
 def test_an_unknown_task_names_the_nearest(bert: Path) -> None:

@@ -1,0 +1,189 @@
+"""A fleet on a Ray cluster: tasks find their accelerator, killed nodes change nothing, and what has
+no node is told at once.
+
+    python eval/fleet/cluster.py SCRATCH
+
+A real cluster of three nodes on this machine, their accelerators only claimed. Results go to
+`cluster.json` beside this file.
+
+- routing: 60 JSON tasks, 20 for each accelerator; how many ran on the node that has it
+- kills: the fleet l4, t4, rtx4090 × int8, fp16 of the default recipe, once without a cluster, then
+  ten times from an empty store on the cluster; in each sweep the raylet and all processes of a node
+  at work are killed once, and a new node takes its place. How many end with the local digests
+- missing: seconds until `optkit build --target h100` says that no node has one, and its status
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import psutil
+from ray.cluster_utils import Cluster as Fake
+
+from optkit.execute.local import Limits
+from optkit.execute.ray import LABEL, Cluster, packed, perform
+
+ACCELERATORS = {"l4": "L4", "t4": "T4", "rtx4090": "GeForce-RTX-4090"}
+PRECISIONS = ("int8", "fp16")
+TASKS, SWEEPS = 60, 10
+OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
+_STORE = 80 << 20  # bytes of Ray's object store; nothing of ours goes through it
+
+
+class Nodes:
+    """A head that takes no tasks, and a node with one core for each accelerator."""
+
+    def __init__(self) -> None:
+        self.fake = Fake(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE,
+            },
+        )  # fmt: skip
+        self.by_label: dict[str, Any] = {}
+        for label in ACCELERATORS.values():
+            self.add(label)
+
+    def add(self, label: str) -> None:
+        self.by_label[label] = self.fake.add_node(
+            num_cpus=1, num_gpus=1, labels={LABEL: label}, object_store_memory=_STORE
+        )
+
+    def kill_one_at_work(self) -> str:
+        """Kill the node whose workers used most CPU just now; a new one takes its place."""
+        before = {label: self._cpu_seconds(label) for label in self.by_label}
+        time.sleep(0.1)
+        spent = {label: self._cpu_seconds(label) - before[label] for label in before}
+        label = max(spent, key=lambda name: spent[name])
+        self.fake.remove_node(self.by_label[label], allow_graceful=False)
+        self.add(label)
+        return label
+
+    def _cpu_seconds(self, label: str) -> float:
+        raylet = self.by_label[label].all_processes["raylet"][0].process.pid
+        total = 0.0
+        for process in psutil.Process(raylet).children(recursive=True):
+            try:
+                if "optkit.worker" in process.cmdline():
+                    total += sum(process.cpu_times()[:2])
+            except psutil.Error:
+                continue
+        return total
+
+
+def routing(nodes: Nodes, scratch: Path) -> dict[str, Any]:
+    """Every task is told the node it ran on."""
+    cluster = Cluster(nodes.fake.address, print)
+    labels = list(ACCELERATORS.values())
+
+    def one(number: int) -> bool:
+        label = labels[number % len(labels)]
+        out = scratch / "routing" / str(number)
+        out.mkdir(parents=True)
+        inputs = [{"name": "x", "dtype": "float32", "shape": [4, 8], "range": None}]
+        task = {"step": "random", "inputs": {}, "out": str(out), "stays": True,
+                "params": {"inputs": inputs, "axes": {}}}  # fmt: skip
+        found = cluster.call(perform, packed(task, Limits(2**30)), device=label)
+        return bool(found["node"] == nodes.by_label[label].node_id)
+
+    with ThreadPoolExecutor(12) as pool:
+        right = list(pool.map(one, range(TASKS)))
+    return {"tasks": TASKS, "on_the_right_node": sum(right)}
+
+
+def sweep(scratch: Path, name: str, address: str | None) -> subprocess.Popen[str]:
+    """The fleet from an empty store; with an address on the cluster."""
+    pairs = [
+        *(part for target in ACCELERATORS for part in ("--target", target)),
+        *(part for precision in PRECISIONS for part in ("--precision", precision)),
+    ]
+    return subprocess.Popen(
+        [*OPTKIT, "build", *pairs, "--out", str(scratch / name), "--json",
+         "--cache", str(scratch / name / "cache"), *(["--on", "ray"] if address else [])],
+        env={**os.environ, **({"RAY_ADDRESS": address} if address else {})},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def digests(folder: Path) -> dict[str, str]:
+    found = json.loads(next(folder.glob("*-fleet/fleet.json")).read_bytes())
+    return {name: one["digest"] for name, one in found["artifacts"].items()}
+
+
+def kills(nodes: Nodes, scratch: Path, seed: int = 0) -> dict[str, Any]:
+    """One kill per sweep, after a number of finished steps that differs from sweep to sweep."""
+    local = sweep(scratch, "local", None)
+    _, told = local.communicate()
+    assert local.returncode in (0, 3), told
+    expected = digests(scratch / "local")
+    rng, rows = random.Random(seed), []
+    for number in range(SWEEPS):
+        name, after = f"sweep-{number}", rng.randrange(1, 20)
+        started = time.monotonic()
+        running = sweep(scratch, name, nodes.fake.address)
+        while len(list((scratch / name / "cache").glob("steps/*/*"))) < after:
+            assert running.poll() is None, running.communicate()[1]
+            time.sleep(0.05)
+        killed = nodes.kill_one_at_work()
+        _, told = running.communicate()
+        row = {
+            "after_steps": after,
+            "killed": killed,
+            "tasks_lost": told.count("its work goes to another"),
+            "exit_code": running.returncode,
+            "same_digests": digests(scratch / name) == expected,
+            "seconds": round(time.monotonic() - started, 1),
+        }
+        print(row, file=sys.stderr)
+        rows.append(row)
+    return {
+        "artifacts": len(expected),
+        "sweeps": rows,
+        "same_digests": sum(row["same_digests"] for row in rows),
+    }
+
+
+def missing(nodes: Nodes, scratch: Path) -> dict[str, Any]:
+    started = time.monotonic()
+    running = subprocess.Popen(
+        [*OPTKIT, "build", "--target", "h100", "--on", "ray", "--json",
+         "--out", str(scratch / "missing"), "--cache", str(scratch / "local" / "cache")],
+        env={**os.environ, "RAY_ADDRESS": nodes.fake.address},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stderr is not None
+    line = next(line for line in running.stderr if "no node of the cluster" in line)
+    seconds = time.monotonic() - started
+    out, _ = running.communicate()
+    return {"said": line.strip(), "seconds": round(seconds, 1),
+            "status": json.loads(out)["status"], "exit_code": running.returncode}  # fmt: skip
+
+
+def main() -> None:
+    scratch = Path(sys.argv[1]).absolute()
+    nodes = Nodes()
+    try:
+        found = {
+            "routing": routing(nodes, scratch),
+            "missing": missing(nodes, scratch),
+            "kills": kills(nodes, scratch),
+        }
+    finally:
+        nodes.fake.shutdown()
+    Path(__file__).with_suffix(".json").write_text(f"{json.dumps(found, indent=1)}\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

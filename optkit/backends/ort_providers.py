@@ -1,0 +1,378 @@
+"""ONNX Runtime on other devices than the CPU: its CUDA, TensorRT and CoreML execution providers.
+
+ONNX Runtime falls back to the CPU without a word, so nothing is believed: the wheel must have the
+provider, the session must list it, and every node that multiplies must be assigned to it. Inputs
+and outputs are bound to the device. As on the CPU the engine is the graph itself. Option names are
+those of ONNX Runtime's sources; unverified on a card or a Mac (docs/targets.md).
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optkit import precision as schemes
+from optkit.backends.build_options import Choice, timed_options, workspace
+from optkit.backends.cuda import Cuda, check_device
+from optkit.backends.landing import landing, products
+from optkit.backends.onnxruntime import Level, OnnxRuntime, copy_graph, session_options
+from optkit.backends.ort_session import (
+    CPU,
+    OrtSession,
+    Providers,
+    check_feed,
+    held,
+    library,
+    run_bound,
+)
+from optkit.backends.profile import batch, profile
+from optkit.backends.tensorrt import TensorRT
+from optkit.errors import Impossible, ToolchainMissing
+from optkit.runtime import (
+    AxisRange,
+    BuildSpec,
+    Engine,
+    Feed,
+    FusedLayer,
+    PlacementRules,
+    Progress,
+    TensorInfo,
+)
+from optkit.target import Gpu, Target, gpus
+from optkit.target import target as target_of
+
+_MULTIPLIES = re.compile("Conv|MatMul|Gemm|Attention|LSTM|GRU")
+_GPU_WHEEL = "pip uninstall -y onnxruntime && pip install 'optkit[gpu]' on a host with the GPU"
+
+
+class CudaProvider(OnnxRuntime):
+    """NVIDIA GPUs through CUDA and cuDNN, in floats: no engine is built, any graph runs at once."""
+
+    name = "onnxruntime-cuda"
+    title = "ONNX Runtime's CUDA provider"
+    provider = "CUDAExecutionProvider"
+    device = "cuda"
+    install = _GPU_WHEEL
+
+    def check(self) -> None:
+        """Raise ToolchainMissing unless one wheel is here, and it has the provider."""
+        super().check()
+        ort = library()
+        if self.provider not in ort.get_available_providers():
+            raise ToolchainMissing(
+                f"the installed ONNX Runtime {ort.__version__} has no {self.provider}",
+                hint=self.install,
+            )
+
+    def offline(self, target: Target) -> str | None:
+        """None when this machine has the device."""
+        if target.name in {gpu.target for gpu in gpus().devices}:
+            return None
+        return f"{self.title} prepares a graph on the device: a host with {target.title}"
+
+    def refuses(self, target: Target, precision: str) -> str | None:
+        """Floats run; codes would be turned into floats again in front of every product."""
+        if not schemes.precision(precision).quantized:
+            return None
+        return f"{self.title} multiplies in floats only"
+
+    def rules(self, target: Target, precision: str) -> PlacementRules:
+        """Raises Impossible: nothing is quantized here."""
+        raise Impossible(
+            self.refuses(target, precision) or f"{precision} quantizes nothing",
+            where=f"{target.name} × {precision}",
+        )
+
+    def spec(
+        self,
+        inputs: tuple[TensorInfo, ...],
+        target: Target,
+        precision: str,
+        axes: Mapping[str, AxisRange],
+    ) -> BuildSpec:
+        """Plan a build. Raises UsageError for a missing range, or one that is none."""
+        fixed = all(span.min == span.max for span in axes.values())
+        asked = {
+            **self.settings(target),
+            "cuda_graph": Choice(
+                fixed and self.device == "cuda",
+                "launches are recorded where every size is fixed"
+                if self.device == "cuda"
+                else "there are no CUDA graphs",
+            ),
+        }
+        return BuildSpec(
+            backend=self.name,
+            target=target.name,
+            compute_capability=target.compute_capability,
+            precision=precision,
+            profile=profile(inputs, axes),
+            workspace_bytes=None,
+            options={name: choice.value for name, choice in asked.items()},
+            reasons={
+                "profile": "any size runs; nodes are assigned at the optimum",
+                **{name: choice.why for name, choice in asked.items()},
+            },
+        )
+
+    def compile(
+        self,
+        model: Path,
+        spec: BuildSpec,
+        planned: Mapping[str, str],
+        out: Path,
+        progress: Progress,
+        kept: Path | None = None,
+    ) -> Engine:
+        """Copy the graph into folder `out` and list what the provider took of it, on its device.
+
+        Raises ToolchainMissing, also where it did not take all that multiplies, or InputRefused.
+        """
+        from optkit import graph
+
+        loaded = graph.load(model)
+        progress("assigning nodes", 0.2)
+        with self.session(model, target=spec.target, kept=kept) as session:
+            assigned = session.assigned()
+        file, size = copy_graph(model, loaded, out / f"{self.name}.onnx")
+        nodes = products(loaded)
+        layers = tuple(_layer(at, group, nodes) for at, group in enumerate(assigned))
+        return Engine(
+            backend=self.name,
+            target=spec.target,
+            file=file.name,
+            bytes=size,
+            layers=layers,
+            landing=landing(layers, nodes, planned),
+            batch=batch(spec.profile),
+            static_layers=layers,
+            versions=self.versions(),
+            note=f"{self.title} tells which nodes it took, not in what they multiply",
+        )
+
+    def session(
+        self,
+        model: Path,
+        *,
+        threads: int | None = None,
+        spinning: bool = True,
+        level: Level = "all",
+        pooled: bool = True,
+        target: str | None = None,
+        cuda_graph: bool = False,
+        kept: Path | None = None,
+    ) -> DeviceSession:
+        """Load an ONNX file on the device. `target`: the one it was built for, with its limits;
+        `cuda_graph`: launches are recorded, for graphs of fixed sizes; `kept`: folder of what the
+        provider may learn; the rest as for the CPU, which gets what the provider leaves.
+
+        Raises ToolchainMissing without the provider or the device, on a device of another model,
+        and where nodes that multiply were left to another provider.
+        """
+        self.check()
+        self.check_here(target, str(model))
+        options = session_options(threads, spinning, level)
+        options.enable_cpu_mem_arena = pooled
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        providers = self.providers(None if target is None else target_of(target), cuda_graph, kept)
+        session = DeviceSession(model, options, providers, self.device, records=cuda_graph)
+        try:
+            session.verify()
+        except ToolchainMissing:
+            session.close()
+            raise
+        return session
+
+    def check_here(self, target: str | None, where: str) -> None:
+        """Raise ToolchainMissing unless this machine has the target's device."""
+        with Cuda() as cuda:
+            check_device(cuda.gpu, target, where)
+        library().preload_dlls()  # from the wheels of the extra
+
+    def settings(self, target: Target | None) -> dict[str, Choice]:
+        """Options of the provider, with the reason for each. Pure."""
+        limit = {} if target is None else _arena(target)
+        return {
+            **limit,
+            "arena_extend_strategy": Choice(
+                "kSameAsRequested", "memory grows by what is asked, not by powers of two"
+            ),
+            "cudnn_conv_algo_search": Choice(
+                "EXHAUSTIVE", "convolutions are timed once, when the graph first runs"
+            ),
+            "use_tf32": Choice("0", "fp32 means IEEE single precision"),
+        }
+
+    def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
+        """What a session asks for, the CPU last: it computes shapes."""
+        asked = {name: str(choice.value) for name, choice in self.settings(target).items()}
+        recorded = {"enable_cuda_graph": "1"} if cuda_graph else {}
+        return ((self.provider, {"device_id": "0", **asked, **recorded}), CPU)
+
+
+class TensorRTProvider(CudaProvider):
+    """NVIDIA GPUs through the TensorRT that ONNX Runtime was built with; CUDA takes the rest."""
+
+    name = "onnxruntime-tensorrt"
+    title = "ONNX Runtime's TensorRT provider"
+    provider = "TensorrtExecutionProvider"
+
+    def refuses(self, target: Target, precision: str) -> str | None:
+        return TensorRT().refuses(target, precision)
+
+    def rules(self, target: Target, precision: str) -> PlacementRules:
+        """As TensorRT's own: the same compiler reads the same Q/DQ."""
+        return TensorRT().rules(target, precision)
+
+    def settings(self, target: Target | None) -> dict[str, Choice]:
+        """Precision flags stay unset: the network is strongly typed then, as the graph is."""
+        if target is None:
+            return {}
+        timed, scratch = timed_options(target), workspace(target)
+        memory = {} if scratch.value is None else {"trt_max_workspace_size": scratch}
+        return {**memory, "trt_builder_optimization_level": timed["optimization_level"]}
+
+    def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
+        asked = {name: str(choice.value) for name, choice in self.settings(target).items()}
+        if cuda_graph:
+            asked["trt_cuda_graph_enable"] = "1"
+        if kept is not None:
+            asked |= {"trt_timing_cache_enable": "1", "trt_timing_cache_path": str(kept)}
+        cuda = CudaProvider().providers(target, False, None)
+        return ((self.provider, {"device_id": "0", **asked}), *cuda)
+
+
+class CoreMLProvider(CudaProvider):
+    """Apple's GPU and neural engine through Core ML."""
+
+    name = "onnxruntime-coreml"
+    title = "ONNX Runtime's CoreML provider"
+    provider = "CoreMLExecutionProvider"
+    device = "cpu"  # memory is one
+    install = "pip install 'optkit[cpu]' on macOS"
+
+    def offline(self, target: Target) -> str | None:
+        """None on a Mac with the target's processor."""
+        chip = _apple_chip()
+        if chip is not None and chip.target == target.name:
+            return None
+        return f"{self.title} prepares a graph on the device: a Mac with {target.title}"
+
+    def check_here(self, target: str | None, where: str) -> None:
+        """Raise ToolchainMissing unless this is a Mac with the target's processor."""
+        chip = _apple_chip()
+        if chip is None:
+            raise ToolchainMissing(
+                f"built for {target or 'Apple'}, and this is {platform.system()}",
+                where=where,
+                hint="run it on a Mac with Apple's own processor",
+            )
+        check_device(chip, target, where)
+
+    def settings(self, target: Target | None) -> dict[str, Choice]:
+        return {
+            "ModelFormat": Choice("MLProgram", "takes FP16 and more operators than NeuralNetwork"),
+            "MLComputeUnits": Choice("ALL", "Core ML chooses among CPU, GPU and neural engine"),
+        }
+
+    def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
+        asked = {name: str(choice.value) for name, choice in self.settings(target).items()}
+        cache = {} if kept is None else {"ModelCacheDirectory": str(kept)}
+        return ((self.provider, {**asked, **cache}), CPU)
+
+
+class DeviceSession(OrtSession):
+    """A graph on a device: what goes in and comes out is bound there. `records`: launches are
+    recorded in the first run and replayed, over buffers that keep their place."""
+
+    def __init__(
+        self, model: Path, options: Any, providers: Providers, device: str, *, records: bool
+    ) -> None:
+        super().__init__(model, options, providers, device)
+        self._first = providers[0][0]
+        self._fixed: dict[str, Any] = {}
+        self._binding: Any = None
+        sizes = [size for info in (*self.inputs, *self.outputs) for size in info.shape]
+        if records and not all(isinstance(size, int) for size in sizes):
+            raise Impossible(
+                "launches can be recorded only where every size is fixed", where=str(model)
+            )
+        self._records = records
+
+    def run(self, feed: Feed) -> Feed:
+        """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit."""
+        check_feed(feed, self.inputs)
+        if self._records and self._binding is not None:
+            for name, array in feed.items():
+                self._fixed[name].update_inplace(array)
+        else:
+            self._bind(feed)
+        run_bound(self._session, self._binding, self._where)
+        found = self._binding.copy_outputs_to_cpu()
+        return dict(zip((info.name for info in self.outputs), found, strict=True))
+
+    def assigned(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Provider and (name, operator) of the nodes that it runs as one."""
+        groups = self._session.get_provider_graph_assignment_info()
+        return [(g.ep_name, [(n.name, n.op_type) for n in g.get_nodes()]) for g in groups]
+
+    def verify(self) -> None:
+        """Raise ToolchainMissing where nodes that multiply (where there are none: all nodes) are
+        not on the provider that was asked for."""
+        nodes = [(ep, name, op) for ep, group in self.assigned() for name, op in group]
+        counted = [row for row in nodes if _MULTIPLIES.search(row[2])] or nodes
+        elsewhere = [row for row in counted if row[0] != self._first]
+        if elsewhere:
+            ep, name, op = elsewhere[0]
+            raise ToolchainMissing(
+                f"{len(elsewhere)} of {len(counted)} nodes that multiply run on {ep} instead of "
+                f"{self._first}",
+                where=f"{self._where}: node {name!r} ({op})",
+                hint="its figures would be the other's",
+            )
+
+    def _bind(self, feed: Feed) -> None:
+        self._binding = self._session.io_binding()
+        self._fixed = {name: held(array, self._device) for name, array in feed.items()}
+        for name, value in self._fixed.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for info in self.outputs:
+            if self._records:
+                made = library().OrtValue.ortvalue_from_shape_and_type(
+                    list(info.shape), info.dtype, self._device, 0
+                )
+                self._binding.bind_ortvalue_output(info.name, made)
+            else:
+                self._binding.bind_output(info.name, self._device)
+
+
+def _layer(
+    at: int, group: tuple[str, list[tuple[str, str]]], multiplied: Mapping[str, Any]
+) -> FusedLayer:
+    """What a provider runs as one, as a layer of which nothing but its nodes is known."""
+    provider, nodes = group
+    names = tuple(name for name, _ in nodes)
+    kind = nodes[0][1] if len(nodes) == 1 else provider.removesuffix("ExecutionProvider")
+    kept = tuple(name for name in names if name in multiplied)
+    return FusedLayer(f"{at} {kind}", kind, (), (), (), names, kept)
+
+
+def _arena(target: Target) -> dict[str, Choice]:
+    """The limit of the provider's own memory, where the target's is known."""
+    if target.memory_bytes is None:
+        return {}
+    why = "three quarters of the memory: CUDA, cuDNN and the display need the rest"
+    return {"gpu_mem_limit": Choice(target.memory_bytes * 3 // 4, why)}
+
+
+def _apple_chip() -> Gpu | None:
+    """Apple's processor with its GPU, as the system names it; None on other machines."""
+    if (platform.system(), platform.machine()) != ("Darwin", "arm64"):
+        return None
+    asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    return Gpu(0, told.strip(), None, "", None)

@@ -1,0 +1,251 @@
+"""`optkit plan`: what a model would take on targets, before anything is built."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from optkit.cli import options
+from optkit.errors import OptkitError, StorageError, UsageError, from_json
+
+if TYPE_CHECKING:
+    from optkit.api.planning import Description
+
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
+_SHOWN = (1, 8, 64)  # batches of the table where none is named
+
+
+def _count(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Parameters from "70b", "1.1B", "350M". Raises UsageError."""
+    return None if value is None else _scaled(value, _SCALES, "--params", "write it like 70b")
+
+
+def _milliseconds(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> float | None:
+    """Milliseconds from "20ms", "0.5s", "20". Raises UsageError."""
+    return None if value is None else _scaled(value, _TIMES, "--latency", "write it like 20ms")
+
+
+def _scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in units or not float(found[1]):
+        raise UsageError(f"{text!r} is no such number", where=where, hint=hint)
+    return float(found[1]) * units[found[2]]
+
+
+@click.command()
+@options.job
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    help="A device, see `optkit targets`; repeat for several.",
+)
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    metavar="NAME",
+    help="Repeat for several; default: fp16, int8, fp8, int4 where the target can.",
+)
+@click.option(
+    "--batch",
+    "batches",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="N",
+    help="Repeat for several; default: 1, 8, 64.",
+)
+@click.option(
+    "--params",
+    callback=_count,
+    metavar="N",
+    help="Plan a decoder without a model: its parameters, e.g. 70b; needs --layers, "
+    "--kv-heads, --head-dim.",
+)
+@click.option("--layers", type=click.IntRange(min=1), metavar="N")
+@click.option("--kv-heads", type=click.IntRange(min=1), metavar="N")
+@click.option("--head-dim", type=click.IntRange(min=1), metavar="N")
+@click.option("--heads", type=click.IntRange(min=1), metavar="N", help="Default: from the others.")
+@click.option("--hidden", type=click.IntRange(min=1), metavar="N", help="Default: from the others.")
+@click.option("--vocab", type=click.IntRange(min=1), metavar="N", help="Default: 32000.")
+@click.option(
+    "--prompt",
+    type=click.IntRange(min=1),
+    default=1024,
+    show_default=True,
+    metavar="TOKENS",
+    help="Of a decoder: tokens read per sequence.",
+)
+@click.option(
+    "--new",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    metavar="TOKENS",
+    help="Of a decoder: tokens written per sequence.",
+)
+@click.option(
+    "--latency",
+    "limit_ms",
+    callback=_milliseconds,
+    metavar="TIME",
+    help="A limit for one call (of a decoder: one token), e.g. 20ms.",
+)
+@click.option(
+    "--throughput",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Samples (of a decoder: written tokens) per second that are needed.",
+)
+@click.option(
+    "--prices",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML with your prices: l4: {usd_per_hour, provider, as_of}.",
+)
+@click.option(
+    "--train",
+    "methods",
+    multiple=True,
+    type=click.Choice(["full", "lora", "qlora"]),
+    help="Memory of training too; repeat for several.",
+)
+@click.option(
+    "--estimate",
+    type=click.Choice(["itemised", "quick"]),
+    default="itemised",
+    show_default=True,
+    help="quick: training by the rule of thumb, weights times seven.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A roofline plot, .html or .svg.",
+)
+@options.work
+@options.output
+def plan(
+    targets: tuple[str, ...],
+    precisions: tuple[str, ...],
+    batches: tuple[int, ...],
+    prompt: int,
+    new: int,
+    limit_ms: float | None,
+    throughput: float | None,
+    prices: Path | None,
+    methods: tuple[str, ...],
+    estimate: str,
+    plot: Path | None,
+    params: float | None,
+    layers: int | None,
+    kv_heads: int | None,
+    head_dim: int | None,
+    heads: int | None,
+    hidden: int | None,
+    vocab: int | None,
+    **shared: Any,
+) -> int:
+    """Predict latency, memory and cost of MODEL on each target, and what would help.
+
+    Every figure is predicted, with an interval; docs/plan.md says how far off such figures were.
+    """
+    from optkit import api
+    from optkit.api.planning import Wishes
+    from optkit.cli import terminal
+
+    if plot is not None and plot.suffix not in (".html", ".svg"):
+        raise UsageError("a plot is .html or .svg", where="--plot")
+    request = options.gather(shared)
+    sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "heads": heads,
+             "hidden": hidden, "vocabulary": vocab}  # fmt: skip
+    described = _described(params, sizes, request)
+    wishes = Wishes(targets, precisions, batches, prompt, new, limit_ms, throughput, prices,
+                    methods, estimate == "quick")  # fmt: skip
+    if described is not None:
+        found = api.plan_described(described, wishes)
+    else:
+        ears = request.terminal()
+        try:
+            found = api.plan_one(
+                recipe=options.recipe(request), wishes=wishes, runner=options.runner(request, ears)
+            )
+        finally:
+            ears.close()
+    if plot is not None:
+        _draw(found, plot)
+    if request.json:
+        terminal.put_json(found)
+    else:
+        _show(found, batches or _SHOWN)
+    if found["error"] is None:
+        return 0
+    error = from_json(found["error"])
+    terminal.show_error(error)
+    return error.exit_code
+
+
+def result_of(error: OptkitError) -> dict[str, Any]:
+    """The object of a plan that never came to a figure."""
+    from optkit.api.planning import failed
+
+    return failed(error)
+
+
+def _described(
+    params: float | None, sizes: dict[str, int | None], request: options.Request
+) -> Description | None:
+    """What --params and its sizes describe together; None without them."""
+    from optkit.api.planning import Description
+
+    given = [name for name, value in sizes.items() if value is not None]
+    if params is None:
+        if given:
+            raise UsageError(
+                "sizes describe a decoder: they need --params", where=_option(given[0])
+            )
+        return None
+    if request.model is not None or request.recipe is not None:
+        raise UsageError("a model and a description of one exclude each other", where="--params")
+    layers, kv_heads, head_dim = (sizes[name] for name in ("layers", "kv_heads", "head_dim"))
+    if layers is None or kv_heads is None or head_dim is None:
+        raise UsageError(
+            "a decoder needs --layers, --kv-heads and --head-dim", where="--params",
+            hint="config.json: num_hidden_layers, num_key_value_heads, head_dim",
+        )  # fmt: skip
+    return Description(params, layers, kv_heads, head_dim, sizes["heads"], sizes["hidden"],
+                       vocabulary=sizes["vocabulary"])  # fmt: skip
+
+
+def _option(name: str) -> str:
+    return "--" + {"vocabulary": "vocab"}.get(name, name).replace("_", "-")
+
+
+def _draw(found: dict[str, Any], path: Path) -> None:
+    """Write the plot. Raises UsageError when nothing could be predicted."""
+    from optkit.prediction import chart
+
+    if not any(row["latency"] for row in found["results"]):
+        raise UsageError("there is nothing to plot", where="--plot")
+    text = chart.html(found) if path.suffix == ".html" else chart.svg(found)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"it cannot be written: {error.strerror}", where=str(path)) from error
+
+
+def _show(found: dict[str, Any], batches: tuple[int, ...]) -> None:
+    """Tables of at most 80 columns, then advice."""
+    from optkit.cli import terminal
+    from optkit.cli.planned import lines
+
+    for line in lines(found, batches):
+        terminal.put(line)

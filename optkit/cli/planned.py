@@ -1,0 +1,185 @@
+"""A plan as text of at most 80 columns: a table per target, what it holds in memory, advice."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from optkit.cli.terminal import table
+
+_WIDTH = 80
+
+
+def lines(found: Mapping[str, Any], batches: Sequence[int]) -> Iterator[str]:
+    """Model, latency per target and precision at these batches, memory, the cheapest, advice."""
+    model = found["model"]
+    decodes = model["kind"] == "decoder"
+    yield from _wrapped(_model(model, decodes))
+    if model["assumed"]:
+        yield from _wrapped(f"assumed: {'; '.join(model['assumed'])}")
+    for target in dict.fromkeys(row["target"] for row in found["results"]):
+        rows = [row for row in found["results"] if row["target"] == target and row["latency"]]
+        if rows:
+            yield ""
+            yield f"{target}{_price(rows[0])}"
+            yield table(*_latency(rows, batches, decodes))
+            yield table(*_memory(rows, batches, decodes))
+    for row in found["results"]:
+        if not row["latency"]:
+            yield from _wrapped(
+                f"{row['target']} {row['precision']}: {row['status']}: {row['reason']}"
+            )
+    yield from _training(found)
+    yield ""
+    for line in (*_cheapest(found), *found["advice"], *_notes(found)):
+        yield from _wrapped(f"- {line}")
+
+
+def _model(model: Mapping[str, Any], decodes: bool) -> str:
+    size = f"{model['name']}: {_si(model['parameters'])} parameters"
+    if decodes:
+        return (
+            f"{size}, {model['kv_bytes_per_token_fp16']:,} bytes of cache per token at FP16, "
+            f"{model['prompt_tokens']} tokens read and {model['new_tokens']} written; "
+            "all figures predicted"
+        )
+    axes = "".join(f", {name} {size}" for name, size in model["axes"].items())
+    return f"{size}, {_si(2 * model['macs'])}FLOP per sample{axes}; all figures predicted"
+
+
+def _price(row: Mapping[str, Any]) -> str:
+    price = row["price"]
+    if price is None:
+        return ", price unknown"
+    known = "" if price["verified"] else ", unverified"
+    return f", ${price['usd_per_hour']:g} per hour ({price['provider']}, {price['as_of']}{known})"
+
+
+def _latency(
+    rows: Sequence[Mapping[str, Any]], batches: Sequence[int], decodes: bool
+) -> tuple[list[str], list[list[str]]]:
+    head = ["precision", "batch", "ms/token" if decodes else "ms", "interval",
+            "tokens/s" if decodes else "per s", "bound", "$/1M"]  # fmt: skip
+    cells = []
+    for row in rows:
+        for at, one in enumerate(_chosen(row, batches)):
+            low, high = one["band"]
+            cells.append(
+                [
+                    _marked(row) if at == 0 else "", str(one["batch"]), _short(one["p50_ms"]),
+                    f"{_short(low)}..{_short(high)}", _short(one["throughput"]),
+                    list(one["bounds"].values())[-1], _short(one["usd_per_million"], 2),
+                ]
+            )  # fmt: skip
+    return head, cells
+
+
+def _chosen(row: Mapping[str, Any], batches: Sequence[int]) -> list[Mapping[str, Any]]:
+    """The batches to show, or the largest that fits where none of them does."""
+    return [one for one in row["latency"] if one["batch"] in batches] or row["latency"][-1:]
+
+
+def _memory(
+    rows: Sequence[Mapping[str, Any]], batches: Sequence[int], decodes: bool
+) -> tuple[list[str], list[list[str]]]:
+    """Decimal gigabytes at the smallest batch, as memory is marketed; what fits at most; and of
+    decoders the time to the first token, and the shares of the peaks at the largest batch shown."""
+    head = ["GB", "GPUs", "model", "cache", "rest", "batch<="]
+    head += ["context<=", "ttft ms", "MFU", "MBU"] if decodes else []
+    cells = []
+    for row in rows:
+        held = row["memory"]
+        rest = held["activations"] + held["workspace"] + held["runtime"]
+        sizes = [_short(size / 1e9, 2) for size in (held["weights"], held["cache"], rest)]
+        most = "-" if row["largest_batch"] is None else f"{row['largest_batch']:,}"
+        cells.append([row["precision"], str(row["devices"]), *sizes, most])
+        if decodes:
+            last = _chosen(row, batches)[-1]
+            cells[-1] += [
+                f"{row['largest_context']}", _short(last["first_token_ms"]),
+                f"{last['mfu']:.0%}", f"{last['mbu']:.0%}",
+            ]  # fmt: skip
+    return head, cells
+
+
+def _training(found: Mapping[str, Any]) -> Iterator[str]:
+    quick = found["model"]["quick_training"]
+    if quick is not None:
+        yield from _wrapped(f"training, quick rule: {quick['total'] / 1e9:.3g} GB (weights × 7)")
+    told = set()
+    for row in found["results"]:
+        for one in row["training"]:
+            for kept in ("none", "full"):
+                held = one[f"recompute_{kept}"]
+                items = ", ".join(
+                    f"{name} {held[name] / 1e9:.3g}"
+                    for name in ("weights", "gradients", "optimizer", "activations")
+                    if held[name] is not None
+                )
+                line = (
+                    f"{one['method']} training on {row['target']}, activations "
+                    f"{'kept' if kept == 'none' else 'recomputed'}: {held['total'] / 1e9:.3g} GB "
+                    f"({items}); GPUs, fully sharded: {held['devices']}"
+                )
+                if line not in told:
+                    told.add(line)
+                    yield from _wrapped(line)
+
+
+def _cheapest(found: Mapping[str, Any]) -> Iterator[str]:
+    one, asked = found["cheapest"], found["asked"]
+    if one is None:
+        if asked["latency_ms"] is not None or asked["throughput"] is not None:
+            yield "nothing that has a price meets the limits."
+        return
+    price = one["price"]
+    sure = "" if one["certain"] else f"; its interval ends at {_short(one['band'][1])} ms"
+    yield (
+        f"cheapest: {one['devices']} × {one['target']} {one['precision']} at batch {one['batch']}, "
+        f"${_short(one['usd_per_million'])} and {_short(one['kwh_per_million'])} kWh per million, "
+        f"${one['usd_per_hour']:.2f} per hour, "
+        f"{_short(one['p50_ms'])} ms{sure}. Price: {price['provider']}, {price['as_of']}"
+        f"{'' if price['verified'] else ', unverified'}."
+    )
+
+
+def _notes(found: Mapping[str, Any]) -> Iterator[str]:
+    noted: dict[tuple[str, str], list[str]] = {}
+    for row in found["results"]:
+        for note in row["notes"]:
+            noted.setdefault((row["target"], note), []).append(row["precision"])
+    for (target, note), precisions in noted.items():
+        yield f"{target} {', '.join(precisions)}: {note}."
+    guessed: dict[str, set[str]] = {}
+    for row in found["results"]:
+        guessed.setdefault(row["target"], set()).update(row["unverified"])
+    for target, names in guessed.items():
+        if names:
+            yield f"? {target}: unverified figures of the device: {', '.join(sorted(names))}."
+    for target in dict.fromkeys(
+        row["target"] for row in found["results"] if row["measured_generation"] is False
+    ):
+        yield f"{target}: no device of its generation was among the measurements of the fit."
+
+
+def _marked(row: Mapping[str, Any]) -> str:
+    return f"{row['precision']}{'?' if row['unverified'] else ''}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ") or [""]
+
+
+def _short(value: float | None, digits: int = 3) -> str:
+    """So many digits, or all of those before the point: 0.0123, 4.56, 789, 12,345."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"
+
+
+def _si(value: float) -> str:
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:.3g} {name}"
+    return f"{value:.3g} "

@@ -1,0 +1,46 @@
+"""Classes by name: which number a label has among the outputs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+from optkit.data.packing import IGNORED
+from optkit.decoder import CONFIG, read_json
+from optkit.errors import InputRefused
+
+
+def model_classes(model: str | Path | None) -> list[str]:
+    """The names that `id2label` in the config.json of folder `model` has, in the order of the
+    outputs; none where it has none, or where they are other numbers than the classes' own."""
+    file = Path(model or "") / CONFIG
+    said = read_json(file.read_bytes(), str(file)) if model and file.is_file() else {}
+    stored = said.get("id2label")
+    names = stored if isinstance(stored, dict) else {}
+    found = [str(names.get(str(number))) for number in range(len(names))]
+    counted = [str(number) for number in range(len(names))]
+    if {*names} != {*counted} or (found != counted and any(name.isdecimal() for name in found)):
+        return []
+    return found
+
+
+def class_number(label: Any, names: Sequence[str] | None, where: str) -> int:
+    """The number of a class: its name's place in `names` (which may be digits, "1" to "5"), else a
+    whole number from 0, as it is; so is −100. Raises InputRefused."""
+    known = [str(name) for name in names or ()]
+    if str(label) in known:
+        return known.index(str(label))
+    try:
+        number = float(label)
+    except (TypeError, ValueError, OverflowError):
+        number = nan
+    found = 0 <= number < (len(known) or inf) or number == IGNORED
+    if not found or not number.is_integer():
+        raise InputRefused(
+            f"the label {label!r} is {'no known class' if known else 'no number of a class'}",
+            where=where,
+            hint="args.classes: the names in the order of the model's outputs",
+        )
+    return int(number)

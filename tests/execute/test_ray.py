@@ -1,0 +1,59 @@
+"""What a cluster is told and asked, without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optkit.errors import StorageError
+from optkit.execute import ray as carrying
+from optkit.execute.local import Limits
+from optkit.target import device_names, names
+
+
+def test_accelerators_have_the_names_that_ray_gives_them() -> None:
+    pytest.importorskip("ray")
+    from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
+
+    reported = [name for target in names() for name in device_names(target)]
+    assert "NVIDIA L4" in reported
+    for name in reported:
+        expected = NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type(name)
+        assert carrying.accelerator(name) == expected
+    assert carrying.accelerator("NVIDIA GeForce RTX 4090") == "GeForce-RTX-4090"
+
+
+def packed(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "task.py").write_text("one")
+    task = {"step": "random", "inputs": {"model": str(tmp_path)}, "out": str(tmp_path / "tmp/1"),
+            "params": {"path": str(tmp_path / "task.py")}, **changes}  # fmt: skip
+    return carrying.packed(task, Limits(2**30))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"versions": {"numpy": "0.1"}}, "numpy is"),
+        ({"inputs": {"model": "/no/such"}}, "store is not the same"),
+        ({"out": "/no/such/tmp/1"}, "store is not there"),
+    ],
+)
+def test_a_node_says_why_it_does_not_fit(changes: Any, why: str, tmp_path: Path) -> None:
+    assert why in carrying.perform(packed(tmp_path, **changes))["unfit"]
+
+
+def test_a_project_file_must_be_the_same_on_the_node(tmp_path: Path) -> None:
+    argument = packed(tmp_path)
+    (tmp_path / "task.py").write_text("two")
+    assert "project" in carrying.perform(argument)["unfit"]
+
+
+def test_a_folder_that_is_not_shared_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrying, "_SEEN_SECONDS", 0.1)
+    with pytest.raises(StorageError, match="does not show"):
+        carrying._adopt(tmp_path / "try", {"model.onnx": 5}, tmp_path)

@@ -1,0 +1,190 @@
+"""Decoders: published sizes, bounds from the literature, and where formats stop paying."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optkit.decoder import Decoder
+from optkit.errors import InputRefused, UsageError
+from optkit.graph import NodeCost
+from optkit.precision import precision
+from optkit.prediction import memory, serving, shapes
+from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step
+from optkit.prediction.work import total
+from optkit.runtime import TensorInfo
+from optkit.target import target
+
+LLAMA_2_7B = DecoderShape(32, 4096, 32, 32, 128, 11008, 32000)
+LLAMA_3_8B = DecoderShape(32, 4096, 32, 8, 128, 14336, 128256)
+LLAMA_2_70B = DecoderShape(80, 8192, 64, 8, 128, 28672, 32000)
+LOAD = serving.Load(1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parameters", "cache"),
+    [
+        (LLAMA_2_7B, 6_738_415_616, 524_288),
+        (LLAMA_3_8B, 8_030_261_248, 131_072),
+        (LLAMA_2_70B, 68_976_648_192, 327_680),
+    ],
+)
+def test_sizes_are_the_published_ones(shape: DecoderShape, parameters: int, cache: int) -> None:
+    norms = (2 * shape.layers + 1) * shape.hidden
+    assert shape.parameters + norms == parameters
+    assert shape.kv_bytes() == cache and shape.kv_bytes(8) == cache // 2
+
+
+def test_a_description_gives_the_weights_back() -> None:
+    shape, assumed = shapes.described(70e9, layers=80, kv_heads=8, head_dim=128)
+    assert (shape.hidden, shape.heads) == (8192, 64)
+    assert shape.parameters == pytest.approx(70e9, rel=1e-4)
+    assert len(assumed) == 4
+    exact, nothing = shapes.described(
+        LLAMA_3_8B.parameters, layers=32, kv_heads=8, head_dim=128, heads=32, hidden=4096,
+        vocabulary=128256, ffn=14336,
+    )  # fmt: skip
+    assert exact == LLAMA_3_8B and not nothing
+
+
+def test_sizes_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UsageError, match="too few"):
+        shapes.described(1e8, layers=80, kv_heads=8, head_dim=128, hidden=8192)
+    with pytest.raises(UsageError, match="evenly"):
+        shapes.described(7e9, layers=32, kv_heads=5, head_dim=128, hidden=4096)
+
+
+def test_a_step_does_what_the_literature_counts() -> None:
+    """Two operations per weight and sequence, and 4 · inner · context per layer for attention;
+    weights once, the cache of every sequence (scaling-book, inference.md)."""
+    batch, context = 16, 500.0
+    found = total(step(LLAMA_3_8B, Numbers(16, "fp16"), context, batch))
+    weights = LLAMA_3_8B.body + 4096 * 128256
+    attention = 4 * 4096 * context * batch * 32
+    assert found.operations == pytest.approx(2 * weights * batch + attention)
+    assert found.weight_bytes == pytest.approx(2 * weights)
+    assert found.streamed == pytest.approx(131_072 * context * batch)
+
+
+def test_prefill_is_causal_and_devices_share_the_work() -> None:
+    numbers = Numbers(16, "fp16")
+    one = total(prefill(LLAMA_2_7B, numbers, 2048))
+    dense = 2 * LLAMA_2_7B.body * 2048 + 2 * 4096 * 32000
+    assert one.operations == pytest.approx(dense + 4 * 4096 * 2048 * 2049 / 2 * 32)
+    four = total(prefill(LLAMA_2_7B, numbers, 2048, devices=4))
+    assert four.operations == pytest.approx(one.operations / 4)
+    assert four.weight_bytes == pytest.approx(one.weight_bytes / 4)
+    assert one.linked == 0 and four.linked > 0
+
+
+@given(st.integers(1, 512), st.sampled_from(["fp16", "fp8", "int8", "int4"]))
+def test_decode_never_beats_its_bound(batch: int, name: str) -> None:
+    """tokens/s ≤ batch · BW / (weights + batch · cache); shares of peaks stay below one."""
+    device, numbers = target("h100"), serving.numbers_of(precision(name))
+    found = serving.generate(LLAMA_3_8B, numbers, device, LOAD, batch)
+    read = LLAMA_3_8B.body * numbers.weight_bits / 8
+    read += batch * LOAD.context * LLAMA_3_8B.kv_bytes(numbers.kv_bits)
+    assert batch / found.token <= batch * (device.bandwidth or 0) / read
+    assert found.tokens_per_second <= batch / found.token
+    assert 0 < found.mfu < 1 and 0 < found.mbu < 1
+
+
+def test_int4_stops_paying_on_an_h200_and_fp8_does_not() -> None:
+    """Llama-3.1-8B, AWQ in groups of 128 against BF16: published 1.33x at batch 1, 0.75x at 8,
+    0.83x at 64; FP8 1.3 to 1.4x (NVIDIA/Model-Optimizer, examples/benchmark.md)."""
+    h200 = target("h200")
+    bf16, awq = Numbers(16, "bf16", "bf16"), Numbers(4.125, "bf16", "bf16", weight_only=True)
+    fp8 = serving.numbers_of(precision("fp8"))
+
+    def gain(numbers: Numbers, batch: int) -> float:
+        base, other = (
+            serving.generate(LLAMA_3_8B, n, h200, LOAD, batch).token for n in (bf16, numbers)
+        )
+        return base / other
+
+    assert 1.2 < gain(awq, 1) < 1.8
+    assert 0.65 < gain(awq, 8) < 0.85
+    assert 0.7 < gain(awq, 64) < 0.95
+    assert all(1.2 < gain(fp8, batch) < 1.7 for batch in (1, 8, 64))
+    crossing = serving.slower_from(LLAMA_3_8B, awq, bf16, h200, LOAD)
+    assert crossing is not None and 2 <= crossing <= 8
+    assert gain(awq, crossing - 1) > 1 > gain(awq, crossing + 1)
+    assert serving.slower_from(LLAMA_3_8B, fp8, bf16, h200, LOAD) is None
+
+
+def test_products_turn_compute_bound_near_the_closed_form() -> None:
+    """B* = peak · bytes per weight / (2 · BW), 295 on an H100 in FP16, times what is reached."""
+    at = serving.compute_bound_from(LLAMA_2_70B, Numbers(16, "fp16"), target("h100"), LOAD)
+    assert at is not None and 295 / 1.5 < at < 295 * 1.5
+
+
+def test_memory_by_hand() -> None:
+    found = memory.of_decoder(LLAMA_2_7B, Numbers(16, "fp16"), tokens=100, batch=4)
+    assert found.weights == 2 * LLAMA_2_7B.parameters
+    assert found.cache == 524_288 * 400
+    int4 = memory.decoder_weights(LLAMA_2_7B, serving.numbers_of(precision("int4")))
+    ends = 2 * 2 * 4096 * 32000  # embedding and vocabulary stay in FP16
+    assert int4 == LLAMA_2_7B.body * 4.5 / 8 + ends
+
+
+@given(st.sampled_from(["l4", "h100", "b200"]), st.integers(16, 4096))
+def test_the_largest_batch_fits_and_the_largest_context_too(name: str, tokens: int) -> None:
+    capacity = float(target(name).memory_bytes or 0)
+    numbers = Numbers(16, "fp16")
+    devices = memory.devices_needed(LLAMA_2_70B, numbers, capacity, tokens)
+    batch = memory.largest_batch(LLAMA_2_70B, numbers, capacity, tokens, devices)
+
+    def needs(n: int) -> float:
+        return memory.of_decoder(
+            LLAMA_2_70B, numbers, tokens=tokens, batch=n, devices=devices
+        ).total
+
+    assert needs(batch) <= devices * capacity
+    assert (
+        devices == 1
+        or memory.of_decoder(
+            LLAMA_2_70B, numbers, tokens=tokens, batch=1, devices=devices // 2
+        ).total
+        > devices // 2 * capacity
+    )
+    context = memory.largest_context(LLAMA_2_70B, numbers, capacity, devices)
+    longer = context + max(2, context // 100)
+    assert memory.largest_batch(LLAMA_2_70B, numbers, capacity, context, devices) >= 1
+    assert memory.largest_batch(LLAMA_2_70B, numbers, capacity, longer, devices) < 1
+
+
+def test_training_is_itemised_as_the_papers_do() -> None:
+    n = LLAMA_2_7B.parameters
+    full = memory.training(n, "full", shape=LLAMA_2_7B, tokens=2048)
+    assert full.weights + full.gradients + full.optimizer == 18 * n
+    # arXiv 2205.05198: s b h (34 + 5 a s / h) per layer
+    assert full.activations == 32 * 2048 * 4096 * (34 + 5 * 32 * 2048 / 4096)
+    lora, qlora = (memory.training(n, m, shape=LLAMA_2_7B) for m in ("lora", "qlora"))  # type: ignore[arg-type]
+    assert qlora.total < lora.total < full.total
+    # rank 16 on seven products: 16 · (4 · 2 · 4096 + 3 · (4096 + 11008)) · 32
+    assert memory.adapter_parameters(LLAMA_2_7B) == 39_976_960
+    assert memory.quick(14e9).total == 7 * 14e9
+    kept, selective, recomputed = (
+        memory.activation_bytes(LLAMA_2_7B, 2048, 1, r) for r in ("none", "selective", "full")
+    )  # type: ignore[arg-type]
+    assert (selective, recomputed) == (34 * 2048 * 4096, 2 * 2048 * 4096) and kept > selective
+
+
+def test_a_graph_gives_its_sizes_back() -> None:
+    """Llama-2-7B's products as an exporter leaves them, one by one."""
+    shape = LLAMA_2_7B
+    cache = tuple(
+        TensorInfo(f"past_key_values.{i}.{part}", "float16", ("batch", 32, "past", 128))
+        for i in range(shape.layers)
+        for part in ("key", "value")
+    )
+    sizes = [(4096, 4096)] * 4 + [(4096, 11008)] * 2 + [(11008, 4096)]
+    products = [*(sizes * shape.layers), (4096, 32000)]
+    costs = {
+        f"p{i}": NodeCost("MatMul", a * b, 2 * a * b, 2 * a, 2 * b, columns=b, bits=16)
+        for i, (a, b) in enumerate(products)
+    }
+    assert shapes.of_graph(Decoder(cache, 32000, positions=False), costs) == shape
+    with pytest.raises(InputRefused, match="32001 columns"):
+        shapes.of_graph(Decoder(cache, 32001, positions=False), costs)

@@ -1,0 +1,198 @@
+"""Graphs as work, prices, advice and the plot, on small figures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import api
+from optkit.api.planning import Description, Wishes
+from optkit.errors import InputRefused, UnknownName, UsageError
+from optkit.graph import NodeCost, costs, peak_live_bytes
+from optkit.precision import precision
+from optkit.prediction import advice, chart, cost, layers
+from optkit.prediction.work import total
+from optkit.target import target
+
+
+def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
+    """A convolution with its ReLU, attention without its scores, a product, a norm."""
+    found = {
+        "conv": NodeCost("Conv", 1000, 400, 4000, 8000, columns=8, bits=32),
+        "relu": NodeCost("Relu", 0, 0, 8000, 8000, bits=32),
+        "norm": NodeCost("LayerNormalization", 0, 16, 8000, 8000, bits=32),
+        "qk": NodeCost("MatMul", 500, 0, 1000, 90000, columns=100, bits=32),
+        "softmax": NodeCost("Softmax", 0, 0, 90000, 90000, bits=32),
+        "pv": NodeCost("MatMul", 500, 0, 90500, 1000, columns=10, bits=32),
+        "fc": NodeCost("Gemm", 2000, 4000, 1000, 4000, columns=10, bits=32),
+        "sum": NodeCost("Add", 0, 0, 8000, 4000, bits=32),
+        "bias": NodeCost("Add", 0, 40, 4000, 4000, bits=32),
+        "unknown": NodeCost("MatMul", None, 400, None, None, columns=None, bits=32),
+    }
+    works = layers.of_graph(found, precision("int8"), target("l4"))
+    kinds = [(work.kind, work.dtype, work.moved) for work in works]
+    assert kinds == [
+        ("conv", "int8", 1000 + 2000),  # INT8 to INT8
+        ("elementwise", "fp16", 8000),
+        ("attention", "fp16", 500), ("attention", "fp16", 500),
+        ("gemm", "int8", 250 + 2000),  # INT8 to FP16
+        ("elementwise", "fp16", 2000),  # what the sum reads beside
+    ]  # fmt: skip
+    assert total(works).operations == 2 * 4000 and total(works).kernels == 4
+    assert total(works).weight_bytes == 100 + 1000
+    assert layers.uncounted(found) == ["MatMul"]
+    kept = layers.of_graph(found, precision("int4"), target("l4"))
+    assert [work.dtype for work in kept] == ["fp16"] * 6
+    assert kept[4].unpacked == 1000 and kept[0].unpacked == 0  # convolutions stay as they are
+
+
+def test_live_bytes_are_a_peak_and_not_a_sum() -> None:
+    """x → a → b → y of 4 floats each: input and output live on, of a and b both, then b alone."""
+    text = """
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[batch, 4] x) => (float[batch, 4] y) {
+            a = Relu(x) b = Neg(a) c = Abs(b) y = Exp(c)
+        }
+    """
+    import onnx.parser
+
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    for node in model.graph:
+        node.name = node.outputs[0].name
+    assert peak_live_bytes(model, {"batch": 2}) == 4 * 2 * 4 * 4
+    assert sum(c.out_bytes or 0 for c in costs(model, {"batch": 2}).values()) == 4 * 32
+
+
+def test_a_product_knows_its_columns() -> None:
+    x = ir.val("x", ir.DataType.FLOAT, ["batch", 16])
+    weight = ir.val("w", ir.DataType.FLOAT, [16, 5])
+    weight.const_value = ir.tensor(np.zeros((16, 5), np.float32), name="w")
+    node = ir.node("MatMul", [x, weight], name="m")
+    node.outputs[0].name = "y"
+    graph = ir.Graph([x], [node.outputs[0]], nodes=[node], initializers=[weight],
+                     opset_imports={"": 21}, name="g")  # fmt: skip
+    found = costs(ir.Model(graph, ir_version=10), {"batch": 3})["m"]
+    assert (found.macs, found.columns, found.bits) == (3 * 16 * 5, 5, 32)
+
+
+def test_cost_by_hand() -> None:
+    """L4 at 0.8048 an hour and 12,881.7 images a second: 0.0174 dollars a million (facts)."""
+    l4 = target("l4")
+    price = cost.price_of(l4, {})
+    assert price is not None and (price.usd_per_hour, price.as_of) == (0.8048, "2026-08-17")
+    assert cost.per_million(price, 12881.7) == pytest.approx(0.01735, rel=1e-3)
+    assert cost.energy_per_million(l4, 72) == pytest.approx(1e6 / 3.6e6)  # a joule each
+    assert cost.price_of(target("gb200"), {}) is None
+
+
+def test_a_price_file_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(
+        "l4: [{usd_per_hour: 0.9, provider: a, as_of: 2026-11-01},"
+        " {usd_per_hour: 0.5, provider: b, as_of: 2026-11-02}]\n"
+    )
+    found = cost.price_of(target("l4"), cost.read_prices(file))
+    assert found is not None
+    assert (found.usd_per_hour, found.provider, found.as_of) == (0.5, "b", "2026-11-02")
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("l44: {usd_per_hour: 1, provider: a, as_of: 2026-11-01}", UnknownName, "l44"),
+        ("l4: {usd_per_hour: 1, provider: a}", UsageError, "as_of"),
+        ("l4: {usd_per_hour: one, provider: a, as_of: 2026-11-01}", UsageError, "one"),
+        ("l4: {usd_per_hour: -1, provider: a, as_of: 2026-11-01}", UsageError, "no price"),
+        ("l4: {usd_per_hour: 1, provider: a, as_of: soon}", UsageError, "soon"),
+        ("l4: []", UsageError, "no price"),
+        ("", UsageError, "no target"),
+        ("{", InputRefused, "no price file"),
+    ],
+)
+def test_a_malformed_price_file_is_told(
+    tmp_path: Path, text: str, error: type[Exception], said: str
+) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(text)
+    with pytest.raises(error, match=re.escape(said)) as caught:
+        cost.read_prices(file)
+    assert "prices.yaml" in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def plan() -> dict[str, Any]:
+    wishes = Wishes(("l4", "h100"), ("fp16", "int4"), (1, 8), limit_ms=50.0)
+    return api.plan_described(Description(8e9, 32, 8, 128, hidden=4096, vocabulary=128256), wishes)
+
+
+def test_figures_of_a_plan_agree_with_each_other(plan: dict[str, Any]) -> None:
+    for row in plan["results"]:
+        for one in row["latency"]:
+            assert one["evidence"] == "predicted"
+            low, high = one["band"]
+            assert low < one["p50_ms"] < high
+            assert one["throughput_band"][0] < one["throughput"] < one["throughput_band"][1]
+            hourly = row["price"]["usd_per_hour"] * row["devices"]
+            assert one["usd_per_million"] == pytest.approx(hourly / 3600 / one["throughput"] * 1e6)
+            assert sum(one["parts_ms"].values()) >= one["p50_ms"] * (1 - 1e-9)
+        batches = [one["p50_ms"] for one in row["latency"]]
+        assert batches == sorted(batches)
+        items = [size for name, size in row["memory"].items() if name != "total"]
+        assert row["memory"]["total"] == pytest.approx(sum(items), abs=5)
+    best = plan["cheapest"]
+    dollars = [
+        one["usd_per_million"] for row in plan["results"] for one in row["latency"]
+        if one["p50_ms"] <= 50
+    ]  # fmt: skip
+    assert best["usd_per_million"] == min(dollars) and best["p50_ms"] <= 50
+
+
+def test_throughput_is_met_by_as_many_devices_as_it_takes() -> None:
+    wishes = Wishes(("l4",), ("fp16",), throughput=5000.0)
+    found = api.plan_described(Description(8e9, 32, 8, 128), wishes)["cheapest"]
+    assert found["throughput"] >= 5000 and found["devices"] > 1
+    assert found["usd_per_hour"] == pytest.approx(found["devices"] * 0.8048)
+
+
+def test_advice_names_the_figures(plan: dict[str, Any]) -> None:
+    told = "\n".join(plan["advice"])
+    row = next(r for r in plan["results"] if (r["target"], r["precision"]) == ("h100-sxm", "int4"))
+    assert f"stops paying against fp16 at batch {row['decode']['stops_paying_at_batch']}" in told
+    assert "under 50 ms per token keep at most" in told
+    assert "decode is bound by memory" in told
+
+
+def test_queueing_leaves_room_for_the_batch_before() -> None:
+    """Within 20 ms: two runs of 8 ms and 4 ms of waiting; batch 16 would take 2 × 12 ms."""
+    rows = [
+        {
+            "target": "l4", "precision": "int8", "decode": None,
+            "latency": [
+                {"batch": n, "p50_ms": ms, "throughput": n / ms, "bounds": {"call": "pcie"}}
+                for n, ms in ((8, 8.0), (16, 12.0))
+            ],
+        }
+    ]  # fmt: skip
+    told = advice.advise(rows, limit_ms=20)
+    assert any("up to 8 and a queue delay of at most 4 ms" in line for line in told)
+    assert "bound by pcie" in told[0]
+    assert "no batch leaves room within 1 ms" in advice.advise(rows, limit_ms=1)[-1]
+
+
+def test_the_plot_is_one_file_that_loads_nothing(plan: dict[str, Any]) -> None:
+    drawn = ElementTree.fromstring(chart.svg(plan))
+    name = "{http://www.w3.org/2000/svg}"
+    points = drawn.findall(f"{name}circle")
+    assert len(points) == sum(len(row["latency"]) for row in plan["results"])
+    width, height = (float(part) for part in drawn.attrib["viewBox"].split()[2:])
+    for point in points:
+        assert 0 < float(point.attrib["cx"]) < width and 0 < float(point.attrib["cy"]) < height
+    page = chart.html({**plan, "model": {**plan["model"], "name": "<script>"}})
+    assert "<script" not in page
+    assert not re.findall(r"(?:src|href)=", page)

@@ -1,0 +1,110 @@
+"""What `eval/prediction` committed: the goals it reached, the rules it followed, and that it is
+reproduced."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "eval" / "prediction"
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    found = json.loads((FOLDER / "results.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_goals_are_reached_leaving_each_gpu_out(results: dict[str, Any]) -> None:
+    found = results["summary"]["all"]
+    assert found["median_error"] <= 0.20 and found["mean_error"] <= 0.30
+    assert found["inside"] >= 0.80 and found["median_half_width"] <= 1.7
+    for baseline in ("roofline", "one_factor"):
+        assert found["median_error"] < found[baseline]["median"]
+        assert found["mean_error"] < found[baseline]["mean"]
+
+
+def test_the_summary_follows_from_the_rows(results: dict[str, Any]) -> None:
+    rows = results["rows"]
+    errors = sorted(abs(row["predicted"] / row["measured"] - 1) for row in rows)
+    middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
+    found = results["summary"]["all"]
+    assert found["median_error"] == pytest.approx(middle, abs=0.002)
+    assert found["mean_error"] == pytest.approx(sum(errors) / len(errors), abs=0.002)
+    inside = [row["interval"][0] <= row["measured"] <= row["interval"][1] for row in rows]
+    assert found["inside"] == pytest.approx(sum(inside) / len(rows), abs=0.001)
+
+
+def test_every_row_is_scored_or_excluded_by_rule(results: dict[str, Any]) -> None:
+    """Unknown batch or precision, whatever the residual; nothing else is left out."""
+    data = YAML(typ="safe").load((FOLDER / "benchmarks.yaml").read_text())["benchmarks"]
+    unknown = {
+        number
+        for number, row in enumerate(data, 1)
+        if row["batch"] is None or "unknown" in row["precision"]
+    }
+    assert {row["row"] for row in results["excluded"]} == unknown
+    scored = [row["row"] for row in results["rows"]]
+    assert sorted([*scored, *unknown]) == list(range(1, len(data) + 1))
+    assert [data[n - 1]["per_gpu"] for n in scored] == [row["measured"] for row in results["rows"]]
+    assert all(row["source"] for row in data)
+
+
+def test_workloads_weigh_what_is_published() -> None:
+    """ResNet-50: 8.18 GFLOP and 25.5 M weights; SDXL's UNet: 2.57 B weights; BERT-large's layers:
+    302 M; GPT-J: 6.05 B."""
+    code = (
+        "import workloads as w; from optkit.prediction.work import total\n"
+        "r = total(w.resnet50(1, 'int8')); u = total(list(w._unet(1, 'fp16', 'fp16', 'fp16')))\n"
+        "b = total(w.bert_large(1, 178, 'int8'))\n"
+        "print(r.operations / 1e9, r.weight_bytes / 1e6, u.weight_bytes / 2e9,"
+        " b.weight_bytes / 1e6, w.GPT_J_6B.parameters / 1e9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=FOLDER, env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = [float(part) for part in done.stdout.split()]
+    assert found == pytest.approx([8.18, 25.5, 2.57, 302, 6.05], rel=0.02)
+
+
+def test_the_page_tells_these_figures(results: dict[str, Any]) -> None:
+    page = (ROOT / "docs" / "plan.md").read_text()
+    found = results["summary"]["all"]
+    for label, numbers in (
+        ("naive roofline", found["roofline"]),
+        ("roofline, one factor per category fitted on the other GPUs", found["one_factor"]),
+    ):
+        assert (
+            f"| {label} | {numbers['median']:.0%} | {numbers['mean']:.0%} |".replace("%", " %")
+            in page
+        )
+    own = f"| **this model** | **{found['median_error']:.1%}** | **{found['mean_error']:.1%}** |"
+    assert own.replace("%", " %") in page
+    rows = results["rows"]
+    inside = sum(row["inside"] for row in rows)
+    assert f"{inside} of {len(rows)} measured values" in page
+    assert f"×{found['median_half_width']:.2f}" in page
+    for name, part in results["summary"]["category"].items():
+        held = round(part["inside"] * part["rows"])
+        cells = f"| {part['rows']} | {part['median_error']:.0%} | {held} |".replace("%", " %")
+        assert re.search(rf"^\| {name}[^|]* {re.escape(cells)}", page, re.M), (name, cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["fit.py", "validate.py"])
+def test_scripts_reproduce_what_is_committed(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / script), "--check"], env={"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
