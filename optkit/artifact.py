@@ -300,8 +300,12 @@ def prepare(out: Path, name: str) -> None:
     check_name("artifact", name)
     place = out / name
     with storage_errors(out):
-        with tempfile.TemporaryFile(dir=_existing(out)):
-            pass
+        try:
+            with tempfile.TemporaryFile(dir=_existing(out)):
+                pass
+        except OSError as error:
+            error.filename = str(out)
+            raise
         taken = place.is_symlink() or place.exists()
         if taken and (place.is_symlink() or not (place / MANIFEST).is_file()):
             raise UsageError(

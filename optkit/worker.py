@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
         try:
             _write(Path(task["result"]), answer)
         except OSError as error:
-            print(error, file=sys.stderr)  # a pipe, which takes it where the disk does not
+            sys.stderr.write(f"{error}\n")  # a pipe, which takes it where the disk does not
             return os.EX_IOERR
         _tell(task, DONE)
         trim()  # what a step left in the heap would count as the next one's

@@ -14,11 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 import optkit.report
 from optkit import cli
+
+# no test asserts a time
+settings.register_profile("timeless", deadline=None)
+settings.load_profile("timeless")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background job ignores it, as would every process that tests start and interrupt

@@ -19,6 +19,7 @@ EXAMPLE = ROOT / "examples" / "02_tiny_llama"
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
 
+@pytest.mark.slow
 def test_training_and_held_out_modules_are_apart() -> None:
     corpus = content.load_module(EXAMPLE / "corpus.py")
     names = corpus.modules()

@@ -7,9 +7,9 @@ A real cluster of three nodes on this machine, their accelerators only claimed. 
 `cluster.json` beside this file.
 
 - routing: 60 JSON tasks, 20 for each accelerator; how many ran on the node that has it
-- kills: the fleet l4, t4, rtx4090 × int8, fp16 of the default recipe, once without a cluster, then
-  ten times from an empty store on the cluster; in each sweep the raylet and all processes of a node
-  at work are killed once, and a new node takes its place. How many end with the local digests
+- kills: a small model's fleet l4, t4, rtx4090 × int8, fp16, once without a cluster, then ten times
+  from an empty store on the cluster; in each sweep the raylet and all processes of a node at work
+  are killed once, and a new node takes its place. How many end with the local digests
 - missing: seconds until `optkit build --target h100` says that no node has one, and its status
 """
 
@@ -28,6 +28,8 @@ from typing import Any
 os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
+import numpy as np
+import onnx_ir as ir
 import psutil
 from ray.cluster_utils import Cluster as Fake
 
@@ -38,6 +40,14 @@ ACCELERATORS = {"l4": "L4", "t4": "T4", "rtx4090": "GeForce-RTX-4090"}
 PRECISIONS = ("int8", "fp16")
 TASKS, SWEEPS = 60, 10
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
+MODEL = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[batch,64] x) => (float[batch,8] y) <float[64,256] w1 = {%s}, float[256,8] w2 = {%s}>
+{ h = MatMul(x, w1)
+  r = Relu(h)
+  y = MatMul(r, w2) }
+"""
+RECIPE = "name: small\nmodel: {path: small.onnx}\naxes: {batch: {min: 1, opt: 8, max: 64}}\n"
 _STORE = 80 << 20  # bytes of Ray's object store; nothing of ours goes through it
 
 
@@ -102,6 +112,15 @@ def routing(nodes: Nodes, scratch: Path) -> dict[str, Any]:
     return {"tasks": TASKS, "on_the_right_node": sum(right)}
 
 
+def project(scratch: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = [", ".join(map(str, rng.standard_normal(n).round(4))) for n in (64 * 256, 256 * 8)]
+    scratch.mkdir(parents=True)
+    ir.save(ir.from_onnx_text(MODEL % tuple(weights)), scratch / "small.onnx")
+    np.savez(scratch / "samples.npz", x=rng.standard_normal((512, 64)).astype(np.float32))
+    (scratch / "optkit.yaml").write_text(RECIPE)
+
+
 def sweep(scratch: Path, name: str, address: str | None) -> subprocess.Popen[str]:
     """The fleet from an empty store; with an address on the cluster."""
     pairs = [
@@ -109,9 +128,9 @@ def sweep(scratch: Path, name: str, address: str | None) -> subprocess.Popen[str
         *(part for precision in PRECISIONS for part in ("--precision", precision)),
     ]
     return subprocess.Popen(
-        [*OPTKIT, "build", *pairs, "--out", str(scratch / name), "--json",
-         "--cache", str(scratch / name / "cache"), *(["--on", "ray"] if address else [])],
-        env={**os.environ, **({"RAY_ADDRESS": address} if address else {})},
+        [*OPTKIT, "build", *pairs, "--calibration", "samples.npz", "--out", name, "--json",
+         "--cache", f"{name}/cache", *(["--on", "ray"] if address else [])],
+        cwd=scratch, env={**os.environ, **({"RAY_ADDRESS": address} if address else {})},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -129,7 +148,7 @@ def kills(nodes: Nodes, scratch: Path, seed: int = 0) -> dict[str, Any]:
     expected = digests(scratch / "local")
     rng, rows = random.Random(seed), []
     for number in range(SWEEPS):
-        name, after = f"sweep-{number}", rng.randrange(1, 20)
+        name, after = f"sweep-{number}", rng.randrange(1, 12)
         started = time.monotonic()
         running = sweep(scratch, name, nodes.fake.address)
         while len(list((scratch / name / "cache").glob("steps/*/*"))) < after:
@@ -157,9 +176,9 @@ def kills(nodes: Nodes, scratch: Path, seed: int = 0) -> dict[str, Any]:
 def missing(nodes: Nodes, scratch: Path) -> dict[str, Any]:
     started = time.monotonic()
     running = subprocess.Popen(
-        [*OPTKIT, "build", "--target", "h100", "--on", "ray", "--json",
-         "--out", str(scratch / "missing"), "--cache", str(scratch / "local" / "cache")],
-        env={**os.environ, "RAY_ADDRESS": nodes.fake.address},
+        [*OPTKIT, "build", "--target", "h100", "--calibration", "samples.npz", "--on", "ray",
+         "--out", "missing", "--cache", "missing/cache", "--json"],
+        cwd=scratch, env={**os.environ, "RAY_ADDRESS": nodes.fake.address},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert running.stderr is not None
@@ -172,6 +191,7 @@ def missing(nodes: Nodes, scratch: Path) -> dict[str, Any]:
 
 def main() -> None:
     scratch = Path(sys.argv[1]).absolute()
+    project(scratch)
     nodes = Nodes()
     try:
         found = {

@@ -4,7 +4,7 @@
 
 Contenders, in turns, each in every round, with as many threads, which spin as by default:
 
-    optkit   our artifacts in `optkit generate`'s loop
+    optkit   our artifacts in `optkit generate`'s loop; int4 also multiplied in floats
     genai    GenAI's loop over what its builder makes of FOLDER (int4, blocks of 32, accuracy
              level 4), and over our artifacts, which are folders that it loads
 
@@ -35,7 +35,12 @@ from optkit.generate.sampling import greedy
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
 import environments
 
-PRECISIONS = ("fp32", "int4", "w4a8")
+IN_FLOATS = {"quantization": {"placement": {"nbits_accuracy": 0}}}
+ARTIFACTS: dict[str, tuple[str, dict[str, Any]]] = {  # our name -> precision, recipe
+    "fp32": ("fp32", {}),
+    "int4": ("int4", {}),
+    "int4-in-floats": ("int4", IN_FLOATS),
+}
 REQUIREMENTS = [environments.TORCH, "onnxruntime-genai==0.18.0", "onnxruntime==1.31.1",
                 "transformers==5.23.0", "onnx-ir==1.1.0"]  # fmt: skip
 BUILDER = ["-p", "int4", "-e", "cpu", "--extra_options", "int4_accuracy_level=4",
@@ -57,10 +62,10 @@ def main() -> None:
     python = environment(options.root)
     built = {
         name: optkit.build(
-            str(options.folder), target="cpu", precision=name, out=options.root / "artifacts",
-            cache=options.root / "cache",
+            str(options.folder), target="cpu", precision=precision, recipe=recipe, name=name,
+            out=options.root / "artifacts", cache=options.root / "cache",
         ).path
-        for name in PRECISIONS
+        for name, (precision, recipe) in ARTIFACTS.items()
     }  # fmt: skip
     yardstick = builders(python, options.folder, options.root)
     with subprocess.Popen(

@@ -38,7 +38,7 @@ PRIORS: dict[str, Prior] = {
     "memory": Prior(0.85, 0.10, "STREAM-like kernels reach 85 to 93 % of the peak, unverified"),
     "overlap": Prior(0.50, 0.30, "the middle of a roofline's two bounds"),
     "kernel_cycles": Prior(9000, 0.40, "4 to 5 µs at 2 GHz for launch, ramp and drain, unverified"),
-    "unpack_cycles": Prior(3.0, 0.50, "shift, mask and multiply per weight: instructions"),
+    "unpack_cycles": Prior(1.5, 0.50, "shift, mask and multiply per weight: instructions"),
     "sequence_us": Prior(10.0, 0.70, "sampling and scheduling per sequence, unverified"),
 }  # fmt: skip
 

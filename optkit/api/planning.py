@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil, prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from optkit import pipeline
 from optkit.api import objects, request
-from optkit.errors import Impossible, OptkitError, ToolchainMissing, UsageError
+from optkit.errors import Impossible, OptkitError, ToolchainMissing, UsageError, unknown_name
 from optkit.execute.runner import Listener, Runner
 from optkit.pipeline import Job
 from optkit.precision import PRECISIONS, precision
@@ -160,11 +160,15 @@ def _named(value: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _description(sizes: Mapping[str, Any]) -> Description:
+    known = ", ".join(Description.__dataclass_fields__)
     try:
-        return Description(**sizes)
+        found = Description(**sizes)
     except TypeError as error:
-        known = ", ".join(Description.__dataclass_fields__)
         raise UsageError(str(error), where="decoder", hint=f"its keys: {known}") from error
+    for name, value in sizes.items():
+        if not isinstance(value, int | float) or value < 1:
+            raise UsageError(f"{name} must be at least 1", where="decoder")
+    return found
 
 
 def _job(recipe: Recipe) -> Job:
@@ -296,7 +300,9 @@ def _plan(subject: _Subject, wishes: Wishes) -> dict[str, Any]:
 
 
 def _check(subject: _Subject, wishes: Wishes) -> None:
-    """Raises UsageError for numbers that no plan can start from."""
+    """Raises UsageError for what no plan can start from."""
+    from optkit.prediction import memory
+
     if not wishes.targets:
         raise UsageError("no target", where="--target", hint="see `optkit targets`")
     numbers = {"--batch": wishes.batches, "--prompt": (wishes.prompt,), "--new": (wishes.new,)}
@@ -306,6 +312,9 @@ def _check(subject: _Subject, wishes: Wishes) -> None:
     for option, value in (("--latency", wishes.limit_ms), ("--throughput", wishes.throughput)):
         if value is not None and value <= 0:
             raise UsageError("it must be above 0", where=option)
+    for method in wishes.methods:
+        if method not in get_args(memory.Method):
+            raise unknown_name("training method", method, get_args(memory.Method))
     fixed = subject.batches if len(subject.batches) == 1 else None
     other = [batch for batch in wishes.batches if fixed and batch not in fixed]
     if fixed and other:
@@ -346,7 +355,7 @@ def _row(
         name,
         batches,
         cost.price_of(device, overrides),
-        wishes.methods,  # type: ignore[arg-type]  # the command line offers these alone
+        wishes.methods,  # type: ignore[arg-type]  # checked above
     )
 
 

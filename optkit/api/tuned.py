@@ -137,7 +137,7 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: objects.Evaluate
     folder = out / f"{replace(job, recipe=named).name}.tune"
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        again = reproduction(job, folder)
+        again = reproduction(job, folder, tuned.paths)
         reproduced = replace(job, recipe=again.recipe)
         path = building.deliver(reproduced, runner, out, building.EMBED_EVAL, evaluate).path
         made = building.load(path)

@@ -43,6 +43,7 @@ class EngineSession:
     def __init__(
         self,
         trt: Any,
+        runtime: Any,
         engine: Any,
         context: Any,
         cuda: Cuda,
@@ -52,7 +53,8 @@ class EngineSession:
         records: bool,
         done: Callable[[], None],
     ) -> None:
-        self._engine, self._context, self._cuda = engine, context, cuda
+        self._runtime, self._engine, self._context = runtime, engine, context
+        self._cuda = cuda
         self._where, self._reason, self._records, self._done = where, reason, records, done
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         read = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
@@ -139,7 +141,9 @@ class EngineSession:
             return
         self._forget()
         self._done()
-        self._context = self._engine = None
+        self._context = None  # each before what made it
+        self._engine = None
+        self._runtime = None
         self._cuda.close()
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -84,12 +85,10 @@ class OrtSession:
         taken = set(carried.values())
         check_feed(start, [info for info in self.inputs if info.name in taken | start.keys()])
         given = [info for info in self.inputs if info.name not in start]
-        returned = [info.name for info in self.outputs if info.name not in carried]
-        if room is not None and self._in_place(carried):
-            start = {**start, **{name: _widened(start[name], room) for name in taken}}
-        else:
-            room = None
-        in_place = room is not None
+        returned = [info for info in self.outputs if info.name not in carried]
+        in_place = room is not None and self._in_place(carried)
+        if in_place:
+            start = {**start, **{name: _widened(start[name], room or 0) for name in taken}}
         return OrtLoop(
             self._session, given, returned, carried, start, in_place, self._where, self._device
         )
@@ -122,7 +121,7 @@ class OrtLoop:
         self,
         session: Any,
         given: Sequence[TensorInfo],
-        returned: Sequence[str],
+        returned: Sequence[TensorInfo],
         carried: Mapping[str, str],
         start: Feed,
         in_place: bool,
@@ -133,8 +132,11 @@ class OrtLoop:
         self._device = device
         self._binding = session.io_binding()
         self._grown = {} if in_place else carried
-        self._made = [*returned, *self._grown]  # anew in each run
-        self._returned = returned
+        self._returned = [info.name for info in returned]
+        self._axes = [dim for info in returned for dim in info.shape if isinstance(dim, str)]
+        self._fed: Feed = {}
+        self._sizes: list[int | None] | None = None  # of the outputs that are bound
+        self._found: dict[str, Any] = {}
         # owns the memory
         self._state = {name: held(array, device) for name, array in start.items()}
         for name, value in self._state.items():
@@ -144,18 +146,26 @@ class OrtLoop:
 
     def run(self, feed: Feed) -> Feed:
         """The outputs that are not carried. Raises InputRefused, as a session does."""
-        check_feed(feed, self._given)
+        sizes = check_feed(feed, self._given)
         self._fed = {name: np.ascontiguousarray(array) for name, array in feed.items()}
-        for name, array in self._fed.items():  # read where they lie
+        for name, array in self._fed.items():  # read where it lies
             self._binding.bind_cpu_input(name, array)
-        for name in self._made:
-            self._binding.bind_output(name, self._device)
+        wanted = [sizes.get(axis) for axis in self._axes]
+        anew = bool(self._grown) or None in wanted or wanted != self._sizes
+        if anew:  # else what is bound is of the right size, and written again
+            for name in (*self._returned, *self._grown):
+                self._binding.bind_output(name, self._device)
         run_bound(self._session, self._binding, self._where)
-        found = self._binding.get_outputs_as_ortvaluevector()  # in the order they were bound
-        at = {name: len(found) - len(self._made) + i for i, name in enumerate(self._made)}
+        if anew:
+            made = [*self._returned, *self._grown]
+            found = self._binding.get_outputs_as_ortvaluevector()  # in the order they were bound
+            first = len(found) - len(made)
+            self._found = {name: found[first + at] for at, name in enumerate(made)}
+            self._sizes = wanted
         for out, into in self._grown.items():
-            self._binding.bind_ortvalue_input(into, library().OrtValue(found[at[out]]))
-        return {name: found[at[name]].numpy() for name in self._returned}
+            self._binding.bind_ortvalue_input(into, library().OrtValue(self._found[out]))
+        # a view, whose memory the next run writes again
+        return {name: self._found[name].numpy().copy() for name in self._returned}
 
 
 def run_bound(session: Any, binding: Any, where: str) -> None:
@@ -179,20 +189,20 @@ def _widened(cache: np.ndarray, rows: int) -> np.ndarray:
     return found
 
 
-def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> None:
-    """Raise InputRefused unless names, dtypes, ranks and sizes are those of the inputs, and a named
-    axis has one size throughout."""
-    known = {tensor.name: tensor for tensor in inputs}
-    if missing := sorted(known.keys() - feed.keys()):
+def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
+    """Sizes by named axis. Raise InputRefused unless names, dtypes, ranks and sizes are those of
+    the inputs, and a named axis has one size throughout."""
+    known = [tensor.name for tensor in inputs]
+    if missing := sorted(set(known) - feed.keys()):
         raise InputRefused("the feed lacks this input", where=f"input {missing[0]!r}")
-    if extra := sorted(feed.keys() - known.keys()):
+    if extra := sorted(feed.keys() - known):
         raise InputRefused(
             f"the model has no such input; it has {', '.join(known)}", where=f"input {extra[0]!r}"
         )
     sizes: dict[str, int] = {}
-    for name, tensor in known.items():
-        array = feed[name]
-        if array.dtype.name != tensor.dtype:
+    for tensor in inputs:
+        array = feed[tensor.name]
+        if _name(array.dtype) != tensor.dtype:
             reason = f"dtype {array.dtype.name}, not {tensor.dtype}"
         elif not _fits(array.shape, tensor.shape, sizes):
             known_sizes = "".join(f", {axis} = {size}" for axis, size in sizes.items())
@@ -200,7 +210,14 @@ def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> None:
             reason = f"shape {array.shape} does not fit {wanted}{known_sizes}"
         else:
             continue
-        raise InputRefused(reason, where=f"input {name!r}")
+        raise InputRefused(reason, where=f"input {tensor.name!r}")
+    return sizes
+
+
+@cache
+def _name(dtype: np.dtype) -> str:
+    """numpy computes it each time."""
+    return dtype.name
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | str, ...], sizes: dict[str, int]) -> bool:

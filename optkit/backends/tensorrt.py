@@ -199,7 +199,7 @@ class TensorRT:
         on this device. What else a session of ONNX Runtime takes (threads) means nothing here.
 
         Raises ToolchainMissing without a driver or library, on a device of another model, or for an
-        engine that the library does not load.
+        engine that the library does not load; WorkerFailed where its activations find no memory.
         """
         with ExitStack() as until_loaded:
             cuda = until_loaded.enter_context(Cuda())
@@ -217,10 +217,13 @@ class TensorRT:
                 )
             memory = Kept.of(kept, "kernels", cuda.gpu, self.versions()) if kept else None
             context, done = self._context(trt, engine, cuda_graph, memory)
+            if context is None:  # it holds the activations at their largest
+                reason = reason_of(record.errors) or "no execution context"
+                raise WorkerFailed(reason, verdict="oom", where=str(model))
             session = EngineSession(
-                trt, engine, context, cuda,
+                trt, runtime, engine, context, cuda,
                 where=str(model),
-                reason=lambda: reason_of(record.errors) or "the engine failed without a reason",
+                reason=lambda: reason_of(log.record.errors) or "failed without a reason",
                 records=cuda_graph and self.records_launches,
                 done=done,
             )  # fmt: skip

@@ -16,6 +16,7 @@ from math import log10, sqrt
 import numpy as np
 
 from optkit.benchmarking.intervals import bootstrap
+from optkit.benchmarking.resuming import Kept
 from optkit.data.spool import Batch, counting
 from optkit.errors import InputRefused
 from optkit.measurement import Fidelity, Interval
@@ -31,47 +32,57 @@ def fidelity(
     *,
     name: str,
     evidence: Evidence,
+    kept: Kept | None = None,
 ) -> Fidelity:
     """Compare two sessions over the feeds of a spool's `batches`; `name` says what the reference
-    is, e.g. "fp32".
+    is, e.g. "fp32". `kept`: what an earlier try found in batches that are not among `batches`; it
+    is told what this one finds.
 
     Infinities that both hold at the same place (attention masks) are left out. Raises InputRefused
     for any other value that is not finite, for outputs that do not match, and when there is
     nothing to compare.
     """
-    sums = np.zeros(4)  # Σr², Σc², Σrc, Σ(r-c)²
-    units: list[np.ndarray] = []  # Σr² and Σ(r-c)² of each sample, or of batches of several
-    largest = 0.0
-    samples = 0
+    kept = kept or Kept(None)
+    samples = int(sum(rows[:, _SAMPLES].sum() for rows in kept.scores))
     for feed, labels in batches:
         expected = counting(reference.run(feed), feed, labels)
         actual = counting(candidate.run(narrowed(feed, candidate.inputs)), feed, labels)
         count = count_samples(feed) if labels is None else len(labels)
-        judged = _judged(expected)
-        apart = all(values.shape[:1] == (count,) for values in judged.values())
-        parts = np.zeros((count if apart else 1, 2))
-        for output, values in judged.items():
-            r, c = _pair(output, values, actual, first=samples)
-            error = r - c
-            sums += (r @ r, c @ c, r @ c, error @ error)
-            for column, x in enumerate((r.reshape(len(parts), -1), error.reshape(len(parts), -1))):
-                parts[:, column] += np.einsum("nk,nk->n", x, x)
-            largest = max(largest, float(np.abs(error).max(initial=0.0)))
-        units.append(parts)
+        kept.add(_rows(_judged(expected), actual, count, first=samples))
         samples += count
-    if not samples or (sums[0] == 0 and sums[3] > 0):
+    rows = np.concatenate([np.zeros((0, 6)), *kept.scores])
+    signal, noise, power, dot = (float(total) for total in rows[:, :_LARGEST].sum(axis=0))
+    if not samples or (signal == 0 and noise > 0):
         what = "all its outputs are zero" if samples else "there are no samples"
         raise InputRefused(f"fidelity to {name} has no meaning: {what}", where=name)
-    signal, power, dot, noise = (float(s) for s in sums)
     return Fidelity(
         evidence=evidence,
         reference=name,
         sqnr_db=10 * log10(signal / noise) if noise > 0 else None,
-        ci95=_interval(np.concatenate(units)) if noise > 0 else None,
+        ci95=_interval(rows[:, :2]) if noise > 0 else None,
         cosine=_cosine(signal, power, dot) if noise > 0 else 1.0,
-        max_abs_error=largest,
+        max_abs_error=float(rows[:, _LARGEST].max()),
         samples=samples,
     )
+
+
+_LARGEST, _SAMPLES = 4, 5
+
+
+def _rows(expected: Feed, actual: Feed, count: int, *, first: int) -> np.ndarray:
+    """Σr², Σ(r-c)², Σc², Σr·c, max |r-c| and the number of samples, float64 [units, 6]: of each
+    sample, or of the batch where an output does not have one row per sample."""
+    apart = all(values.shape[:1] == (count,) for values in expected.values())
+    found = np.zeros((count if apart else 1, 6))
+    found[:, _SAMPLES] = 1 if apart else count
+    for output, values in expected.items():
+        r, c = (x.reshape(len(found), -1) for x in _pair(output, values, actual, first=first))
+        error = r - c
+        for column, (x, y) in enumerate(((r, r), (error, error), (c, c), (r, c))):
+            found[:, column] += np.einsum("nk,nk->n", x, y)
+        most = np.abs(error).max(axis=1, initial=0.0)
+        found[:, _LARGEST] = np.maximum(found[:, _LARGEST], most)
+    return found
 
 
 def _interval(units: np.ndarray) -> Interval | None:

@@ -1,9 +1,10 @@
-"""Scores of a long evaluation on disk, so that a killed one goes on and ends with the same bits.
+"""Scores of a long evaluation, or sums of a long comparison, on disk: a killed one goes on and ends
+with the same bits.
 
     folder/scores.safetensors   the scores of all batches that are done, replaced atomically
 
-The folder belongs to one graph, one task and one set of samples in batches of one size: that is the
-key of the step. A file that is damaged is not used.
+The folder belongs to one graph, one task or reference and one set of samples in batches of one
+size: that is the key of the step. A file that is damaged is not used.
 """
 
 from __future__ import annotations

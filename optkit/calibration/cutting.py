@@ -7,12 +7,13 @@ cuts as the first did.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
-from optkit.runtime import Feed, Session, batched
+from optkit.runtime import Feed, Session, batched, count_samples
 from optkit.statistics import CHUNK
 
 # Bytes in use at the peak per byte of tapped values: the runtime's buffer, its copy for numpy,
@@ -22,13 +23,32 @@ _ENOUGH = 40 << 20  # bytes; larger parts take as much time per sample
 
 
 class SpooledFeeds:
-    """The feeds of a spool, `size` samples each; iterated as often as passes need."""
+    """The feeds of a spool, `size` samples each; iterated as often as passes need.
 
-    def __init__(self, spool: Spool, size: int | None) -> None:
+    `shard` (i, n): those of the i-th of n parts, which end where a feed and a chunk of second
+    moments do, so that their statistics merge to the bits of one run; a part may be empty. `first`:
+    the number of its first sample, `samples`: how many there are.
+    """
+
+    def __init__(self, spool: Spool, size: int | None, shard: tuple[int, int] = (0, 1)) -> None:
         self._spool, self._size = spool, size
+        self.first, self.samples, self._feeds = 0, len(spool), slice(None)
+        index, count = shard
+        if count > 1:
+            ends = [0, *accumulate(count_samples(feed) for feed, _ in spool.batches(size))]
+            cuts = [end for end in ends[:-1] if end % CHUNK == 0] + [ends[-1]]
+            self.first, last = (_cut(cuts, len(spool) * i // count) for i in (index, index + 1))
+            self.samples = last - self.first
+            self._feeds = slice(ends.index(self.first), ends.index(last))
 
     def __iter__(self) -> Iterator[Feed]:
-        return (feed for feed, _ in self._spool.batches(self._size))
+        feeds = (feed for feed, _ in self._spool.batches(self._size))
+        return islice(feeds, self._feeds.start, self._feeds.stop)
+
+
+def _cut(cuts: Sequence[int], place: int) -> int:
+    """The first one at or behind the place."""
+    return next(cut for cut in cuts if cut >= place)
 
 
 @dataclass

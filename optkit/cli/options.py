@@ -85,8 +85,8 @@ def job(function: F) -> F:
             click.option("--trust-remote-code", "trusted", is_flag=True,
                          help="Run the code that a Hugging Face model brings along."),
             click.option("--calibration", metavar="PATH|NAME",
-                         help="Calibration data (text, arrays, a folder of pictures or recordings) or a "
-                         "source."),
+                         help="Calibration data (text, arrays, a folder of pictures or "
+                         "recordings) or a source."),
             click.option("--eval", "eval_task", metavar="NAME|FILE.py",
                          help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
             click.option("--eval-data", metavar="PATH", help="What the evaluation task reads."),
@@ -202,7 +202,10 @@ def recipe(request: Request, *, dry: bool = False) -> Recipe:
 def runner(request: Request, terminal: Terminal) -> Runner:
     """A runner within the given limits, reporting to the terminal."""
     from optkit import api
+    from optkit.cli.terminal import keep_stdout
 
+    if request.on is not None:  # Ray prints there that a node died
+        keep_stdout()
     return api.open_runner(
         cache=request.cache, memory=request.memory, timeout=request.timeout, listener=terminal,
         on=request.on,

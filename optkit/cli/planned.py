@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from optkit.cli.terminal import table
+from optkit.report.figures import name as visible
 
 _WIDTH = 80
 
@@ -37,14 +38,14 @@ def lines(found: Mapping[str, Any], batches: Sequence[int]) -> Iterator[str]:
 
 
 def _model(model: Mapping[str, Any], decodes: bool) -> str:
-    size = f"{model['name']}: {_si(model['parameters'])} parameters"
+    size = f"{visible(model['name'])}: {_si(model['parameters']).strip()} parameters"
     if decodes:
         return (
             f"{size}, {model['kv_bytes_per_token_fp16']:,} bytes of cache per token at FP16, "
             f"{model['prompt_tokens']} tokens read and {model['new_tokens']} written; "
             "all figures predicted"
         )
-    axes = "".join(f", {name} {size}" for name, size in model["axes"].items())
+    axes = "".join(f", {visible(name)} {size}" for name, size in model["axes"].items())
     return f"{size}, {_si(2 * model['macs'])}FLOP per sample{axes}; all figures predicted"
 
 
@@ -112,10 +113,11 @@ def _training(found: Mapping[str, Any]) -> Iterator[str]:
         for one in row["training"]:
             for kept in ("none", "full"):
                 held = one[f"recompute_{kept}"]
+                if held["activations"] is None:
+                    continue
                 items = ", ".join(
                     f"{name} {held[name] / 1e9:.3g}"
                     for name in ("weights", "gradients", "optimizer", "activations")
-                    if held[name] is not None
                 )
                 line = (
                     f"{one['method']} training on {row['target']}, activations "
@@ -150,7 +152,7 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
         for note in row["notes"]:
             noted.setdefault((row["target"], note), []).append(row["precision"])
     for (target, note), precisions in noted.items():
-        yield f"{target} {', '.join(precisions)}: {note}."
+        yield f"{target} {', '.join(precisions)}: {visible(note)}."
     guessed: dict[str, set[str]] = {}
     for row in found["results"]:
         guessed.setdefault(row["target"], set()).update(row["unverified"])

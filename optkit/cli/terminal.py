@@ -152,6 +152,28 @@ class _Heedless:
         return getattr(self._stream, name)
 
 
+def keep_stdout() -> None:
+    """Leave stdout to results: what a library prints there goes to stderr."""
+    if not isinstance(sys.stdout, _Aside):
+        sys.stdout = _Aside(sys.stdout)
+
+
+class _Aside:
+    """In the place of stdout: `put` alone reaches `results`."""
+
+    def __init__(self, results: TextIO) -> None:
+        self.results = results
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.results, name)
+
+
 def told_as(error: Exception, *, verbose: bool) -> OptkitError:
     """The error that the user is told of; what nobody met on its way is a bug, or the disk's."""
     from optkit.store import storage_errors
@@ -194,8 +216,8 @@ def put_json(value: Any) -> None:
 def put(text: str, end: str = "\n") -> None:
     """A result on stdout. Raises StorageError when nobody can read it there."""
     try:
-        sys.stdout.write(text + end)
-        sys.stdout.flush()
+        _stdout().write(text + end)
+        _stdout().flush()
     except (OSError, ValueError, AttributeError) as error:  # closed pipe, full disk, no fd 1 at all
         _settle_stdout()
         reason = error.strerror if isinstance(error, OSError) else "it is closed"
@@ -206,13 +228,17 @@ def put(text: str, end: str = "\n") -> None:
         ) from error
 
 
+def _stdout() -> TextIO:
+    return sys.stdout.results if isinstance(sys.stdout, _Aside) else sys.stdout
+
+
 def _settle_stdout() -> None:
     """What cannot be written to stdout is not tried again when the process ends."""
     try:
-        sys.stdout.flush()
+        _stdout().flush()
     except (OSError, ValueError, AttributeError):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _stdout().fileno())
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:

@@ -24,6 +24,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,10 @@ class Cluster:
         if _belongs_here(task):
             with self._alone:
                 return local.run(task, limits, progress, scratch_root=scratch_root)
-        meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
-        return meta
+        shards = self.cores() if task.get("shards") else 1
+        if shards > 1:
+            return self._in_shards(task, limits, progress, shards)
+        return self._one(task, limits, progress)
 
     def call(
         self,
@@ -117,6 +120,42 @@ class Cluster:
             hint="see the cluster's own logs; without --on it runs here",
         )
 
+    def _one(self, task: dict[str, Any], limits: Limits, progress: Progress) -> dict[str, Any]:
+        meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
+        return meta
+
+    def _in_shards(
+        self, task: dict[str, Any], limits: Limits, progress: Progress, count: int
+    ) -> dict[str, Any]:
+        """Parts of the task on several nodes at once, then put together on one."""
+        heard = [("", 0.0)] * count
+        parts = [_shard(task, index, count) for index in range(count)]
+
+        def work(index: int) -> None:
+            def hear(what: str, fraction: float) -> None:
+                heard[index] = (what, fraction)
+
+            Path(parts[index]["out"]).mkdir(mode=0o700)
+            self._one(parts[index], limits, hear)
+
+        try:
+            with ThreadPoolExecutor(count) as pool:
+                futures = [pool.submit(work, index) for index in range(count)]
+                try:
+                    while wait(futures, timeout=_TICK_SECONDS).not_done:
+                        slowest, fraction = min(heard, key=lambda told: told[1])
+                        progress(f"{count} parts, the slowest: {slowest}", fraction)
+                except BaseException:
+                    self.stop()
+                    raise
+            for future in futures:
+                future.result()
+            made = {f"shard-{index}": part["out"] for index, part in enumerate(parts)}
+            return self._one({**task, "inputs": {**task["inputs"], **made}}, limits, progress)
+        finally:
+            for part in parts:
+                shutil.rmtree(part["out"], ignore_errors=True)
+
     def stop(self) -> None:
         """End the tasks of all threads: they raise KeyboardInterrupt."""
         self._stopped.set()
@@ -141,14 +180,16 @@ class Cluster:
         remote = ray.remote(_as_text).options(max_retries=0, **self._place(device))
         reference = remote.remote(function, json.dumps(argument))
         try:
-            while not ray.wait([reference], timeout=_TICK_SECONDS)[0]:
+            # not in a call of Ray's: what a signal's handler raises there, it raises as another
+            future = reference.future()
+            while not wait([future], timeout=_TICK_SECONDS).done:
                 if self._stopped.is_set():
                     raise KeyboardInterrupt
                 _hear(Path(argument["out"]), heard)
                 if time.monotonic() - seen > _LOOK_SECONDS:
                     self._place(device)  # Ray itself would wait for ever
                     seen = time.monotonic()
-            answer: dict[str, Any] = json.loads(ray.get(reference))
+            answer: dict[str, Any] = json.loads(future.result())
             return answer
         except ray.exceptions.RayTaskError as error:
             raise _told(error) from error
@@ -312,6 +353,14 @@ def _progress_file(attempt: Path) -> Path:
     return attempt.with_name(f"{attempt.name}.progress")
 
 
+def _shard(task: Mapping[str, Any], index: int, count: int) -> dict[str, Any]:
+    """A part of a task, with a folder of its own beside the task's, and one in its checkpoint."""
+    params = {**task["params"], "shard": [index, count]}
+    if "checkpoint" in params:
+        params["checkpoint"] = f"{params['checkpoint']}/shard-{index}-of-{count}"
+    return {**task, "params": params, "out": f"{task['out']}-shard-{index}"}
+
+
 def _belongs_here(task: Mapping[str, Any]) -> bool:
     """User code lies on this machine, and so does what a measurement is of."""
     params = task["params"]
@@ -343,8 +392,10 @@ def _remove(attempt: Path) -> None:
 
 def _connected(address: str) -> Any:
     """The ray module, connected once per process."""
-    # neither a token in the home folder nor reports to Ray's makers, unless the user asks for them
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    # without being asked, Ray writes a new token into the home folder, and reports to its makers
+    token = Path.home() / ".ray" / "auth_token"
+    if not ({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() or token.exists()):
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

@@ -37,14 +37,20 @@ class Input(Protocol):
 @dataclass(frozen=True)
 class StepKind:
     """Name, version (raise it when the step's meaning changes), and the distributions whose
-    versions belong to its identity. `resumes`: it goes on where a killed try of it ended. `stays`:
-    it runs no foreign code and leaves nothing behind, so that the next may use its worker."""
+    versions belong to its identity.
+
+    `resumes`: it goes on where a killed try of it ended. `stays`: it runs no foreign code and
+    leaves nothing behind, so that the next may use its worker. `shards`: with params["shard"] =
+    [i, n] it does a part of the work, and with the folders of all parts as inputs shard-0,
+    shard-1, … it puts them together, to the bits of one run.
+    """
 
     name: str
     version: int
     tools: tuple[str, ...] = ()
     resumes: bool = False
     stays: bool = False
+    shards: bool = False
 
 
 class Made(Protocol):
@@ -208,6 +214,7 @@ class Runner:
                 "params": {**params, **(here or {})},
                 "out": str(folder),
                 "stays": kind.stays,
+                "shards": kind.shards,
                 "reads_code": reads_code,
                 "versions": versions(kind.tools),
             }

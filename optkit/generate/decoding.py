@@ -76,8 +76,8 @@ def decode(
     positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
     found: list[list[int]] = [[] for _ in prompts]
     reasons: list[FinishReason | None] = [None] * rows
-    # the last of the new tokens is chosen and not read
     start = {**_empty(decoder, rows), **(crossed or {})}
+    # the last of the new tokens is chosen and not read
     loop = session.loop(decoder.carried, start, longest + ending.limit - 1)
 
     marks = [time.perf_counter()]

@@ -74,8 +74,9 @@ def generate(
             heard(row, text)
 
     with encoder.session(**options) as first:
+        feed = {info.name: given.feed[info.name].astype(info.dtype) for info in first.inputs}
         begun = time.perf_counter()
-        found = first.run({info.name: given.feed[info.name] for info in first.inputs})
+        found = first.run(feed)
         encoded = Pace(_positions(given, found), time.perf_counter() - begun)
     crossed = _crossed(shape, given.feed, found)
     choose = start.choosing(greedy if sampling is None else Draw(sampling, rows))

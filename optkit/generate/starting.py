@@ -24,6 +24,7 @@ from optkit.errors import InputRefused
 from optkit.generate.decoding import Choose
 
 _TASK = "transcribe"
+_READ = ("decoder_start_token_id", "bos_token_id", "forced_decoder_ids")
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,12 @@ class Start:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], generation: Mapping[str, Any], where: str) -> Start:
-        """As the two files say; what generation_config.json says counts. Raises InputRefused where
-        no file names the first token, or the language is unknown."""
-        told = {name: value for name, value in generation.items() if value is not None}
-        said = {**{name: value for name, value in config.items() if value is not None}, **told}
+        """As generation_config.json says, which falls back on config.json for what is read alone,
+        and for all of it where there is none. Raises InputRefused where no file names the first
+        token, or the language is unknown."""
+        also = config if not generation else {n: config[n] for n in _READ if n in config}
+        files = (also, generation)
+        said = {name: value for file in files for name, value in file.items() if value is not None}
         first = said.get("decoder_start_token_id", said.get("bos_token_id"))
         if not isinstance(first, int):
             raise InputRefused(

@@ -27,6 +27,7 @@ from optkit.packaging import genai
 from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
 from optkit.report import to_html, to_markdown
+from optkit.runtime import PROVIDERS
 from optkit.steps import ASSETS, GRAPH, SIMULATION
 from optkit.store import Store, digest_json, fsync_dir, storage_errors
 
@@ -158,7 +159,7 @@ def _assets(entry: Made) -> dict[str, Path | bytes]:
 
 def _engine(entry: Made | None, prefix: str) -> dict[str, Path | bytes]:
     """The engine file; none where the engine is the graph itself (ONNX Runtime)."""
-    if entry is None or entry.meta["engine"]["backend"] == "onnxruntime":
+    if entry is None or entry.meta["engine"]["backend"] in ("onnxruntime", *PROVIDERS):
         return {}
     name = entry.meta["engine"]["file"]
     return {f"{prefix}{name}": entry.file(name)}

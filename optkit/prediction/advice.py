@@ -112,7 +112,7 @@ def _batching(rows: Sequence[Mapping[str, Any]], limit_ms: float) -> str:
         return (
             f"{target} {row['precision']}: under {limit_ms:g} ms per token keep at most "
             f"{one['batch']} sequences in flight ({one['p50_ms']:.3g} ms, "
-            f"{one['throughput']:.3g} tokens/s)."
+            f"{one['throughput']:,.0f} tokens/s)."
         )
     delay = limit_ms - 2 * one["p50_ms"]
     return (

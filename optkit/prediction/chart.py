@@ -18,7 +18,7 @@ from optkit.target import target as find_target
 _WIDTH, _HEIGHT = 900, 560
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 250, 40, 60
 _COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a")
-_SHAPES = {"fp32": 3.5, "fp16": 4.5, "bf16": 4.5}
+_RADIUS = 5
 
 
 def html(plan: Mapping[str, Any]) -> str:
@@ -43,21 +43,22 @@ def svg(plan: Mapping[str, Any]) -> str:
     y = _Axis([p[3] for p in points] + [peak for *_, peak, _ in roofs], _HEIGHT - _BOTTOM, _TOP)
     colours = dict(zip(dict.fromkeys(row["target"] for row in rows), _COLOURS * 5, strict=False))
     parts = [*_grid(x, y)]
-    for name, label, peak, band in roofs:
+    below = 0.0  # the last label: highest roof first, no two on each other
+    for name, label, peak, band in sorted(roofs, key=lambda roof: -roof[2]):
         low = max(x.low, y.low / band)
         corner = peak / band
         path = f"M{x.at(low):.1f},{y.at(low * band):.1f}L{x.at(corner):.1f},{y.at(peak):.1f}"
         path += f"L{x.at(x.high):.1f},{y.at(peak):.1f}"
         parts.append(f'<path d="{path}" fill="none" stroke="{colours[name]}" stroke-width="1.5"/>')
-        parts.append(_text(x.at(x.high) + 6, y.at(peak) + 4, f"{name} {label}", colours[name]))
+        below = max(y.at(peak) + 4, below + 13)
+        parts.append(_text(x.at(x.high) + 6, below, f"{name} {label}", colours[name]))
     for row, one, intensity, rate in points:
         told = (
             f"{row['target']} {row['precision']} batch {one['batch']}: {one['p50_ms']:.4g} ms "
             f"[{one['band'][0]:.4g}, {one['band'][1]:.4g}], predicted"
         )
-        radius = _SHAPES.get(row["precision"], 6)
         parts.append(
-            f'<circle cx="{x.at(intensity):.1f}" cy="{y.at(rate):.1f}" r="{radius}" '
+            f'<circle cx="{x.at(intensity):.1f}" cy="{y.at(rate):.1f}" r="{_RADIUS}" '
             f'fill="{colours[row["target"]]}" fill-opacity="0.6"><title>{escape(told)}</title>'
             "</circle>"
         )

@@ -23,7 +23,7 @@ from optkit.errors import ToolchainMissing
 from optkit.prediction.work import Work
 from optkit.target import Target
 
-_LANES = 128  # FP32 lanes per SM (64 on 7.5 and 8.0): NVIDIA's architecture papers
+_LANES = 64  # INT32 lanes per SM from 7.5 to 9.0: NVIDIA's architecture papers
 _TILE = (128, 64)  # rows and columns per thread block of a common GEMM kernel, unverified
 _L2_PER_CLOCK = 32.0  # bytes per SM and clock, unverified
 # Kernels that unpack weights do so for each row they multiply, up to the height of one tile. Set so

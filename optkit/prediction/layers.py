@@ -10,14 +10,11 @@ activations stay in its carrier.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from optkit.graph import NodeCost
 from optkit.precision import Precision
-from optkit.prediction.work import Work
+from optkit.prediction.work import BITS, PEAKS, Work
 from optkit.target import Target
-
-PEAKS = MappingProxyType({"float8e4m3fn": "fp8", "float4e2m1": "fp4", "int8": "int8"})
 
 # Operators that read all of their input before they write, or pick from it: kernels of their own.
 _KERNELS = frozenset(
@@ -68,7 +65,7 @@ def uncounted(costs: Mapping[str, NodeCost]) -> list[str]:
 def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> Work | None:
     if cost.in_bytes is None or cost.out_bytes is None or cost.bits is None:
         return None
-    carried = {"fp32": 32, "fp16": 16, "bf16": 16}[number.carrier]
+    carried = BITS[number.carrier]
     narrow = carried / cost.bits  # the graph's own bytes → those of the carrier
     beside = cost.in_bytes - cost.out_bytes  # what a pointwise operator reads besides its own side
     if not cost.macs:

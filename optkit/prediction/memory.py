@@ -8,6 +8,7 @@ activations, Korthikanti et al. 2022 (arXiv 2205.05198); QLoRA: Dettmers et al. 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import floor
 from typing import Literal
@@ -104,7 +105,7 @@ def _free(
 
 @dataclass(frozen=True)
 class Training:
-    """Bytes of training. `activations` None: they need the shape of a decoder."""
+    """Bytes of training. `activations` None: unknown for this model and method."""
 
     weights: float
     gradients: float
@@ -123,18 +124,13 @@ class Training:
 
 
 def training(
-    parameters: float, method: Method, *, shape: DecoderShape | None = None, tokens: int = 2048,
-    batch: int = 1, recompute: Recompute = "none",
-) -> Training:  # fmt: skip
+    parameters: float, method: Method, *, adapters: float, activations: float | None
+) -> Training:
     """Adam in mixed precision: per trained parameter 6 bytes of weights (FP16 and an FP32 master),
-    4 of gradients, 8 of optimizer. LoRA freezes the model in FP16, QLoRA in NF4, and trains rank-16
-    adapters on every product."""
-    activations = None
-    if shape is not None:
-        activations = shape.layers * activation_bytes(shape, tokens, batch, recompute)
+    4 of gradients, 8 of optimizer. LoRA freezes the model in FP16, QLoRA in NF4, and trains
+    `adapters` parameters."""
     if method == "full":
         return Training(6 * parameters, 4 * parameters, 8 * parameters, activations)
-    adapters = adapter_parameters(shape) if shape is not None else 0.01 * parameters
     frozen = parameters * (2 if method == "lora" else _NF4_BITS / 8)
     return Training(frozen + 6 * adapters, 4 * adapters, 8 * adapters, activations)
 
@@ -147,19 +143,28 @@ def quick(weight_bytes: float) -> Training:
     )
 
 
-def activation_bytes(shape: DecoderShape, tokens: int, batch: int, recompute: Recompute) -> float:
-    """Of one layer, kept for the backward pass, FP16: s b h (34 + 5 a s / h); `selective` drops the
+def decoder_activations(
+    shape: DecoderShape, tokens: int, batch: int = 1, recompute: Recompute = "none"
+) -> float:
+    """Kept for the backward pass, FP16: s b h (34 + 5 a s / h) per layer; `selective` drops the
     attention scores, `full` keeps the layer's input alone (arXiv 2205.05198, table 2)."""
-    size = tokens * batch * shape.hidden
+    size = shape.layers * tokens * batch * shape.hidden
     if recompute == "full":
         return 2 * size
     scores = 0.0 if recompute == "selective" else 5 * shape.heads * tokens / shape.hidden
     return size * (34 + scores)
 
 
-def adapter_parameters(shape: DecoderShape, rank: int = _LORA_RANK) -> int:
-    """Of LoRA on every product of every layer: rank · (inputs + outputs)."""
+def adapter_parameters(ends: Iterable[tuple[float, float]]) -> float:
+    """Of LoRA on products of these inputs and outputs: rank 16 · (inputs + outputs) each."""
+    return sum(_LORA_RANK * (a + b) for a, b in ends)
+
+
+def decoder_products(shape: DecoderShape) -> list[tuple[float, float]]:
+    """Inputs and outputs of every product in the layers of a decoder."""
     inner, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    ends = [(shape.hidden, inner), (shape.hidden, kv), (shape.hidden, kv), (inner, shape.hidden)]
+    ends: list[tuple[float, float]] = [
+        (shape.hidden, inner), (shape.hidden, kv), (shape.hidden, kv), (inner, shape.hidden)
+    ]  # fmt: skip
     ends += [(shape.hidden, shape.ffn)] * (2 if shape.gated else 1) + [(shape.ffn, shape.hidden)]
-    return shape.layers * rank * sum(a + b for a, b in ends)
+    return ends * shape.layers

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import ceil
+from typing import Any, get_args
 
 from optkit.graph import NodeCost
 from optkit.precision import Precision, precision
@@ -235,19 +236,31 @@ def _unverified(target: Target, number: Precision) -> list[str]:
 
 
 def _training(model: Graphed | Decoding, target: Target, method: memory.Method) -> dict[str, Any]:
-    """Itemised, with activations kept and recomputed."""
+    """Itemised, for one sample (one prompt of a decoder), activations kept and recomputed. Of a
+    graph every node's output is kept; what recomputing leaves is known of layers alone."""
     capacity = float(target.memory_bytes or 0)
-    shape = model.shape if isinstance(model, Decoding) else None
-    tokens = model.prompt if isinstance(model, Decoding) else 0
+    tokens = model.prompt if isinstance(model, Decoding) else None
     made: dict[str, Any] = {"method": method, "tokens": tokens, "evidence": "predicted"}
-    for recompute in ("none", "selective", "full"):
+    for recompute in get_args(memory.Recompute):
+        activations: float | None = None
+        if isinstance(model, Decoding):
+            ends: list[tuple[float, float]] = memory.decoder_products(model.shape)
+            activations = memory.decoder_activations(model.shape, model.prompt, 1, recompute)
+        else:
+            costs = model.at(1).values()
+            ends = [
+                (c.weight_bytes * 8 / c.bits / c.columns, c.columns)
+                for c in costs
+                if c.macs and c.weight_bytes and c.columns and c.bits
+            ]
+            if recompute == "none":
+                activations = sum((c.out_bytes or 0) * 16 / (c.bits or 16) for c in costs)
         found = memory.training(
-            model.parameters, method, shape=shape, tokens=tokens, recompute=recompute
-        )
+            model.parameters, method, adapters=memory.adapter_parameters(ends),
+            activations=activations,
+        )  # fmt: skip
         made[f"recompute_{recompute}"] = {
             **found.to_json(),
-            "devices": -int(-(found.total + memory.RUNTIME_BYTES) // capacity)
-            if capacity
-            else None,
+            "devices": ceil((found.total + memory.RUNTIME_BYTES) / capacity) if capacity else None,
         }
     return made

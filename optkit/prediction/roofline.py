@@ -13,7 +13,8 @@ of the carrier: they shrink B only.
 
 Both sides leave out launch overhead and assume the peak is reached; real kernels are slower.
 Tensors that stay in the L2 cache between layers are counted as if they went through memory; there,
-real kernels can be faster. A fitted model can replace this behind the same signatures.
+real kernels can be faster. Builds print this bound, since gates may rest on it; what a call is
+expected to take is `latency.py`, for `optkit plan`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,9 @@ from optkit.errors import OptkitError, ToolchainMissing
 from optkit.graph import NodeCost
 from optkit.measurement import Interval, Latency
 from optkit.precision import Precision, precision
+from optkit.prediction.work import PEAKS
 from optkit.runtime import Evidence, FusedLayer
 from optkit.target import Target
-
-_PEAKS = MappingProxyType(
-    {
-        "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
-        "float8e4m3fn": "fp8", "float4e2m1": "fp4", "int8": "int8", "uint8": "int8",
-    }
-)  # fmt: skip
 
 # What any compiler moves into the kernels beside it.
 _DISSOLVED = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
@@ -97,7 +92,7 @@ def _multiplies_in(number: Precision, carrier: str) -> str:
     """The name of the peak: a product of quantized weights with floats runs at the carrier's."""
     if number.weight_only:
         return carrier
-    return number.name if number.activations is None else _PEAKS[number.activations.dtype]
+    return number.name if number.activations is None else PEAKS[number.activations.dtype]
 
 
 def _unrolled(costs: Mapping[str, NodeCost]) -> str:
@@ -123,7 +118,7 @@ def _compute(layer: FusedLayer, costs: Mapping[str, NodeCost], target: Target) -
     if layer.dtype is None:
         return 0.0
     macs = sum(costs[node].macs or 0 for node in layer.products if node in costs)
-    return 2 * macs / _peak(target, _PEAKS[layer.dtype])
+    return 2 * macs / _peak(target, PEAKS[layer.dtype])
 
 
 def _layer_bytes(layer: FusedLayer) -> int:

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
+
+# Peak → bits of its operands.
+BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
+
+# Dtype, as ONNX names it → the peak of products of it.
+PEAKS = MappingProxyType(
+    {
+        "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
+        "float8e4m3fn": "fp8", "float4e2m1": "fp4", "int8": "int8", "uint8": "int8",
+    }
+)  # fmt: skip
 
 Kind = Literal["gemm", "conv", "attention", "elementwise"]
 
@@ -68,6 +80,3 @@ def total(works: Iterable[Work]) -> Work:
             kernels=found.kernels + n * one.kernels,
         )
     return found
-
-
-BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}

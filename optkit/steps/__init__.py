@@ -55,21 +55,30 @@ class Step:
     run: Callable[[Inputs, Params, Path, Progress], dict[str, Any]]
 
 
-_RESUMING = ("calibrate", "quantize_layers", "evaluate")
+_RESUMING = ("calibrate", "quantize_layers", "evaluate", "compare")
 _STAYING = ("adopt", "fuse", "cast", "divide", "calibrate", "prepare", "quantize", "ort", "compare",
             "predict", "summary", "survey", "sensitivity", "deviate")  # fmt: skip
+_SHARDING = ("calibrate",)
 
 STEPS: Mapping[str, Step] = MappingProxyType(
     {
         name: Step(
-            StepKind(name, version, tools, resumes=name in _RESUMING, stays=name in _STAYING), run
+            StepKind(
+                name,
+                version,
+                tools,
+                resumes=name in _RESUMING,
+                stays=name in _STAYING,
+                shards=name in _SHARDING,
+            ),
+            run,
         )
         for name, version, tools, run in (
             ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
             ("fuse", 4, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
-            ("collect", 4, ("numpy", "safetensors"), collect),
+            ("collect", 5, ("numpy", "safetensors"), collect),
             ("divide", 1, ("onnxruntime", "numpy", "safetensors"), divide),
             ("random", 4, ("numpy", "safetensors"), random),
             ("calibrate", 4, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
@@ -84,7 +93,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("ort", 4, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
             ("evaluate", 3, ("onnxruntime", "numpy"), evaluate),
-            ("compare", 2, ("onnxruntime", "numpy"), compare),
+            ("compare", 3, ("onnxruntime", "numpy"), compare),
             ("bench", 1, ("onnxruntime", "numpy"), bench),
             ("predict", 1, ("onnx", "onnx-ir"), predict),
             ("summary", 1, ("onnx", "onnx-ir"), summary),

@@ -86,11 +86,16 @@ def _opened(inputs: Inputs, params: Params) -> Session:
 
 
 def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """Fidelity of a graph's outputs to the FP32 fused graph's. params: file, batch, evidence."""
+    """Fidelity of a graph's outputs to the FP32 fused graph's.
+
+    params: file, batch, evidence; checkpoint as for `evaluate`.
+    """
     from optkit.benchmarking.fidelity import fidelity
+    from optkit.benchmarking.resuming import Kept
     from optkit.runtime import Evidence
 
-    samples = Counted(inputs["samples"], params["batch"], progress)
+    kept = Kept(Path(params["checkpoint"]) if params.get("checkpoint") else None)
+    samples = Counted(inputs["samples"], params["batch"], progress, done=len(kept.scores))
     with (
         cpu(inputs["reference"] / GRAPH) as reference,
         simulator(inputs["graph"] / params["file"], params["evidence"]) as candidate,
@@ -101,6 +106,7 @@ def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
             samples,
             name="fp32",
             evidence=Evidence(params["evidence"]),
+            kept=kept,
         )
     return {"fidelity": found.to_json()}
 

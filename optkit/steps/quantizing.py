@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optkit.steps.comparing import TOLERANCE, difference
 from optkit.steps.files import (
@@ -19,12 +20,17 @@ from optkit.steps.files import (
     signature,
 )
 
+if TYPE_CHECKING:
+    from optkit.statistics import Statistics
+
 
 def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """FP32 graph and samples → statistics of every value that any backend family would quantize.
 
     params: batch, families (by backend: precision → placement rules as JSON), moments; memory;
-    checkpoint: a folder outside the step's own, in which a killed run finds how far it was.
+    checkpoint: a folder outside the step's own, in which a killed run finds how far it was; shard
+    [i, n]: only the i-th of n parts of the samples, which may be none. inputs shard-0, shard-1, …:
+    what that made of each; then they are merged, to the bits of one run.
     """
     import os
     import tempfile
@@ -34,8 +40,18 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
     from optkit.execute.local import resident, trim
     from optkit.quantization import qdq
     from optkit.quantization.assign import assign
-    from optkit.statistics import merged_taps, save
+    from optkit.statistics import load, merge, merged_taps, save
 
+    made = [path / STATISTICS for name, path in inputs.items() if name.startswith("shard-")]
+    if made:
+        statistics = reduce(merge, [load(file) for file in made if file.exists()])
+        save(statistics, out / STATISTICS)
+        return _calibrated(statistics)
+    samples = Spool(inputs["samples"])
+    index, count = params.get("shard", (0, 1))
+    feeds = calibration.SpooledFeeds(samples, params["batch"], (index, count))
+    if not feeds.samples and len(samples):
+        return {}
     model = graph.load(inputs["graph"] / GRAPH)
     taps = []
     for family in params["families"]:
@@ -53,22 +69,30 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
         graph.save(graph.expose(model, names, alone=True), tapped, inline_limit=0)
         del model
         trim()  # now, not after the peak: nodes and values refer to each other
-        samples = Spool(inputs["samples"])
         with cpu(tapped, spinning=False, pooled=False) as session:
             free = params["memory"] - resident(os.getpid())
             statistics = calibration.observe(
                 session,
-                calibration.SpooledFeeds(samples, params["batch"]),
+                feeds,
                 taps,
                 # half: the runtime holds inner values, too, and the samples are mapped
                 memory_bytes=max(free // 2, 0),
                 progress=progress,
                 fills=fills,
-                total=len(samples),
+                first=feeds.first,
+                total=feeds.samples,
                 checkpoint=kept,
             )
     save(statistics, out / STATISTICS)
-    return {"values": len(names), "samples": statistics.samples, "warnings": statistics.warnings()}
+    return _calibrated(statistics)
+
+
+def _calibrated(statistics: Statistics) -> dict[str, Any]:
+    return {
+        "values": len(statistics.values),
+        "samples": statistics.samples,
+        "warnings": statistics.warnings(),
+    }
 
 
 def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

@@ -39,7 +39,9 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         function = content.member(module, params["function"], path)
         if params["labelled"]:
             content.member(module, "score", path)
-        args = _placed(function, params)
+        paths = _paths(function, params["args"])
+        args = dict(params["args"])
+        args |= {name: Path(params["folders"][name]) / args[name] for name in paths}
         scoring = _scoring(module, params["args"]) if params["labelled"] else {}
         told = {info.name: info for info in both or infos}
         offered = {"model": params["model"], "inputs": told}
@@ -66,6 +68,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         "metric": metric,
         "scoring": scoring,
         "whole": whole,
+        "paths": paths,
         "warnings": _left_out(written),
         "reads": outside(record.to_json(), out),
     }
@@ -77,14 +80,11 @@ def _left_out(written: SpoolInfo) -> list[str]:
     return [f"{written.left_out} samples are left out: they do not fill the model's fixed batch"]
 
 
-def _placed(function: Callable[..., Any], params: Params) -> dict[str, Any]:
-    """The args, those of parameters that are annotated as Path as paths from where they stand."""
-    args = dict(params["args"])
-    for name, parameter in inspect.signature(function).parameters.items():
-        is_path = re.search(r"\bPath\b", str(parameter.annotation))
-        if is_path and isinstance(args.get(name), str):
-            args[name] = Path(params["folders"][name]) / args[name]
-    return args
+def _paths(function: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
+    """The args of parameters that are annotated as Path."""
+    annotated = inspect.signature(function).parameters.items()
+    wanted = (name for name, one in annotated if re.search(r"\bPath\b", str(one.annotation)))
+    return [name for name in wanted if isinstance(args.get(name), str)]
 
 
 def _scoring(module: ModuleType, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ running the same command again goes on where it ended, and ends as if it had nev
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optkit import pipeline
@@ -50,7 +50,8 @@ class Wish:
 @dataclass(frozen=True)
 class Tuned:
     """What a search came to. `job` builds the best there is; `winner` None: nothing quantized keeps
-    the budget. `verified`: what was judged on fresh samples, the most accurate first."""
+    the budget. `verified`: what was judged on fresh samples, the most accurate first. `paths`: the
+    args that name data, by their section of the recipe."""
 
     wish: Wish
     job: Job
@@ -60,6 +61,7 @@ class Tuned:
     survey: Survey
     search: Search
     trials: Trials
+    paths: Mapping[str, Sequence[str]]
 
     @property
     def front(self) -> list[Trial]:
@@ -115,7 +117,12 @@ def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
     winner, seen = verify(search.trials, trials.space, wish.budget, judged)
     chosen = winner.trial if winner else fallback(search.trials, trials.space, wish.budget, seen)
     job = trials.as_job(chosen.candidate)
-    return Tuned(wish, job, chosen, winner, tuple(seen), found, search, trials)
+    paths = {
+        section: made.entries[role].meta.get("paths", ())
+        for section, role in (("calibration", "calibration"), ("eval", "evaluation"))
+        if role in made.entries
+    }
+    return Tuned(wish, job, chosen, winner, tuple(seen), found, search, trials, paths)
 
 
 def told(outcome: Outcome) -> str:

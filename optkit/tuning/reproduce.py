@@ -10,7 +10,7 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,9 @@ class Reproduction:
         return shlex.join(words)
 
 
-def reproduction(job: Job, folder: Path) -> Reproduction:
-    """Write `job`'s recipe to `folder`/recipe.yaml and read it back as the command would."""
+def reproduction(job: Job, folder: Path, paths: Mapping[str, Sequence[str]]) -> Reproduction:
+    """Write `job`'s recipe to `folder`/recipe.yaml and read it back as the command would. `paths`:
+    the args that name data, by section; relative ones start at another folder there."""
     recipe, model = job.recipe, None
     data = recipe.model_dump(mode="json", exclude_defaults=True)
     data["name"] = tuned_name(recipe.name)
@@ -59,10 +60,19 @@ def reproduction(job: Job, folder: Path) -> Reproduction:
         ("calibration", "source", recipe.calibration_source),
         ("eval", "task", recipe.eval_task),
     ):
-        if place is not None and place.root == "content":
+        if place is None:
+            continue
+        start = recipe.argument_folders(section)
+        named = {name: start[name] / data[section]["args"][name] for name in paths.get(section, ())}
+        if place.root == "content":
             data[section][key] = _relative(place, folder)
-        elif place is not None:
+            for name, path in named.items():
+                if not Path(data[section]["args"][name]).is_absolute():
+                    data[section]["args"][name] = _from(folder, path)
+        else:
             own = data.pop(section) | {key: _absolute(place)}
+            if named:
+                own["args"] |= {name: str(path.absolute()) for name, path in named.items()}
             overrides.append(f"{section}={json.dumps(own)}")
     source = recipe.source
     if source is not None:
@@ -91,7 +101,7 @@ def reproduction(job: Job, folder: Path) -> Reproduction:
     made = Reproduction(file, model, tuple(overrides), recipe, job, job.graph is not None)
     _write(file, data, made.command)
     if made.code:
-        found = Recipe.from_dict(data)
+        found = Recipe.from_dict(data, folder)
     else:
         found = Recipe.load(file, model).with_hugging_face(trusted=_is_trusted(job))
         found = found.with_overrides(overrides)
@@ -121,8 +131,12 @@ def _write(file: Path, data: Mapping[str, Any], command: str) -> None:
 
 
 def _relative(place: Place, folder: Path) -> str:
-    path = Path(os.path.relpath(place.path, folder.resolve())).as_posix()
+    path = _from(folder, place.path)
     return f"{path}:{place.attribute}" if place.attribute else path
+
+
+def _from(folder: Path, path: Path) -> str:
+    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
 
 
 def _absolute(place: Place) -> str:

@@ -241,6 +241,7 @@ def test_int8_without_calibration_is_refused(build: Any, tmp_path: Path) -> None
     assert "calibration" in str(caught.value.hint)
 
 
+@pytest.mark.slow
 def test_a_loaders_batches_may_be_dicts_tuples_or_arrays(
     build: Any, calibration: list[Tensor], tmp_path: Path
 ) -> None:
@@ -308,6 +309,7 @@ def test_a_pair_that_cannot_be_is_refused_before_the_export(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_stages_are_functions_too(cache: Path, tmp_path: Path) -> None:
     source = tmp_path / "net.py"
     source.write_text("from torch import nn\n\ndef create():\n    return nn.Linear(16, 4)\n")

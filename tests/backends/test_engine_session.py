@@ -21,6 +21,7 @@ from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.runtime import Recurrent, TensorInfo
+from optkit.steps import measuring
 from optkit.target import Gpu, target
 
 
@@ -222,10 +223,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 @pytest.fixture
-def opened(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Recurrent]:
-    """A session of full TensorRT over the library of this file."""
+def backend(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorRT:
+    """Full TensorRT over the library of this file, and an engine `m.engine`."""
     runtime = SimpleNamespace(deserialize_cuda_engine=lambda plan: FakeEngine(driver))
 
     class ILogger:
@@ -240,10 +239,14 @@ def opened(
     monkeypatch.setitem(sys.modules, "written_here", library)
     (tmp_path / "m.engine").write_bytes(b"plan")
 
+    written: TensorRT = type("Written", (TensorRT,), {"module": "written_here"})()
+    return written
+
+
+@pytest.fixture
+def opened(backend: TensorRT, tmp_path: Path) -> Callable[..., Recurrent]:
     def run(**options: Any) -> Recurrent:
-        backend = type("Written", (TensorRT,), {"module": "written_here"})()
-        session: Recurrent = backend.session(tmp_path / "m.engine", **{"target": "l4", **options})
-        return session
+        return backend.session(tmp_path / "m.engine", **{"target": "l4", **options})
 
     return run
 
@@ -321,10 +324,24 @@ def test_another_device_is_refused(opened: Callable[..., Recurrent], driver: Dri
     assert "optkit build --target l4" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("backend", [TensorRT(), TensorRTRTX()])
-def test_without_a_driver_it_says_so(backend: TensorRT, tmp_path: Path) -> None:
+def test_a_step_opens_an_engine_for_its_target(
+    backend: TensorRT, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optkit.runtime.backend", lambda name: backend)
+    params = {"backend": "tensorrt", "engines": {"engine": "m.engine"},
+              "session": {"target": "l4", "cuda_graph": True}, "kept": str(tmp_path)}  # fmt: skip
+    with measuring._engine({"engine": tmp_path}, params, "engine") as session:
+        for _ in range(3):
+            session.run({"x": rows(1), "state": rows()})
+    assert driver.launches == 2
+    with pytest.raises(ToolchainMissing, match="built for t4"):
+        measuring._engine({"engine": tmp_path}, {**params, "session": {"target": "t4"}}, "engine")
+
+
+@pytest.mark.parametrize("real", [TensorRT(), TensorRTRTX()])
+def test_without_a_driver_it_says_so(real: TensorRT, tmp_path: Path) -> None:
     with pytest.raises(ToolchainMissing, match=r"no NVIDIA driver: libcuda\.so\.1"):
-        backend.session(tmp_path / "m.engine", target="l4")
+        real.session(tmp_path / "m.engine", target="l4")
 
 
 def test_the_real_library_tells_why_it_does_not_load(driver: Driver, tmp_path: Path) -> None:

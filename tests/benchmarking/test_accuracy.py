@@ -101,6 +101,7 @@ def test_drop_of_other_metrics_is_relative_and_paired() -> None:
     assert found.ci95.high - found.ci95.low < 0.002
 
 
+@pytest.mark.slow
 def test_the_paired_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(11)
     covered = 0
@@ -216,6 +217,7 @@ def test_of_what_is_better_lower_a_rise_is_a_drop() -> None:
     assert drop(rate, more).value == 0.25
 
 
+@pytest.mark.slow
 def test_the_interval_of_an_aggregate_covers_the_truth_about_as_often_as_it_says() -> None:
     """Spearman's correlation of a bivariate normal, known in closed form."""
     random = np.random.default_rng(9)

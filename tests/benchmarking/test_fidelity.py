@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optkit.benchmarking import resuming
 from optkit.benchmarking.fidelity import fidelity
+from optkit.benchmarking.resuming import Kept
 from optkit.errors import InputRefused
 from optkit.runtime import Evidence, Feed
 
@@ -45,6 +48,35 @@ def test_streaming_sums_equal_the_formula_over_everything(session: Any) -> None:
     assert (found.samples, found.reference, found.evidence) == (48, "fp32", Evidence.SIMULATED)
 
 
+def test_a_comparison_goes_on_where_it_ended(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit by bit the same, also for outputs that have no row per sample."""
+    monkeypatch.setattr(resuming, "_SECONDS", 0.0)
+    monkeypatch.setattr(resuming, "_SHARE", 0)
+
+    def summed(feed: Feed) -> Feed:
+        return {"a": feed["x"], "b": feed["x"].sum(0)}
+
+    for number, outputs in enumerate((two_outputs, summed)):
+        folder = tmp_path / str(number)
+
+        def part(start: int, kept: Kept | None, outputs: Any = outputs) -> Any:
+            def rounded(feed: Feed) -> Feed:
+                return {name: values.round(2) for name, values in outputs(feed).items()}
+
+            return fidelity(
+                session(outputs), session(rounded), [(one, None) for one in feeds()[start:]],
+                name="fp32", evidence=Evidence.SIMULATED, kept=kept,
+            )  # fmt: skip
+
+        whole = part(0, Kept(folder))
+        kept = Kept(folder)
+        assert len(kept.scores) == len(feeds()) and whole.samples == 48
+        kept.scores = kept.scores[:3]
+        assert part(3, kept) == part(0, None) == whole
+
+
 def test_what_fills_up_a_fixed_batch_does_not_count(session: Any) -> None:
     """A feed of 7 whose labels are 3: the others are its samples again."""
     (feed,) = feeds(7)
@@ -59,6 +91,7 @@ def test_what_fills_up_a_fixed_batch_does_not_count(session: Any) -> None:
     assert (found.samples, found.sqnr_db, found.max_abs_error) == (3, None, 0.0)
 
 
+@pytest.mark.slow
 @given(st.floats(1e-6, 0.5), st.integers(1, 48))
 def test_a_relative_error_has_the_known_sqnr_whatever_the_batches(
     session: Any, error: float, batch: int

@@ -131,6 +131,7 @@ def test_paired_score_covers_the_truth_at_its_nominal_rate() -> None:
     assert 0.93 <= covered <= 0.98
 
 
+@pytest.mark.slow
 def test_rounds_are_the_units_of_a_median_s_interval() -> None:
     """Calls of one round share the host's state: 40 rounds are 40 observations, not 400."""
     rng, covered = np.random.default_rng(0), 0

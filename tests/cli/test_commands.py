@@ -64,6 +64,7 @@ def test_a_stage_puts_its_files_into_a_new_folder(stage: str, run: Optkit, tmp_p
     assert again.code == 2
 
 
+@pytest.mark.slow
 def test_what_a_fusion_does_and_declines_is_told(
     optkit_here: Optkit, store: Path, tmp_path: Path
 ) -> None:

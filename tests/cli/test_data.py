@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper, save
+from onnx import TensorProto, helper, load, numpy_helper, save
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -238,18 +238,31 @@ def test_a_damaged_picture_is_named(colours: Path, cache: Path, optkit_here: Opt
 
 @pytest.mark.slow
 def test_arrays_are_read_by_their_suffix(colours: Path, cache: Path, optkit_here: Optkit) -> None:
+    """Also for a model of a fixed batch: each sample is scored once, and what calibration leaves
+    out is told."""
     random = np.random.default_rng(3)
     for name in ("calibration", "held"):
         labels = random.integers(0, 2, 40)
         image = random.normal(0, 1, (40, 3, 8, 8)).astype(np.float32)
         image[np.arange(40), 2 - 2 * labels] += 0.5
         np.savez(colours / f"{name}.npz", image=image, label=labels)
-    ran = optkit_here(
-        "eval", "colours.onnx", "--target", "cpu", "--calibration", "calibration.npz", "--eval",
-        "top1", "--set", "eval.args.k=1", "--eval-data", "held.npz", "--json", cwd=colours,
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    assert ran.json["accuracy"]["value"] > 0.9 and ran.json["accuracy"]["samples"] == 40
+    model = load(colours / "colours.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 16
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 16
+    save(model, colours / "sixteen.onnx")
+    scores = {}
+    for name in ("colours", "sixteen"):
+        ran = optkit_here(
+            "eval", f"{name}.onnx", "--target", "cpu", "--calibration", "calibration.npz",
+            "--eval", "top1", "--set", "eval.args.k=1", "--eval-data", "held.npz", "--json",
+            cwd=colours,
+        )  # fmt: skip
+        assert ran.code == 0, ran.err
+        assert ran.json["accuracy"]["value"] > 0.9 and ran.json["accuracy"]["samples"] == 40
+        assert ran.json["fidelity"]["samples"] == 40
+        scores[name] = ran.json["baseline_accuracy"]
+        assert ("8 samples are left out" in ran.err) == (name == "sixteen")
+    assert scores["colours"] == scores["sixteen"]
 
 
 @pytest.mark.slow

@@ -28,14 +28,14 @@ DATA = {
     "whisper": ("audio", "{path: wavs, target: said}"),
 }
 PRODUCTS = {"bart": (16, 17), "whisper": (18, 17)}  # of encoder and decoder
-LEAST_SQNR = 20  # dB; random weights have 34 and more
+LEAST_SQNR = 25  # dB; measured: 38 and more
 
 
 @pytest.fixture(params=list(DATA))
 def family(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Model, data and recipe in the folder."""
     name: str = request.param
-    speakers.write(name, tmp_path / name)
+    speakers.write(name, tmp_path / name, wide=False)
     rng = np.random.default_rng(0)
     words = " ".join(PROMPTS).split()
     texts = [" ".join(rng.choice(words, 4)) for _ in range(24)]
@@ -76,4 +76,5 @@ def test_int8_lands_keeps_its_accuracy_and_writes(
     for artifact in made.values():
         done = optkit_here("generate", artifact.path, *given, "--json", cwd=tmp_path, cache=cache)
         assert done.code == 0, done.err
-        assert done.result["texts"][0]["tokens"] and done.result["encode"]["tokens"] > 0
+        told = done.json
+        assert told["texts"][0]["tokens"] and told["encode"]["tokens"] > 0

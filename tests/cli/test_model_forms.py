@@ -80,6 +80,7 @@ def model(weights: Mapping[str, np.ndarray], batch: str | int, opset: int) -> on
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+@pytest.mark.slow
 def test_a_factory_in_a_file_or_a_package_is_the_same_model(
     export: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -110,6 +110,9 @@ def test_from_python(small: Path, store: Path) -> None:
         optkit.plan(target="t4", precision="fp8", decoder=sizes)
     with pytest.raises(optkit.errors.UsageError, match="kv_heads"):
         optkit.plan(target="t4", decoder={"parameters": 8e9, "layers": 32})
+    for wrong in ({"training": ["qlra"]}, {"decoder": {**sizes, "layers": 0}}, {"target": ()}):
+        with pytest.raises(optkit.errors.UsageError):
+            optkit.plan(**{"target": "l4", "decoder": sizes, **wrong})
     made = optkit.plan(
         small / "small.onnx", target="l4", precision=["fp16"], recipe=small / "optkit.yaml",
         cache=store,

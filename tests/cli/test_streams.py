@@ -158,7 +158,7 @@ def test_a_signal_in_mid_build_leaves_no_process_and_the_same_command_goes_on(
     assert ("run the same command" in err) == (code == 130)
     assert alive(cache) == []
     assert not any((cache / "tmp").iterdir())
-    assert [path.name for path in (project / "artifacts").iterdir()] == [".gitignore"]
+    assert not (project / "artifacts").exists()
     if group:
         return  # what follows is the same, and takes its time
     (project / "go").touch()

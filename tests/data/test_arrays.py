@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +42,51 @@ def test_arrays_come_in_batches_by_input_name(tmp_path: Path, name: str) -> None
     pairs = list(labelled.samples(path, inputs=INPUTS))
     assert all(set(feed) == set(INPUTS) for feed, _ in pairs)
     assert np.concatenate([labels for _, labels in pairs]).tolist() == list(range(11))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_any_order_and_any_dtype_of_an_npz(tmp_path: Path, save: Any) -> None:
+    given = {
+        "columns": np.asfortranarray(np.arange(44, dtype=np.int16).reshape(11, 4)),
+        "big": np.arange(11, dtype=">f8"),
+        "flags": np.arange(22).reshape(11, 2, 1) % 3 == 0,
+        "none": np.zeros((11, 0), np.float32),
+    }
+    assert given["columns"].flags.f_contiguous and not given["columns"].flags.c_contiguous
+    save(tmp_path / "a.npz", **given)
+    feeds = list(arrays.samples(tmp_path / "a.npz"))
+    for name, array in given.items():
+        found = np.concatenate([feed[name] for feed in feeds])
+        np.testing.assert_array_equal(found, array)
+        assert found.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.safetensors"])
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
+    """Of 32 MiB, a batch is 32 KiB."""
+    many = {"x": np.zeros((8192, 1024), np.float32)}
+    if name == "a.npz":
+        np.savez(tmp_path / name, **many)
+    else:
+        save_file(many, tmp_path / name)
+    tracemalloc.start()
+    try:
+        assert sum(len(feed["x"]) for feed in arrays.samples(tmp_path / name)) == 8192
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_archive_that_is_damaged_further_on_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((999, 3), np.float32))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[9000] ^= 1  # in the last samples
+    (tmp_path / "a.npz").write_bytes(content)
+    feeds = arrays.samples(tmp_path / "a.npz")
+    assert next(feeds)["x"].shape == (8, 3)
+    with pytest.raises(InputRefused, match="CRC") as caught:
+        list(feeds)
+    assert caught.value.where == str(tmp_path / "a.npz")
 
 
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:

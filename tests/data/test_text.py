@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from optkit.data import labelled, language, text
+from optkit.data import labelled, language, rows, text
 from optkit.data.classes import class_number, model_classes
 from optkit.data.packing import IGNORED
 from optkit.data.reads import record
@@ -225,6 +226,26 @@ def test_the_classes_that_a_model_names(stored: Any, names: list[str], tmp_path:
     assert model_classes(tmp_path) == model_classes(None) == []
     (tmp_path / "config.json").write_text(json.dumps({"id2label": stored}))
     assert model_classes(str(tmp_path)) == names
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_long_text_is_read_as_its_tokens_are_wanted(
+    packed: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_PART", 1 << 14)
+    path = tmp_path / "long.txt"
+    path.write_bytes(b"\n".join(line.encode() for line in LINES * 120) + b"\n\xff")
+
+    def feeds() -> Iterator[Any]:
+        if packed:
+            return text.samples(path, length=64, pack=True, tokenizer=folder, inputs=IDS)
+        return (one for one, _ in language.windows(path, length=64, tokenizer=folder, inputs=IDS))
+
+    assert next(feeds())["input_ids"].shape == (8, 64)
+    with pytest.raises(InputRefused, match="not UTF-8") as caught:
+        for _ in feeds():
+            pass
+    assert caught.value.where == f"{path}:{len(LINES) * 120 + 1}"
 
 
 def test_labels_are_the_models_own_classes(folder: Path, tmp_path: Path) -> None:

@@ -62,8 +62,10 @@ def session(network: Network, tmp_path: Path) -> Recurrent:
 def made(network: Network, tmp_path: Path) -> Callable[..., Artifact]:
     """An artifact with these files beside its graph; by default a decoder that can write."""
 
-    def make(files: dict[str, bytes] | None = None, **config: object) -> Artifact:
-        write(network, tmp_path / "model.onnx")
+    def make(
+        files: dict[str, bytes] | None = None, *, masked: bool = True, **config: object
+    ) -> Artifact:
+        write(network, tmp_path / "model.onnx", masked=masked)
         config = {"max_position_embeddings": POSITIONS, **config}
         files = files if files is not None else {
             "tokenizer.json": words().to_str().encode(),
@@ -91,7 +93,7 @@ def words() -> Tokenizer:
     return tokenizer
 
 
-def write(network: Network, path: Path) -> None:
+def write(network: Network, path: Path, *, masked: bool = True) -> None:
     caches = ("key", "value")
     nodes = [
         helper.make_node("Gather", ["embeddings", "input_ids"], ["e"]),
@@ -105,9 +107,15 @@ def write(network: Network, path: Path) -> None:
             )
             for c in caches
         ),
-        helper.make_node("Cast", ["attention_mask"], ["m"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["m", "outer"], ["mask"]),
-        helper.make_node("Mul", ["present.0.key", "mask"], ["k"]),
+        *(
+            (
+                helper.make_node("Cast", ["attention_mask"], ["m"], to=TensorProto.FLOAT),
+                helper.make_node("Unsqueeze", ["m", "outer"], ["mask"]),
+                helper.make_node("Mul", ["present.0.key", "mask"], ["k"]),
+            )
+            if masked
+            else (helper.make_node("Identity", ["present.0.key"], ["k"]),)
+        ),
         helper.make_node("Mul", ["present.0.value", "zero"], ["v"]),
         helper.make_node("Add", ["k", "v"], ["kv"]),
         helper.make_node("ReduceSum", ["kv", "inner"], ["s"], keepdims=0),
@@ -130,7 +138,7 @@ def write(network: Network, path: Path) -> None:
     past, present = (["batch", 1, length, WIDTH] for length in ("past_sequence", total))
     inputs = [
         value("input_ids", integer, tokens),
-        value("attention_mask", integer, ["batch", total]),
+        *([value("attention_mask", integer, ["batch", total])] if masked else []),
         value("position_ids", integer, tokens),
         *(value(f"past_key_values.0.{c}", real, past) for c in caches),
     ]

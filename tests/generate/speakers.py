@@ -69,12 +69,13 @@ def whisper() -> PreTrainedModel:
 MODELS = {"t5": t5, "bart": bart, "whisper": whisper}
 
 
-def write(family: str, folder: Path) -> PreTrainedModel:
-    """The network, saved with its tokenizer, and its feature extractor where it hears."""
+def write(family: str, folder: Path, *, wide: bool = True) -> PreTrainedModel:
+    """The network, saved with its tokenizer, and its feature extractor where it hears. `wide`:
+    weights of SPREAD, else as the family starts its training."""
     torch.manual_seed(3)
     made: Any = MODELS[family]().eval()
     for weight in made.parameters():
-        if weight.dim() > 1:
+        if wide and weight.dim() > 1:
             torch.nn.init.normal_(weight, std=SPREAD[family])
     made.save_pretrained(folder)
     words: PreTrainedTokenizerFast = tokenizer(PROMPTS)

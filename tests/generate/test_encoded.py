@@ -12,6 +12,7 @@ from scipy.io import wavfile
 from optkit.data import audio
 from optkit.errors import InputRefused, UsageError
 from optkit.generate import Sampling, generate
+from optkit.generate.starting import Start
 from optkit.runtime import TensorInfo
 from tests.generate import pairs
 from tests.generate.pairs import Pair
@@ -62,6 +63,13 @@ def test_a_text_starts_as_the_generation_config_says(pair: Pair, tmp_path: Path)
             wanted = [*first, *pair.written(encoded, [3, *first], 5)]
         (text,) = generate(made, [" ".join(f"w{one}" for one in ids)], max_new_tokens=6).texts
         assert text.tokens == (wanted or pair.written(encoded, start, 6)), name
+
+
+def test_a_generation_config_stands_for_itself() -> None:
+    config = {"decoder_start_token_id": 3, "suppress_tokens": [1], "eos_token_id": 2}
+    told = Start.of(config, {"begin_suppress_tokens": [2], "forced_bos_token_id": None}, "here")
+    assert told == Start((3,), never_first=(2,))
+    assert Start.of(config, {}, "here") == Start((3,), never=(1,))
 
 
 def test_a_language_that_is_not_told_is_heard(pair: Pair, tmp_path: Path) -> None:

@@ -93,6 +93,21 @@ def test_what_cannot_be_continued_is_refused(made: Make, tmp_path: Path) -> None
         generate(made(), [])
 
 
+def test_without_a_mask_prompts_of_one_length_alone_are_a_batch(
+    made: Make, network: Network
+) -> None:
+    artifact = made(masked=False)
+    texts = generate(artifact, ["w1 w2", "w5 w6"], max_new_tokens=6).texts
+    assert [text.tokens for text in texts] == [
+        network.continued(prompt, 6) for prompt in ([1, 2], [5, 6])
+    ]
+    with pytest.raises(
+        InputRefused, match=r"1 to 2 tokens cannot be one batch.*attention_mask"
+    ) as no:
+        generate(artifact, ["w1 w2", "w5"])
+    assert "one by one" in str(no.value.hint)
+
+
 def test_another_model_is_no_decoder(tmp_path: Path) -> None:
     import onnx
 

@@ -42,9 +42,29 @@ def test_the_order_of_patterns_is_told_apart(tmp_path: Any) -> None:
 @pytest.mark.parametrize("nodes", [PATTERNS, PATTERNS[::-1]])
 def test_a_tuned_recipe_and_a_record_keep_the_order(nodes: Any, tmp_path: Path) -> None:
     made = Job(recipe(nodes), target("l4"), "int8", graph=Foreign(tmp_path, "0" * 64))
-    file = reproduction(made, tmp_path).file
+    file = reproduction(made, tmp_path, {}).file
     for text in (file.read_bytes(), delivery._yaml(made.recipe.to_json())):
         assert list(YAML(typ="safe").load(text)["quantization"]["nodes"].items()) == nodes
+
+
+def test_the_data_of_a_tuned_recipe_is_found_from_its_own_folder(tmp_path: Path) -> None:
+    """Relative to the file; beside a task of the user's, which the command line names, absolute."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "task.py").write_text("")
+    data = {"source": "text", "args": {"path": "corpus.jsonl", "field": "text"}}
+    task = {"task": "task.py", "args": {"held": "held.npz", "k": 2}}
+    mine = {"name": "net", "calibration": data, "eval": task, "model": {"hub": "org/name"}}
+    made = Job(Recipe.from_dict(mine, home), target("l4"), "int8")
+    out = tmp_path / "out"
+    out.mkdir()
+    again = reproduction(made, out, {"calibration": ["path"], "eval": ["held"]})
+    found = again.recipe
+    assert found.calibration is not None and found.eval is not None
+    assert found.calibration.args == {"path": "../home/corpus.jsonl", "field": "text"}
+    assert found.argument_folders("calibration")["path"] == out.resolve()
+    assert found.eval.args == {"held": str(home / "held.npz"), "k": 2}
+    assert str(home / "held.npz") in again.command
 
 
 @pytest.mark.parametrize(

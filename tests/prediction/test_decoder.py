@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,19 +158,22 @@ def test_the_largest_batch_fits_and_the_largest_context_too(name: str, tokens: i
 
 def test_training_is_itemised_as_the_papers_do() -> None:
     n = LLAMA_2_7B.parameters
-    full = memory.training(n, "full", shape=LLAMA_2_7B, tokens=2048)
+    adapters = memory.adapter_parameters(memory.decoder_products(LLAMA_2_7B))
+    kept = memory.decoder_activations(LLAMA_2_7B, 2048)
+    full, lora, qlora = (
+        memory.training(n, method, adapters=adapters, activations=kept)
+        for method in get_args(memory.Method)
+    )
     assert full.weights + full.gradients + full.optimizer == 18 * n
     # arXiv 2205.05198: s b h (34 + 5 a s / h) per layer
     assert full.activations == 32 * 2048 * 4096 * (34 + 5 * 32 * 2048 / 4096)
-    lora, qlora = (memory.training(n, m, shape=LLAMA_2_7B) for m in ("lora", "qlora"))  # type: ignore[arg-type]
     assert qlora.total < lora.total < full.total
     # rank 16 on seven products: 16 · (4 · 2 · 4096 + 3 · (4096 + 11008)) · 32
-    assert memory.adapter_parameters(LLAMA_2_7B) == 39_976_960
+    assert adapters == 39_976_960
     assert memory.quick(14e9).total == 7 * 14e9
-    kept, selective, recomputed = (
-        memory.activation_bytes(LLAMA_2_7B, 2048, 1, r) for r in ("none", "selective", "full")
-    )  # type: ignore[arg-type]
-    assert (selective, recomputed) == (34 * 2048 * 4096, 2 * 2048 * 4096) and kept > selective
+    selective = memory.decoder_activations(LLAMA_2_7B, 2048, recompute="selective")
+    recomputed = memory.decoder_activations(LLAMA_2_7B, 2048, recompute="full")
+    assert (selective, recomputed) == (34 * 32 * 2048 * 4096, 2 * 32 * 2048 * 4096)
 
 
 def test_a_graph_gives_its_sizes_back() -> None:

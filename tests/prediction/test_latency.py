@@ -44,7 +44,7 @@ def test_launches_cost_cycles_and_unpacking_costs_lanes() -> None:
         seconds([replace(launch, kernels=0, times=1, unpacked=58e9, rows=rows)], l4, eff).unpack
         for rows in (1, 8, 800)
     )
-    assert one == pytest.approx(58e9 * 2 / (58 * 128 * 2.04e9))
+    assert one == pytest.approx(58e9 * 2 / (58 * 64 * 2.04e9))
     assert (eight, many) == pytest.approx((8 * one, 8 * one))
 
 

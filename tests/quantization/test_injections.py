@@ -210,6 +210,7 @@ def test_what_is_not_finite_is_refused_by_name(network: Network, tmp_path: Path,
         assert not list((tmp_path / name).iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all zero", "constant", "denormal"])
 @pytest.mark.parametrize("half", [0, 1])
 def test_dead_tensors_are_told_of_and_do_no_harm(
@@ -254,6 +255,7 @@ def overflowing(
 FEW = 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["1e38", "-1e38"])
 def test_what_overflows_is_told_of(
     kind: str, network: Network, feed: Any, chain: Callable[..., Any], tmp_path: Path
@@ -271,6 +273,7 @@ def test_whatever_overflows_is_told_of(
         overflowing(index, "1e38", network, feed, chain, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_that_are_no_data_are_told_of(
     kind: str, network: Network, feed: Any, chain: Callable[..., Any], tmp_path: Path

@@ -159,6 +159,7 @@ def constants(path: Path) -> dict[str, bytes]:
 SMALL = 6 << 20  # a part holds three matrices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["cpu", "l4"])
 def test_in_parts_it_is_as_good_as_in_one_and_better_than_rounding(
     bench: Bench, where: str
@@ -255,6 +256,7 @@ def test_a_shared_weight_is_quantized_once(tmp_path: Path) -> None:
     assert len(scales) == 1 and bench.sqnr(out / "model.onnx") > 15
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_part_it_was_at(bench: Bench, tmp_path: Path) -> None:
     seen: list[str] = []
 

@@ -200,7 +200,7 @@ def test_the_disk_of_the_store_is_full(
     assert_no_room(demo.run())
     assert demo.entries() == before
     assert list(demo.cache.glob("tmp/*")) == []
-    assert {path.name for path in demo.out.iterdir()} == {".gitignore"}
+    assert {path.name for path in demo.out.glob("*")} <= {".gitignore"}
     disk(64 * MIB)
     assert demo.rebuilt() == reference.digest
     demo.assert_sound()
@@ -222,7 +222,7 @@ def test_a_disk_that_grows_step_by_step(
         assert_no_room(done)
         assert demo.store.verify()[1] == []
         assert list(demo.cache.glob("tmp/*")) == []
-        assert {path.name for path in demo.out.iterdir()} == {".gitignore"}
+        assert {path.name for path in demo.out.glob("*")} <= {".gitignore"}
     assert codes[-1] == 0 and len(codes) > 5
     assert demo.artifact.digest == reference.digest
     demo.assert_sound()

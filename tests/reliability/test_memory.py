@@ -88,6 +88,7 @@ def quantize(folder: Path, memory: int, out: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_calibration_stays_within_the_memory(tmp_path: Path) -> None:
     """In parts of a batch, whose values would not fit; the parts' size does not show in the result,
     and too little memory is a verdict."""

@@ -204,6 +204,13 @@ def test_markdown_says_the_same_in_short(make: Any) -> None:
     assert "*measured*" not in text
 
 
+def test_both_tell_what_the_compiler_was_asked_and_why(make: Any) -> None:
+    report = make()
+    for page in (to_html(report), to_markdown(report)):
+        assert "tensorrt-rtx is asked" in page and "precision lives in the graph" in page
+        assert "1.0 GiB" in page or "1 GiB" in page
+
+
 def test_a_long_list_of_misses_is_cut_and_counted(make: Any) -> None:
     report = make(lost=12)
     report["landing"] = report["landing"] * 3

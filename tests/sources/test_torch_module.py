@@ -123,6 +123,7 @@ def test_module_is_left_in_its_modes(net: Net, exported: tuple[ExportLog, Path])
     assert net.training and net.stem[1].training and not net.head.training
 
 
+@pytest.mark.slow
 def test_same_bytes_in_another_process(tmp_path: Path) -> None:
     """Names and order must not hang on hashes, counters or what was exported before."""
     script = tmp_path / "exporting.py"

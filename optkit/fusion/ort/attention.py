@@ -8,8 +8,7 @@ softmax while the scores of a head are in the cache: 2.8 ms against 4.4 (7.5 wit
 [8, 128, 12·32]. The scale may stand before Q, before K, behind the product, or in two parts. It
 broadcasts no mask over queries; one that only hides keys goes to MultiHeadAttention as integers.
 
-GroupQueryAttention is the same function with a cache and is not written: on a CPU it is no faster,
-and it refuses a batch that continues a cache with more than one token (docs/fusion.md).
+With a cache that the graph takes and hands out it may go on to GroupQueryAttention (`cached`).
 """
 
 from __future__ import annotations

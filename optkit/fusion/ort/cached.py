@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +31,8 @@ from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
 from optkit.fusion.rule import Declined, Rule, remove, replace
 
 _PAST = (3, 4)  # inputs of GroupQueryAttention
+_ATTRIBUTES = {"q_num_heads", "kv_num_heads", "scale"}
+_HIDES = -1e4  # what is added to a score and leaves nothing of it: exp(-104) is 0 in float32
 _WIDTH = 8  # its kernel takes head sizes that are multiples
 
 
@@ -67,16 +68,20 @@ def check(node: ir.Node) -> Cached | Declined | None:
         return None
     query, mask, caches = node.inputs[0], node.inputs[3], node.inputs[4:]
     past, rows = dims(caches[0], 4), dims(query, 3)
-    if past is None or rows is None:
-        return Declined("it is not on rows")
+    if past is None or rows is None or node.attributes.keys() != _ATTRIBUTES:
+        return Declined("it is not on rows, or does more than to attend")
     if not all(value is not None and value.is_graph_input() for value in caches):
         return Declined("its cache is no input of the graph")
+    if not all(value.is_graph_output() and not value.uses() for value in node.outputs[1:]):
+        return Declined("its longer cache is no output of the graph alone")
     if query is None or query.dtype != ir.DataType.FLOAT:
         return Declined("it is not float32")
     if isinstance(past[0], int) and past[0] > 1:
         return Declined(f"its batch is fixed at {past[0]}: several samples are run one by one")
-    if not isinstance(past[3], int) or past[3] % _WIDTH:
-        return Declined(f"its head size {past[3]} is no multiple of {_WIDTH}")
+    if not isinstance(past[3], int) or past[3] % _WIDTH or dims(caches[1], 4) != past:
+        return Declined(
+            f"its head size {past[3]} is no multiple of {_WIDTH}, or not that of values"
+        )
     lengths = _lengths(node.graph, past[2], rows[1])
     if lengths is None:
         return Declined("no input is known to be as long as the cache and the new rows together")
@@ -86,7 +91,8 @@ def check(node: ir.Node) -> Cached | Declined | None:
     choice = made_by(mask, "Where")
     parts = _conjuncts(choice.inputs[0]) if choice is not None else []
     others = [each for each in parts if not _hides_later(each, past[2])]
-    if choice is None or len(others) == len(parts) or scalar(choice.inputs[1]) != 0:
+    seen, hidden = map(scalar, choice.inputs[1:]) if choice is not None else (None, None)
+    if len(others) == len(parts) or seen != 0 or hidden is None or hidden > _HIDES:
         return Declined("its mask is not known to hide later keys")
     return Cached(node, lengths, _hidden(others, mask, lengths))
 
@@ -250,15 +256,14 @@ def _number(value: ir.Value | None) -> Counter[str] | None:
     return _terms(shape[axis]) if shape is not None and axis is not None else None
 
 
-def _hidden(others: Iterable[ir.Value], mask: ir.Value | None, lengths: Lengths) -> ir.Value | None:
-    """What is left of a mask without what hides later keys."""
-    left = [*others]
+def _hidden(left: list[ir.Value], mask: ir.Value | None, lengths: Lengths) -> ir.Value | None:
+    """The mask without what hides later keys, where that is easily told apart."""
     if not left:
         return None
-    shape, keys = dims(left[0], 4), dims(lengths.mask, 2)
-    assert keys is not None
-    per_key = shape is not None and shape[1:3] == [1, 1] and known_equal(shape[3], keys[1])
-    return left[0] if len(left) == 1 and per_key else mask
+    shape, given = dims(left[0], 4), dims(lengths.mask, 2)
+    if len(left) > 1 or shape is None or given is None or shape[1:3] != [1, 1]:
+        return mask
+    return left[0] if known_equal(shape[3], given[1]) else mask
 
 
 def _bias(match: Cached, owner: ir.Graph) -> ir.Value | None:

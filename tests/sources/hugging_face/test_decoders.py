@@ -93,6 +93,7 @@ def test_names_and_axes_are_those_that_runtimes_expect(
             assert outputs[f"present.{layer}.{what}"].shape == ("batch", heads, whole, size)
 
 
+@pytest.mark.slow
 def test_nodes_and_weights_bear_the_names_of_the_checkpoint(
     folders: Folders, tmp_path: Path
 ) -> None:

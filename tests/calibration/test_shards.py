@@ -1,0 +1,64 @@
+"""Calibration in shards, on as many machines: the same bits as in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import graph, runtime
+from optkit.data import spool
+from optkit.runtime import TensorInfo
+from optkit.statistics import CHUNK
+from optkit.steps import GRAPH, STATISTICS, STEPS
+from optkit.target import target
+
+WEIGHT = ", ".join(f"{value:.3f}" for value in np.random.default_rng(0).standard_normal(128))
+MODEL = f"""<ir_version: 10, opset_import: ["" : 21]>
+g (float[N,16] x) => (float[N,8] y) <float[16,8] w = {{{WEIGHT}}}> {{
+    h = MatMul(x, w)
+    y = Relu(h)
+}}"""
+
+
+def quiet(what: str, fraction: float) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A graph, and 5 chunks and a bit of samples, in the batches that a loader gave."""
+    root = tmp_path_factory.mktemp("shards")
+    for name in ("graph", "samples"):
+        (root / name).mkdir()
+    graph.save(ir.from_onnx_text(MODEL), root / "graph" / GRAPH)
+    x = np.random.default_rng(1).standard_normal((5 * CHUNK + 7, 16)).astype(np.float32)
+    spool.write(
+        ({"x": part} for part in np.array_split(x, 11)), root / "samples",
+        (TensorInfo("x", "float32", ("N", 16)),),
+        limit_samples=None, memory_bytes=1 << 20, progress=quiet,
+    )  # fmt: skip
+    return {"graph": root / "graph", "samples": root / "samples"}
+
+
+def calibrate(inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, bytes]:
+    out.mkdir()
+    rules = runtime.backend("onnxruntime").rules(target("cpu"), "int8").to_json()
+    settings = {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": 2**31}
+    meta = STEPS["calibrate"].run(inputs, {**settings, **params}, out, quiet)
+    file = out / STATISTICS
+    return meta, file.read_bytes() if file.exists() else b""
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_shards_merge_to_the_bits_of_one_run(
+    inputs: dict[str, Path], count: int, tmp_path: Path
+) -> None:
+    whole = calibrate(inputs, tmp_path / "whole")
+    made = [calibrate(inputs, tmp_path / f"{i}", shard=[i, count])[0] for i in range(count)]
+    assert sum(meta.get("samples", 0) for meta in made) == whole[0]["samples"] == 5 * CHUNK + 7
+    assert max(meta.get("samples", 0) for meta in made) < whole[0]["samples"]
+    folders = {f"shard-{i}": tmp_path / f"{i}" for i in range(count)}
+    assert calibrate({**inputs, **folders}, tmp_path / "merged") == whole
