@@ -31,6 +31,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import numpy as np
 import onnx_ir as ir
 import psutil
+import ray
 from ray.cluster_utils import Cluster as Fake
 
 from optkit.execute.local import Limits
@@ -109,6 +110,7 @@ def routing(nodes: Nodes, scratch: Path) -> dict[str, Any]:
 
     with ThreadPoolExecutor(12) as pool:
         right = list(pool.map(one, range(TASKS)))
+    ray.shutdown()
     return {"tasks": TASKS, "on_the_right_node": sum(right)}
 
 

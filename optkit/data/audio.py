@@ -127,7 +127,7 @@ def features(extractor: Path | None, model: str | None, inputs: Inputs | None) -
             f"no feature extractor: there is no {_CONFIGS[0]}"
             if extractor
             else "the model has no feature extractor",
-            where=None if folder is None else str(folder),
+            where=str(folder) if extractor else None,
             hint="args.extractor: the folder of one, as its save_pretrained writes it",
         )
     reads.note_names(folder)  # another file would be read if it came

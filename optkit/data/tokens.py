@@ -85,9 +85,7 @@ def load(given: str | Path | None, model: str | None) -> Tokenizer:
     """
     place = given if given is not None else model
     if place is None or (given is None and not _is_tokenizer(Path(place))):
-        raise InputRefused(
-            "the model has no tokenizer", where=model, hint="args.tokenizer: the folder of one"
-        )
+        raise InputRefused("the model has no tokenizer", hint="args.tokenizer: the folder of one")
     path = Path(place)
     if not path.is_file() and not _is_tokenizer(path):
         hint = f"a folder with {_CONFIG} or {_FILE}, as save_pretrained writes it"

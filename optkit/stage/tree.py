@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+from optkit.errors import StorageError
 from optkit.stage.door import publish
 from optkit.store import digest_json, digest_once, fsync_dir, storage_errors, write_durably
 
@@ -29,7 +30,12 @@ def publish_tree(tree: Path, files: Files, store_objects: Path) -> tuple[Path, s
         write_durably(tree / ENTRY, json.dumps({"files": files}, sort_keys=True).encode())
         for folder in (p for p in tree.rglob("*") if p.is_dir()):
             fsync_dir(folder)
-    return publish(tree, store_objects, digest), digest
+    try:
+        return publish(tree, store_objects, digest), digest
+    except StorageError:
+        if _intact(place, files):  # another thread or process was faster
+            return place, digest
+        raise
 
 
 def _intact(place: Path, files: Files) -> bool:

@@ -97,9 +97,13 @@ def test_embedded_samples_of_a_task_of_optkits_own_are_scored(
 
 
 def test_another_device_is_refused(
-    optkit_here: Optkit, built: Path, tmp_path: Path, store: Path
+    optkit_here: Optkit, small: Path, tmp_path: Path, store: Path
 ) -> None:
-    path = shutil.copytree(built / "digits-vit-l4-int8", tmp_path / "digits-vit-l4-int8")
+    argv = ["--target", "l4", "--precision", "fp16", "--defer", "--out", tmp_path]
+    assert optkit_here("build", *argv, cwd=small, cache=store).code == 0
+    path = tmp_path / "small-l4-fp16"
+    pending = [row["backend"] for row in Artifact.load(path).result["pending"]]
+    assert pending[:2] == ["tensorrt-rtx", "tensorrt"]
     before = (path / "manifest.json").read_bytes()
     done = optkit_here("finish", path, "--json", cache=store).told("NVIDIA L4", "no GPU")
     assert done.code == 4

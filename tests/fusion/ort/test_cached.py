@@ -36,8 +36,9 @@ WINDOW = """apart = Sub(queries, two) near = GreaterOrEqual(keys, apart)
     both = And(later, near) keep = And(both, seen)"""
 CONSTANTS = {
     "zero": np.array(0), "one": np.array(1), "two": np.array(2), "low": np.array(LOW),
-    "nothing": np.array(0, np.float32), "soft": np.array(-2, np.float32), "key_axes": np.array([0, 1, 2]),
-    "query_axes": np.array([0, 1, 3]), "mask_axes": np.array([1, 2]),
+    "nothing": np.array(0, np.float32), "soft": np.array(-2, np.float32),
+    "key_axes": np.array([0, 1, 2]), "query_axes": np.array([0, 1, 3]),
+    "mask_axes": np.array([1, 2]),
 }  # fmt: skip
 SHAPES = {
     "q": ("b", "s", HEADS * SIZE), "k": ("b", "s", GROUPS * SIZE), "v": ("b", "s", GROUPS * SIZE),
