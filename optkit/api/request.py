@@ -72,10 +72,10 @@ def resolve(
     """The recipe that MODEL, --recipe, --set and the shape options mean together.
 
     Without `recipe`: the one in the model's folder, else the project's, else (with a model) one
-    that says nothing but the model. `calibration`, `eval_task`, `eval_data`: as
-    `Recipe.with_calibration`, `with_eval` and `with_eval_data`. `hugging_face`: as `Recipe.with_hugging_face`.
-    `runner`: reads the inputs of an ONNX or Hugging Face model itself, where `shapes` are given for
-    inputs that no recipe declares. Raises UsageError when there is neither model nor recipe.
+    that says nothing but the model. `calibration`, `eval_task`, `eval_data` and `hugging_face`: as
+    `Recipe.with_calibration`, `with_eval`, `with_eval_data` and `with_hugging_face`. `runner`:
+    reads the inputs of an ONNX or Hugging Face model itself, where `shapes` are given for inputs
+    that no recipe declares. Raises UsageError when there is neither model nor recipe.
     """
     if isinstance(recipe, Mapping):
         found = Recipe.from_dict(recipe, model=model)

@@ -147,9 +147,12 @@ class OrtLoop:
     def run(self, feed: Feed) -> Feed:
         """The outputs that are not carried. Raises InputRefused, as a session does."""
         sizes = check_feed(feed, self._given)
-        self._fed = {name: np.ascontiguousarray(array) for name, array in feed.items()}
-        for name, array in self._fed.items():  # read where it lies
-            self._binding.bind_cpu_input(name, array)
+        for name, array in feed.items():
+            bound = self._fed.get(name)
+            if bound is not None and bound.shape == array.shape:
+                bound[...] = array
+            else:
+                self._bind(name, np.array(array, order="C"))
         wanted = [sizes.get(axis) for axis in self._axes]
         anew = bool(self._grown) or None in wanted or wanted != self._sizes
         if anew:  # else what is bound is of the right size, and written again
@@ -166,6 +169,12 @@ class OrtLoop:
             self._binding.bind_ortvalue_input(into, library().OrtValue(self._found[out]))
         # a view, whose memory the next run writes again
         return {name: self._found[name].numpy().copy() for name in self._returned}
+
+    def _bind(self, name: str, array: np.ndarray) -> None:
+        """Our own array: on the CPU it is read where it lies, so it may be written again."""
+        self._binding.bind_cpu_input(name, array)
+        if self._device == "cpu":
+            self._fed[name] = array
 
 
 def run_bound(session: Any, binding: Any, where: str) -> None:
@@ -192,12 +201,13 @@ def _widened(cache: np.ndarray, rows: int) -> np.ndarray:
 def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
     """Sizes by named axis. Raise InputRefused unless names, dtypes, ranks and sizes are those of
     the inputs, and a named axis has one size throughout."""
-    known = [tensor.name for tensor in inputs]
-    if missing := sorted(set(known) - feed.keys()):
-        raise InputRefused("the feed lacks this input", where=f"input {missing[0]!r}")
-    if extra := sorted(feed.keys() - known):
+    if feed.keys() != {tensor.name for tensor in inputs}:
+        known = [tensor.name for tensor in inputs]
+        if missing := sorted(set(known) - feed.keys()):
+            raise InputRefused("the feed lacks this input", where=f"input {missing[0]!r}")
         raise InputRefused(
-            f"the model has no such input; it has {', '.join(known)}", where=f"input {extra[0]!r}"
+            f"the model has no such input; it has {', '.join(known)}",
+            where=f"input {min(feed.keys() - known)!r}",
         )
     sizes: dict[str, int] = {}
     for tensor in inputs:

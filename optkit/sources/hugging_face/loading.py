@@ -93,8 +93,8 @@ def _class(config: Any, task: str | None, where: str, *, trusted: bool) -> tuple
         raise InputRefused(
             f"config.json names {told}",
             where=where,
-            hint=f"its class is in the folder's own code ({', '.join(auto_map)}): whoever trusts it "
-            "builds with --trust-remote-code"
+            hint="its class is in the folder's own code: whoever trusts that builds with "
+            "--trust-remote-code"
             if auto_map
             else "install a newer transformers, or name the task, e.g. --task text-classification",
         )
