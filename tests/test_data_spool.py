@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from optkit.data import spool
+from optkit.data.checking import DTYPES
 from optkit.data.spool import Spool, SpoolInfo, counting, overlap, random_feed
 from optkit.errors import InputRefused, IntegrityError, StorageError
 from optkit.recipe.inputs import InputSpec
@@ -115,7 +116,7 @@ def test_batches_never_mix_shapes_or_shared_inputs(
         assert found == [at for at, row in enumerate(rows) for _ in range(row[0])]
 
 
-@pytest.mark.parametrize("dtype", sorted(spool._DTYPES))
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_every_dtype_comes_back_bit_equal(dtype: str, tmp_path: Path) -> None:
     inputs = (TensorInfo("x", dtype, ("batch", 3)),)
     array = np.array([[0, 1, 1], [1, 0, 100 if dtype != "bool" else 1]]).astype(dtype)

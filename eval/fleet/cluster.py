@@ -35,7 +35,8 @@ import ray
 from ray.cluster_utils import Cluster as Fake
 
 from optkit.execute.local import Limits
-from optkit.execute.ray import LABEL, Cluster, packed, perform
+from optkit.execute.node import packed, perform
+from optkit.execute.ray import LABEL, Cluster
 
 ACCELERATORS = {"l4": "L4", "t4": "T4", "rtx4090": "GeForce-RTX-4090"}
 PRECISIONS = ("int8", "fp16")
@@ -71,10 +72,10 @@ class Nodes:
             num_cpus=1, num_gpus=1, labels={LABEL: label}, object_store_memory=_STORE
         )
 
-    def kill_one_at_work(self) -> str:
+    def kill_one_at_work(self, running: subprocess.Popen[str]) -> str:
         """Kill the node whose workers use most CPU, once one does; a new one takes its place."""
         spent = dict.fromkeys(self.by_label, 0.0)
-        while max(spent.values()) < 0.05:
+        while max(spent.values()) < 0.05 and running.poll() is None:
             before = {label: self._cpu_seconds(label) for label in self.by_label}
             time.sleep(0.1)
             spent = {label: self._cpu_seconds(label) - before[label] for label in before}
@@ -158,7 +159,7 @@ def kills(nodes: Nodes, scratch: Path, seed: int = 0) -> dict[str, Any]:
         while len(list((scratch / name / "cache").glob("steps/*/*"))) < after:
             assert running.poll() is None, running.communicate()[1]
             time.sleep(0.05)
-        killed = nodes.kill_one_at_work()
+        killed = nodes.kill_one_at_work(running)
         _, told = running.communicate()
         row = {
             "after_steps": after,

@@ -11,7 +11,8 @@ from optkit.api.building import Built
 from optkit.api.finishing import finish
 from optkit.errors import OptkitError
 from optkit.execute.local import Limits
-from optkit.execute.ray import Cluster, Told, accelerator
+from optkit.execute.node import Told
+from optkit.execute.ray import Cluster, accelerator
 from optkit.execute.runner import Runner
 from optkit.store import Store
 from optkit.target import available_memory, device_names

@@ -7,5 +7,6 @@ packing     ids as rectangles, windows             language  what a language mod
 images      pictures of a folder                   audio     recordings of a folder
 folders     files by class, in a spread order      arrays    .npz, .safetensors
 labelled    any of them with a class each          sequences inputs that follow from others
-spool       samples on disk                        reads     what user code read
+checking    what a source yields fits the model    spool     samples on disk
+reads       what user code read
 """

@@ -23,17 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optkit.data import sequences
-from optkit.errors import InputRefused, IntegrityError, nearest
-from optkit.runtime import (
-    Feed,
-    Progress,
-    TensorInfo,
-    axes_of,
-    batch_axis,
-    batched,
-    count_samples,
-    size_of,
-)
+from optkit.data.checking import Checker, Item, count_of, fixed_batch, pair
+from optkit.errors import InputRefused, IntegrityError
+from optkit.runtime import Feed, Progress, TensorInfo, batched, count_samples, size_of
 from optkit.store import storage_errors, write_durably
 
 if TYPE_CHECKING:
@@ -43,13 +35,6 @@ SCHEMA = "optkit.spool/v1"
 _INDEX = "index.json"
 _EMBEDDED = "optkit.spool"  # the index in a single file's metadata; one key, so one byte order
 _SHARD_BYTES = 64 << 20
-_DTYPES = frozenset(  # what safetensors gives back as numpy arrays
-    {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
-     "uint16", "uint8", "bool"}
-)  # fmt: skip
-
-Item = Mapping[str, Any] | tuple[Mapping[str, Any], Any]
-"""A feed, or a pair of feed and labels; values are anything `np.asarray` takes."""
 
 Batch = tuple[Feed, np.ndarray | None]
 """What a spool yields: a feed and its labels, [batch, …], or None. The last batch of a model whose
@@ -94,7 +79,7 @@ def write(
     """
     writer = _Writer(path, inputs, memory_bytes, optional, fill)
     for item in batches:
-        feed, labels = _pair(item, writer.samples)
+        feed, labels = pair(item, writer.samples)
         left = None if limit_samples is None else limit_samples - writer.samples
         writer.add(feed, labels, left)
         if limit_samples is None:
@@ -146,7 +131,7 @@ class Spool:
         Raises InputRefused when the model's batch axis is fixed at another size.
         """
         written = self._written()
-        if size is None or self._accepted(size) == _fixed_batch(self.inputs):
+        if size is None or self._accepted(size) == fixed_batch(self.inputs):
             return written
         return self._rebatched(written, size)
 
@@ -178,7 +163,7 @@ class Spool:
             yield feed, file.get_tensor(f"{row}|labels") if self.labelled else None
 
     def _accepted(self, size: int) -> int:
-        fixed = _fixed_batch(self.inputs)
+        fixed = fixed_batch(self.inputs)
         if size < 1:
             raise InputRefused(f"no batch has {size} samples")
         if fixed is not None and size != fixed:
@@ -207,7 +192,7 @@ class Spool:
             yield self._joined(waiting)
 
     def _count(self, feed: Feed) -> int:
-        return _count(feed, self._batched)
+        return count_of(feed, self._batched)
 
     def _cut(self, feed: Feed, labels: np.ndarray | None, start: int, stop: int) -> Batch:
         part = {n: a[start:stop] if n in self._batched else a for n, a in feed.items()}
@@ -285,20 +270,11 @@ class _Writer:
         optional: Collection[str],
         fill: bool,
     ) -> None:
-        for info in inputs:
-            if info.dtype not in _DTYPES:
-                raise InputRefused(
-                    f"samples of dtype {info.dtype} cannot be kept", where=f"input {info.name!r}"
-                )
         self.samples = 0
-        self._last = False  # an incomplete batch has come, behind which there is none
         self._left_out = 0
         self._fill = fill
         self._path = path
-        self._inputs = {info.name: info for info in inputs}
-        self._optional = frozenset(optional)
-        self._batched = batched(inputs)
-        self._fixed = _fixed_batch(inputs)
+        self._checker = Checker(inputs, optional)
         self._memory = memory_bytes
         self._shard: dict[str, np.ndarray] = {}
         self._held = 0  # bytes in it
@@ -306,23 +282,20 @@ class _Writer:
         self._bytes = 0
         self._rows: list[str] = []
         self._digests: list[str] = []
-        self._labelled: bool | None = None
-        self._label_kind: tuple[str, tuple[int, ...]] | None = None
         self._labels = hashlib.sha256()
 
     def add(self, given: Mapping[str, Any], labels: Any, left: int | None) -> None:
-        given, short = self._filled(given)
-        feed = self._checked(given)
-        count = short or _count(feed, self._batched)
-        tags = self._checked_labels(labels, count)
-        if short and not self._fill:
-            self._left_out = short
+        fixed, own = self._checker.fixed, self._checker.batched
+        feed, count = self._checker.feed(given, self.samples)
+        tags = self._checker.labels(labels, count, self.samples)
+        if fixed is not None and count < fixed and not self._fill:
+            self._left_out = count
             return
-        if left is not None and left < count and self._fixed is None:
-            feed = {n: a[:left] if n in self._batched else a for n, a in feed.items()}
+        if left is not None and left < count and fixed is None:
+            feed = {n: a[:left] if n in own else a for n, a in feed.items()}
             tags, count = None if tags is None else tags[:left], left
         row = len(self._rows)
-        self._digests += sample_digests(feed, self._batched)[:count]
+        self._digests += sample_digests(feed, own)[:count]
         arrays = _arrays(row, feed, tags)
         if tags is not None:
             self._labels.update(tags.tobytes())
@@ -343,9 +316,10 @@ class _Writer:
         self.samples += count
 
     def finish(self) -> SpoolInfo:
+        checker = self._checker
         if not self.samples and self._left_out:
             raise InputRefused(
-                f"fewer samples ({self._left_out}) than the model's fixed batch of {self._fixed}",
+                f"fewer samples ({self._left_out}) than the model's fixed batch of {checker.fixed}",
                 hint="give more data, or export the model with a named batch axis",
             )
         if not self.samples:
@@ -353,9 +327,9 @@ class _Writer:
                 "the source yielded no samples", hint="check its arguments and its data"
             )
         self._flush()
-        content = [self._digests, self._label_kind, self._labels.hexdigest()]
+        content = [self._digests, checker.label_kind, self._labels.hexdigest()]
         digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-        inputs, labelled = tuple(self._inputs.values()), bool(self._labelled)
+        inputs, labelled = tuple(checker.inputs.values()), bool(checker.labelled)
         index = _index_json(inputs, labelled, digest, self._rows, self._digests, {})
         with storage_errors(self._path):
             write_durably(self._path / _INDEX, index.encode())
@@ -363,157 +337,11 @@ class _Writer:
             self.samples, len(self._rows), self._bytes, labelled, digest, self._left_out
         )
 
-    def _filled(self, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-        """A feed of fewer samples than the model's fixed batch, its samples again behind them, and
-        how many they are; any other as it is, and 0."""
-        where = f"sample {self.samples}"
-        if self._fixed is None:
-            return given, 0
-        own = {n: _asarray(given[n], where) for n in given if n in self._batched}
-        counts = {len(array) if array.ndim else 0 for array in own.values()}
-        count = counts.pop() if len(counts) == 1 else 0
-        if not 0 < count < self._fixed:
-            return given, 0
-        if self._last:
-            raise InputRefused(
-                f"two batches of fewer samples than the model's fixed batch of {self._fixed}",
-                where=where,
-                hint=f"yield batches of {self._fixed}; only the last one may have fewer",
-            )
-        self._last = True
-        turns = np.arange(self._fixed) % count
-        return {**given, **{name: array[turns] for name, array in own.items()}}, count
-
     def _flush(self) -> None:
         with storage_errors(self._path):
             self._path.mkdir(parents=True, exist_ok=True)
         _save(self._shard, self._path / f"{self._shards:05d}.safetensors")
         self._shard, self._held, self._shards = {}, 0, self._shards + 1
-
-    def _checked(self, given: Mapping[str, Any]) -> Feed:
-        sample = self.samples
-        for name in given:
-            if name not in self._inputs:
-                close, known = nearest(str(name), self._inputs), ", ".join(self._inputs)
-                raise InputRefused(
-                    f"the model has no input {name!r}",
-                    where=f"sample {sample}",
-                    hint=f"did you mean {close[0]!r}?" if close else f"its inputs: {known}",
-                )
-        given = sequences.completed(given, self._inputs, self._optional)
-        feed: Feed = {}
-        for name, info in self._inputs.items():
-            if name not in given:
-                raise InputRefused(
-                    f"the feed lacks input {name!r}",
-                    where=f"sample {sample}",
-                    hint=f"it has {', '.join(map(str, given)) or 'nothing'}",
-                )
-            feed[name] = _array(given[name], info, sample)
-        self._check_axes(feed)
-        for name, array in feed.items():
-            self._check_finite(name, array)
-        return feed
-
-    def _check_axes(self, feed: Feed) -> None:
-        """One named axis has one size in all inputs, a sum of axes is their sum, and nothing is
-        empty but what may be."""
-        where = f"sample {self.samples}"
-        sizes: dict[str, tuple[int, str]] = {}
-        for name, info in self._inputs.items():
-            for axis, size in zip(info.shape, feed[name].shape, strict=True):
-                if not size and axis not in self._optional:
-                    raise InputRefused(f"input {name!r} is empty", where=where)
-                if isinstance(axis, str) and sizes.setdefault(axis, (size, name))[0] != size:
-                    other, first = sizes[axis]
-                    raise InputRefused(
-                        f"axis {axis!r} is {other} in input {first!r} and {size} in {name!r}",
-                        where=where,
-                    )
-        known = {axis: size for axis, (size, _) in sizes.items()}
-        for axis, (size, name) in sizes.items():
-            parts = axes_of([axis])
-            if known.keys() >= set(parts) and size_of(axis, known) != size:
-                told = " and ".join(f"{part!r} is {known[part]}" for part in parts)
-                raise InputRefused(
-                    f"axis {axis!r} of input {name!r} is {size}, {told}", where=where
-                )
-
-    def _check_finite(self, name: str, array: np.ndarray) -> None:
-        if array.dtype.kind != "f" or np.isfinite(array).all():
-            return
-        wrong = ~np.isfinite(array)
-        index = int(np.argwhere(wrong)[0][0]) if name in self._batched else 0
-        raise InputRefused(
-            f"{int(wrong.sum())} values are not finite (NaN or infinite)",
-            where=f"sample {self.samples + index}, input {name!r}",
-            hint="repair the sample source: such a value would spoil every range",
-        )
-
-    def _checked_labels(self, given: Any, count: int) -> np.ndarray | None:
-        where = f"sample {self.samples}"
-        if self._labelled is None:
-            self._labelled = given is not None
-        if self._labelled != (given is not None):
-            raise InputRefused("some samples have labels and some have none", where=where)
-        if given is None:
-            return None
-        labels = np.atleast_1d(_asarray(given, where))
-        if labels.dtype.name not in _DTYPES:
-            raise InputRefused(
-                f"labels of dtype {labels.dtype} cannot be kept",
-                where=where,
-                hint="labels are numbers, one row per sample",
-            )
-        if len(labels) != count:
-            raise InputRefused(f"{len(labels)} labels for a batch of {count}", where=where)
-        kind = (labels.dtype.name, labels.shape[1:])
-        if self._label_kind not in (None, kind):
-            raise InputRefused(f"labels change from {self._label_kind} to {kind}", where=where)
-        self._label_kind = kind
-        return labels.astype(kind[0], copy=False)  # in this machine's byte order
-
-
-def _pair(item: Any, sample: int) -> tuple[Mapping[str, Any], Any]:
-    feed, labels = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
-    if not isinstance(feed, Mapping):
-        raise InputRefused(
-            f"a sample source yields {type(feed).__name__}, not a feed",
-            where=f"sample {sample}",
-            hint="yield {input name: array}, for a task ({input name: array}, labels)",
-        )
-    return feed, labels
-
-
-def _array(value: Any, info: TensorInfo, sample: int) -> np.ndarray:
-    """The value as an array that fits the input. Raises InputRefused otherwise."""
-    where = f"sample {sample}, input {info.name!r}"
-    array = _asarray(value, where)
-    if array.dtype.name != info.dtype:
-        raise InputRefused(
-            f"dtype {array.dtype.name}, the model takes {info.dtype}",
-            where=where,
-            hint=f"convert it in the sample source: array.astype('{info.dtype}')",
-        )
-    fits = array.ndim == len(info.shape) and all(
-        isinstance(want, str) or want == size
-        for want, size in zip(info.shape, array.shape, strict=True)
-    )
-    if not fits:
-        raise InputRefused(
-            f"shape {list(array.shape)}, the model takes [{', '.join(map(str, info.shape))}]",
-            where=where,
-            hint="axis 0 is the batch, also for a single sample",
-        )
-    return array.astype(info.dtype, copy=False)  # in this machine's byte order
-
-
-def _asarray(value: Any, where: str) -> np.ndarray:
-    try:
-        return np.asarray(value)
-    except Exception as error:  # whatever __array__ of a foreign class raises
-        told = f"{type(value).__name__} is no array: {error}"
-        raise InputRefused(told, where=where, hint="yield numpy arrays") from error
 
 
 def _arrays(row: int, feed: Feed, labels: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -577,19 +405,10 @@ def _save(
             raise OSError(number, os.strerror(number), str(path)) from error
 
 
-def _fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
-    axis = batch_axis(inputs)
-    return axis if isinstance(axis, int) else None
-
-
-def _count(feed: Feed, batched: Collection[str]) -> int:
-    return next((len(feed[name]) for name in feed if name in batched), 1)
-
-
 def sample_digests(feed: Feed, batched: Collection[str]) -> list[str]:
     """One sha256 per sample, over its inputs' names, dtypes, shapes and bytes."""
     found = []
-    for index in range(_count(feed, batched)):
+    for index in range(count_of(feed, batched)):
         hasher = hashlib.sha256()
         for name in sorted(feed):
             array = feed[name][index] if name in batched else feed[name]

@@ -6,9 +6,10 @@
 A node writes into a folder of that try alone; only the driver moves files from there to where the
 store expects them. So a node that dies, or was only thought dead, leaves nothing that counts, and
 the task goes to another. A node decides by itself whether it fits: the same optkit, the same
-versions of the step's tools, and every file of the task in its place.
+versions of the step's tools, and the store in its place.
 
-What belongs to this machine stays here: the user's code, and what is measured on it.
+What belongs to this machine stays here: the user's code, unless nodes have it too, and what is
+measured on it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +34,15 @@ from optkit import errors
 from optkit.errors import OptkitError, StorageError, ToolchainMissing, WorkerFailed
 from optkit.execute import local
 from optkit.execute.local import Limits, Progress
-from optkit.execute.runner import installed
-from optkit.execute.staying import Workers
-from optkit.store import digest_file
-from optkit.target import available_memory
+from optkit.execute.node import Call, as_text, hear, packed, perform, progress_file
 
 LABEL = "ray.io/accelerator-type"
 _RESOURCE = "accelerator_type:"  # how clusters without that label name it
 _TRIES = 5
+_SHARDS = 16  # at most: each of them opens the graph anew
 _TICK_SECONDS = 0.2
 _LOOK_SECONDS = 2.0  # between two looks at whether a waiting task can still be placed
 _SEEN_SECONDS = 30.0  # until files of another node are expected to show in the shared folder
-
-Call = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass
@@ -79,7 +76,7 @@ class Cluster:
         if _belongs_here(task):
             with self._alone:
                 return local.run(task, limits, progress, scratch_root=scratch_root)
-        shards = self.cores() if task.get("shards") else 1
+        shards = min(self.cores(), _SHARDS) if task.get("shards") else 1
         if shards > 1:
             return self._in_shards(task, limits, progress, shards)
         return self._one(task, limits, progress)
@@ -105,6 +102,8 @@ class Cluster:
                 answer = self._ask(function, {**argument, "out": str(attempt)}, device, heard)
                 if "error" in answer:
                     raise errors.from_json(answer["error"])
+                if "absent" in answer:
+                    raise _Absent(answer["absent"])
                 if "unfit" not in answer:
                     _adopt(attempt, answer["files"], out)
                     return answer
@@ -121,8 +120,13 @@ class Cluster:
         )
 
     def _one(self, task: dict[str, Any], limits: Limits, progress: Progress) -> dict[str, Any]:
-        meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
-        return meta
+        try:
+            meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
+            return meta
+        except _Absent as why:
+            self.note(f"{why}: the step runs here")
+            with self._alone:
+                return local.run(task, limits, progress, scratch_root=Path(task["out"]).parent)
 
     def _in_shards(
         self, task: dict[str, Any], limits: Limits, progress: Progress, count: int
@@ -132,11 +136,11 @@ class Cluster:
         parts = [_shard(task, index, count) for index in range(count)]
 
         def work(index: int) -> None:
-            def hear(what: str, fraction: float) -> None:
+            def note(what: str, fraction: float) -> None:
                 heard[index] = (what, fraction)
 
             Path(parts[index]["out"]).mkdir(mode=0o700)
-            self._one(parts[index], limits, hear)
+            self._one(parts[index], limits, note)
 
         try:
             with ThreadPoolExecutor(count) as pool:
@@ -177,7 +181,7 @@ class Cluster:
     ) -> dict[str, Any]:
         ray, seen = self._ray, time.monotonic()
         # the tries are counted here: a second try of Ray's own would write into the same folder
-        remote = ray.remote(_as_text).options(max_retries=0, **self._place(device))
+        remote = ray.remote(as_text).options(max_retries=0, **self._place(device))
         reference = remote.remote(function, json.dumps(argument))
         try:
             # not in a call of Ray's: what a signal's handler raises there, it raises as another
@@ -185,7 +189,7 @@ class Cluster:
             while not wait([future], timeout=_TICK_SECONDS).done:
                 if self._stopped.is_set():
                     raise KeyboardInterrupt
-                _hear(Path(argument["out"]), heard)
+                hear(Path(argument["out"]), heard)
                 if time.monotonic() - seen > _LOOK_SECONDS:
                     self._place(device)  # Ray itself would wait for ever
                     seen = time.monotonic()
@@ -244,6 +248,10 @@ class _Died(Exception):
     """A node, or the worker of it, is gone."""
 
 
+class _Absent(Exception):
+    """A node has not the project's files that a task names."""
+
+
 def accelerator(reported: str) -> str:
     """The label that Ray gives a node whose GPU reports this name to NVML: "NVIDIA L4" → "L4".
 
@@ -254,103 +262,6 @@ def accelerator(reported: str) -> str:
     if match and len(match[1]) > 1:
         return match[1].replace(" ", "-")
     return re.sub(r"^NVIDIA\s+", "", reported).strip().replace(" ", "-")
-
-
-def perform(argument: dict[str, Any]) -> dict[str, Any]:
-    """On the node: run the task of `packed` in a child of this process. {"meta"} or {"unfit"}."""
-    task, limits = argument["task"], Limits(**argument["limits"])
-    why = _unfit(task, argument)
-    if why is not None:
-        return {"unfit": why}
-    out = Path(argument["out"])
-    out.mkdir(mode=0o700)
-    room = available_memory()
-    limits = replace(limits, memory_bytes=min(limits.memory_bytes, room))
-    params = dict(task["params"])
-    if "memory" in params:
-        params["memory"] = limits.memory_bytes
-    return {"meta": _WORKERS({**task, "params": params, "out": str(out)}, limits, Told(out))}
-
-
-_WORKERS = Workers()
-
-
-def _as_text(function: Call, argument: str) -> str:
-    """On the node: `function` with JSON, and what came of it."""
-    import ray
-
-    found = json.loads(argument)
-    out = Path(found["out"])
-    try:
-        answer = function(found)
-    except OptkitError as error:
-        answer = {"error": error.to_json()}
-    answer["node"] = ray.get_runtime_context().get_node_id()
-    answer["files"] = {
-        path.relative_to(out).as_posix(): path.stat().st_size
-        for path in sorted(out.rglob("*"))
-        if path.is_file()
-    }
-    return json.dumps(answer)
-
-
-def packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """What `perform` needs: the task, its limits, and what a fitting node has.
-
-    `files`: files outside the store that the task names, with their digests.
-    """
-    named = [Path(value) for value in task["params"].values() if isinstance(value, str)]
-    files = {
-        str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()
-    }
-    return {
-        "task": task,
-        "limits": asdict(limits),
-        "optkit": installed("optkit"),
-        "files": files,
-        "out": task["out"],
-    }
-
-
-def _unfit(task: Mapping[str, Any], argument: Mapping[str, Any]) -> str | None:
-    """Why this node cannot do the task of `argument` as the driver would; None: it can."""
-    wanted = {"optkit": argument["optkit"], **task.get("versions", {})}
-    for name, version in wanted.items():
-        if installed(name) != version:
-            return f"{name} is {installed(name) or 'not there'} on it, and {version} here"
-    if not Path(argument["out"]).parent.is_dir():
-        return f"the store is not there: {Path(argument['out']).parent.parent}"
-    for path in task["inputs"].values():
-        if not Path(path).exists():
-            return f"the store is not the same there: {path}"
-    for path, digest in argument["files"].items():
-        if not Path(path).is_file() or digest_file(Path(path)) != digest:
-            return f"a file of the project is not the same there: {path}"
-    return None
-
-
-@dataclass
-class Told:
-    """On the node: progress goes through a file beside the try's folder."""
-
-    out: Path
-    at: float = 0.0
-
-    def __call__(self, what: str, fraction: float) -> None:
-        if time.monotonic() - self.at > _TICK_SECONDS:
-            self.at = time.monotonic()
-            with contextlib.suppress(OSError):
-                _progress_file(self.out).write_text(json.dumps([what, fraction]))
-
-
-def _hear(attempt: Path, heard: Progress) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        what, fraction = json.loads(_progress_file(attempt).read_text())
-        heard(str(what), float(fraction))
-
-
-def _progress_file(attempt: Path) -> Path:
-    return attempt.with_name(f"{attempt.name}.progress")
 
 
 def _shard(task: Mapping[str, Any], index: int, count: int) -> dict[str, Any]:
@@ -386,7 +297,7 @@ def _adopt(attempt: Path, files: Mapping[str, int], out: Path) -> None:
 
 
 def _remove(attempt: Path) -> None:
-    _progress_file(attempt).unlink(missing_ok=True)
+    progress_file(attempt).unlink(missing_ok=True)
     shutil.rmtree(attempt, ignore_errors=True)
 
 

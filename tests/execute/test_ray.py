@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from optkit.errors import StorageError
+from optkit.execute import node
 from optkit.execute import ray as carrying
 from optkit.execute.local import Limits
 from optkit.target import device_names, names
@@ -30,7 +31,7 @@ def packed(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     (tmp_path / "task.py").write_text("one")
     task = {"step": "random", "inputs": {"model": str(tmp_path)}, "out": str(tmp_path / "tmp/1"),
             "params": {"path": str(tmp_path / "task.py")}, **changes}  # fmt: skip
-    return carrying.packed(task, Limits(2**30))
+    return node.packed(task, Limits(2**30))
 
 
 @pytest.mark.parametrize(
@@ -42,13 +43,13 @@ def packed(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_node_says_why_it_does_not_fit(changes: Any, why: str, tmp_path: Path) -> None:
-    assert why in carrying.perform(packed(tmp_path, **changes))["unfit"]
+    assert why in node.perform(packed(tmp_path, **changes))["unfit"]
 
 
 def test_a_project_file_must_be_the_same_on_the_node(tmp_path: Path) -> None:
     argument = packed(tmp_path)
     (tmp_path / "task.py").write_text("two")
-    assert "project" in carrying.perform(argument)["unfit"]
+    assert "task.py" in node.perform(argument)["absent"]
 
 
 def test_a_folder_that_is_not_shared_is_told(

@@ -68,7 +68,7 @@ def task(out: Path, **changes: Any) -> dict[str, Any]:
 
 def packed(task: dict[str, Any]) -> dict[str, Any]:
     from optkit.execute.local import Limits
-    from optkit.execute.ray import packed
+    from optkit.execute.node import packed
 
     return packed(task, Limits(2**31))
 
@@ -76,7 +76,7 @@ def packed(task: dict[str, Any]) -> dict[str, Any]:
 def test_every_task_runs_on_a_node_with_its_accelerator(
     cluster: Any, nodes: Any, tmp_path: Path
 ) -> None:
-    from optkit.execute.ray import perform
+    from optkit.execute.node import perform
 
     def one(number: int) -> bool:
         label = list(nodes.by_label)[number % 3]
@@ -91,7 +91,7 @@ def test_every_task_runs_on_a_node_with_its_accelerator(
 
 
 def test_an_accelerator_that_no_node_has_is_an_error_at_once(cluster: Any, tmp_path: Path) -> None:
-    from optkit.execute.ray import perform
+    from optkit.execute.node import perform
 
     with pytest.raises(ToolchainMissing, match="H100") as caught:
         cluster.call(perform, packed(task(tmp_path / "t")), device="H100")

@@ -1,0 +1,207 @@
+"""What a source yields, checked against the model's inputs before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from optkit.data import sequences
+from optkit.errors import InputRefused, nearest
+from optkit.runtime import Feed, TensorInfo, axes_of, batch_axis, batched, size_of
+
+DTYPES = frozenset(  # what safetensors gives back as numpy arrays
+    {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
+     "uint16", "uint8", "bool"}
+)  # fmt: skip
+
+Item = Mapping[str, Any] | tuple[Mapping[str, Any], Any]
+"""A feed, or a pair of feed and labels; values are anything `np.asarray` takes."""
+
+
+class Checker:
+    """Takes the items of one source in their order. `fixed`: the model's batch size where it has
+    only one; `label_kind`: dtype and shape of a label, once there was one."""
+
+    def __init__(self, inputs: Sequence[TensorInfo], optional: Collection[str]) -> None:
+        """Raises InputRefused for an input of a dtype that cannot be kept."""
+        for info in inputs:
+            if info.dtype not in DTYPES:
+                raise InputRefused(
+                    f"samples of dtype {info.dtype} cannot be kept", where=f"input {info.name!r}"
+                )
+        self.inputs = {info.name: info for info in inputs}
+        self.batched = batched(inputs)
+        self.fixed = fixed_batch(inputs)
+        self.labelled: bool | None = None
+        self.label_kind: tuple[str, tuple[int, ...]] | None = None
+        self._optional = frozenset(optional)
+        self._last = False  # an incomplete batch has come, behind which there is none
+
+    def feed(self, given: Mapping[str, Any], sample: int) -> tuple[Feed, int]:
+        """A feed that the model takes, and how many samples it has: fewer than its batch where they
+        had to be put there again. `sample`: the number of its first one, for errors. Raises
+        InputRefused."""
+        whole, short = self._filled(given, sample)
+        feed = self._checked(whole, sample)
+        return feed, short or count_of(feed, self.batched)
+
+    def labels(self, given: Any, count: int, sample: int) -> np.ndarray | None:
+        """Labels as an array with a row for each of the `count` samples, None where there are none.
+        Raises InputRefused."""
+        where = f"sample {sample}"
+        if self.labelled is None:
+            self.labelled = given is not None
+        if self.labelled != (given is not None):
+            raise InputRefused("some samples have labels and some have none", where=where)
+        if given is None:
+            return None
+        labels = np.atleast_1d(_asarray(given, where))
+        if labels.dtype.name not in DTYPES:
+            raise InputRefused(
+                f"labels of dtype {labels.dtype} cannot be kept",
+                where=where,
+                hint="labels are numbers, one row per sample",
+            )
+        if len(labels) != count:
+            raise InputRefused(f"{len(labels)} labels for a batch of {count}", where=where)
+        kind = (labels.dtype.name, labels.shape[1:])
+        if self.label_kind not in (None, kind):
+            raise InputRefused(f"labels change from {self.label_kind} to {kind}", where=where)
+        self.label_kind = kind
+        return labels.astype(kind[0], copy=False)  # in this machine's byte order
+
+    def _filled(self, given: Mapping[str, Any], sample: int) -> tuple[Mapping[str, Any], int]:
+        """A feed of fewer samples than the model's fixed batch, its samples again behind them, and
+        how many they are; any other as it is, and 0."""
+        where = f"sample {sample}"
+        if self.fixed is None:
+            return given, 0
+        own = {n: _asarray(given[n], where) for n in given if n in self.batched}
+        counts = {len(array) if array.ndim else 0 for array in own.values()}
+        count = counts.pop() if len(counts) == 1 else 0
+        if not 0 < count < self.fixed:
+            return given, 0
+        if self._last:
+            raise InputRefused(
+                f"two batches of fewer samples than the model's fixed batch of {self.fixed}",
+                where=where,
+                hint=f"yield batches of {self.fixed}; only the last one may have fewer",
+            )
+        self._last = True
+        turns = np.arange(self.fixed) % count
+        return {**given, **{name: array[turns] for name, array in own.items()}}, count
+
+    def _checked(self, given: Mapping[str, Any], sample: int) -> Feed:
+        for name in given:
+            if name not in self.inputs:
+                close, known = nearest(str(name), self.inputs), ", ".join(self.inputs)
+                raise InputRefused(
+                    f"the model has no input {name!r}",
+                    where=f"sample {sample}",
+                    hint=f"did you mean {close[0]!r}?" if close else f"its inputs: {known}",
+                )
+        given = sequences.completed(given, self.inputs, self._optional)
+        feed: Feed = {}
+        for name, info in self.inputs.items():
+            if name not in given:
+                raise InputRefused(
+                    f"the feed lacks input {name!r}",
+                    where=f"sample {sample}",
+                    hint=f"it has {', '.join(map(str, given)) or 'nothing'}",
+                )
+            feed[name] = _array(given[name], info, sample)
+        self._check_axes(feed, sample)
+        for name, array in feed.items():
+            self._check_finite(name, array, sample)
+        return feed
+
+    def _check_axes(self, feed: Feed, sample: int) -> None:
+        """One named axis has one size in all inputs, a sum of axes is their sum, and nothing is
+        empty but what may be."""
+        where = f"sample {sample}"
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, info in self.inputs.items():
+            for axis, size in zip(info.shape, feed[name].shape, strict=True):
+                if not size and axis not in self._optional:
+                    raise InputRefused(f"input {name!r} is empty", where=where)
+                if isinstance(axis, str) and sizes.setdefault(axis, (size, name))[0] != size:
+                    other, first = sizes[axis]
+                    raise InputRefused(
+                        f"axis {axis!r} is {other} in input {first!r} and {size} in {name!r}",
+                        where=where,
+                    )
+        known = {axis: size for axis, (size, _) in sizes.items()}
+        for axis, (size, name) in sizes.items():
+            parts = axes_of([axis])
+            if known.keys() >= set(parts) and size_of(axis, known) != size:
+                told = " and ".join(f"{part!r} is {known[part]}" for part in parts)
+                raise InputRefused(
+                    f"axis {axis!r} of input {name!r} is {size}, {told}", where=where
+                )
+
+    def _check_finite(self, name: str, array: np.ndarray, sample: int) -> None:
+        if array.dtype.kind != "f" or np.isfinite(array).all():
+            return
+        wrong = ~np.isfinite(array)
+        index = int(np.argwhere(wrong)[0][0]) if name in self.batched else 0
+        raise InputRefused(
+            f"{int(wrong.sum())} values are not finite (NaN or infinite)",
+            where=f"sample {sample + index}, input {name!r}",
+            hint="repair the sample source: such a value would spoil every range",
+        )
+
+
+def pair(item: Any, sample: int) -> tuple[Mapping[str, Any], Any]:
+    """Feed and labels of an item, None where it has none. Raises InputRefused."""
+    feed, labels = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+    if not isinstance(feed, Mapping):
+        raise InputRefused(
+            f"a sample source yields {type(feed).__name__}, not a feed",
+            where=f"sample {sample}",
+            hint="yield {input name: array}, for a task ({input name: array}, labels)",
+        )
+    return feed, labels
+
+
+def _array(value: Any, info: TensorInfo, sample: int) -> np.ndarray:
+    """The value as an array that fits the input. Raises InputRefused otherwise."""
+    where = f"sample {sample}, input {info.name!r}"
+    array = _asarray(value, where)
+    if array.dtype.name != info.dtype:
+        raise InputRefused(
+            f"dtype {array.dtype.name}, the model takes {info.dtype}",
+            where=where,
+            hint=f"convert it in the sample source: array.astype('{info.dtype}')",
+        )
+    fits = array.ndim == len(info.shape) and all(
+        isinstance(want, str) or want == size
+        for want, size in zip(info.shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise InputRefused(
+            f"shape {list(array.shape)}, the model takes [{', '.join(map(str, info.shape))}]",
+            where=where,
+            hint="axis 0 is the batch, also for a single sample",
+        )
+    return array.astype(info.dtype, copy=False)  # in this machine's byte order
+
+
+def _asarray(value: Any, where: str) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except Exception as error:  # whatever __array__ of a foreign class raises
+        told = f"{type(value).__name__} is no array: {error}"
+        raise InputRefused(told, where=where, hint="yield numpy arrays") from error
+
+
+def fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
+    """The model's batch size where it has only one."""
+    axis = batch_axis(inputs)
+    return axis if isinstance(axis, int) else None
+
+
+def count_of(feed: Feed, batched: Collection[str]) -> int:
+    """Samples in a feed, by the inputs whose axis 0 counts them."""
+    return next((len(feed[name]) for name in feed if name in batched), 1)
