@@ -35,10 +35,10 @@ from optkit.generate.sampling import greedy
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
 import environments
 
-IN_FLOATS = {"quantization": {"placement": {"nbits_accuracy": 0}}}
-ARTIFACTS: dict[str, tuple[str, dict[str, Any]]] = {  # our name -> precision, recipe
-    "fp32": ("fp32", {}),
-    "int4": ("int4", {}),
+IN_FLOATS = {"name": "in-floats", "quantization": {"placement": {"nbits_accuracy": 0}}}
+ARTIFACTS: dict[str, tuple[str, dict[str, Any] | None]] = {  # our name -> precision, recipe
+    "fp32": ("fp32", None),
+    "int4": ("int4", None),
     "int4-in-floats": ("int4", IN_FLOATS),
 }
 REQUIREMENTS = [environments.TORCH, "onnxruntime-genai==0.18.0", "onnxruntime==1.31.1",
@@ -62,7 +62,7 @@ def main() -> None:
     python = environment(options.root)
     built = {
         name: optkit.build(
-            str(options.folder), target="cpu", precision=precision, recipe=recipe, name=name,
+            str(options.folder), target="cpu", precision=precision, recipe=recipe,
             out=options.root / "artifacts", cache=options.root / "cache",
         ).path
         for name, (precision, recipe) in ARTIFACTS.items()
