@@ -148,7 +148,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     _ort("w4", "gptq-repaired", "int4", method="blocks", algorithm="gptq-repaired", block=32,
          samples=64),
     _modelopt("w4", "int4-awq-clip", 16, mode="int4", method="awq_clip"),
-    _optkit("w4", "int4", "calibration.samples=48", precision="int4"),
+    _optkit("w4", "int4", "calibration.samples=32", precision="int4"),
 )  # fmt: skip
 
 
