@@ -33,6 +33,7 @@ SCHEMA = "optkit.artifact/v1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 SIMULATION = "simulation.onnx"
+SAMPLES = "eval.safetensors"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -291,13 +292,14 @@ def _running(session: Recurrent, name: str, evidence: Evidence, note: str | None
     return Running(session, name, evidence, note, session.inputs, session.outputs)
 
 
-def prepare(out: Path, name: str) -> None:
-    """Make sure, before any work, that an artifact `name` can be written into folder `out`.
+def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST) -> None:
+    """Make sure, before any work, that an artifact `name` can be written into folder `out` (or what
+    else is a folder of that `kind`, known by the file `marker` in it).
 
     Nothing is left there. Raises StorageError (not writable), UsageError (the name, or something of
     that name that is no artifact and would be lost).
     """
-    check_name("artifact", name)
+    check_name(kind, name)
     place = out / name
     with storage_errors(out):
         try:
@@ -307,9 +309,9 @@ def prepare(out: Path, name: str) -> None:
             error.filename = str(out)
             raise
         taken = place.is_symlink() or place.exists()
-        if taken and (place.is_symlink() or not (place / MANIFEST).is_file()):
+        if taken and (place.is_symlink() or not (place / marker).is_file()):
             raise UsageError(
-                "exists and is no artifact of optkit",
+                f"exists and is no {kind} of optkit",
                 where=str(place),
                 hint="move it away, or choose another --out",
             )

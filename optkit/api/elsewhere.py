@@ -9,7 +9,7 @@ from typing import Any
 from optkit.api import building
 from optkit.api.building import Built
 from optkit.api.finishing import finish
-from optkit.errors import OptkitError
+from optkit.errors import OptkitError, StorageError
 from optkit.execute.local import Limits
 from optkit.execute.node import Told
 from optkit.execute.ray import Cluster, accelerator
@@ -69,7 +69,7 @@ def finish_here(argument: dict[str, Any]) -> dict[str, Any]:
     """On the node: `finish`, over the store that all nodes share."""
     place = Path(argument["artifact"])
     if not place.is_dir():
-        return {"unfit": f"the artifact is not there: {place}"}
+        raise StorageError("the artifact is not there: its folder is not shared", where=str(place))
     limits = Limits(**argument["limits"])
     limits = Limits(min(limits.memory_bytes, available_memory()), limits.seconds)
     heard = _Heard(Told(Path(argument["out"])))

@@ -9,7 +9,7 @@ from typing import Any
 
 from optkit import content, runtime
 from optkit.api.building import Built, load
-from optkit.artifact import MANIFEST, Artifact
+from optkit.artifact import MANIFEST, Artifact, prepare
 from optkit.content import Place
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.execute.runner import Runner
@@ -28,9 +28,10 @@ def finish(path: Path, *, runner: Runner, task: str | None = None) -> Built:
     Raises ToolchainMissing (no such device here, or none of its backends), IntegrityError (a
     damaged artifact), InputRefused (no samples to score), and what compiling and running raise.
     """
-    opened = load(path)
+    opened = load(path.resolve())
     opened.verify()
     _check_whole(opened, path)
+    prepare(opened.path.parent, opened.path.name)
     code = None if task is None else content.find_task(task, Path.cwd(), anywhere=True)
     if not opened.manifest.parts:
         return _one(opened, str(path), runner, code)
@@ -48,18 +49,16 @@ def finish(path: Path, *, runner: Runner, task: str | None = None) -> Built:
         told = {name: one.result for name, one in built.items()}
         whole = result.joined(told, model=opened.result["model"], artifact=str(path))
         parts = {name: load(one.path) for name, one in built.items()}
-        place, record = opened.path.absolute(), opened.manifest.recipe
+        place, record = opened.path, opened.manifest.recipe
         return Built(whole, delivery.join(place.name, record, parts, whole, place.parent))
 
 
 def _check_whole(artifact: Artifact, path: Path) -> None:
     """Changed alone, a part would no longer be what the whole's manifest says."""
-    around = artifact.path.absolute().parent
+    around = artifact.path.parent
     if not (around / MANIFEST).is_file() or artifact.path.name not in load(around).manifest.parts:
         return
-    raise UsageError(
-        "it is a part of an artifact", where=str(path), hint=f"finish that: {path.parent}"
-    )
+    raise UsageError("it is a part of an artifact", where=str(path), hint=f"finish that: {around}")
 
 
 def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None) -> Built:
@@ -75,8 +74,10 @@ def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None) -> B
     left = () if backend in documented else tuple(name for name in named if name != backend)
     made = finishing.finish(artifact, device, backend, left, runner, task)
     report = finishing.read_report(artifact)
-    judged = findings.judge_again(made, runner.records, report, artifact=told)
-    return Built(judged.result, delivery.deliver_again(artifact, made, judged, runner.store))
+    rescored = task is not None
+    judged = findings.judge_again(made, runner.records, report, artifact=told, rescored=rescored)
+    path = delivery.deliver_again(artifact, made, judged, runner.store, rescored=rescored)
+    return Built(judged.result, path)
 
 
 def _is_finished(found: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from optkit import pipeline, target
 from optkit.api.building import EMBED_EVAL, load
 from optkit.api.elsewhere import build_one
-from optkit.artifact import create
+from optkit.artifact import create, prepare
 from optkit.errors import OptkitError
 from optkit.exchange import replacing
 from optkit.execute.ray import Cluster
@@ -29,6 +29,8 @@ from optkit.recipe import Recipe
 from optkit.report import fleet as documents
 from optkit.report import result
 from optkit.store import write_durably
+
+_FILE = "fleet.json"
 
 Pair = tuple[str, str]
 """Names of a target and a precision."""
@@ -57,6 +59,8 @@ def build_fleet(
     told: is given what ended a pair, and returns the error that stands in its result. Raises
     StorageError, where the folder cannot be written.
     """
+    place = out / f"{recipe.name}-fleet"
+    prepare(out, place.name, "fleet", _FILE)
     outcomes = _each(
         pairs,
         runner,
@@ -78,7 +82,7 @@ def build_fleet(
         steps=steps,
         versions=pipeline.tool_versions(),
     )
-    return Fleet(document, _write(document, out / f"{recipe.name}-fleet"))
+    return Fleet(document, _write(document, place))
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def _write(document: dict[str, Any], place: Path) -> Path:
     files = {
         "report.html": documents.to_html(document),
         "report.md": documents.to_markdown(document),
-        "fleet.json": f"{json.dumps(document, indent=1)}\n",
+        _FILE: f"{json.dumps(document, indent=1)}\n",
     }
     create(place.parent)
     with replacing(place) as folder:

@@ -18,6 +18,9 @@ from optkit.target import Gpu
 
 _LIBRARY = "libcuda.so.1"
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+# CUDA_ERROR_NOT_INITIALIZED, STUB_LIBRARY, NO_DEVICE, INVALID_DEVICE, SYSTEM_NOT_READY,
+# SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE: the driver or the device is not there
+_ABSENT = frozenset({3, 34, 100, 101, 802, 803, 804})
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the library may allocate meanwhile
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
@@ -34,11 +37,15 @@ class Cuda:
         self.gpu = self._describe()
         self._context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
-        self._call("cuCtxSetCurrent", self._context)
+        self.enter()
         stream = ctypes.c_void_p()
         self._call("cuStreamCreate", ctypes.byref(stream), 0)
         self.stream = stream.value or 0
         self._pointers: set[int] = set()
+
+    def enter(self) -> None:
+        """Make this thread use the device: a context belongs to threads, one by one."""
+        self._call("cuCtxSetCurrent", self._context)
 
     def allocate(self, size: int) -> int:
         """The address of `size` bytes of device memory (at least one: an address is never 0)."""
@@ -130,7 +137,10 @@ class Cuda:
         told = f"{name}: {(text.value or b'error').decode()} ({status})"
         if status == _OUT_OF_MEMORY:
             return WorkerFailed(told, verdict="oom", where="GPU memory")
-        return ToolchainMissing(told, where="CUDA driver", hint="`optkit devices` lists the GPUs")
+        if status in _ABSENT:
+            hint = "`optkit devices` lists the GPUs"
+            return ToolchainMissing(told, where="CUDA driver", hint=hint)
+        return WorkerFailed(told, verdict="crashed", where="CUDA driver")
 
 
 def check_device(gpu: Gpu, target: str | None, where: str) -> None:

@@ -86,7 +86,8 @@ class EngineSession:
 
     def put(self, name: str, array: np.ndarray) -> None:
         """Upload one input and tell the engine its shape."""
-        array = np.ascontiguousarray(array)
+        self._cuda.enter()
+        array = np.asarray(array, order="C")  # a scalar stays one
         self._cuda.upload(self._room(name, array.nbytes), array)
         self.shape(name, array.shape)
 
@@ -102,6 +103,7 @@ class EngineSession:
 
     def execute(self) -> dict[str, tuple[int, ...]]:
         """Run in the stream; the shapes of the outputs."""
+        self._cuda.enter()
         if missing := self._context.infer_shapes():
             raise InputRefused("has no shape yet", where=f"input {missing[0]!r}")
         shapes = {info.name: self._sized(info) for info in self.outputs}
@@ -139,6 +141,7 @@ class EngineSession:
         """Free the device's memory. May be called twice."""
         if self._context is None:
             return
+        self._cuda.enter()
         self._forget()
         self._done()
         self._context = None  # each before what made it

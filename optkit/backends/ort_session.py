@@ -187,7 +187,7 @@ def run_bound(session: Any, binding: Any, where: str) -> None:
 
 def held(array: np.ndarray, device: str) -> Any:
     """A value on the device; on the CPU it is backed by the array's memory, which it keeps."""
-    return library().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
+    return library().OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), device, 0)
 
 
 def _widened(cache: np.ndarray, rows: int) -> np.ndarray:

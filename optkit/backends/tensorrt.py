@@ -332,7 +332,11 @@ class TensorRT:
         raise InputRefused(what, where=where)
 
     def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
-        """TensorRT has no choice of device: it is the one the process sees."""
+        """TensorRT has no choice of device: it is the first one that the process sees, which has to
+        be the target. Raises ToolchainMissing."""
+        if _DRIVER.exists():
+            with Cuda() as cuda:
+                check_device(cuda.gpu, spec.target, self.title)
 
     def _set_shapes(
         self, builder: Any, network: Any, config: Any, shapes: Profile, record: Record

@@ -37,7 +37,7 @@ _LOG_TAIL = 64 * 1024
 # What a child may inherit: enough to find libraries, locale and devices; no tokens.
 _ENVIRONMENT = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-    "VIRTUAL_ENV", "OPTKIT_CACHE",
+    "CUDA_DEVICE_ORDER", "VIRTUAL_ENV", "OPTKIT_CACHE",
 )  # fmt: skip
 
 Progress = Callable[[str, float], None]

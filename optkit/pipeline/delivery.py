@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from optkit import pipeline
-from optkit.artifact import MANIFEST, Artifact, Manifest, write
+from optkit.artifact import MANIFEST, SAMPLES, Artifact, Manifest, write
 from optkit.decoder import Decoder
 from optkit.execute.runner import Made
 from optkit.packaging import genai
@@ -50,9 +50,9 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
         in_place = entries["graph"].meta.get("in_place", ())
         files |= genai.files(Decoder.of(made.inputs, made.outputs), files, in_place)
     with storage_errors(store.root), store.scratch() as folder:
-        samples = _samples(made, folder / "eval.safetensors", embed_eval)
+        samples = _samples(made, folder / SAMPLES, embed_eval)
         if samples is not None:
-            files["eval.safetensors"] = samples
+            files[SAMPLES] = samples
         engine = _engine(entries.get("engine"), "")
         manifest = Manifest(
             name=made.job.name,
@@ -72,13 +72,20 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
         return write(out, manifest, files).path
 
 
-def deliver_again(artifact: Artifact, made: Build, judged: Judged, store: Store) -> Path:
+def deliver_again(
+    artifact: Artifact, made: Build, judged: Judged, store: Store, *, rescored: bool
+) -> Path:
     """Write a finished artifact in the place of the unfinished one: engines and figures are new,
-    all else is as it was. Returns its folder."""
+    all else is as it was. `rescored`: on other samples, which it does not carry. Returns its
+    folder."""
     before, place = artifact.manifest, artifact.path.absolute()
     engine = _engine(made.entries.get("engine"), "")
     old = {f"{prefix}{before.engine['file']}" for prefix in ("", "baseline/") if before.engine}
     kept = before.files.keys() - {name for name in old if name.endswith(".engine")}
+    data = before.data
+    if rescored:
+        kept -= {SAMPLES}
+        data = {**data, "evaluation": pipeline.data_of(made)["evaluation"]}
     files: dict[str, Path | bytes] = {
         **{name: place / name for name in kept},
         **_engine(made.entries.get("baseline_engine"), "baseline/"),
@@ -89,6 +96,7 @@ def deliver_again(artifact: Artifact, made: Build, judged: Judged, store: Store)
         before,
         name=place.name,
         result=judged.result,
+        data=data,
         engine={"backend": str(made.backend), "file": next(iter(engine), GRAPH)},
     )
     with storage_errors(store.root):

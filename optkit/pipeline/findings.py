@@ -56,16 +56,22 @@ def judge(
 
 
 def judge_again(
-    made: Build, records: list[Record], report: Mapping[str, Any], *, artifact: str
+    made: Build,
+    records: list[Record],
+    report: Mapping[str, Any],
+    *,
+    artifact: str,
+    rescored: bool,
 ) -> Judged:
     """All figures of a build that was finished on its device; what was known before stays in its
-    `report`: how the graph was made, and the accuracy of references."""
+    `report`: how the graph was made, and the accuracy of references (unless `rescored`, on samples
+    that those have not seen)."""
     before = report["result"]
     times = latencies(made)
     sides = _sides(made, times, task_scores(made))
     found = _findings(made, sides, times)
     outcome = _result(made, sides, found, records, artifact)
-    outcome["references"] = before["references"]
+    outcome["references"] = [] if rescored else before["references"]
     for key, seconds in before["seconds"].items():
         outcome["seconds"][key] = round(outcome["seconds"].get(key, 0.0) + seconds, 3)
     outcome["cache_hits"] += before["cache_hits"]
@@ -78,8 +84,7 @@ def judge_again(
         {
             "steps": [asdict(record) for record in records],
             "build_spec": _specs(made),
-            "finished": {"machine": made.job.target.fingerprint(),
-                         "versions": pipeline.tool_versions()},
+            "finished": {"machine": made.machine, "versions": pipeline.tool_versions()},
         },
     )  # fmt: skip
     return Judged(outcome, again, found)

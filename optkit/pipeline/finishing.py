@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from optkit import content, stage
-from optkit.artifact import MODEL, Artifact
+from optkit.artifact import MODEL, SAMPLES, Artifact
 from optkit.assignment import Assignment
 from optkit.content import Place
 from optkit.data.spool import Spool
-from optkit.errors import InputRefused
+from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import compile_, score, time
@@ -30,8 +31,7 @@ from optkit.steps import STEPS
 from optkit.store import digest_file
 from optkit.target import Target
 
-SAMPLES = "eval.safetensors"
-_RECIPE = ("name", "inputs", "axes", "bench", "gates")
+_RECIPE = ("name", "inputs", "axes", "bench", "gates", "compiler")
 _CONTENT = "content:"
 
 
@@ -67,7 +67,8 @@ def _restore(
     task: Place | None,
 ) -> Build:
     manifest = artifact.manifest
-    recipe = Recipe.from_dict({name: manifest.recipe[name] for name in _RECIPE})
+    recorded = manifest.recipe
+    recipe = Recipe.from_dict({name: recorded[name] for name in _RECIPE if name in recorded})
     scored = manifest.result["accuracy"] is not None
     if scored or task is not None:
         place = task.path if task is not None else _task_of(artifact)
@@ -107,16 +108,20 @@ def read_report(artifact: Artifact) -> dict[str, Any]:
 
 
 def _task_of(artifact: Artifact) -> Path:
-    """The file of the task that scored the artifact, where it is one of optkit's own."""
+    """The file of the task that scored the artifact, where it is one of optkit's own: by its name
+    alone, since a path that a stranger's artifact names could lead to the stranger's code."""
     source = str(artifact.manifest.data.get("evaluation", {}).get("source", ""))
-    path: Path = content.root() / source.removeprefix(_CONTENT)
-    if not source.startswith(_CONTENT) or not path.is_file():
-        raise InputRefused(
-            f"it was scored by code that it does not carry: {source or 'a function in memory'}",
-            where=str(artifact.path),
-            hint="give that task, with its samples: --eval FILE.py",
-        )
-    return path
+    name = PurePosixPath(source.removeprefix(_CONTENT)).stem
+    if source == f"{_CONTENT}eval/{name}.py":
+        with suppress(UsageError):
+            place = content.find_task(name, content.root())
+            if place.root == "content":
+                return place.path
+    raise InputRefused(
+        f"it was scored by code that it does not carry: {source or 'a function in memory'}",
+        where=str(artifact.path),
+        hint="give that task, with its samples: --eval FILE.py",
+    )
 
 
 def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Made:

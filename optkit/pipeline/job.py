@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from optkit.execute.runner import Input, Made
 from optkit.recipe import Recipe
 from optkit.runtime import AxisRange, BuildSpec, Evidence, TensorInfo
 from optkit.steps import GRAPH, SIMULATION
-from optkit.target import Target
+from optkit.target import Target, gpus
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,17 @@ class Build:
     def is_baseline(self) -> bool:
         """FP16 on a GPU, FP32 on `cpu`: the candidate is the baseline itself."""
         return self.job.precision == self.baseline_precision
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What a run here depends on: this CPU; or the GPU that is the target, its driver, and the
+        host, of which there may be many like it."""
+        device = self.job.target
+        if device.name == "cpu":
+            return device.fingerprint()
+        found = [gpu for gpu in gpus().devices if gpu.target == device.name]
+        own = [{"name": gpu.name, "driver": gpu.driver} for gpu in found[:1]]
+        return {**device.fingerprint(), "gpus": own, "host": platform.node()}
 
     @property
     def simulation(self) -> str:

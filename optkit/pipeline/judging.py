@@ -95,7 +95,7 @@ def time(made: Build, runner: Steps) -> None:
             f"measure latency of {made.job.precision} beside {made.baseline_precision}",
             inputs,
             {"batches": batches, "seconds": bench.seconds, "warmup_seconds": bench.warmup_seconds,
-             "threads": bench.threads, "host": made.job.target.fingerprint(), **params},
+             "threads": bench.threads, "host": made.machine, **params},
             _kept(runner),
         )  # fmt: skip
         return
@@ -162,4 +162,4 @@ def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _host(made: Build) -> dict[str, Any] | None:
     """ONNX Runtime optimizes for the CPU it runs on; a TensorRT-RTX engine is the same anywhere."""
-    return made.job.target.fingerprint() if made.measured else None
+    return made.machine if made.measured else None

@@ -148,9 +148,9 @@ def _row(fleet: Json, result: Json, one: Json, part: str) -> Row:
         cost = per_million(Price(**price), latency["throughput"])
     landing = one["engine"] and one["engine"]["landing"]
     show = view.unit(one)
-    shown = {row.label.partition(",")[0]: row.candidate.value for row in view.comparison(one)}
     evidence = [one[name]["evidence"] for name in ("engine", "latency", "accuracy") if one[name]]
     accuracy = one["accuracy"]
+    value = figures.percent if accuracy and accuracy["proportion"] else figures.number
     return Row(
         target=" ".join([result["target"] or figures.NONE, part]).strip(),
         precision=result["precision"] or figures.NONE,
@@ -159,7 +159,7 @@ def _row(fleet: Json, result: Json, one: Json, part: str) -> Row:
         if one["latency"]
         else figures.NONE,
         speedup=figures.times(one["speedup"]["value"]) if one["speedup"] else figures.NONE,
-        accuracy=f"{accuracy['metric']} {shown[accuracy['metric']]}" if accuracy else figures.NONE,
+        accuracy=f"{accuracy['metric']} {value(accuracy['value'])}" if accuracy else figures.NONE,
         drop=show(one["drop"]["value"]) if one["drop"] else figures.NONE,
         size=figures.size(one["size"] and one["size"]["bytes"]),
         landed=f"{landing['landed']} of {landing['planned']}" if landing else figures.NONE,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optkit.artifact import Artifact
+from optkit.artifact import SAMPLES, Artifact, write
 from tests.report.test_result import check
 
 Optkit = Callable[..., Any]
@@ -62,9 +63,12 @@ def test_what_is_finished_is_what_a_build_here_gives(
     assert (found.result["status"], found.result["pending"]) == ("ok", [])
     for key in ("engine", "latency", "accuracy", "speedup", "drop"):
         assert found.result[key]["evidence"] == "measured", key
-    for key in ("engine", "accuracy", "drop", "size", "gate", "references"):
+    for key in ("engine", "accuracy", "drop", "size", "gate"):
         assert found.result[key] == direct.result[key], key
     assert report["provenance"]["finished"]["machine"]["name"] == "cpu"
+    assert found.result["references"] == []  # they have not seen the samples of this task
+    assert SAMPLES not in found.manifest.files
+    assert found.manifest.data["evaluation"]["source"] == "given:task.py"
     manifest = (unfinished / "manifest.json").read_bytes()
     assert optkit_here("finish", unfinished, cache=store).code == 0
     assert (unfinished / "manifest.json").read_bytes() == manifest
@@ -77,6 +81,19 @@ def test_a_task_that_is_not_optkits_own_has_to_be_given(
     done = optkit_here("finish", unfinished, cache=store).told("--eval FILE.py", "task.py")
     assert done.code == 5
     assert (unfinished / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("named", ["{}/evil.py", "../../../../../..{}/evil.py", "eval/../evil.py"])
+def test_code_that_an_artifact_names_by_a_path_is_never_run(
+    named: str, optkit_here: Optkit, unfinished: Path, store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit(99)\n")
+    before = Artifact.load(unfinished).manifest
+    source = f"content:{named}".format(tmp_path)
+    data = {"evaluation": {**before.data["evaluation"], "source": source}}
+    files = {name: (unfinished / name).read_bytes() for name in before.files}
+    write(unfinished.parent, replace(before, data=data), files)
+    assert optkit_here("finish", unfinished, cache=store).told("does not carry").code == 5
 
 
 @pytest.mark.slow
