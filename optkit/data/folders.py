@@ -26,8 +26,8 @@ def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> 
     Raises InputRefused for a folder without any.
     """
     folder = reading.existing(folder, reader)
-    paths = [path for path in folder.rglob("*") if path.suffix.lower() in suffixes]
-    parted = (path.relative_to(folder).parts for path in paths if path.is_file())
+    paths = [path for path in reading.beneath(folder) if path.suffix.lower() in suffixes]
+    parted = (path.relative_to(folder).parts for path in paths)
     names = sorted(parts for parts in parted if not any(part[0] == "." for part in parts))
     if not names:
         more = ", …" if len(suffixes) > 4 else ""

@@ -48,11 +48,25 @@ def reader_of(path: str | Path) -> Reader | None:
 
 def _of_folder(folder: Path) -> Reader:
     sounds = False
-    for file in folder.rglob("*"):
+    for file in beneath(folder):
         if file.suffix.lower() in PICTURES:
             return "images"
         sounds = sounds or file.suffix.lower() in SOUNDS
     return "audio" if sounds else "images"
+
+
+def beneath(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
+    """Every file in a folder and in those below it, linked ones too; a link that leads back `above`
+    (device and inode of each folder on the way) is not followed."""
+    info = folder.stat()
+    here = (info.st_dev, info.st_ino)
+    if here in above:
+        return
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from beneath(path, above | {here})
+        elif path.is_file():
+            yield path
 
 
 def existing(path: str | Path, reader: Reader) -> Path:

@@ -75,6 +75,7 @@ def decode(
         mask[row, : longest - len(prompt)] = 0
     positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
     found: list[list[int]] = [[] for _ in prompts]
+    made = -rows  # choices behind the first, which is prefill's; one that ends a row is one too
     reasons: list[FinishReason | None] = [None] * rows
     start = {**_empty(decoder, rows), **(crossed or {})}
     # the last of the new tokens is chosen and not read
@@ -89,6 +90,7 @@ def decode(
             del feed[MASK]
         chosen = choose(loop.run(feed)[LOGITS][:, -1])
         marks.append(time.perf_counter())
+        made += reasons.count(None)
         for row in (row for row in range(rows) if reasons[row] is None):
             token = int(chosen[row])
             if token in ending.ends:
@@ -99,7 +101,7 @@ def decode(
         if None not in reasons:
             break
         ids = np.array([[ending.pad if r else t] for r, t in zip(reasons, chosen, strict=True)])
-    read, made = sum(map(len, prompts)), sum(max(len(tokens) - 1, 0) for tokens in found)
+    read = sum(map(len, prompts))
     return Decoded(
         found,
         [reason or "length" for reason in reasons],

@@ -12,6 +12,7 @@ _REMEDY = {
     "unpack": "unpacking the weights costs more than reading them saves: use FP8 or INT8 here",
     "launch": "kernels are too short: a larger batch or CUDA graphs help, a precision hardly",
     "link": "the devices wait for each other: fewer of them, or a faster link",
+    "host": "the host takes longest between two tokens: fewer sequences per process",
     "pcie": "the host's link is the limit: send smaller inputs, or decode them on the device",
 }
 

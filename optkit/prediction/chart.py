@@ -36,7 +36,12 @@ def html(plan: Mapping[str, Any]) -> str:
 def svg(plan: Mapping[str, Any]) -> str:
     """The drawing. Needs one row with figures at least."""
     rows = [row for row in plan["results"] if row["latency"]]
-    points = [(row, one, *_at(one)) for row in rows for one in row["latency"]]
+    points = [
+        (row, one, *_at(one))
+        for row in rows
+        for one in row["latency"]
+        if one["operations"] and one["bytes"]  # a logarithm has no place for others
+    ]
     roofs = _roofs(rows)
     x = _Axis([p[2] for p in points] + [peak / band for *_, peak, band in roofs], _LEFT,
               _WIDTH - _RIGHT)  # fmt: skip

@@ -50,6 +50,11 @@ class DecoderShape:
         """With embedding and vocabulary projection, without norms."""
         return self.body + 2 * self.hidden * self.vocabulary
 
+    def kv_share(self, devices: int) -> float:
+        """Of keys and values, what each of so many devices holds. A key head is not cut: where
+        there are more devices than heads, some hold the same one."""
+        return 1 / min(devices, self.kv_heads)
+
     def kv_bytes(self, bits: int = 16) -> int:
         """Cache of one token: key and value of every layer and KV head."""
         return 2 * self.layers * self.kv_heads * self.head_dim * bits // 8
@@ -96,7 +101,7 @@ def _forward(
     """`rows` tokens through all layers; `last` of them reach the vocabulary; `pairs` of query and
     key; `cache` bytes read by attention of all layers."""
     n, inner = shape.layers, shape.heads * shape.head_dim
-    kv = 2 * shape.kv_heads * shape.head_dim
+    kv = 2 * shape.kv_heads * shape.head_dim * shape.kv_share(devices)
     held = BITS[numbers.carrier]
 
     def product(ins: float, outs: float) -> Work:
@@ -108,12 +113,13 @@ def _forward(
 
     wide = (2 if shape.gated else 1) * shape.ffn / devices
     products = [
-        product(shape.hidden, (inner + kv) / devices), product(inner / devices, shape.hidden),
+        product(shape.hidden, inner / devices + kv), product(inner / devices, shape.hidden),
         product(shape.hidden, wide), product(shape.ffn / devices, shape.hidden),
     ]  # fmt: skip
     attention = Work(
         "attention", numbers.carrier, 4 * pairs * inner / devices,
-        moved=rows * (2 * inner + kv) / devices * held / 8, streamed=cache / n / devices, times=n,
+        moved=rows * (2 * inner / devices + kv) * held / 8,
+        streamed=cache / n * shape.kv_share(devices), times=n,
     )  # fmt: skip
     # two norms with their residuals (read 2, write 2), and the activation between the MLP's halves
     passing = rows * (8 * shape.hidden + wide + shape.ffn / devices) * held / 8

@@ -33,6 +33,13 @@ _JOINING = frozenset({"Add", "Sub", "Mul", "Div", "Where"})
 _SMALL = 256  # bytes: arithmetic on shapes, which compilers fold
 
 _CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"})
+# Products that have no weight of their own to be counted by.
+_MULTIPLYING = frozenset(
+    {
+        "Attention", "DeformConv", "Einsum", "GroupQueryAttention", "MatMulInteger",
+        "MultiHeadAttention", "QLinearConv", "QLinearMatMul",
+    }
+)  # fmt: skip
 
 
 def of_graph(costs: Mapping[str, NodeCost], precision: Precision, target: Target) -> list[Work]:
@@ -57,9 +64,15 @@ def category(works: list[Work]) -> str:
 
 
 def uncounted(costs: Mapping[str, NodeCost]) -> list[str]:
-    """Operators whose cost is not fully known: products of unknown size, and what runs an unknown
-    number of times or one part of several."""
-    return sorted({c.op for c in costs.values() if c.macs is None or c.op in _CONTROL})
+    """Operators whose cost is not fully known: products of unknown size, those whose operations
+    nobody counts, and what runs an unknown number of times or one part of several."""
+    return sorted(
+        {
+            c.op
+            for c in costs.values()
+            if c.macs is None or c.op in _CONTROL or (not c.macs and c.op in _MULTIPLYING)
+        }
+    )
 
 
 def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> Work | None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from math import floor
 from typing import Literal
 
+from optkit.errors import Impossible
 from optkit.prediction.decoder import DecoderShape, Numbers
 from optkit.prediction.work import BITS
 
@@ -52,7 +53,7 @@ def of_decoder(
     of that length at its widest place; a workspace as large again for its products."""
     widest = shape.hidden * 2 + (2 if shape.gated else 1) * shape.ffn
     activations = tokens * widest * BITS[numbers.carrier] / 8
-    cache = shape.kv_bytes(numbers.kv_bits) * tokens * batch
+    cache = shape.kv_bytes(numbers.kv_bits) * tokens * batch * devices * shape.kv_share(devices)
     return Memory(
         decoder_weights(shape, numbers), cache, activations, activations, RUNTIME_BYTES * devices
     )
@@ -67,11 +68,12 @@ def decoder_weights(shape: DecoderShape, numbers: Numbers) -> float:
 
 
 def devices_needed(shape: DecoderShape, numbers: Numbers, capacity: float, tokens: float) -> int:
-    """The smallest power of two of devices that hold one sequence of `tokens`."""
+    """The smallest power of two of devices that hold one sequence of `tokens`. Raises Impossible
+    for a device whose memory is not known, or that holds next to nothing."""
+    if capacity <= RUNTIME_BYTES:
+        raise Impossible("the device's memory is not known, or too small to run anything")
     devices = 1
-    while of_decoder(shape, numbers, tokens=tokens, batch=1, devices=devices).total > (
-        devices * capacity
-    ):
+    while largest_batch(shape, numbers, capacity, tokens, devices) < 1:
         devices *= 2
     return devices
 
@@ -81,7 +83,8 @@ def largest_batch(
 ) -> int:
     """Sequences of `tokens` that fit beside the weights."""
     free = _free(shape, numbers, capacity, tokens, devices)
-    return max(0, floor(CACHE_SHARE * free / (shape.kv_bytes(numbers.kv_bits) * tokens)))
+    each = shape.kv_bytes(numbers.kv_bits) * tokens * devices * shape.kv_share(devices)
+    return max(0, floor(CACHE_SHARE * free / each))
 
 
 def largest_context(

@@ -104,17 +104,16 @@ def _graph(
         )
         bound = "pcie" if copies > time.total else time.bound
         low, high = fit.band(layers.category(works), time.total)
+        pace = max(time.total, copies)
         found.append(
             {
-                **_latency(batch, time.total, low, high, batch, floor=copies),
+                **_latency(batch, time.total, low, high, batch, copies=copies),
                 "bounds": {"call": bound},
                 "parts_ms": _parts(time, pcie=copies),
                 "first_token_ms": None,
                 "first_token_band": None,
-                "mfu": _share(
-                    sums.operations, time.total, target.peak(layers.multiplies_in(number))
-                ),
-                "mbu": _share(sums.weight_bytes + sums.moved, time.total, target.bandwidth),
+                "mfu": _share(sums.operations, pace, target.peak(layers.multiplies_in(number))),
+                "mbu": _share(sums.weight_bytes + sums.moved, pace, target.bandwidth),
                 "operations": sums.operations,
                 "bytes": sums.weight_bytes + sums.moved,
             }
@@ -157,12 +156,16 @@ def _decoder(
     for batch in (b for b in batches if b <= largest):
         made = serving.generate(shape, numbers, target, load, batch)
         low, high = fit.band("decode" if batch == 1 else "serving", made.token)
+        parts = _parts(made.decode, host=made.token - made.decode.total)
         first = fit.band("prefill", made.first_token)
         found.append(
             {
                 **_latency(batch, made.token, low, high, made.tokens_per_second * made.token),
-                "bounds": {"prefill": made.prefill.bound, "decode": made.decode.bound},
-                "parts_ms": _parts(made.decode, host=made.token - made.decode.total),
+                "bounds": {
+                    "prefill": made.prefill.bound,
+                    "decode": max(parts, key=lambda name: parts[name]),
+                },
+                "parts_ms": parts,
                 "first_token_ms": made.first_token * 1e3,
                 "first_token_band": [first.low * 1e3, first.high * 1e3],
                 "mfu": made.mfu,
@@ -202,18 +205,22 @@ def _parallel(target: Target, devices: int) -> list[str]:
 
 
 def _latency(
-    batch: int, time: float, low: float, high: float, units: float, floor: float = 0.0
+    batch: int, time: float, low: float, high: float, units: float, copies: float = 0.0
 ) -> dict[str, Any]:
-    """`units`: what comes out in `time`, or at the pace of `floor` seconds where that is longer:
-    copies run beside the next call."""
+    """`units`: what comes out in `time`. One call also waits for its `copies`, in seconds; of many,
+    they run beside the next one, and set the pace where they take longer."""
     return {
         "batch": batch,
         "evidence": "predicted",
-        "p50_ms": time * 1e3,
-        "band": [low * 1e3, high * 1e3],
-        "throughput": units / max(time, floor),
-        "throughput_band": [units / max(high, floor), units / max(low, floor)],
+        "p50_ms": (time + copies) * 1e3,
+        "band": [(low + copies) * 1e3, (high + copies) * 1e3],
+        "throughput": units / max(time, copies),
+        "throughput_band": [units / max(high, copies), units / max(low, copies)],
     }
+
+
+def _longest(parts: Mapping[str, float]) -> str:
+    return max(parts, key=lambda name: parts[name])
 
 
 def _parts(time: Seconds, **beside: float) -> dict[str, float]:

@@ -51,6 +51,7 @@ def described(
             f"{parameters:.3g} parameters are too few for these sizes", where="--params",
             hint="compare with config.json: hidden_size, num_hidden_layers, vocab_size",
         )  # fmt: skip
+    assumed.append("embedding and vocabulary projection apart")
     return DecoderShape(layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary), assumed
 
 

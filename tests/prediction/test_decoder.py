@@ -42,12 +42,12 @@ def test_a_description_gives_the_weights_back() -> None:
     shape, assumed = shapes.described(70e9, layers=80, kv_heads=8, head_dim=128)
     assert (shape.hidden, shape.heads) == (8192, 64)
     assert shape.parameters == pytest.approx(70e9, rel=1e-4)
-    assert len(assumed) == 4
+    assert len(assumed) == 5 and assumed[-1] == "embedding and vocabulary projection apart"
     exact, nothing = shapes.described(
         LLAMA_3_8B.parameters, layers=32, kv_heads=8, head_dim=128, heads=32, hidden=4096,
         vocabulary=128256, ffn=14336,
     )  # fmt: skip
-    assert exact == LLAMA_3_8B and not nothing
+    assert exact == LLAMA_3_8B and nothing == ["embedding and vocabulary projection apart"]
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:

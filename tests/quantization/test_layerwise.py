@@ -136,7 +136,10 @@ def quiet(what: str, fraction: float) -> None: ...
 
 def rules(where: str, precision: str) -> dict[str, Any]:
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
-    return {precision: chosen.rules(target(where), precision).to_json()}
+    found = chosen.rules(target(where), precision).to_json()
+    if found["nbits_accuracy"] is not None:
+        found["nbits_accuracy"] = 0  # the codes alone decide, not how activations are rounded
+    return {precision: found}
 
 
 def parts_in(memory: int, model: ir.Model) -> int:
