@@ -285,6 +285,7 @@ def test_arbitrary_bytes_never_break_the_walker(data: bytes) -> None:
     check_agrees_with_protobuf(message(7, data))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_mutated_models_never_break_the_walker(draw: st.DataObject) -> None:

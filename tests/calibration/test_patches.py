@@ -143,6 +143,7 @@ def test_padding_named_by_the_operator(auto_pad: str, stride: int) -> None:
         assert odd == [(1, 2) if auto_pad == "SAME_UPPER" else (2, 1)] * 2
 
 
+@pytest.mark.slow
 @given(
     order=st.integers(1, 4).flatmap(lambda n: st.permutations(range(n))),
     batch=st.sampled_from([1, 5, 32]),
