@@ -17,14 +17,7 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
 
 @click.command()
 @options.job
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    required=True,
-    metavar="NAME",
-    help="A device, see `optkit targets`; repeat for several.",
-)
+@options.targets
 @click.option(
     "--precision",
     "precisions",

@@ -100,6 +100,14 @@ def job(function: F) -> F:
     return function
 
 
+def targets(function: F) -> F:
+    """--target, once or more often."""
+    return click.option(
+        "--target", "targets", multiple=True, required=True, metavar="NAME",
+        help="A device, see `optkit targets`; repeat for several.",
+    )(function)  # fmt: skip
+
+
 def work(function: F) -> F:
     """Cache and limits: where and within which bounds."""
     for option in reversed(

@@ -40,14 +40,7 @@ def _scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
 
 @click.command()
 @options.job
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    required=True,
-    metavar="NAME",
-    help="A device, see `optkit targets`; repeat for several.",
-)
+@options.targets
 @click.option(
     "--precision",
     "precisions",
