@@ -2,7 +2,7 @@
 
     python eval/generation/decode.py FOLDER --root SCRATCH [--threads 2] [--rounds 20]
 
-Contenders, in turns, each in every round, with as many threads, which spin as by default:
+Contenders, each in every round, in random order, with as many threads, which spin as by default:
 
     optkit   our artifacts in `optkit generate`'s loop; int4 also multiplied in floats
     genai    GenAI's loop over what its builder makes of FOLDER (int4, blocks of 32, accuracy
@@ -19,6 +19,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import date
 from importlib.metadata import version
@@ -45,6 +46,7 @@ REQUIREMENTS = [environments.TORCH, "onnxruntime-genai==0.18.0", "onnxruntime==1
                 "transformers==5.23.0", "onnx-ir==1.1.0"]  # fmt: skip
 BUILDER = ["-p", "int4", "-e", "cpu", "--extra_options", "int4_accuracy_level=4",
            "int4_block_size=32"]  # fmt: skip
+REST_SECONDS = 0.2
 YARDSTICK = "genai: its builder's int4"
 
 Run = Callable[[list[int], int], dict[str, Pace]]
@@ -126,12 +128,15 @@ def ask(to: IO[str], back: IO[str], task: dict[str, Any]) -> dict[str, Any]:
 
 
 def race(contenders: dict[str, Run], behind: int, new: int, rounds: int) -> list[dict[str, Any]]:
-    """Each contender once per round, another one first each time; the first round warms up."""
-    ids = np.random.default_rng(0).integers(5, 200, behind).tolist()
+    """Each contender once per round, in an order drawn anew and after a rest: always behind the
+    longest run of another, one is slower than it is. The first round warms up."""
+    random = np.random.default_rng(0)
+    ids = random.integers(5, 200, behind).tolist()
     pace: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for at in range(-1, rounds):
-        for name in names[at % len(names) :] + names[: at % len(names)]:
+        for name in random.permutation(names):
+            time.sleep(REST_SECONDS)
             found = contenders[name](ids, new)["decode"]
             if at >= 0:
                 pace[name].append(found.tokens / found.seconds)

@@ -58,7 +58,7 @@ class Step:
 _RESUMING = ("calibrate", "quantize_layers", "evaluate", "compare")
 _STAYING = ("adopt", "fuse", "cast", "divide", "calibrate", "prepare", "quantize", "ort", "compare",
             "predict", "summary", "survey", "sensitivity", "deviate")  # fmt: skip
-_SHARDING = ("calibrate",)
+_SHARDING = ("calibrate", "evaluate", "compare")
 
 STEPS: Mapping[str, Step] = MappingProxyType(
     {
@@ -78,9 +78,9 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
             ("fuse", 4, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
-            ("collect", 5, ("numpy", "safetensors"), collect),
-            ("divide", 1, ("onnxruntime", "numpy", "safetensors"), divide),
-            ("random", 4, ("numpy", "safetensors"), random),
+            ("collect", 6, ("numpy", "safetensors"), collect),
+            ("divide", 2, ("onnxruntime", "numpy", "safetensors"), divide),
+            ("random", 5, ("numpy", "safetensors"), random),
             ("calibrate", 4, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
             ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),
             ("quantize", 4, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
@@ -90,7 +90,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes"),
                 quantize_layers,
             ),
-            ("ort", 4, ("onnx", "onnx-ir"), ort),
+            ("ort", 5, ("onnx", "onnx-ir"), ort),
             ("compile", 1, (), compile_),
             ("evaluate", 3, ("onnxruntime", "numpy"), evaluate),
             ("compare", 3, ("onnxruntime", "numpy"), compare),

@@ -26,7 +26,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.decoder import IN_PLACE
 from optkit.fusion.ort.mask import HIDDEN
-from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, put
+from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, length, once, put
 from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
 from optkit.fusion.rule import Declined, Rule, remove, replace
 
@@ -141,9 +141,9 @@ def check_past(node: ir.Node) -> Past | None:
 def subtract(match: Past) -> str:
     node, owner = match.node, match.node.graph
     assert owner is not None
-    total = _length(owner, match.lengths.mask, 1)
-    new = _length(owner, match.lengths.new, match.lengths.axis)
-    replace(node.outputs[0], _made(owner, "cache.past", "Sub", [total, new]))
+    total = length(owner, match.lengths.mask, 1)
+    new = length(owner, match.lengths.new, match.lengths.axis)
+    replace(node.outputs[0], once(owner, "cache.past", "Sub", [total, new]))
     remove(node)
     return "told by the mask"
 
@@ -275,48 +275,20 @@ def _bias(match: Cached, owner: ir.Graph) -> ir.Value | None:
     zero, low = (constant(owner, f"cache.{text}", np.asarray(number, np.float32))
                  for text, number in (("seen", 0), ("hidden", HIDDEN)))  # fmt: skip
     one = constant(owner, "cache.one_row", np.array([1], np.int64))
-    rows = _length(owner, match.lengths.new, match.lengths.axis)
-    wide = _made(owner, f"{name}.shape", "Concat", [one, one, rows, one], {"axis": 0})
-    per_key = _made(owner, f"{name}.keys", "Where", [present, zero, low], behind=present)
-    return _made(owner, name, "Expand", [per_key, wide], behind=per_key)
+    rows = length(owner, match.lengths.new, match.lengths.axis)
+    wide = once(owner, f"{name}.shape", "Concat", [one, one, rows, one], {"axis": 0})
+    per_key = once(owner, f"{name}.keys", "Where", [present, zero, low], behind=present)
+    return once(owner, name, "Expand", [per_key, wide], behind=per_key)
 
 
 def _filled(owner: ir.Graph, lengths: Lengths) -> tuple[ir.Value, ir.Value]:
     """(T as int32 [1], T − 1 as int32 [B]); the layers share them."""
     one = constant(owner, "cache.one", np.array([1], np.int32))
-    batch = _length(owner, lengths.mask, 0)
+    batch = length(owner, lengths.mask, 0)
     int32 = {"to": ir.DataType.INT32.value}
-    total = _made(owner, "cache.total", "Cast", [_length(owner, lengths.mask, 1)], int32)
-    last = _made(owner, "cache.last", "Sub", [total, one])
-    return total, _made(owner, "cache.last_of_each", "Expand", [last, batch])
-
-
-def _length(owner: ir.Graph, source: ir.Value, axis: int) -> ir.Value:
-    """int64 [1]"""
-    name = f"{source.name}.length_{axis}"
-    return _made(owner, name, "Shape", [source], {"start": axis, "end": axis + 1})
-
-
-def _made(
-    owner: ir.Graph,
-    name: str,
-    op: str,
-    inputs: list[ir.Value],
-    attributes: Attributes | None = None,
-    behind: ir.Value | None = None,
-) -> ir.Value:
-    """The result of the node of that name, put behind what makes its inputs; it serves again."""
-    known = next((node for node in owner if node.name == name), None)
-    if known is not None:
-        return known.outputs[0]
-    node = ir.node(op, inputs, dict(attributes or {}), name=name, outputs=[ir.Value(name=name)])
-    made = [each.producer() for each in (behind, *inputs) if each is not None]
-    before = [each for each in made if each is not None and each.graph is owner]
-    if not before:
-        owner.insert_before(owner[0], node)
-    else:
-        owner.insert_after(max(before, key=[*owner].index), node)
-    return node.outputs[0]
+    total = once(owner, "cache.total", "Cast", [length(owner, lengths.mask, 1)], int32)
+    last = once(owner, "cache.last", "Sub", [total, one])
+    return total, once(owner, "cache.last_of_each", "Expand", [last, batch])
 
 
 cached: Rule[Cached] = Rule("cached", frozenset({"Attention"}), check, attend)

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.ort.heads import SPLIT, Rows, split_from
-from optkit.fusion.ort.write import MICROSOFT, constant, put
+from optkit.fusion.ort.write import MICROSOFT, constant, once, put
 from optkit.fusion.pattern import dims, ints, known_equal, made_by, operands, scalar
 from optkit.fusion.rule import Declined, Rule, remove
 
@@ -187,29 +187,24 @@ def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
     source = twice.inputs[0] if twice is not None else None
     steps = [each for each in reversed(steps) if each.op_type != "Unsqueeze"]
     if steps and dims(source, 3 if _per_token(angles) else 2) is not None and source is not None:
-        return _computed(source, steps, name)
+        return _computed(source, steps)
     return _cut(angles, node, name)
 
 
-def _computed(source: ir.Value, steps: list[ir.Node], name: str) -> ir.Value:
-    """The steps that were taken with every number twice, with every number once."""
-    value, made = source, []
-    for index, step in enumerate(steps):
-        last = index == len(steps) - 1
-        result = ir.Value(name=name if last else f"{name}.{index}", type=step.outputs[0].type)
-        result.shape = source.shape
-        inputs = [value, *step.inputs[1:]]
-        attributes = list(step.attributes.values())
-        made.append(
-            ir.Node("", step.op_type, inputs, attributes, outputs=[result], name=result.name)
-        )
-        value = result
-    owner, producer = steps[0].graph, source.producer()
+def _computed(source: ir.Value, steps: list[ir.Node]) -> ir.Value:
+    """The steps that were taken with every number twice, with every number once; layers that each
+    take the same steps share what they make."""
+    value, owner = source, steps[0].graph
     assert owner is not None
-    if producer is None:
-        owner.insert_before(owner[0], made)
-    else:
-        owner.insert_after(producer, made)
+    for step in steps:
+        constants = [each for each in step.inputs[1:] if each is not None]
+        name = ".".join(map(str, [value.name, *(c.name for c in constants), step.op_type.lower()]))
+        shape, kind = source.shape, step.outputs[0].type
+        value = once(
+            owner, name, step.op_type, [value, *constants],
+            {key: each.value for key, each in step.attributes.items()}, behind=source,
+        )  # fmt: skip
+        value.shape, value.type = shape, kind
     return value
 
 

@@ -61,3 +61,31 @@ def constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
     if old is not None and old.dtype == numbers.dtype and np.array_equal(old, numbers):
         return known[name]
     return graph.add_constant(owner, graph.unique_name(name, known), numbers)
+
+
+def length(owner: ir.Graph, source: ir.Value, axis: int) -> ir.Value:
+    """int64 [1]"""
+    name = f"{source.name}.length_{axis}"
+    return once(owner, name, "Shape", [source], {"start": axis, "end": axis + 1})
+
+
+def once(
+    owner: ir.Graph,
+    name: str,
+    op: str,
+    inputs: Sequence[ir.Value],
+    attributes: Attributes | None = None,
+    behind: ir.Value | None = None,
+) -> ir.Value:
+    """The result of the node of that name, put behind what makes its inputs; it serves again."""
+    known = next((node for node in owner if node.name == name), None)
+    if known is not None:
+        return known.outputs[0]
+    node = ir.node(op, inputs, dict(attributes or {}), name=name, outputs=[ir.Value(name=name)])
+    made = [each.producer() for each in (behind, *inputs) if each is not None]
+    before = [each for each in made if each is not None and each.graph is owner]
+    if not before:
+        owner.insert_before(owner[0], node)
+    else:
+        owner.insert_after(max(before, key=[*owner].index), node)
+    return node.outputs[0]
