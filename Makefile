@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow browser lint clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -16,7 +16,7 @@ $(VENV)/.run-$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.run-$(RUNTIME)
-	$(PIP) -e '.[$(RUNTIME),rtx,torch,hf,ray,examples,dev]'
+	$(PIP) -e '.[$(RUNTIME),rtx,torch,hf,ray,remote,examples,dev]'
 	touch $@
 
 demo: $(VENV)/.run-$(RUNTIME)
@@ -28,6 +28,9 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow $(SLOW)
+
+browser:  # a slow test opens the reports in one; it is skipped where there is none
+	apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium-headless-shell
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

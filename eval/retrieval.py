@@ -42,12 +42,7 @@ def score(
 ) -> np.ndarray:
     """The text's unit vector: float64 [batch, width]. pooling: mean, first or last of the real
     tokens' states, where the output has one per token."""
-    states = (
-        metrics.output(outputs, "sentence_embedding", "last_hidden_state")
-        if output is None
-        else outputs[output]
-    )
-    return metrics.pooled(states, *labels[:, 1:].T.astype(int), pooling)
+    return metrics.embedded(outputs, labels, pooling, output)
 
 
 def combine(scores: np.ndarray, k: int = 1) -> np.ndarray:

@@ -28,12 +28,7 @@ def score(
 
     pooling: mean, first or last of the real tokens' states, where the output has one per token.
     """
-    states = (
-        metrics.output(outputs, "sentence_embedding", "last_hidden_state")
-        if output is None
-        else outputs[output]
-    )
-    vectors = metrics.pooled(states, *labels[:, 1:].T.astype(int), pooling)
+    vectors = metrics.embedded(outputs, labels, pooling, output)
     return np.concatenate([vectors, labels[:, :1]], axis=1)
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from optkit.api import bench as bench
     from optkit.api import build as build
     from optkit.api import compile as compile
+    from optkit.api import diff as diff
     from optkit.api import evaluate as evaluate
+    from optkit.api import explain as explain
     from optkit.api import export as export
     from optkit.api import fuse as fuse
     from optkit.api import load as load
@@ -36,16 +38,18 @@ _HOMES = {
     "compile": "optkit.api",
     "bench": "optkit.api",
     "evaluate": "optkit.api",
+    "explain": "optkit.api",
     "tune": "optkit.api",
     "plan": "optkit.api",
+    "diff": "optkit.api",
     "Artifact": "optkit.artifact",
     "Recipe": "optkit.recipe",
     "Target": "optkit.target",
 }
 
 __all__ = [
-    "Artifact", "Recipe", "Target", "bench", "build", "compile", "errors", "evaluate", "export",
-    "fuse", "load", "plan", "quantize", "tune",
+    "Artifact", "Recipe", "Target", "bench", "build", "compile", "diff", "errors", "evaluate",
+    "explain", "export", "fuse", "load", "plan", "quantize", "tune",
 ]  # fmt: skip
 
 

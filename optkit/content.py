@@ -25,7 +25,9 @@ from typing import Any, Literal
 from optkit.errors import InputRefused, OptkitError, UsageError, unknown_name
 
 PROJECT_RECIPE = "optkit.yaml"
-HOOKS: Mapping[str, int] = MappingProxyType({"score": 2, "combine": 1, "aggregate": 1, "metric": 0})
+HOOKS: Mapping[str, int] = MappingProxyType(
+    {"run": 2, "score": 2, "agreement": 2, "combine": 1, "aggregate": 1, "metric": 0}
+)
 """What a task may define besides `samples`: name → how many arguments optkit gives by position. The
 rest of its parameters are filled from the task's args."""
 HF_CONFIG = "config.json"

@@ -185,8 +185,10 @@ def located(place: str, copy: str | None = None) -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names closest to `name`, best first, at most three."""
-    return difflib.get_close_matches(name.lower(), sorted(known), n=3, cutoff=0.4)
+    """The known names closest to `name`, best first: up to four that begin with it, else three."""
+    wanted, every = name.lower(), sorted(known)
+    longer = [one for one in every if wanted and one.startswith(wanted)]
+    return longer[:4] or difflib.get_close_matches(wanted, every, n=3, cutoff=0.4)
 
 
 def unknown_name(

@@ -26,21 +26,30 @@ class Latency:
 
     measured: `p50_ms`… are sample quantiles, `ci95_ms` the 95 % interval of the median,
     `samples_ms` the runs. predicted: `p50_ms` is the roofline bound, `band` what it may lie in.
+    `marks`: why the run was no good one, in words; a figure with marks is to be measured again.
+    `note`: what else a reader should know.
     """
 
     evidence: Evidence
     p50_ms: float
     batch: int
     throughput: float  # samples per second
-    p90_ms: float | None = None
-    p95_ms: float | None = None
-    p99_ms: float | None = None  # only from 1,000 runs on
+    p90_ms: float | None = None  # only from 100 runs on
+    p95_ms: float | None = None  # from 200
+    p99_ms: float | None = None  # from 1,000
     min_ms: float | None = None
     ci95_ms: Interval | None = None
     band: Interval | None = None
     runs: int | None = None
     rounds: int | None = None  # bursts the runs came in, equally long, in order
     samples_ms: tuple[float, ...] = ()
+    outliers: int | None = None  # runs far beyond the upper quartile; they count like all others
+    drift: float | None = None  # between the highest and the lowest lasting level of the rounds
+    warmup_runs: int | None = None
+    steady: bool | None = None  # whether the warm-up ended so; None: too few runs to tell
+    phases: Mapping[str, Mapping[str, float]] | None = None  # on a device: "launched" and
+    # "recorded" (as a CUDA graph) → medians of `runtime.Phases`, and the number of runs
+    marks: tuple[str, ...] = ()
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +129,7 @@ def _typed(data: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("ci95", "ci95_ms", "band"):
         if fields.get(name) is not None:
             fields[name] = Interval(*fields[name])
-    for name in ("samples_ms", "per_sample", "replicates"):
+    for name in ("samples_ms", "marks", "per_sample", "replicates"):
         if name in fields:
             fields[name] = tuple(fields[name])
     return fields

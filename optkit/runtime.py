@@ -14,7 +14,7 @@ from enum import StrEnum
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -314,6 +314,7 @@ class PlacementRules:
     gemm_for_matrices: bool = False  # write a MatMul of two matrices (rank 2) as Gemm
     nbits_accuracy: int | None = None  # write a product whose weight alone is quantized as
     # MatMulNBits (com.microsoft) of this accuracy level: 0 multiplies in floats, 4 in 8 bits
+    last: str | None = None  # the precision of the graph's last layers, where it is another one
 
     def weight_of(self, op: str) -> NumberFormat:
         """The weight format of an op type."""
@@ -357,6 +358,24 @@ class Session(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+@dataclass(frozen=True)
+class Phases:
+    """One run on a device, in milliseconds, as trtexec tells it: inputs copied there, its own work,
+    outputs copied back, each timed in the stream; and what the host took to enqueue the work."""
+
+    upload_ms: float
+    compute_ms: float
+    download_ms: float
+    enqueue_ms: float
+
+
+@runtime_checkable
+class Phased(Session, Protocol):
+    """A session on a device that times the phases of a run apart."""
+
+    def phases(self, feed: Feed) -> Phases: ...
 
 
 class Recurrent(Session, Protocol):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from optkit.data import spool
+from optkit.data import packing, spool
 from optkit.data.checking import DTYPES
 from optkit.data.spool import Spool, SpoolInfo, counting, overlap, random_feed
 from optkit.errors import InputRefused, IntegrityError, StorageError
@@ -289,6 +289,78 @@ def test_overlap_finds_just_the_shared_samples(a: list[int], b: list[int]) -> No
             write(feeds, Path(folder) / name)
             read.append(Spool(Path(folder) / name))
         assert overlap(*read) == [(i, b.index(v)) for i, v in enumerate(a) if v in b]
+
+
+BERT = (
+    TensorInfo("input_ids", "int64", ("batch", "sequence")),
+    TensorInfo("attention_mask", "int64", ("batch", "sequence")),
+    TensorInfo("token_type_ids", "int64", ("batch", "sequence")),
+)
+DECODER = (
+    *BERT[:1],
+    TensorInfo("attention_mask", "int64", ("batch", "past_sequence + sequence")),
+    TensorInfo("position_ids", "int64", ("batch", "sequence")),
+    TensorInfo("past_key_values.0.key", "float32", ("batch", 2, "past_sequence", 4)),
+)
+PAIRED = (  # two inputs of tokens, and a mask of one of them
+    TensorInfo("input_ids", "int64", ("batch", "encoder_sequence")),
+    TensorInfo("attention_mask", "int64", ("batch", "encoder_sequence")),
+    TensorInfo("decoder_input_ids", "int64", ("batch", "sequence")),
+)
+
+
+def padded(texts: list[list[int]], width: int, side: str, inputs: Any, fill: int = 0) -> Any:
+    """Texts as a feed of these inputs, `width` wide."""
+    feed = packing.pad(texts, value=fill, side=side, length=width).feed(
+        {info.name: info for info in inputs}
+    )
+    if inputs is PAIRED:
+        feed["decoder_input_ids"] = np.asarray([[text[0], 9, 9] for text in texts])
+    return feed
+
+
+@given(
+    texts=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=6),
+    others=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=6),
+    widths=st.tuples(st.integers(4, 7), st.integers(4, 7)),
+    sides=st.tuples(st.sampled_from(["left", "right"]), st.sampled_from(["left", "right"])),
+    inputs=st.sampled_from([BERT, DECODER, PAIRED]),
+)
+@settings(max_examples=40)
+def test_a_text_is_found_again_whatever_it_is_padded_to(
+    texts: list[list[int]], others: list[list[int]], widths: Any, sides: Any, inputs: Any
+) -> None:
+    """The padding's own id may be one of a text's; only the mask tells them apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        read = []
+        for name, rows, width, side in zip("ab", (texts, others), widths, sides, strict=True):
+            spool.write(
+                [padded(rows, width, side, inputs)], Path(folder) / name, inputs,
+                limit_samples=None, memory_bytes=1 << 20, progress=lambda *_: None,
+                optional=("past_sequence",),
+            )  # fmt: skip
+            read.append(Spool(Path(folder) / name))
+        assert overlap(*read) == [(i, others.index(t)) for i, t in enumerate(texts) if t in others]
+
+
+def test_what_no_mask_hides_is_data(tmp_path: Path) -> None:
+    """Ids alone, packed blocks, and weights that are no mask of zeros and ones; the digest of all
+    is exact."""
+    ids = BERT[:1]
+    for name, row in (("a", [7, 8, 0]), ("b", [7, 8])):
+        write([{"input_ids": np.array([row])}], tmp_path / name, ids)
+    assert not overlap(Spool(tmp_path / "a"), Spool(tmp_path / "b"))
+    weighed = (ids[0], TensorInfo("attention_mask", "float32", ("batch", "sequence")))
+    for name, row in (("c", [0.5, 0.0]), ("d", [0.5, 0.0, 0.0])):
+        feed = {"input_ids": np.full((1, len(row)), 7), "attention_mask": np.array([row], "f4")}
+        write([feed], tmp_path / name, weighed)
+    assert not overlap(Spool(tmp_path / "c"), Spool(tmp_path / "d"))
+    exact = {
+        write([padded([[7, 8]], width, side, BERT)], tmp_path / f"{width}{side}", BERT).digest
+        for width in (3, 4)
+        for side in ("left", "right")
+    }
+    assert len(exact) == 4
 
 
 @pytest.mark.parametrize("labelled", [False, True])

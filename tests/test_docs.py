@@ -89,7 +89,7 @@ PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 LONG = (  # half a minute and more
     "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
-    "optkit finish ", "optkit plan my-",
+    "optkit finish ", "optkit plan my-", "optkit bench ",
 )  # fmt: skip
 DEFER = "optkit build --target cpu --precision int8 --defer"
 
@@ -106,6 +106,8 @@ DEFER = "optkit build --target cpu --precision int8 --defer"
 def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
     if line.startswith("optkit finish "):  # of what the line above it leaves
         run(DEFER, workshop, page)
+    if line.startswith("optkit bench artifacts/"):
+        run("optkit build --target cpu", workshop, page)
     done = run(line, workshop, page)
     assert done.returncode == 0, done.stderr
     if line.startswith("optkit init"):

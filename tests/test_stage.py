@@ -705,7 +705,7 @@ def test_mutated_archives_never_break_the_reader(draw: st.DataObject) -> None:
 def large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose data file counts as large, in this process that has hashed no other."""
     monkeypatch.setattr("optkit.stage.twins._WORTH_A_LOOK", 1)
-    monkeypatch.setattr("optkit.store._digests", {})
+    monkeypatch.setattr("optkit.store.digests._digests", {})
     (folder / "w.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
     return external_model(folder, "w.bin")
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from optkit import store as stores
 from optkit.errors import InputRefused, OptkitError, StorageError
-from optkit.store import Store, digest_json
+from optkit.store import Store, digest_json, digests
 
 
 def write(text: str):
@@ -265,8 +265,8 @@ def test_a_large_file_is_read_once_under_all_its_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One command verifies a linked file of several entries once, another one anew."""
-    monkeypatch.setattr(stores, "_LARGE", 1000)
-    monkeypatch.setattr(stores, "_digests", {})
+    monkeypatch.setattr(digests, "_LARGE", 1000)
+    monkeypatch.setattr(digests, "_digests", {})
     read = []
     real = hashlib.file_digest
 
@@ -292,7 +292,7 @@ def test_a_large_file_is_read_once_under_all_its_names(
     assert store.get("aa") == first and store.get("bb") == second
     inode = first.file("w.data").stat().st_ino
     assert read.count(inode) == 1
-    stores._digests.clear()  # the next command
+    digests._digests.clear()  # the next command
     assert Store(tmp_path).verify() == (2, [])
     assert read.count(inode) == 2
 
@@ -300,8 +300,8 @@ def test_a_large_file_is_read_once_under_all_its_names(
 def test_a_large_file_that_changed_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stores, "_LARGE", 1000)
-    monkeypatch.setattr(stores, "_digests", {})
+    monkeypatch.setattr(digests, "_LARGE", 1000)
+    monkeypatch.setattr(digests, "_digests", {})
     store = Store(tmp_path)
     entry, _ = store.make("aa", "say", write("x" * 5000))
     with entry.file("a.txt").open("r+b") as file:

@@ -10,6 +10,8 @@ A real cluster of three nodes on this machine, their accelerators only claimed. 
 - kills: a small model's fleet l4, t4, rtx4090 × int8, fp16, once without a cluster, then ten times
   from an empty store on the cluster; in each sweep the raylet and all processes of a node at work
   are killed once, and a new node takes its place. How many end with the local digests
+- apart: three more such sweeps on nodes that share no folder, each with a store of its own, and
+  files through a remote
 - missing: seconds until `optkit build --target h100` says that no node has one, and its status
 """
 
@@ -40,7 +42,7 @@ from optkit.execute.ray import LABEL, Cluster
 
 ACCELERATORS = {"l4": "L4", "t4": "T4", "rtx4090": "GeForce-RTX-4090"}
 PRECISIONS = ("int8", "fp16")
-TASKS, SWEEPS = 60, 10
+TASKS, SWEEPS, APART = 60, 10, 3
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 MODEL = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -54,9 +56,11 @@ _STORE = 80 << 20  # bytes of Ray's object store; nothing of ours goes through i
 
 
 class Nodes:
-    """A head that takes no tasks, and a node with one core for each accelerator."""
+    """A head that takes no tasks, and a node with one core for each accelerator. `stores`: the
+    folder where each node keeps a store of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, stores: Path | None = None) -> None:
+        self.stores = stores
         self.fake = Fake(
             initialize_head=True,
             head_node_args={
@@ -68,9 +72,11 @@ class Nodes:
             self.add(label)
 
     def add(self, label: str) -> None:
+        own = {"OPTKIT_CACHE": str(self.stores / label)} if self.stores else {}
         self.by_label[label] = self.fake.add_node(
-            num_cpus=1, num_gpus=1, labels={LABEL: label}, object_store_memory=_STORE
-        )
+            num_cpus=1, num_gpus=1, labels={LABEL: label}, object_store_memory=_STORE,
+            env_vars=own,
+        )  # fmt: skip
 
     def kill_one_at_work(self, running: subprocess.Popen[str]) -> str:
         """Kill the node whose workers use most CPU, once one does; a new one takes its place."""
@@ -126,7 +132,7 @@ def project(scratch: Path) -> None:
     (scratch / "optkit.yaml").write_text(RECIPE)
 
 
-def sweep(scratch: Path, name: str, address: str | None) -> subprocess.Popen[str]:
+def sweep(scratch: Path, name: str, address: str | None, *options: str) -> subprocess.Popen[str]:
     """The fleet from an empty store; with an address on the cluster."""
     pairs = [
         *(part for target in ACCELERATORS for part in ("--target", target)),
@@ -134,7 +140,7 @@ def sweep(scratch: Path, name: str, address: str | None) -> subprocess.Popen[str
     ]
     return subprocess.Popen(
         [*OPTKIT, "build", *pairs, "--calibration", "samples.npz", "--out", name, "--json",
-         "--cache", f"{name}/cache", *(["--on", "ray"] if address else [])],
+         "--cache", f"{name}/cache", *options, *(["--on", "ray"] if address else [])],
         cwd=scratch, env={**os.environ, **({"RAY_ADDRESS": address} if address else {})},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -145,17 +151,25 @@ def digests(folder: Path) -> dict[str, str]:
     return {name: one["digest"] for name, one in found["artifacts"].items()}
 
 
-def kills(nodes: Nodes, scratch: Path, seed: int = 0) -> dict[str, Any]:
-    """One kill per sweep, after a number of finished steps that differs from sweep to sweep."""
+def alone(scratch: Path) -> dict[str, str]:
+    """The digests of a build without a cluster."""
     local = sweep(scratch, "local", None)
     _, told = local.communicate()
     assert local.returncode in (0, 3), told
-    expected = digests(scratch / "local")
-    rng, rows = random.Random(seed), []
-    for number in range(SWEEPS):
-        name, after = f"sweep-{number}", rng.randrange(1, 12)
+    return digests(scratch / "local")
+
+
+def kills(
+    nodes: Nodes, scratch: Path, expected: dict[str, str], names: list[str], *, remote: bool = False
+) -> dict[str, Any]:
+    """One kill per sweep, after a number of finished steps that differs from sweep to sweep.
+    `remote`: each has one."""
+    rng, rows = random.Random(0), []
+    for name in names:
+        after = rng.randrange(1, 12)
         started = time.monotonic()
-        running = sweep(scratch, name, nodes.fake.address)
+        options = ["--remote", f"file://{scratch / name}/remote"] if remote else []
+        running = sweep(scratch, name, nodes.fake.address, *options)
         while len(list((scratch / name / "cache").glob("steps/*/*"))) < after:
             assert running.poll() is None, running.communicate()[1]
             time.sleep(0.05)
@@ -178,6 +192,21 @@ def kills(nodes: Nodes, scratch: Path, seed: int = 0) -> dict[str, Any]:
     }
 
 
+def apart(scratch: Path, expected: dict[str, str]) -> dict[str, Any]:
+    """`kills` on nodes without a common folder."""
+    nodes = Nodes(scratch / "stores")
+    try:
+        names = [f"apart-{number}" for number in range(APART)]
+        found = kills(nodes, scratch, expected, names, remote=True)
+    finally:
+        nodes.fake.shutdown()
+    files = {
+        folder.name: len(list(folder.glob("objects/*/*")))
+        for folder in sorted((scratch / "stores").iterdir())
+    }
+    return {**found, "files_in_the_stores_of_nodes": files}
+
+
 def missing(nodes: Nodes, scratch: Path) -> dict[str, Any]:
     started = time.monotonic()
     running = subprocess.Popen(
@@ -197,15 +226,17 @@ def missing(nodes: Nodes, scratch: Path) -> dict[str, Any]:
 def main() -> None:
     scratch = Path(sys.argv[1]).absolute()
     project(scratch)
+    expected = alone(scratch)
     nodes = Nodes()
     try:
         found = {
             "routing": routing(nodes, scratch),
             "missing": missing(nodes, scratch),
-            "kills": kills(nodes, scratch),
+            "kills": kills(nodes, scratch, expected, [f"sweep-{n}" for n in range(SWEEPS)]),
         }
     finally:
         nodes.fake.shutdown()
+    found["apart"] = apart(scratch, expected)
     Path(__file__).with_suffix(".json").write_text(f"{json.dumps(found, indent=1)}\n")
     print(json.dumps(found, indent=1))
 

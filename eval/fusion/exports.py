@@ -2,6 +2,8 @@
 
 BERT, ViT: 4 layers of 384; Llama: 4 layers of 512, 8 heads on 4 of keys and values. Opset 18, named
 axes. The cache of the decoder goes in and out as pairs: one graph serves prompts and continuations.
+Llama comes twice: its mask has an axis of its own, which is all that torch can say, or one that is
+declared to be as long as the cache and the new tokens together.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,14 @@ from transformers import (
     ViTModel,
 )
 
+from optkit import graph
+from optkit.recipe import InputSpec
+from optkit.runtime import TensorInfo
+from optkit.sources import axes
+
 Feed = dict[str, np.ndarray]
 OPSET, LAYERS, VOCABULARY, GROUPS, SIZE = 18, 4, 4000, 4, 64
+ALL = "past_sequence + sequence"
 
 
 @dataclass(frozen=True)
@@ -97,10 +105,17 @@ def networks() -> tuple[Network, ...]:
                 _continued(2, 3, 5, 2), _continued(1, 1, 9), _continued(3, 7, 0, 4),
                 _continued(1, 1, 0), _continued(3, 1, 9, 4),
             ),
+            _DECODING,
+        ),
+        Network(
+            "llama, declared",
+            _write_declared,
+            # the kernel takes one sample of several tokens behind a cache, and leaves padding open
             (
-                Workload("prefill, 128 tokens", _continued(1, 128, 0)),
-                Workload("decode behind 512", _continued(1, 1, 512)),
+                _continued(1, 3, 5), _continued(1, 1, 9), _continued(3, 7, 0),
+                _continued(1, 1, 0), _continued(3, 1, 9),
             ),
+            _DECODING,
         ),
     )  # fmt: skip
 
@@ -132,6 +147,12 @@ def _continued(batch: int, new: int, past: int, padding: int = 0) -> Feed:
 
 def _cache_names(which: str) -> list[str]:
     return [f"{which}.{layer}.{part}" for layer in range(LAYERS) for part in ("key", "value")]
+
+
+_DECODING = (
+    Workload("prefill, 128 tokens", _continued(1, 128, 0)),
+    Workload("decode behind 512", _continued(1, 1, 512)),
+)
 
 
 def _write_bert(path: Path) -> None:
@@ -170,6 +191,16 @@ def _write_llama(path: Path) -> None:
     axes = (row, {0: "batch", 1: "total_sequence"}, row, [(cache, cache)] * LAYERS)
     outputs = ["logits", *_cache_names("present")]
     _export(Decoder(LlamaForCausalLM(config)), sample, path, [*feed], outputs, axes)
+
+
+def _write_declared(path: Path) -> None:
+    _write_llama(path)
+    model = graph.load(path)
+    named = [TensorInfo(*spec) for spec in graph.inputs(model)]
+    mask = next(info for info in named if info.name == "attention_mask")
+    named[named.index(mask)] = replace(mask, shape=(mask.shape[0], ALL))
+    axes.declare(model, [InputSpec(info) for info in named])
+    graph.save(model, path)
 
 
 _ENCODED = ["last_hidden_state", "pooler_output"]

@@ -27,7 +27,8 @@ from optkit.fusion.ort import to_ort
 
 FUSED = frozenset(
     {
-        *("Attention", "MultiHeadAttention", "RotaryEmbedding", "RMSNormalization"),
+        *("Attention", "MultiHeadAttention", "GroupQueryAttention"),
+        *("RotaryEmbedding", "RMSNormalization"),
         *("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "FusedGemm"),
     }
 )

@@ -16,7 +16,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from optkit.artifact import SIMULATION, Artifact
 from optkit.backends.cuda import Cuda
 from optkit.errors import OptkitError
 from optkit.pipeline import tool_versions
-from optkit.runtime import AxisRange, BuildSpec, Feed, Session, TensorInfo, backend
+from optkit.runtime import AxisRange, BuildSpec, Feed, Phased, Session, TensorInfo, backend
 from optkit.target import Target, target
 
 RUNS = 200
@@ -85,8 +85,8 @@ class Checks:
         return out / engine.file
 
     def timed(self, session: Session) -> dict[str, Any]:
-        """Latency from host to host, and the largest difference from the CPU's outputs relative to
-        their largest value."""
+        """Latency from host to host, its phases (medians) where the session tells them apart, and
+        the largest difference from the CPU's outputs relative to their largest value."""
         with session:
             for _ in range(20):
                 found = session.run(self.feed)
@@ -95,12 +95,20 @@ class Checks:
                 started = time.perf_counter()
                 session.run(self.feed)
                 times.append(1e3 * (time.perf_counter() - started))
+            apart = []
+            if isinstance(session, Phased):
+                apart = [asdict(session.phases(self.feed)) for _ in range(RUNS)]
+        phases = (
+            {name: float(np.median([run[name] for run in apart])) for name in apart[0]}
+            if apart
+            else None
+        )
         off = {
             name: float(np.abs(found[name] - value).max() / max(np.abs(value).max(), 1e-9))
             for name, value in self.expected.items()
         }
         quantiles = {f"p{q}_ms": round(float(np.percentile(times, q)), 4) for q in (50, 90, 99)}
-        return {**quantiles, "runs": RUNS, "relative_difference": off}
+        return {**quantiles, "runs": RUNS, "phases": phases, "relative_difference": off}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A model to an artifact, and artifacts again: `build`, `load`, `inspect`."""
+"""A model to an artifact: `build`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit import pipeline
-from optkit.api import objects, request
+from optkit.api import elsewhere, objects, request
+from optkit.api.artifacts import Built, load
 from optkit.errors import UsageError
 from optkit.execute.local import Limits
 from optkit.execute.rehearsal import Line, Rehearsal
@@ -25,14 +26,6 @@ EMBED_EVAL = 64 * 2**20
 """Bytes of evaluation samples that an artifact may carry, unless said otherwise."""
 
 
-@dataclass(frozen=True)
-class Built:
-    """One build: its result object and where the artifact lies."""
-
-    result: dict[str, Any]
-    path: Path
-
-
 def build(
     model: Any = None,
     example_inputs: Any = None,
@@ -45,6 +38,8 @@ def build(
     out: str | Path = "artifacts",
     name: str | None = None,
     cache: str | Path | None = None,
+    remote: str | None = None,
+    on: str | None = None,
     memory: int | None = None,
     listener: Listener | None = None,
 ) -> Artifact:
@@ -53,28 +48,22 @@ def build(
     model: an nn.Module (then `example_inputs`: a tensor, tuple or dict, axis 0 the batch), or
     "file.py:factory", "x.onnx", "x.pt2"; None: the recipe's. calibration: an iterable of batches
     (dict by input name, tuple, or one array). evaluate: called with a session of the candidate and
-    one of the baseline; returns one score per sample, shape [samples], higher is better. memory:
-    bytes a step may use.
+    one of the baseline; returns one score per sample, shape [samples], higher is better. remote:
+    URL of a place through which machines share finished steps. on: "ray" or "ray://HOST:10001", a
+    cluster that does the steps, and finishes what is pending. memory: bytes a step may use.
 
     Raises OptkitError subclasses (see optkit.errors). A failed gate does not raise: the artifact is
     written and marked, see `artifact.result["gate"]`.
     """
     runner = request.open_runner(
-        cache=None if cache is None else Path(cache), memory=memory, timeout=None, listener=listener
-    )
+        cache=None if cache is None else Path(cache), remote=remote, memory=memory,
+        listener=listener, on=on,
+    )  # fmt: skip
     job = request.job_of(
         model, example_inputs, target=target, precision=precision, recipe=recipe,
         calibration=calibration, name=name, runner=runner,
     )  # fmt: skip
-    if parts := pipeline.parts(job.recipe, runner):
-        if evaluate is not None:
-            raise UsageError(
-                f"evaluate gets one session, the model is {' and '.join(parts)}",
-                where="build(evaluate=...)",
-                hint="leave it out, and judge the parts of the artifact together",
-            )
-        return load(_in_parts(parts, job, runner, Path(out), EMBED_EVAL).path)
-    return load(deliver(job, runner, Path(out), EMBED_EVAL, evaluate).path)
+    return load(_whole(job, runner, Path(out), EMBED_EVAL, evaluate).path)
 
 
 def build_one(
@@ -86,13 +75,34 @@ def build_one(
     runner: Runner,
     embed_eval: int = EMBED_EVAL,
     deferred: bool = False,
+    strict: bool = False,
 ) -> Built:
     """`build` for a resolved recipe, as the command line asks for it. `deferred`: no engine is
-    compiled, and nothing timed, here: `finish` does it where the device is."""
-    job = Job(recipe, *request.pair(target, precision), deferred=deferred, code=Path.cwd())
-    if parts := pipeline.parts(recipe, runner):
-        return _in_parts(parts, job, runner, out, embed_eval)
-    return deliver(job, runner, out, embed_eval, None)
+    compiled, and nothing timed, here: `finish` does it where the device is. `strict`: a latency
+    that was measured under bad conditions is measured once more."""
+    chosen = request.pair(target, precision)
+    job = Job(recipe, *chosen, deferred=deferred, strict=strict, code=Path.cwd())
+    return _whole(job, runner, out, embed_eval, None)
+
+
+def _whole(
+    job: Job, runner: Runner, out: Path, embed_eval: int, evaluate: objects.Evaluate | None
+) -> Built:
+    """The artifact of a job, and what is pending in it done where a cluster has the device."""
+
+    def make() -> Built:
+        parts = pipeline.parts(job.recipe, runner)
+        if not parts:
+            return deliver(job, runner, out, embed_eval, evaluate)
+        if evaluate is None:
+            return _in_parts(parts, job, runner, out, embed_eval)
+        raise UsageError(
+            f"evaluate gets one session, the model is {' and '.join(parts)}",
+            where="build(evaluate=...)",
+            hint="leave it out, and judge the parts of the artifact together",
+        )
+
+    return elsewhere.completed(make, job.target.name, runner, strict=job.strict)
 
 
 def _in_parts(parts: Sequence[str], job: Job, runner: Runner, out: Path, embed_eval: int) -> Built:
@@ -166,42 +176,3 @@ def rehearse(*, recipe: Recipe, target: str, precision: str, cache: Path | None)
                 (spec.backend, spec.precision): spec.to_json() for spec in made.specs.values()
             }
     return Rehearsed(rehearsal.lines, list(asked.values()))
-
-
-def load(path: str | Path) -> Artifact:
-    """Open an artifact folder; its manifest is validated, `verify()` rehashes every file."""
-    from optkit.artifact import Artifact
-
-    return Artifact.load(Path(path))
-
-
-def inspect(path: Path, *, runner: Runner) -> dict[str, Any]:
-    """What an artifact (a folder, every file verified) or an ONNX file holds."""
-    from optkit import stage
-    from optkit.steps import STEPS
-
-    found: dict[str, Any] = {"schema": "optkit.inspect/v1", "artifact": None}
-    axes: dict[str, int] = {}
-    model = path
-    if path.is_dir():
-        opened = load(path)
-        opened.verify()
-        manifest = opened.manifest
-        found["artifact"] = {
-            "name": opened.name,
-            "digest": opened.digest,
-            "files": len(manifest.files),
-            "result": opened.result,
-        }
-        if manifest.parts:
-            each = {part: inspect(path / part, runner=runner) for part in manifest.parts}
-            return {**found, "path": str(path), "axes": axes, "graph": None, "parts": each}
-        ranges = manifest.recipe.get("axes", {})
-        axes = {name: sizes["opt"] for name, sizes in ranges.items()}
-        model = opened.model_path
-    staged = stage.stage_onnx(model, runner.store.objects)
-    entry = runner.step(
-        STEPS["summary"].kind, "read the graph",
-        {"model": pipeline.Foreign(staged.path, staged.sha256)}, {"axes": axes},
-    )  # fmt: skip
-    return {**found, "path": str(path), "axes": axes, "graph": entry.meta["summary"], "parts": None}

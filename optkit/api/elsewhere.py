@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from optkit.api import building
-from optkit.api.building import Built
+from optkit import artifact
+from optkit.api.artifacts import Built, load
 from optkit.api.finishing import finish
-from optkit.errors import OptkitError, StorageError
+from optkit.errors import OptkitError
 from optkit.execute.local import Limits
-from optkit.execute.node import Told
 from optkit.execute.ray import Cluster, accelerator
 from optkit.execute.runner import Runner
-from optkit.store import Store
+from optkit.execute.transfer import Ground
 from optkit.target import available_memory, device_names
 
 
-def build_one(*, target: str, runner: Runner, **settings: Any) -> Built:
-    """`building.build_one`; what is pending then is finished by the runner's cluster, if it has one
+def completed(
+    make: Callable[[], Built], target: str, runner: Runner, *, strict: bool = False
+) -> Built:
+    """What `make` builds; what is pending then is finished by the runner's cluster, if it has one
     with such a device. That it has none is said at once: Ray itself would wait for ever."""
     cluster = runner.carry
     if not isinstance(cluster, Cluster):
-        return building.build_one(target=target, runner=runner, **settings)
+        return make()
     names = dict.fromkeys(accelerator(name) for name in device_names(target))
     known = cluster.accelerators()
     node = next((name for name in names if name in known), None)
@@ -33,28 +36,38 @@ def build_one(*, target: str, runner: Runner, **settings: Any) -> Built:
             f"no node of the cluster has the accelerator {' or '.join(names)} (there: {there}): "
             f"what needs a device of {target} stays pending"
         )
-    built = building.build_one(target=target, runner=runner, **settings)
-    return built if node is None else _finished(built, node, cluster, runner)
+    built = make()
+    return built if node is None else _finished(built, node, cluster, runner, strict)
 
 
-def _finished(built: Built, node: str, cluster: Cluster, runner: Runner) -> Built:
+def _finished(built: Built, node: str, cluster: Cluster, runner: Runner, strict: bool) -> Built:
     """With what is pending done on a node that has the accelerator `node`; what cannot be done
     there stays pending, and a note says why."""
     if not built.result["pending"]:
         return built
-    label = f"finish {built.path.name} on a node with {node}"
+    name = built.path.name
+    label = f"finish {name} on a node with {node}"
     runner.listener.start("finish", label)
     try:
         with runner.store.scratch() as folder:
+            sent, out = folder / "sent", folder / "finished"
+            shutil.copytree(built.path, sent / name)
+            out.mkdir()
             argument = {
-                "artifact": str(built.path.absolute()),
-                "store": str(runner.store.root),
+                "artifact": str(sent / name),
+                "shown": str(built.path),
                 "limits": asdict(runner.limits),
-                "out": str(folder / "finish"),
+                "strict": strict,
+                "store": str(runner.store.root),
+                "needs": [str(sent / name)],
+                "out": str(out),
             }
             answer = cluster.call(
                 finish_here, argument, device=node, heard=runner.listener.progress
             )
+            done = load(out / name)
+            files = {file: done.path / file for file in done.manifest.files}
+            artifact.write(built.path.parent, done.manifest, files)
     except OptkitError as error:
         runner.listener.note(f"{label}: {error}")
         return built
@@ -65,31 +78,36 @@ def _finished(built: Built, node: str, cluster: Cluster, runner: Runner) -> Buil
     return Built(meta["result"], built.path)
 
 
-def finish_here(argument: dict[str, Any]) -> dict[str, Any]:
-    """On the node: `finish`, over the store that all nodes share."""
-    place = Path(argument["artifact"])
-    if not place.is_dir():
-        raise StorageError("the artifact is not there: its folder is not shared", where=str(place))
+def finish_here(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
+    """On the node: `finish` of a copy of the artifact, over the store that the node has."""
+    sent = Path(here.place(argument["artifact"]))
+    place = here.out / sent.name
+    shutil.copytree(sent, place)
     limits = Limits(**argument["limits"])
     limits = Limits(min(limits.memory_bytes, available_memory()), limits.seconds)
-    heard = _Heard(Told(Path(argument["out"])))
-    made = finish(place, runner=Runner(Store(Path(argument["store"])), limits, heard))
+    heard = _Heard(here)
+    made = finish(
+        place,
+        runner=Runner(here.store, limits, heard),
+        strict=argument["strict"],
+        shown=Path(argument["shown"]),
+    )
     return {"meta": {"result": made.result, "notes": heard.notes, "seconds": heard.seconds}}
 
 
 class _Heard:
     """A listener that keeps notes, and passes progress on."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, here: Ground) -> None:
         self.notes: list[str] = []
         self.seconds = 0.0
-        self._told = told
+        self._here = here
 
     def start(self, step: str, label: str) -> None:
-        self._told(label, 0.0)
+        self._here.tell(label, 0.0)
 
     def progress(self, what: str, fraction: float) -> None:
-        self._told(what, fraction)
+        self._here.tell(what, fraction)
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
         self.seconds += seconds

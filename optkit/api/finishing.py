@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from optkit import content, runtime
-from optkit.api.building import Built, load
+from optkit.api.artifacts import Built, load
 from optkit.artifact import MANIFEST, Artifact, prepare
 from optkit.content import Place
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
@@ -19,22 +19,32 @@ from optkit.runtime import Evidence
 from optkit.target import Target, gpus, target
 
 
-def finish(path: Path, *, runner: Runner, task: str | None = None) -> Built:
+def finish(
+    path: Path,
+    *,
+    runner: Runner,
+    task: str | None = None,
+    strict: bool = False,
+    shown: Path | None = None,
+) -> Built:
     """Compile what is pending, measure latency and accuracy on this machine's device, judge the
     gates again, and write the artifact in its own place. A finished one is left as it is.
 
-    task: FILE.py or the name of a task, instead of the samples that the artifact carries.
+    task: FILE.py or the name of a task, instead of the samples that the artifact carries. strict: a
+    latency that was measured under bad conditions is measured once more. shown: the
+    place that the result names, where `path` is only on the way there.
 
     Raises ToolchainMissing (no such device here, or none of its backends), IntegrityError (a
     damaged artifact), InputRefused (no samples to score), and what compiling and running raise.
     """
+    shown = shown or path
     opened = load(path.resolve())
     opened.verify()
     _check_whole(opened, path)
     prepare(opened.path.parent, opened.path.name)
     code = None if task is None else content.find_task(task, Path.cwd(), anywhere=True)
     if not opened.manifest.parts:
-        return _one(opened, str(path), runner, code)
+        return _one(opened, str(shown), runner, code, strict)
     if code is not None:
         raise UsageError(
             f"the samples of one task do not fit {' and '.join(opened.manifest.parts)}",
@@ -45,9 +55,9 @@ def finish(path: Path, *, runner: Runner, task: str | None = None) -> Built:
         built = {}
         for name, part in opened.parts.items():
             shutil.copytree(part.path, folder / name)
-            built[name] = _one(load(folder / name), str(path / name), runner, None)
+            built[name] = _one(load(folder / name), str(shown / name), runner, None, strict)
         told = {name: one.result for name, one in built.items()}
-        whole = result.joined(told, model=opened.result["model"], artifact=str(path))
+        whole = result.joined(told, model=opened.result["model"], artifact=str(shown))
         parts = {name: load(one.path) for name, one in built.items()}
         place, record = opened.path, opened.manifest.recipe
         return Built(whole, delivery.join(place.name, record, parts, whole, place.parent))
@@ -61,18 +71,18 @@ def _check_whole(artifact: Artifact, path: Path) -> None:
     raise UsageError("it is a part of an artifact", where=str(path), hint=f"finish that: {around}")
 
 
-def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None) -> Built:
+def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None, strict: bool) -> Built:
     before = artifact.result
     if task is None and _is_finished(before):
         return Built(before, artifact.path)
     device = target(artifact.manifest.target)
-    _check_device(device, told)
+    check_device(device, told)
     named = [row["backend"] for row in before["pending"]]
     own = artifact.manifest.engine
     backend = _backend(device, [*named, *([own["backend"]] if own else [])], told)
     documented = {option.name for option in device.backends if option.documented}
     left = () if backend in documented else tuple(name for name in named if name != backend)
-    made = finishing.finish(artifact, device, backend, left, runner, task)
+    made = finishing.finish(artifact, device, backend, left, runner, task, strict=strict)
     report = finishing.read_report(artifact)
     rescored = task is not None
     judged = findings.judge_again(made, runner.records, report, artifact=told, rescored=rescored)
@@ -85,7 +95,8 @@ def _is_finished(found: dict[str, Any]) -> bool:
     return not found["pending"] and latency["evidence"] == Evidence.MEASURED
 
 
-def _check_device(device: Target, where: str) -> None:
+def check_device(device: Target, where: str) -> None:
+    """Raise ToolchainMissing unless this machine has the target's device."""
     if device.name == "cpu":
         return
     here = gpus()

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from optkit import pipeline, target
-from optkit.api.building import EMBED_EVAL, load
-from optkit.api.elsewhere import build_one
+from optkit.api.artifacts import load
+from optkit.api.building import EMBED_EVAL, build_one
 from optkit.artifact import create, prepare
 from optkit.errors import OptkitError
 from optkit.exchange import replacing
@@ -53,6 +52,7 @@ def build_fleet(
     told: Callable[[Pair, Exception], OptkitError],
     embed_eval: int = EMBED_EVAL,
     deferred: bool = False,
+    strict: bool = False,
 ) -> Fleet:
     """Build every pair and write the fleet's folder `out/<model>-fleet`.
 
@@ -65,7 +65,7 @@ def build_fleet(
         pairs,
         runner,
         lambda pair, own: _one(pair, own, told, recipe=recipe, out=out,
-                               embed_eval=embed_eval, deferred=deferred),
+                               embed_eval=embed_eval, deferred=deferred, strict=strict),
     )  # fmt: skip
     results = [outcome.result for outcome in outcomes]
     artifacts = {
@@ -102,12 +102,7 @@ def _each(
     own = [replace(runner, records=[]) for _ in pairs]
     if not isinstance(runner.carry, Cluster):
         return list(map(build, pairs, own))
-    with ThreadPoolExecutor(runner.carry.cores()) as pool:
-        try:
-            return list(pool.map(build, pairs, own))
-        except BaseException:
-            runner.carry.stop()
-            raise
+    return runner.carry.each(build, pairs, own)
 
 
 def _one(

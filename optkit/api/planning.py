@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import ceil, prod
+from math import ceil, inf, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -52,7 +52,8 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Description:
-    """A decoder by its sizes, without a model; names as in config.json."""
+    """A decoder by its sizes, without a model. `tied`: its embedding is the vocabulary projection
+    too (config.json: tie_word_embeddings)."""
 
     parameters: float
     layers: int
@@ -62,6 +63,7 @@ class Description:
     hidden: int | None = None
     ffn: int | None = None
     vocabulary: int | None = None
+    tied: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,10 @@ def plan(
     """Predict latency, throughput, memory and cost of MODEL on each target and precision.
 
     `decoder` instead of a model: {"parameters", "layers", "kv_heads", "head_dim"} and, where known,
-    "heads", "hidden", "ffn", "vocabulary". `training`: "full", "lora", "qlora". Returns the object
-    of `optkit plan --json` (schema optkit.plan/v1). Raises UsageError, UnknownName, Impossible for
-    a precision that was named and a target cannot do, and whatever exporting a model raises.
+    "heads", "hidden", "ffn", "vocabulary", "tied". `training`: "full", "lora", "qlora". Returns the
+    object of `optkit plan --json` (schema optkit.plan/v1). Raises UsageError, UnknownName,
+    Impossible for a precision that was named and a target cannot do, and whatever exporting a model
+    raises.
     """
     wishes = Wishes(
         _named(target), _named(precision), tuple(batches), prompt, new_tokens, latency_ms,
@@ -140,7 +143,7 @@ def plan_described(description: Description, wishes: Wishes) -> dict[str, Any]:
     d = description
     shape, assumed = shapes.described(
         d.parameters, layers=d.layers, kv_heads=d.kv_heads, head_dim=d.head_dim, heads=d.heads,
-        hidden=d.hidden, ffn=d.ffn, vocabulary=d.vocabulary,
+        hidden=d.hidden, ffn=d.ffn, vocabulary=d.vocabulary, tied=d.tied,
     )  # fmt: skip
     model = Decoding(shape, d.parameters, wishes.prompt, wishes.new)
     name = f"decoder-{d.parameters / 1e9:.3g}b"
@@ -166,7 +169,7 @@ def _description(sizes: Mapping[str, Any]) -> Description:
     except TypeError as error:
         raise UsageError(str(error), where="decoder", hint=f"its keys: {known}") from error
     for name, value in sizes.items():
-        if not isinstance(value, int | float) or value < 1:
+        if name != "tied" and (not isinstance(value, int | float) or not 1 <= value < inf):
             raise UsageError(f"{name} must be at least 1", where="decoder")
     return found
 
@@ -198,7 +201,7 @@ def _exported(job: Job, runner: Runner, wishes: Wishes) -> _Subject:
     count = graph.parameters(fused)
     decoder = Decoder.of(made.inputs, made.outputs)
     if decoder is not None:
-        shape = shapes.of_graph(decoder, graph.costs(fused, sizes))
+        shape = shapes.of_graph(decoder, graph.costs(fused, sizes), count)
         model = Decoding(shape, count, wishes.prompt, wishes.new)
         return _Subject(name, model, _decoder_facts(model), BATCHES)
 
@@ -310,8 +313,8 @@ def _check(subject: _Subject, wishes: Wishes) -> None:
         if any(value < 1 for value in values):
             raise UsageError("it must be at least 1", where=option)
     for option, value in (("--latency", wishes.limit_ms), ("--throughput", wishes.throughput)):
-        if value is not None and value <= 0:
-            raise UsageError("it must be above 0", where=option)
+        if value is not None and not 0 < value < inf:
+            raise UsageError("it must be a number above 0", where=option)
     for method in wishes.methods:
         if method not in get_args(memory.Method):
             raise unknown_name("training method", method, get_args(memory.Method))

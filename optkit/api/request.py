@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from optkit import content, pipeline
 from optkit.api import objects
 from optkit.errors import UsageError
 from optkit.execute.local import Limits
-from optkit.execute.ray import Cluster
+from optkit.execute.ray import Cluster, checked
 from optkit.execute.runner import Listener, Runner
+from optkit.execute.transfer import SharedFolder, ThroughRemote
 from optkit.pipeline import Job
 from optkit.recipe import Recipe
-from optkit.store import Store
+from optkit.store import Remote, Store, default_root
 from optkit.target import Target, available_memory
 from optkit.target import target as find_target
 
@@ -125,30 +127,41 @@ def pair(target: str, precision: str) -> tuple[Target, str]:
 
 def open_store(cache: Path | None = None) -> Store:
     """The store at `cache`, $OPTKIT_CACHE or the user's cache folder."""
-    if cache is None:
-        named = os.environ.get("OPTKIT_CACHE")
-        if named:
-            cache = Path(named)
-        else:
-            import platformdirs
-
-            cache = Path(platformdirs.user_cache_dir("optkit", appauthor=False))
-    return Store(cache.expanduser().absolute())
+    return Store(_folder(cache))
 
 
 def open_runner(
     *,
     cache: Path | None = None,
+    remote: str | None = None,
     memory: int | None = None,
     timeout: float | None = None,
     listener: Listener | None = None,
     on: str | None = None,
 ) -> Runner:
     """A runner over the store; memory defaults to half of what is available, timeout to an hour.
-    `on`: the address of a Ray cluster whose nodes do the work, as `execute.ray.Cluster` takes it.
+
+    remote: URL of the place through which machines share steps, as `store.Remote` takes it; None:
+    $OPTKIT_REMOTE; "": none. on: the address of a Ray cluster whose nodes do the work, as
+    `execute.ray.Cluster` takes it; without a remote they share the store's folder.
     """
     limits = Limits(memory or available_memory() // 2, timeout or 3600.0)
     heard = listener or Silent()
+    url = os.environ.get("OPTKIT_REMOTE") if remote is None else remote
+    store = Store(_folder(cache), Remote(url) if url else None)
     if on is None:
-        return Runner(open_store(cache), limits, heard)
-    return Runner(open_store(cache), limits, heard, Cluster(on, heard.note))
+        return Runner(store, limits, heard)
+    transfer = ThroughRemote(store) if url else SharedFolder()
+    return Runner(store, limits, heard, Cluster(checked(on), heard.note, transfer))
+
+
+def _folder(cache: Path | None) -> Path:
+    """Raises UsageError for a URL."""
+    root = default_root() if cache is None else cache.expanduser()
+    if re.match(r"[a-z][a-z0-9+.-]*:/", str(root)):
+        raise UsageError(
+            "the store is a folder of this machine, and no URL",
+            where="--cache",
+            hint="share it with other machines through that place: --remote URL",
+        )
+    return root.absolute()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,15 @@ from optkit import pipeline
 from optkit.api import request
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.execute.runner import Runner
-from optkit.pipeline import Job
+from optkit.measurement import Latency
+from optkit.pipeline import Build, Job
 from optkit.recipe import Recipe
+from optkit.runtime import AxisRange
 
 
 def export(model: str | Path | None = None, **options: Any) -> Path:
-    """MODEL to ONNX in a new folder `out`. options: recipe, out, cache, memory, listener."""
+    """MODEL to ONNX in a new folder `out`. options: recipe, out, cache, remote, memory,
+    listener."""
     return _stage("export", model, **options)
 
 
@@ -37,7 +40,7 @@ def compile(model: str | Path | None = None, **options: Any) -> Path:
 
 def bench(model: str | Path | None = None, **options: Any) -> dict[str, Any]:
     """Latency and speedup per batch size, each with its evidence. options: target, precision,
-    recipe, cache, memory, listener."""
+    recipe, cache, remote, memory, listener."""
     return _figured("bench", model, **options)
 
 
@@ -119,20 +122,38 @@ def files(
 
 
 def figures(
-    stage: str, *, recipe: Recipe, target: str, precision: str, runner: Runner
+    stage: str,
+    *,
+    recipe: Recipe,
+    target: str,
+    precision: str,
+    runner: Runner,
+    batches: Sequence[int] = (),
+    limit_ms: float | None = None,
+    strict: bool = False,
 ) -> dict[str, Any]:
-    """`bench` (latency and speedup per batch size) or `eval` (accuracy, drop, fidelity)."""
+    """`bench` (latency and speedup per batch size) or `eval` (accuracy, drop, fidelity).
+
+    batches, limit_ms: of `bench`: sizes to sweep instead of the recipe's, and a limit on latency to
+    choose one by. strict: a latency that was measured under bad conditions is measured once more.
+    Raises UsageError for a batch that the model is not built for.
+    """
     from optkit.benchmarking import accuracy
     from optkit.pipeline import findings
+    from optkit.pipeline.scores import task_scores
     from optkit.report.result import plain, without_samples
 
-    job = Job(recipe, *request.pair(target, precision), code=Path.cwd())
+    if batches:
+        recipe = recipe.with_overrides([f"bench.batches={sorted(set(batches))}"])
+    job = Job(recipe, *request.pair(target, precision), strict=strict, code=Path.cwd())
     found: dict[str, Any] = {
         "model": recipe.name,
         "target": job.target.name,
         "precision": precision,
     }
     if stage == "bench":
+        if batches:
+            _check_batches(batches, pipeline.run(job, runner, pipeline.EXPORT))
         made = pipeline.run(job, runner, pipeline.BENCH)
         times = findings.latencies(made)
         ratios = findings.speedups(made, times)
@@ -143,13 +164,15 @@ def figures(
                 "latency": [without_samples(one) for one in times["engine"]],
                 "baseline_latency": [without_samples(one) for one in times["baseline"]],
                 "speedup": [{"batch": n, **one.to_json()} for n, one in ratios.items()],
+                "sweep": _sweep(times["engine"], limit_ms),
                 "conditions": made.entries["latency"].meta.get("conditions", {}),
             }
         )
     made = pipeline.run(job, runner, pipeline.EVAL)
-    scores = findings.task_scores(made)
+    scores = task_scores(made)
     candidate, baseline = scores.get("candidate"), scores.get("baseline")
     drop = accuracy.drop(baseline, candidate) if candidate and baseline else None
+    verdict = findings.judge_accuracy(made, scores)
     return plain(
         {
             **found,
@@ -158,8 +181,39 @@ def figures(
             "baseline_accuracy": without_samples(baseline),
             "drop": drop and drop.to_json(),
             "fidelity": findings.fidelity(made).to_json(),
+            "gate": verdict.to_json(),
         }
     )
+
+
+def _check_batches(batches: Sequence[int], made: Build) -> None:
+    """Raise UsageError for one that is outside what is built for, or would not be measured."""
+    span = made.batches or AxisRange(1, 1, 1)
+    for batch in batches:
+        if not span.min <= batch <= span.max:
+            raise UsageError(
+                f"it is built for {span.min} to {span.max}",
+                where=f"--batch {batch}",
+                hint="widen the axis: --max-shapes, or `axes` in the recipe",
+            )
+        if not made.measured and batch != span.opt:
+            raise UsageError(
+                f"{made.job.target.name} is not this machine: only batch {span.opt}, which is "
+                "tuned for, is predicted",
+                where=f"--batch {batch}",
+                hint="`optkit plan --batch` predicts others",
+            )
+
+
+def _sweep(latencies: Sequence[Latency], limit_ms: float | None) -> dict[str, Any]:
+    """The batch at the knee (fewer than three have none), and the best one under the limit."""
+    from optkit.benchmarking import sweep
+
+    return {
+        "knee": sweep.knee(latencies) if len(latencies) > 2 else None,
+        "limit_ms": limit_ms,
+        "best_under_limit": None if limit_ms is None else sweep.best_under(latencies, limit_ms),
+    }
 
 
 def _notes(details: Mapping[str, Any]) -> list[str]:

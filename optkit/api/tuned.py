@@ -1,7 +1,8 @@
 """The search in front of a build: from a job and a wish to an artifact, its recipe and the front.
 
 artifacts/NAME-tuned-TARGET-PRECISION/        the winner, as any build leaves it
-artifacts/NAME-tuned-TARGET-PRECISION.tune/   recipe.yaml, tune.json, tune.md, front.svg
+artifacts/NAME-tuned-TARGET-PRECISION.tune/   recipe.yaml, tune.json, tune.md, front.svg,
+                                              report.html
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit.api import building, objects, request
+from optkit.api.artifacts import load
 from optkit.errors import UsageError
 from optkit.execute.runner import Listener, Runner
 from optkit.pipeline import Build, Job
-from optkit.recipe import Recipe
+from optkit.recipe import Gates, Recipe
 from optkit.store import storage_errors, write_durably
 
 if TYPE_CHECKING:  # `optkit.tuning` opens graphs, which only a search needs
@@ -47,12 +49,15 @@ def tune(
     trials: int = 24,
     seconds: float | None = None,
     seed: int = 0,
+    parallel: int | None = None,
     recipe: str | Path | Mapping[str, Any] | None = None,
     calibration: Iterable[Any] | None = None,
     evaluate: objects.Evaluate | None = None,
     out: str | Path = "artifacts",
     name: str | None = None,
     cache: str | Path | None = None,
+    remote: str | None = None,
+    on: str | None = None,
     memory: int | None = None,
     listener: Listener | None = None,
 ) -> Artifact:
@@ -60,8 +65,10 @@ def tune(
 
     max_drop: a fraction of the metric; min_sqnr: dB; max_latency_ms at the tuned batch size;
     max_bytes of the engine. What is not given stays as the recipe's gates have it. The search stops
-    after `trials` candidates or `seconds`. The other arguments are those of `build`. The recipe
-    that builds the artifact again, and the front, lie in `<artifact>.tune` beside it.
+    after `trials` candidates or `seconds`. parallel: candidates tried at a time, which needs a
+    cluster; None: as many as it has cores, in at least four rounds. The other arguments are those
+    of `build`. The recipe that builds the artifact again, and the front, lie in `<artifact>.tune`
+    beside it.
 
     Raises OptkitError subclasses. A budget that nothing keeps does not raise: the artifact is the
     best there is, and its gate says so.
@@ -69,8 +76,9 @@ def tune(
     from optkit import tuning
 
     runner = request.open_runner(
-        cache=None if cache is None else Path(cache), memory=memory, timeout=None, listener=listener
-    )
+        cache=None if cache is None else Path(cache), remote=remote, memory=memory,
+        listener=listener, on=on,
+    )  # fmt: skip
     names = tuple(precisions)
     for precision in names:
         request.pair(target, precision)
@@ -78,22 +86,30 @@ def tune(
         model, example_inputs, target=target, precision=names[0], recipe=recipe,
         calibration=calibration, name=name, runner=runner,
     )  # fmt: skip
-    wish = tuning.Wish(
-        tuning.Budget(max_drop, min_sqnr, max_latency_ms, max_bytes), names, trials, seconds, seed
-    )
-    return building.load(_search(job, wish, runner, Path(out), evaluate).path)
+    budget = tuning.Budget(max_drop, min_sqnr, max_latency_ms, max_bytes)
+    wish = tuning.Wish(budget, names, trials, seconds, seed, parallel)
+    return load(_search(job, wish, runner, Path(out), evaluate).path)
 
 
-def tune_one(*, recipe: Recipe, target: str, wish: Wish, out: Path, runner: Runner) -> Found:
-    """`tune` for a resolved recipe, as the command line asks for it."""
+def tune_one(
+    *, recipe: Recipe, target: str, wish: Wish, out: Path, runner: Runner, strict: bool = False
+) -> Found:
+    """`tune` for a resolved recipe, as the command line asks for it. `strict`: a latency of the
+    winner that was measured under bad conditions is measured once more."""
     for precision in wish.precisions:
         request.pair(target, precision)
     job = Job(recipe, *request.pair(target, wish.precisions[0]), code=Path.cwd())
-    return _search(job, wish, runner, out, None)
+    return _search(job, wish, runner, out, None, strict=strict)
 
 
 def _search(
-    job: Job, wish: Wish, runner: Runner, out: Path, evaluate: objects.Evaluate | None
+    job: Job,
+    wish: Wish,
+    runner: Runner,
+    out: Path,
+    evaluate: objects.Evaluate | None,
+    *,
+    strict: bool = False,
 ) -> Found:
     """Search, then build the winner from the recipe that was written for it."""
     from optkit import artifact, tuning
@@ -101,7 +117,7 @@ def _search(
     from optkit.tuning.reproduce import tuned_name
 
     scored = evaluate is not None or job.recipe.eval is not None
-    job = replace(job, recipe=_limited(job.recipe, wish.budget, scored=scored))
+    job = replace(job, recipe=_limited(job, wish.budget, scored=scored))
     gates = job.recipe.gates
     budget = tuning.Budget(gates.max_drop, gates.min_sqnr, gates.max_latency_ms, gates.max_bytes)
 
@@ -111,11 +127,12 @@ def _search(
 
     artifact.prepare(out, f"{tuned_name(job.recipe.name)}-{job.target.name}-{job.precision}")
     tuned = tuning.tune(job, replace(wish, budget=budget), runner, judge)
-    return _deliver(tuned, runner, out, evaluate)
+    return _deliver(replace(tuned, job=replace(tuned.job, strict=strict)), runner, out, evaluate)
 
 
-def _limited(recipe: Recipe, asked: Budget, *, scored: bool) -> Recipe:
-    """The recipe with the budget as its gates; what is not asked for stays as the recipe has it.
+def _limited(job: Job, asked: Budget, *, scored: bool) -> Recipe:
+    """The recipe with the budget as its gates; what is not asked for stays as the recipe has it for
+    the target.
     Without a task (`scored`) there is no limit on a drop. Raises UsageError where one was asked."""
     if asked.max_drop is not None and not scored:
         raise UsageError(
@@ -124,11 +141,13 @@ def _limited(recipe: Recipe, asked: Budget, *, scored: bool) -> Recipe:
             hint="add `eval: {task: ...}` to the recipe, or limit the noise: --min-sqnr 40",
         )
     given = {key: limit for key, limit in asked.to_json().items() if limit is not None}
-    gates = recipe.gates.model_copy(update=given if scored else {"max_drop": None, **given})
-    return recipe.model_copy(update={"gates": gates})
+    gates = job.recipe.gates.of(job.target.name).model_dump()
+    gates |= given if scored else {"max_drop": None, **given}
+    return job.recipe.model_copy(update={"gates": Gates.model_validate(gates)})
 
 
 def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: objects.Evaluate | None) -> Found:
+    from optkit.report import search
     from optkit.tuning import document
     from optkit.tuning.reproduce import reproduction, tuned_name
 
@@ -140,7 +159,7 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: objects.Evaluate
         again = reproduction(job, folder, tuned.paths)
         reproduced = replace(job, recipe=again.recipe)
         path = building.deliver(reproduced, runner, out, building.EMBED_EVAL, evaluate).path
-        made = building.load(path)
+        made = load(path)
         found = document.document(
             tuned, made.result, recipe=str(again.file), command=again.command, digest=made.digest
         )
@@ -148,6 +167,7 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: objects.Evaluate
             ("tune.json", json.dumps(found, indent=1, sort_keys=True)),
             ("tune.md", document.markdown(found)),
             ("front.svg", document.svg(found)),
+            ("report.html", search.to_html(found)),
         ):
             write_durably(folder / file, text.encode("utf-8", "replace"))
     return Found(found, path, folder)

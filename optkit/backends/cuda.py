@@ -42,6 +42,7 @@ class Cuda:
         self._call("cuStreamCreate", ctypes.byref(stream), 0)
         self.stream = stream.value or 0
         self._pointers: set[int] = set()
+        self._events: list[ctypes.c_void_p] = []
 
     def enter(self) -> None:
         """Make this thread use the device: a context belongs to threads, one by one."""
@@ -98,10 +99,30 @@ class Cuda:
     def forget(self, handle: int) -> None:
         self._call("cuGraphExecDestroy", ctypes.c_void_p(handle))
 
+    def events(self, count: int) -> list[ctypes.c_void_p]:
+        """As many events, the same in every call, for `stamp`."""
+        while len(self._events) < count:
+            event = ctypes.c_void_p()
+            self._call("cuEventCreate", ctypes.byref(event), 0)
+            self._events.append(event)
+        return self._events[:count]
+
+    def stamp(self, event: ctypes.c_void_p) -> None:
+        """Put an event into the stream, which notes the time when it gets there."""
+        self._call("cuEventRecord", event, ctypes.c_void_p(self.stream))
+
+    def elapsed_ms(self, start: ctypes.c_void_p, stop: ctypes.c_void_p) -> float:
+        """Between two events that the stream has passed."""
+        found = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(found), start, stop)
+        return found.value
+
     def close(self) -> None:
         """Free everything. May be called twice."""
         if not self.stream:
             return
+        while self._events:
+            self._call("cuEventDestroy_v2", self._events.pop())
         for pointer in list(self._pointers):
             self.free(pointer)
         self._call("cuStreamDestroy_v2", ctypes.c_void_p(self.stream))

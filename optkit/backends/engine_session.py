@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ import numpy as np
 from optkit.backends.cuda import Cuda
 from optkit.backends.ort_session import check_feed
 from optkit.errors import Impossible, InputRefused, WorkerFailed
-from optkit.runtime import Feed, TensorInfo
+from optkit.runtime import Feed, Phases, TensorInfo
 
 # TensorRT's data types that a feed can hold
 _DTYPES: Mapping[str, str] = MappingProxyType(
@@ -101,8 +102,40 @@ class EngineSession:
             where=f"input {name!r}",
         )
 
+    def phases(self, feed: Feed) -> Phases:
+        """One run with its phases timed apart, by events in the stream. Raises as `run` does."""
+        check_feed(feed, self.inputs)
+        self._cuda.enter()
+        begun, uploaded, enqueued, computed, downloaded = self._cuda.events(5)
+        self._cuda.stamp(begun)
+        for name, array in feed.items():
+            self.put(name, array)
+        self._cuda.stamp(uploaded)
+        shapes, now = self._ready()
+        self._cuda.stamp(enqueued)
+        start = perf_counter_ns()
+        self._enqueue(now)
+        enqueue_ns = perf_counter_ns() - start
+        self._cuda.stamp(computed)
+        found = self._fill(shapes, [info.name for info in self.outputs])
+        self._cuda.stamp(downloaded)
+        self._cuda.synchronize()
+        del found  # until here the device writes to it
+        return Phases(
+            upload_ms=self._cuda.elapsed_ms(begun, uploaded),
+            compute_ms=self._cuda.elapsed_ms(enqueued, computed),
+            download_ms=self._cuda.elapsed_ms(computed, downloaded),
+            enqueue_ms=enqueue_ns / 1e6,
+        )
+
     def execute(self) -> dict[str, tuple[int, ...]]:
         """Run in the stream; the shapes of the outputs."""
+        shapes, now = self._ready()
+        self._enqueue(now)
+        return shapes
+
+    def _ready(self) -> tuple[dict[str, tuple[int, ...]], tuple[Any, ...]]:
+        """Shapes of the outputs, and all that a recorded launch rests on: shapes and addresses."""
         self._cuda.enter()
         if missing := self._context.infer_shapes():
             raise InputRefused("has no shape yet", where=f"input {missing[0]!r}")
@@ -111,7 +144,10 @@ class EngineSession:
             if not self._context.set_tensor_address(name, buffer.address):
                 raise WorkerFailed(self._reason(), verdict="crashed", where=self._where)
         told = tuple(tuple(self._context.get_tensor_shape(info.name)) for info in self.inputs)
-        now = (told, tuple(buffer.address for buffer in self._buffers.values()))
+        return shapes, (told, tuple(buffer.address for buffer in self._buffers.values()))
+
+    def _enqueue(self, now: tuple[Any, ...]) -> None:
+        """Launch, or replay what ran so before."""
         if self._recorded is not None and self._recorded[0] == now:
             self._cuda.replay(self._recorded[1])
         elif self._records and self._ran == now:  # its own lazy work was done in the run before
@@ -121,15 +157,19 @@ class EngineSession:
         else:
             self._launch()
         self._ran = now
-        return shapes
 
     def take(self, shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> Feed:
         """Download these outputs."""
+        found = self._fill(shapes, names)
+        self._cuda.synchronize()
+        return found
+
+    def _fill(self, shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> Feed:
+        """Arrays that hold these outputs once the stream is empty."""
         dtypes = {info.name: info.dtype for info in self.outputs}
         found = {name: np.empty(shapes[name], dtypes[name]) for name in names}
         for name, array in found.items():
             self._cuda.download(array, self._buffers[name].address)
-        self._cuda.synchronize()
         return found
 
     def swap(self, one: str, other: str) -> None:

@@ -25,7 +25,7 @@ _ALIKE = {"int8": ("int8", "uint8"), "int4": ("int4", "uint4")}
 
 
 # operators of ONNX Runtime that a MatMul or Gemm may have become
-_FUSED = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
+_FUSED = ("FusedGemm", "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
 
 
 def products(model: ir.Model) -> dict[str, ir.Node]:

@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -106,7 +107,10 @@ class OnnxRuntime:
 
         Where weights alone are quantized, the kernel rounds activations to 8 bits by block and
         multiplies in integers. With 4 bits it can also multiply in floats (`nbits_accuracy` 0);
-        with 8 bits that dequantizes the whole weight each time, fifty times slower than FP32."""
+        with 8 bits that dequantizes the whole weight each time, fifty times slower than FP32.
+
+        Behind the last layer nothing evens its error out, and of a decoder it made most of all:
+        in 8 bits it is as fast while it fits the cache (docs/quantization.md)."""
         scheme = schemes.precision(precision)
         reason = self.refuses(target, precision)
         if reason is not None or scheme.weights is None:
@@ -127,6 +131,7 @@ class OnnxRuntime:
                 blocks="powers" if precision == "nf4" else "any",
                 embeddings=True,
                 nbits_accuracy=accuracy,
+                last="int8-weight-only" if scheme.weights.dtype == "int4" else None,
             )
         limit = 7 if _adds_in_16_bits(target.fingerprint()) else None
         return PlacementRules(
@@ -220,6 +225,20 @@ class OnnxRuntime:
         return OrtSession(model, options)
 
 
+def kernel_times(
+    model: Path, shapes: Mapping[str, tuple[int, ...]], seconds: float
+) -> list[tuple[FusedLayer, float]]:
+    """The kernels a graph becomes on this machine, and the median milliseconds of each over runs on
+    zeros of these shapes, for about so many seconds.
+
+    Raises ToolchainMissing or InputRefused (names the node).
+    """
+    from optkit import graph
+
+    layers, spent = _profiled(model, shapes, products(graph.load(model)), seconds)
+    return [(layer, float(np.median(spent.get(layer.name, [0.0])))) for layer in layers]
+
+
 def _adds_in_16_bits(machine: Mapping[str, Any]) -> bool:
     x86 = machine.get("machine") in ("x86_64", "AMD64")
     return x86 and not {"avx_vnni", "avx512_vnni", "amx_int8"} & set(machine["features"])
@@ -229,6 +248,19 @@ def _kernels(
     model: Path, shapes: Mapping[str, tuple[int, ...]], nodes: Mapping[str, ir.Node]
 ) -> tuple[FusedLayer, ...]:
     """Load, run once on zeros of these shapes, and read what ran. `nodes`: those that multiply."""
+    return _profiled(model, shapes, nodes, 0.0)[0]
+
+
+_RUNS, _WARMING = 50, 3  # at most, and the first ones, that do not count
+
+
+def _profiled(
+    model: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    nodes: Mapping[str, ir.Node],
+    seconds: float,
+) -> tuple[tuple[FusedLayer, ...], dict[str, list[float]]]:
+    """The kernels, and by name the milliseconds of each run (0 `seconds`: of one)."""
     from optkit import graph
 
     with tempfile.TemporaryDirectory() as folder:
@@ -244,13 +276,21 @@ def _kernels(
         with OrtSession(model, options) as session:
             feed = {t.name: np.zeros(shapes[t.name], np.dtype(t.dtype)) for t in session.inputs}
             session.run(feed)
+            ends = time.monotonic() + seconds
+            for _ in range(_RUNS):
+                if time.monotonic() >= ends:
+                    break
+                session.run(feed)
             events = session.profile()
-        runs = {
-            event["name"].removesuffix("_kernel_time"): event["args"]
-            for event in events
-            if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
-        }
-        return parse_kernels(graph.load(optimized), runs, feed, nodes)
+        runs: dict[str, Any] = {}
+        spent: dict[str, list[float]] = {}
+        for event in events:
+            if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+                name = event["name"].removesuffix("_kernel_time")
+                runs[name] = event["args"]
+                spent.setdefault(name, []).append(event["dur"] / 1e3)  # from microseconds
+        layers = parse_kernels(graph.load(optimized), runs, feed, nodes)
+        return layers, {name: times[_WARMING:] or times for name, times in spent.items()}
 
 
 def copy_graph(model: Path, loaded: ir.Model, file: Path) -> tuple[Path, int]:

@@ -19,19 +19,21 @@ import numpy as np
 
 from optkit.benchmarking.evidence import weaker
 from optkit.benchmarking.intervals import (
+    CONFIDENCE,
     Z95,
     bootstrap,
+    corrected,
     paired_score,
-    percentiles,
     replicates,
     wilson,
 )
 from optkit.benchmarking.resuming import Kept
 from optkit.data.spool import counting
-from optkit.errors import InputRefused
+from optkit.errors import InputRefused, OptkitError
 from optkit.measurement import Difference, Interval, Score
 from optkit.runtime import Evidence, Feed, Session, narrowed
 
+_FEW = 20  # samples that differ; a bootstrap of fewer knows too little of those to come
 _SEARCH_LIMIT = 100_000_000  # samples; beyond that "more samples" is no advice
 
 
@@ -39,9 +41,11 @@ _SEARCH_LIMIT = 100_000_000  # samples; beyond that "more samples" is no advice
 class Task:
     """What a task says of its scores, args filled in.
 
-    score: (outputs, labels) → a number or a row per sample, [batch, …]. combine: all of them
-    [samples, …] → one row per unit of chance, where that is not a sample (a pair of texts).
-    aggregate: rows → the metric; None: their mean.
+    score: (outputs, labels) → a number or a row per sample, [batch, …]. run: (session, feed) → the
+    outputs; None: one run of the graph. agreement: (all rows [samples, …], the baseline's) → one
+    row per unit, 1 where both say the same. combine: all of them [samples, …] → one row per unit of
+    chance, where that is not a sample (a pair of texts). aggregate: rows → the metric; None: their
+    mean.
     """
 
     metric: str
@@ -49,6 +53,8 @@ class Task:
     combine: Callable[[np.ndarray], np.ndarray] | None = None
     aggregate: Callable[[np.ndarray], float] | None = None
     lower_is_better: bool = False
+    run: Callable[[Session, Feed], Feed] | None = None
+    agreement: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
 def score(
@@ -59,25 +65,59 @@ def score(
     evidence: Evidence,
     kept: Kept | None = None,
 ) -> Score:
-    """Run every batch and score it. `kept`: scores of an earlier try, whose batches are not among
-    `batches`; it is told those of this one.
-
-    Raises InputRefused when there is no sample, when the task returns another shape than [batch, …]
-    or a value that is not finite (naming the sample).
-    """
+    """`run` every batch, and `pool` what it scores."""
     kept = kept or Kept(None)
+    run(session, batches, task, kept)
+    return pool(kept, task, evidence=evidence)
+
+
+def run(
+    session: Session, batches: Iterable[tuple[Feed, np.ndarray]], task: Task, kept: Kept
+) -> None:
+    """Run every batch and tell `kept` its scores. Those of an earlier try are in it already, and
+    their batches not among `batches`.
+
+    Raises InputRefused when the task returns another shape than [batch, …] or a value that is not
+    finite (naming the sample).
+    """
     for feed, labels in batches:
-        outputs = counting(session.run(narrowed(feed, session.inputs)), feed, labels)
-        kept.add(_scores(task, outputs, labels, first=kept.samples))
+        first = kept.first + kept.samples
+        outputs = _outputs(task, session, narrowed(feed, session.inputs), first=first)
+        kept.add(_scores(task, counting(outputs, feed, labels), labels, first=first))
+
+
+def pool(
+    kept: Kept, task: Task, *, evidence: Evidence, baseline: np.ndarray | None = None
+) -> Score:
+    """The Score of all that is kept, one row per sample. `baseline`: the baseline's rows of the
+    same samples, for a task of agreement; None: these are the baseline's own. Raises InputRefused
+    when there is no sample."""
     if not kept.samples:
         raise InputRefused("the evaluation task gave no samples", where=task.metric)
     rows = np.concatenate(kept.scores)
+    if task.agreement is not None:
+        rows = _told("agreement", task.agreement, rows, rows if baseline is None else baseline)
     if task.combine is not None:
         rows = _told("combine", task.combine, rows)
     return from_samples(
         rows, metric=task.metric, evidence=evidence, aggregate=task.aggregate,
         lower_is_better=task.lower_is_better,
     )  # fmt: skip
+
+
+def _outputs(task: Task, session: Session, feed: Feed, *, first: int) -> Feed:
+    if task.run is None:
+        return session.run(feed)
+    try:
+        return task.run(session, feed)
+    except OptkitError:
+        raise
+    except Exception as error:  # the user's code, as score() is
+        raise InputRefused(
+            f"the evaluation task's run() raised {type(error).__name__}: {error}",
+            where=f"evaluation samples from {first}",
+            hint="it takes the session and a feed, and returns outputs by name, [batch, …]",
+        ) from error
 
 
 def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.ndarray:
@@ -90,7 +130,8 @@ def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.
             where=where,
             hint="it takes the outputs by name and the labels, and returns scores, shape [batch]",
         ) from error
-    whole = task.combine is None and task.aggregate is None  # the metric is their mean
+    # whether the metric is their mean
+    whole = task.combine is None and task.aggregate is None and task.agreement is None
     if scores.shape[: None if whole else 1] != (len(labels),):
         raise InputRefused(
             f"score() returned shape {list(scores.shape)} for a batch of {len(labels)}",
@@ -108,17 +149,18 @@ def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.
     return scores
 
 
-def _told(name: str, function: Callable[[np.ndarray], Any], rows: np.ndarray) -> np.ndarray:
+def _told(name: str, function: Callable[..., Any], *rows: np.ndarray) -> np.ndarray:
     """What a hook of the task returns for all rows, finite. Raises InputRefused."""
+    where = f"scores of shape {list(rows[0].shape)}"
     try:
-        found = np.asarray(function(rows), dtype=np.float64)
+        found = np.asarray(function(*rows), dtype=np.float64)
     except Exception as error:  # the user's code again
         told = f"the evaluation task's {name}() raised {type(error).__name__}: {error}"
-        raise InputRefused(told, where=f"scores of shape {list(rows.shape)}") from error
+        raise InputRefused(told, where=where) from error
     if not np.isfinite(found).all() or (name == "aggregate" and found.ndim):
         raise InputRefused(
             f"{name}() returned {repr(found)[:60]}",
-            where=f"scores of shape {list(rows.shape)}",
+            where=where,
             hint="return finite numbers, aggregate() a single one",
         )
     return found
@@ -143,7 +185,7 @@ def from_samples(
         # a resample may lack what the metric needs: such a one says nothing
         drawn = np.where(np.isfinite(drawn), drawn, value)
         return Score(
-            evidence, metric, value, percentiles(drawn), n, False,
+            evidence, metric, value, corrected(drawn, value, n), n, False,
             replicates=tuple(drawn.tolist()), lower_is_better=lower_is_better,
         )  # fmt: skip
     if scores.ndim != 1:
@@ -164,7 +206,19 @@ def from_samples(
     )  # fmt: skip
 
 
-def drop(baseline: Score, candidate: Score) -> Difference:
+def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | None:
+    """Interval of the metric itself; None where a bootstrap has too few samples to say."""
+    values = np.asarray(score.per_sample)
+    if values.size and np.isin(values, (0.0, 1.0)).all():
+        return wilson(float(values.sum()), score.samples, confidence)
+    if score.samples < _FEW:
+        return None
+    if score.replicates:
+        return corrected(np.asarray(score.replicates), score.value, score.samples, confidence)
+    return bootstrap(score.samples, lambda drawn: float(values[drawn].mean()), confidence)
+
+
+def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> Difference:
     """How much worse the candidate scores on the same samples; positive is worse.
 
     Proportions: the difference, with Tango's paired score interval. Other metrics: the difference
@@ -177,7 +231,7 @@ def drop(baseline: Score, candidate: Score) -> Difference:
     losses = _losses(baseline, candidate)
     if _proportions(baseline, candidate):
         lost, gained = _flips(losses)
-        interval = paired_score(lost, gained, losses.size)
+        interval = paired_score(lost, gained, losses.size, confidence)
         return Difference((lost - gained) / losses.size, interval, evidence)
     if baseline.value == 0:
         raise InputRefused(
@@ -185,29 +239,43 @@ def drop(baseline: Score, candidate: Score) -> Difference:
             where=baseline.metric,
             hint="check the evaluation task, or score each sample 0 or 1",
         )
-    relative = losses / abs(baseline.value)
-    if not relative.any():
-        reach = _reach(baseline)
-        return Difference(0.0, Interval(-reach, reach), evidence)
-    if baseline.replicates:
-        value = _worse(baseline, baseline.value, candidate.value) / abs(baseline.value)
-        return Difference(value, percentiles(relative), evidence)
-    interval = bootstrap(relative.size, lambda drawn: float(relative[drawn].mean()))
-    return Difference(float(relative.mean()), interval, evidence)
+    scale = abs(baseline.value)
+    value = _worse(baseline, baseline.value, candidate.value) / scale
+    interval = (
+        _of_aggregates(baseline, losses / scale, value, confidence)
+        if baseline.replicates
+        else _of_means(baseline, candidate, losses / scale, confidence)
+    )
+    return Difference(value, interval, evidence)
 
 
-def _reach(baseline: Score) -> float:
-    """How far a drop may be from 0 where no sample differs: a bootstrap would claim certainty.
+def _of_means(
+    baseline: Score, candidate: Score, relative: np.ndarray, confidence: float
+) -> Interval:
+    """Of losses per sample [samples]. Where few samples differ, a bootstrap would claim to know
+    those to come: then as if each that got worse, or better, did so by the whole range of scores,
+    with the score interval of how many these are."""
+    lost, gained = _flips(relative)
+    if lost + gained >= _FEW:
+        return bootstrap(relative.size, lambda drawn: float(relative[drawn].mean()), confidence)
+    reach = float(np.ptp((baseline.per_sample, candidate.per_sample))) / abs(baseline.value)
+    worst = paired_score(lost, 0, relative.size, confidence).high
+    best = paired_score(0, gained, relative.size, confidence).low
+    return Interval(reach * best, reach * worst)
 
-    As for proportions, up to z²/(n + z²) of unseen samples may differ, by at most the range of
-    scores seen. Of an aggregate a sample's range is told by the metric's own interval: 2·z standard
-    errors wide, so √n times that are 2·z standard deviations of what one sample adds.
-    """
-    share = Z95**2 / (baseline.samples + Z95**2)
-    if baseline.replicates:
-        low, high = baseline.ci95
-        return share * sqrt(baseline.samples) * (high - low) / abs(baseline.value)
-    return share * float(np.ptp(baseline.per_sample)) / abs(baseline.value)
+
+def _of_aggregates(
+    baseline: Score, relative: np.ndarray, value: float, confidence: float
+) -> Interval:
+    """Of losses per resample [RESAMPLES]. Where none differs, up to z²/(n + z²) of unseen samples
+    may, as for proportions. What one adds is told by the metric's own interval: 2·z standard errors
+    wide, so √n times that are 2·z standard deviations of it."""
+    n = baseline.samples
+    if relative.any():
+        return corrected(relative, value, n, confidence)
+    low, high = baseline.ci95
+    reach = Z95**2 / (n + Z95**2) * sqrt(n) * (high - low) / abs(baseline.value)
+    return Interval(-reach, reach)
 
 
 def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | None:
@@ -234,6 +302,25 @@ def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | 
         low, high = interval(size)
         return high <= limit or low > limit
 
+    return _fewest(decided)
+
+
+def samples_to_show(score: Score, limit: float) -> int | None:
+    """The same for the metric itself: where its interval would clear `limit`."""
+    n, (low, high) = score.samples, score.ci95
+
+    def decided(size: int) -> bool:
+        shrink = sqrt(n / size)
+        return not (
+            score.value - (score.value - low) * shrink
+            <= limit
+            <= score.value + (high - score.value) * shrink
+        )
+
+    return _fewest(decided)
+
+
+def _fewest(decided: Callable[[int], bool]) -> int | None:
     undecided, enough = 0, 1
     while not decided(enough):
         undecided, enough = enough, enough * 2

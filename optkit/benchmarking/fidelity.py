@@ -34,23 +34,33 @@ def fidelity(
     evidence: Evidence,
     kept: Kept | None = None,
 ) -> Fidelity:
-    """Compare two sessions over the feeds of a spool's `batches`; `name` says what the reference
-    is, e.g. "fp32". `kept`: what an earlier try found in batches that are not among `batches`; it
-    is told what this one finds.
+    """`run` all `batches` of a spool, and `pool` what they give."""
+    kept = kept or Kept(None)
+    run(reference, candidate, batches, kept)
+    return pool(kept, name=name, evidence=evidence)
+
+
+def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: Kept) -> None:
+    """Compare two sessions over the feeds of a spool's `batches`, and tell `kept` what is found.
+    What an earlier try found is in it already, and its batches not among `batches`.
 
     Infinities that both hold at the same place (attention masks) are left out. Raises InputRefused
-    for any other value that is not finite, for outputs that do not match, and when there is
-    nothing to compare.
+    for any other value that is not finite, and for outputs that do not match.
     """
-    kept = kept or Kept(None)
-    samples = int(sum(rows[:, _SAMPLES].sum() for rows in kept.scores))
+    samples = kept.first + int(sum(rows[:, _SAMPLES].sum() for rows in kept.scores))
     for feed, labels in batches:
         expected = counting(reference.run(feed), feed, labels)
         actual = counting(candidate.run(narrowed(feed, candidate.inputs)), feed, labels)
         count = count_samples(feed) if labels is None else len(labels)
         kept.add(_rows(_judged(expected), actual, count, first=samples))
         samples += count
+
+
+def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
+    """The Fidelity of all that is kept; `name` says what the reference is, e.g. "fp32". Raises
+    InputRefused when there is nothing to compare."""
     rows = np.concatenate([np.zeros((0, 6)), *kept.scores])
+    samples = int(rows[:, _SAMPLES].sum())
     signal, noise, power, dot = (float(total) for total in rows[:, :_LARGEST].sum(axis=0))
     if not samples or (signal == 0 and noise > 0):
         what = "all its outputs are zero" if samples else "there are no samples"

@@ -1,4 +1,5 @@
-"""Gates: limits on drop, fidelity, latency and size, each judged pass, fail or inconclusive.
+"""Gates: limits on accuracy, fidelity, latency, size and memory, each judged pass, fail or
+inconclusive.
 
 A gate passes when the whole 95 % interval keeps the limit, fails when the whole interval breaks
 it, and is inconclusive in between: the point estimate alone never decides. A latency that was not
@@ -7,11 +8,16 @@ measured decides nothing unless the recipe accepts its kind of evidence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from optkit.benchmarking.accuracy import samples_to_decide
+from optkit.benchmarking import looks
+from optkit.benchmarking import slices as by_slice
+from optkit.benchmarking.accuracy import drop as drop_between
+from optkit.benchmarking.accuracy import samples_to_decide, samples_to_show, value_interval
+from optkit.benchmarking.intervals import CONFIDENCE
+from optkit.benchmarking.slices import Slice
 from optkit.measurement import (
     Difference,
     Fidelity,
@@ -31,6 +37,16 @@ class Gates(Protocol):
     @property
     def max_drop(self) -> float | None: ...  # fraction: 0.01 = one point of a proportion
     @property
+    def min_value(self) -> float | None: ...  # of the metric
+    @property
+    def max_value(self) -> float | None: ...
+    @property
+    def max_slice_drop(self) -> float | None: ...  # of every slice
+    @property
+    def min_slice_value(self) -> float | None: ...
+    @property
+    def max_slice_value(self) -> float | None: ...
+    @property
     def min_sqnr(self) -> float | None: ...  # dB
     @property
     def max_latency_ms(self) -> float | None: ...
@@ -40,6 +56,8 @@ class Gates(Protocol):
     def min_throughput(self) -> float | None: ...  # samples per second
     @property
     def max_bytes(self) -> int | None: ...
+    @property
+    def max_memory_bytes(self) -> int | None: ...  # peak of a run
     @property
     def accept(self) -> Collection[str]: ...  # evidence besides "measured" that timing gates trust
 
@@ -58,22 +76,34 @@ def judge(
     *,
     drop: Difference | None = None,
     scores: tuple[Score, Score] | None = None,
+    slices: Sequence[str] = (),
     fidelity: Fidelity | None = None,
     latency: Latency | None = None,
     speedup: Difference | None = None,
     size_bytes: int | None = None,
+    memory_bytes: int | None = None,
+    told: str | None = None,
 ) -> Verdict:
     """Judge every gate that is set. `drop` None = there was no evaluation task.
 
-    `scores` (baseline, candidate) let an inconclusive drop say how many samples would decide it.
+    `scores`: of baseline and candidate; `slices`: the slice of each of their samples.
+    `memory_bytes`: the peak of a run, where it was measured. `told`: what is to be said of how the
+    samples were scored.
     The verdict is fail if one gate fails, else inconclusive if one is or if there was no
     evaluation task, else pass; `reasons` are those of the gates that did not pass.
     """
-    rows = (
+    scored = (
         *_drop_rows(gates, drop, scores),
+        *_value_rows(gates, scores),
+        *_slice_rows(gates, scores, slices),
+    )
+    if told is not None:
+        scored = tuple(replace(row, reason=f"{row.reason}; {told}") for row in scored)
+    rows = (
+        *scored,
         *_fidelity_rows(gates, fidelity),
         *_timing_rows(gates, latency, speedup),
-        *_size_rows(gates, size_bytes),
+        *_bytes_rows(gates, size_bytes, memory_bytes),
     )
     reasons = [f"{row.gate}: {row.reason}" for row in rows if row.outcome != "pass"]
     if drop is None and gates.max_drop is None:
@@ -81,6 +111,19 @@ def judge(
     outcomes = {row.outcome for row in rows}
     verdict: Outcome = "fail" if "fail" in outcomes else "inconclusive" if reasons else "pass"
     return Verdict(verdict, rows, tuple(reasons))
+
+
+def certain(gates: Gates, scores: tuple[Score, Score], slices: Sequence[str]) -> bool:
+    """Whether the gates on accuracy are decided, at a look before the last sample (see `looks`):
+    one fails, or all pass. Without such a gate nothing is."""
+    confidence = looks.CONFIDENCE
+    rows = (
+        *_drop_rows(gates, drop_between(*scores, confidence), scores),
+        *_value_rows(gates, scores, confidence),
+        *_slice_rows(gates, scores, slices, confidence),
+    )
+    outcomes = {row.outcome for row in rows}
+    return "fail" in outcomes or outcomes == {"pass"}
 
 
 _NO_TASK = "there is no evaluation task, so accuracy is unknown"
@@ -95,24 +138,115 @@ def _drop_rows(
     if drop is None:
         yield GateRow("max_drop", limit, None, None, None, "inconclusive", _NO_TASK)
         return
-    proportion = scores is not None and all(score.proportion for score in scores)
-    unit = "points" if proportion else "%"
-    row = _at_most(
-        "max_drop", limit, _seen(drop), lambda v: f"{round(100 * v, 2) + 0.0:.2f} {unit}"
-    )
+    show = _points if scores is not None and _in_points(*scores) else _percent
+    row = _at_most("max_drop", limit, _seen(drop), show)
     if row.outcome == "inconclusive" and scores is not None:
-        row = replace(row, reason=f"{row.reason}; {_advice(scores, limit)}")
+        row = _advised(row, samples_to_decide(*scores, limit), scores[0].samples)
     yield row
 
 
-def _advice(scores: tuple[Score, Score], limit: float) -> str:
-    needed = samples_to_decide(*scores, limit)
-    if needed is None:
-        return "no realistic number of samples would decide it at the observed rates"
-    return (
-        f"about {needed:,} samples would decide it at the observed rates ({scores[0].samples:,} "
-        "were used)"
+def _value_rows(
+    gates: Gates, scores: tuple[Score, Score] | None, confidence: float = CONFIDENCE
+) -> Iterator[GateRow]:
+    for name, limit, judge_one in (
+        ("min_value", gates.min_value, _at_least),
+        ("max_value", gates.max_value, _at_most),
+    ):
+        if limit is None:
+            continue
+        if scores is None:
+            yield _unseen(name, limit, _NO_TASK)
+            continue
+        score = scores[1]
+        interval = value_interval(score, confidence)
+        if interval is None:
+            yield _unseen(name, limit, f"{score.samples} samples are too few to say")
+            continue
+        row = judge_one(name, limit, _Seen(score.value, interval, score.evidence), _shown(score))
+        if row.outcome == "inconclusive":
+            row = _advised(row, samples_to_show(score, limit), score.samples)
+        yield row
+
+
+def _slice_rows(
+    gates: Gates,
+    scores: tuple[Score, Score] | None,
+    names: Sequence[str],
+    confidence: float = CONFIDENCE,
+) -> Iterator[GateRow]:
+    for name, limit, split, at_most in (
+        ("max_slice_drop", gates.max_slice_drop, by_slice.drops, True),
+        ("min_slice_value", gates.min_slice_value, by_slice.values, False),
+        ("max_slice_value", gates.max_slice_value, by_slice.values, True),
+    ):
+        if limit is None:
+            continue
+        if scores is None:
+            yield _unseen(name, limit, _NO_TASK)
+        elif not names:
+            yield _unseen(name, limit, _NO_SLICES)
+        elif not scores[1].per_sample:
+            yield _unseen(name, limit, f"{scores[1].metric} is no mean over samples")
+        else:
+            yield _slice_row(name, limit, split(names, *scores, confidence), at_most=at_most)
+
+
+_NO_SLICES = "the task names no slices, and its labels are no single integers"
+
+
+def _slice_row(gate: str, limit: float, slices: Sequence[Slice], *, at_most: bool) -> GateRow:
+    found = by_slice.worst(slices, limit, at_most=at_most)
+    one = found.slice
+    drop = gate == "max_slice_drop"
+    show = (
+        _shown(one.candidate)
+        if not drop
+        else (_points if _in_points(one.baseline, one.candidate) else _percent)
     )
+    samples = one.candidate.samples
+    told = f"worst of {found.count} slices: {one.name!r}, {samples:,} samples"
+    if found.interval is None:
+        return GateRow(gate, limit, one.value, None, one.candidate.evidence, "inconclusive",
+                       f"{told}, which are too few to say")  # fmt: skip
+    seen = _Seen(one.value, found.interval, one.candidate.evidence)
+    row = (_at_most if at_most else _at_least)(gate, limit, seen, show)
+    every = ", of all slices at once" if found.outcome == "fail" else ""
+    row = replace(row, outcome=found.outcome, reason=f"{told}, {row.reason}{every}")
+    if row.outcome != "inconclusive":
+        return row
+    needed = (
+        samples_to_decide(one.baseline, one.candidate, limit)
+        if drop
+        else samples_to_show(one.candidate, limit)
+    )
+    return _advised(row, needed, samples)
+
+
+def _in_points(*scores: Score) -> bool:
+    return all(score.proportion for score in scores)
+
+
+def _points(value: float) -> str:
+    return f"{round(100 * value, 2) + 0.0:.2f} points"
+
+
+def _percent(value: float) -> str:
+    return f"{round(100 * value, 2) + 0.0:.2f} %"
+
+
+def _shown(score: Score) -> Callable[[float], str]:
+    """How a value of the metric is written."""
+    return _percent if score.proportion else lambda v: f"{v:.4g}"
+
+
+def _advised(row: GateRow, needed: int | None, used: int) -> GateRow:
+    """With the number of samples that would decide it."""
+    advice = (
+        "no realistic number of samples would decide it at the observed rates"
+        if needed is None
+        else f"about {needed:,} samples would decide it at the observed rates ({used:,} were used)"
+    )
+    return replace(row, reason=f"{row.reason}; {advice}")
 
 
 def _fidelity_rows(gates: Gates, fidelity: Fidelity | None) -> Iterator[GateRow]:
@@ -149,15 +283,20 @@ def _timing_rows(
         )
 
 
-def _size_rows(gates: Gates, size_bytes: int | None) -> Iterator[GateRow]:
-    limit = gates.max_bytes
-    if limit is None:
-        return
-    if size_bytes is None:
-        yield _unseen("max_bytes", limit, "there is no engine yet")
-        return
-    seen = _Seen(size_bytes, None, Evidence.COMPILED)
-    yield _at_most("max_bytes", limit, seen, lambda v: f"{v:,.0f} bytes")
+def _bytes_rows(
+    gates: Gates, size_bytes: int | None, memory_bytes: int | None
+) -> Iterator[GateRow]:
+    for name, limit, size, evidence, why in (
+        ("max_bytes", gates.max_bytes, size_bytes, Evidence.COMPILED, "there is no engine yet"),
+        ("max_memory_bytes", gates.max_memory_bytes, memory_bytes, Evidence.MEASURED,
+         "the memory of a run was not measured"),
+    ):  # fmt: skip
+        if limit is None:
+            continue
+        if size is None:
+            yield _unseen(name, limit, why)
+        else:
+            yield _at_most(name, limit, _Seen(size, None, evidence), lambda v: f"{v:,.0f} bytes")
 
 
 def _interval(latency: Latency) -> Interval | None:

@@ -1,4 +1,4 @@
-"""Two-sided 95 % intervals: Wilson, Tango's paired score, seeded bootstrap.
+"""Two-sided intervals, of 95 % unless said otherwise: Wilson, Tango's paired score, bootstrap.
 
     proportion            Wilson 1927, score interval of one proportion
     paired difference     Tango 1998 (Statistics in Medicine 17:891-908), score interval of the
@@ -6,7 +6,10 @@
     median of latencies   percentile bootstrap over rounds: calls of one round share the state of
                           the host, so they are one observation and not many (cluster bootstrap,
                           Davison & Hinkley 1997, section 3.8)
-    anything else         percentile bootstrap (Efron 1979) from one fixed seed
+    anything else         bootstrap over circular blocks of neighbours (Politis & Romano 1992),
+                          for windows of one text are not independent; 1.5·n^(1/3) long (that
+                          power: Hall, Horowitz & Jing 1995); BCa ends (Efron 1987), widened for
+                          few blocks as by Student's t (Hesterberg 2015)
 
 Score intervals keep a width where nothing differs: with no flip among n samples Tango's upper end
 is z²/(n + z²), where a bootstrap would say [0, 0].
@@ -15,37 +18,40 @@ is z²/(n + z²), where a bootstrap would say [0, 0].
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, sqrt
+from math import cbrt, inf, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
 from optkit.measurement import Interval
 
-Z95 = NormalDist().inv_cdf(0.975)
+_NORMAL = NormalDist()
+CONFIDENCE = 0.95
+Z95 = _NORMAL.inv_cdf(0.975)
 SEED = 20_251
 RESAMPLES = 2_000
 _QUANTILES = 64  # of a round that stand for its calls
 _BISECTIONS = 60  # halves [-1, 1] below 1e-17
 
 
-def wilson(successes: float, n: float) -> Interval:
+def wilson(successes: float, n: float, confidence: float = CONFIDENCE) -> Interval:
     """Wilson's score interval of a proportion `successes / n`, n > 0."""
-    p, z2 = successes / n, Z95**2
+    p, z = successes / n, _NORMAL.inv_cdf(0.5 + confidence / 2)
+    z2 = z**2
     centre = p + z2 / (2 * n)
-    half = Z95 * sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    half = z * sqrt(p * (1 - p) / n + z2 / (4 * n * n))
     scale = 1 + z2 / n
     return Interval(max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale))
 
 
-def paired_score(lost: float, gained: float, n: float) -> Interval:
+def paired_score(lost: float, gained: float, n: float, confidence: float = CONFIDENCE) -> Interval:
     """Tango's score interval of (lost - gained) / n over n pairs.
 
     `lost`: pairs right in the first and wrong in the second; `gained`: the reverse. Counts may be
     fractional, which a search for a sample size needs. The interval is {Δ : |T(Δ)| ≤ z}; T falls
     monotonically in Δ and is 0 at the observed difference.
     """
-    observed = (lost - gained) / n
+    observed, z = (lost - gained) / n, _NORMAL.inv_cdf(0.5 + confidence / 2)
 
     def crossing(level: float, inside: float, outside: float) -> float:
         for _ in range(_BISECTIONS):
@@ -56,7 +62,7 @@ def paired_score(lost: float, gained: float, n: float) -> Interval:
                 outside = middle
         return inside
 
-    return Interval(crossing(Z95, observed, -1.0), crossing(Z95, observed, 1.0))
+    return Interval(crossing(z, observed, -1.0), crossing(z, observed, 1.0))
 
 
 def _tango(delta: float, lost: float, gained: float, n: float) -> float:
@@ -93,16 +99,60 @@ def resampled_medians(rounds: np.ndarray) -> np.ndarray:
     return np.asarray([np.median(rounds[chosen]) for chosen in drawn])
 
 
-def bootstrap(count: int, statistic: Callable[[np.ndarray], float]) -> Interval:
-    """Percentile bootstrap: `statistic(indices)` over resamples of `count` units, fixed seed."""
-    return percentiles(replicates(count, statistic))
+def bootstrap(
+    count: int, statistic: Callable[[np.ndarray], float], confidence: float = CONFIDENCE
+) -> Interval:
+    """Interval of `statistic(indices)` of `count` units in their order, fixed seed."""
+    value = statistic(np.arange(count))
+    return corrected(replicates(count, statistic), value, count, confidence)
 
 
 def replicates(count: int, statistic: Callable[[np.ndarray], float]) -> np.ndarray:
-    """`statistic(indices)` of each resample [RESAMPLES]. The fixed seed draws two models scored on
-    the same units alike, so that their replicates are paired."""
-    rng = np.random.default_rng(SEED)
-    return np.asarray([statistic(rng.integers(0, count, count)) for _ in range(RESAMPLES)])
+    """`statistic(indices)` of each resample [RESAMPLES]: blocks of neighbours, the last one next to
+    the first. The fixed seed draws two models scored on the same units alike, so that their
+    replicates are paired."""
+    rng, length = np.random.default_rng(SEED), _block(count)
+    starts = rng.integers(0, count, (RESAMPLES, -(-count // length), 1))
+    within = np.arange(length)
+    return np.asarray([statistic(((one + within) % count).ravel()[:count]) for one in starts])
+
+
+def corrected(
+    draws: np.ndarray, value: float, count: int, confidence: float = CONFIDENCE
+) -> Interval:
+    """The interval of a `value` of `count` units from its `replicates` [RESAMPLES].
+
+    BCa: z → z₀ + (z₀ + z) / (1 - a·(z₀ + z)), where z₀ says how far the draws' median is from the
+    value and a how their spread grows with it. For a mean both are γ/(6·√n) (Efron 1987, section
+    4), so a = z₀ here. z is √(m/(m-1)) times Student's t of m - 1 for m blocks.
+    """
+    below = float((draws < value).mean() + (draws == value).mean() / 2)
+    bias = _NORMAL.inv_cdf(min(max(below, 1 / len(draws)), 1 - 1 / len(draws)))
+    blocks = count / _block(count)
+    others = max(blocks - 1, 0.1)  # of a single block the most extreme draws
+    wide = _student(0.5 + confidence / 2, others) * sqrt(blocks / others)
+
+    def end(z: float) -> float:
+        slope = max(1 - bias * (bias + z), 0.05)
+        return float(np.quantile(draws, _NORMAL.cdf(bias + (bias + z) / slope)))
+
+    return Interval(min(end(-wide), value), max(end(wide), value))
+
+
+def _block(count: int) -> int:
+    return max(1, round(1.5 * cbrt(count)))
+
+
+def _student(p: float, freedom: float) -> float:
+    """Quantile of Student's t by its expansion about the normal's (Abramowitz & Stegun 26.7.5)."""
+    z = _NORMAL.inv_cdf(p)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))
 
 
 def percentiles(draws: np.ndarray) -> Interval:

@@ -1,6 +1,6 @@
 """Latency: interleaved rounds of every session in turn, so that drift of the host hits all alike.
 
-    warm up each session by time
+    warm up   each session until the second half of its calls is steady
     round 1:  int8 int8 int8 … fp16 fp16 fp16 …
     round 2:  fp16 fp16 fp16 … int8 int8 int8 …      (order drawn from a fixed seed)
     …
@@ -9,7 +9,7 @@ A round is a burst of the same number of calls of each session; the first call o
 caches as the other session left them and is not counted. One sample is the wall time of
 `Session.run`, host to host, transfers included. Garbage collection is off meanwhile.
 Callers open ONNX Runtime sessions with spinning off: idle spinning threads of one session slow the
-other (up to five times where cores are few).
+other (up to five times where cores are few). docs/measuring.md has the reasons and their sources.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from time import perf_counter_ns
 
 import numpy as np
 
+from optkit.benchmarking import steady
 from optkit.benchmarking.evidence import weaker
 from optkit.benchmarking.intervals import (
     SEED,
@@ -29,11 +31,17 @@ from optkit.benchmarking.intervals import (
     resampled_medians,
 )
 from optkit.measurement import Difference, Interval, Latency
-from optkit.runtime import Evidence, Feed, Progress, Session
+from optkit.runtime import Evidence, Feed, Phased, Progress, Session
 
 MIN_ROUNDS = 10
 ROUNDS = 40  # aimed at within the time budget; the burst is sized for it
-P99_RUNS = 1_000  # below this a p99 is one of the ten slowest runs: not reported
+RUNS_FOR = {"p90": 100, "p95": 200, "p99": 1_000}  # ten runs lie beyond it: else it is chance
+DRIFTS = 0.05  # a shift of the level by this share puts a mark on a latency
+_BLOCKS = 16  # of the calls so far, whose medians show whether they are steady
+_LEAST_CALLS = 8  # of a warm-up, to tell
+_FIRST_LOOK_NS = 50_000_000
+_PHASE_RUNS = 100
+_PHASE_WARMUP = 5  # lazy work in the first, recording in the second
 _NS_PER_MS = 1e6
 _NS_PER_S = 1e9
 
@@ -46,25 +54,31 @@ def measure(
     seconds: float,
     warmup_seconds: float,
     progress: Progress,
+    between: Callable[[], None] = lambda: None,
 ) -> dict[tuple[str, int], Latency]:
     """Time every session at every batch size; the key of a result is (name, batch).
 
     `seconds` is the budget of one batch size, shared by all sessions; at least MIN_ROUNDS rounds
-    run whatever it says. `warmup_seconds` is per session and batch size. All sessions stay open
-    together.
+    run whatever it says. `warmup_seconds` is the most that a session may take to become steady at
+    a batch size. All sessions stay open together. `between` is called between rounds, untimed.
     """
     results: dict[tuple[str, int], Latency] = {}
     with ExitStack() as stack:
         opened = {name: stack.enter_context(make()) for name, make in sessions.items()}
         for index, batch in enumerate(batches):
-            progress(f"timing batch {batch}", index / len(batches))
+            left = seconds * (len(batches) - index)
+            progress(f"timing batch {batch}, about {left:.0f} s left", index / len(batches))
             feed = feed_for(batch)
             with _no_garbage_collection():
-                calls = [_warm_up(session, feed, warmup_seconds) for session in opened.values()]
-                burst = max(1, int(seconds * _NS_PER_S / ROUNDS / sum(calls)))
-                times = _rounds(opened, feed, burst, int(seconds * _NS_PER_S))
+                warm = {
+                    name: _warm_up(session, feed, warmup_seconds)
+                    for name, session in opened.items()
+                }
+                together = sum(one.call_ns for one in warm.values())
+                burst = max(1, int(seconds * _NS_PER_S / ROUNDS / together))
+                times = _rounds(opened, feed, burst, int(seconds * _NS_PER_S), between)
             for name, rounds in times.items():
-                results[name, batch] = summarize(rounds, batch)
+                results[name, batch] = summarize(rounds, batch, warm[name])
     progress("timed", 1.0)
     return results
 
@@ -81,15 +95,40 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _warm_up(session: Session, feed: Feed, seconds: float) -> int:
-    """Run for `seconds`, at least twice; returns the fastest call in nanoseconds."""
-    fastest, calls = 0, 0
-    start = perf_counter_ns()
-    while calls < 2 or perf_counter_ns() - start < seconds * _NS_PER_S:
-        taken = _burst(session, feed, 1)[0]
-        fastest = min(fastest, taken) if calls else taken
-        calls += 1
-    return max(fastest, 1)
+@dataclass(frozen=True)
+class Warmup:
+    """What became of a warm-up. `steady`: None where the calls were too few to tell; `call_ns`: the
+    median of its second half."""
+
+    runs: int
+    steady: bool | None
+    call_ns: int
+
+
+def _warm_up(session: Session, feed: Feed, limit: float) -> Warmup:
+    """Run until the second half of all calls is steady, at least twice, at most `limit` seconds.
+    Looks after 50 ms, and whenever the time so far has doubled."""
+    times: list[int] = []
+    start, look = perf_counter_ns(), _FIRST_LOOK_NS
+    while True:
+        spent = perf_counter_ns() - start
+        over = spent >= limit * _NS_PER_S
+        if len(times) >= 2 and (over or (spent >= look and len(times) >= _LEAST_CALLS)):
+            settled = _is_steady(np.asarray(times))
+            if settled or over:
+                half = times[len(times) // 2 :]
+                return Warmup(len(times), settled, max(1, int(np.median(half))))
+            look = 2 * spent
+        times += _burst(session, feed, 1)
+
+
+def _is_steady(times: np.ndarray) -> bool | None:
+    """Whether the second half of a series of calls keeps to its last level."""
+    if len(times) < _LEAST_CALLS:
+        return None
+    blocks = np.array_split(np.maximum(times, 1), min(_BLOCKS, len(times)))
+    medians = np.asarray([np.median(block) for block in blocks])
+    return steady.steady_from(medians) <= len(medians) // 2
 
 
 def _burst(session: Session, feed: Feed, calls: int) -> list[int]:
@@ -102,7 +141,11 @@ def _burst(session: Session, feed: Feed, calls: int) -> list[int]:
 
 
 def _rounds(
-    sessions: Mapping[str, Session], feed: Feed, burst: int, budget_ns: int
+    sessions: Mapping[str, Session],
+    feed: Feed,
+    burst: int,
+    budget_ns: int,
+    between: Callable[[], None],
 ) -> dict[str, list[list[int]]]:
     """Per session: a list of rounds, each `burst` call times in nanoseconds."""
     rng = np.random.default_rng(SEED)
@@ -116,29 +159,87 @@ def _rounds(
             if burst > 1:
                 session.run(feed)  # brings the caches back; not counted
             times[names[position]].append(_burst(session, feed, burst))
+        between()
         done += 1
     return times
 
 
-def summarize(rounds_ns: Sequence[Sequence[int]], batch: int) -> Latency:
-    """Quantiles over the runs of all rounds (nanoseconds in), and the median's interval."""
+def summarize(
+    rounds_ns: Sequence[Sequence[int]], batch: int, warmup: Warmup | None = None
+) -> Latency:
+    """Quantiles over the runs of all rounds (nanoseconds in), the median's interval, and what a
+    reader has to know of the run: outliers, drift, whether it was steady."""
     rounds = np.asarray(rounds_ns, dtype=np.float64) / _NS_PER_MS  # [rounds, burst]
     samples = rounds.ravel()
-    p50, p90, p95, p99 = (float(q) for q in np.quantile(samples, (0.5, 0.9, 0.95, 0.99)))
+    p50 = float(np.median(samples))
+    told = {
+        name: float(np.percentile(samples, int(name[1:])))
+        for name, runs in RUNS_FOR.items()
+        if samples.size >= runs
+    }
+    shift = steady.drift(np.maximum(np.median(rounds, axis=1), 1 / _NS_PER_MS))
     return Latency(
         evidence=Evidence.MEASURED,
         p50_ms=p50,
         batch=batch,
         throughput=batch * 1e3 / p50,
-        p90_ms=p90,
-        p95_ms=p95,
-        p99_ms=p99 if samples.size >= P99_RUNS else None,
+        p90_ms=told.get("p90"),
+        p95_ms=told.get("p95"),
+        p99_ms=told.get("p99"),
         min_ms=float(samples.min()),
         ci95_ms=median_interval(rounds),
         runs=samples.size,
         rounds=len(rounds_ns),
         samples_ms=tuple(samples.tolist()),
+        outliers=_outliers(samples),
+        drift=shift,
+        warmup_runs=None if warmup is None else warmup.runs,
+        steady=None if warmup is None else warmup.steady,
+        marks=tuple(_marks(batch, shift, warmup)),
+        note=_left_out(samples.size),
     )
+
+
+def _outliers(samples: np.ndarray) -> int:
+    """Runs that took longer than the upper quartile and three times the quartiles' distance ("far
+    out", Tukey 1977, Exploratory Data Analysis). They stay in every figure."""
+    low, high = np.quantile(samples, (0.25, 0.75))
+    return int((samples > high + 3 * (high - low)).sum())
+
+
+def _marks(batch: int, shift: float, warmup: Warmup | None) -> Iterator[str]:
+    if warmup is not None and warmup.steady is False:
+        yield f"batch {batch}: no steady state within {warmup.runs:,} runs of warm-up"
+    if shift > DRIFTS:
+        yield f"batch {batch}: its level shifted by {shift:.0%} during the run"
+
+
+def _left_out(runs: int) -> str | None:
+    """Which percentiles the runs are too few for."""
+    needed = {name: least for name, least in RUNS_FOR.items() if runs < least}
+    if not needed:
+        return None
+    counts = [f"{name} {least:,}" for name, least in needed.items()]
+    return f"{runs:,} runs are too few for {', '.join(needed)} (needed: {', '.join(counts)})"
+
+
+def phases(
+    make: Callable[[], Session], feed_for: Callable[[int], Feed], batches: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    """Median milliseconds of each phase of a run on a device, by batch size, with the number of
+    runs; empty for a session that has no phases."""
+    found: dict[int, dict[str, float]] = {}
+    with make() as session:
+        if not isinstance(session, Phased):
+            return found
+        for batch in batches:
+            feed = feed_for(batch)
+            for _ in range(_PHASE_WARMUP):
+                session.run(feed)
+            runs = [asdict(session.phases(feed)) for _ in range(_PHASE_RUNS)]
+            medians = {name: float(np.median([run[name] for run in runs])) for name in runs[0]}
+            found[batch] = {**medians, "runs": _PHASE_RUNS}
+    return found
 
 
 def ratio(baseline: Latency, candidate: Latency) -> Difference:

@@ -1,4 +1,4 @@
-"""What tasks measure, in plain numpy: top-k, F1, correlation, retrieval, likelihood, exact match.
+"""What tasks measure, in plain numpy: top-k, F1, correlation, retrieval, likelihood, agreement.
 
 A per-sample function gives one row per sample; what only a whole set has (F1, a correlation, a
 perplexity) is computed from those rows, so that it can be computed again for resampled ones.
@@ -115,6 +115,20 @@ def pooled(states: np.ndarray, start: np.ndarray, stop: np.ndarray, pooling: str
     return np.asarray(vectors / np.maximum(lengths, 1e-12))
 
 
+def embedded(
+    outputs: Outputs, labels: np.ndarray, pooling: str, name: str | None = None
+) -> np.ndarray:
+    """`pooled` of the output `name` (default: that of sentence embeddings), where labels
+    [batch, 3] say in columns 1 and 2 where each text's real tokens start and stop."""
+    states = (
+        output(outputs, "sentence_embedding", "last_hidden_state")
+        if name is None
+        else outputs[name]
+    )
+    start, stop = labels[:, 1:].T.astype(int)
+    return pooled(states, start, stop, pooling)
+
+
 def pearson(a: np.ndarray, b: np.ndarray) -> float:
     """The correlation of two lists of numbers; 0 where one does not vary."""
     a, b = a - a.mean(), b - b.mean()
@@ -142,6 +156,44 @@ def found_first(queries: np.ndarray, documents: np.ndarray, k: int) -> np.ndarra
         similar = queries[part] @ documents.T
         hits[part] = in_top(similar, np.arange(len(queries))[part], k)
     return hits
+
+
+def overlap(
+    queries: np.ndarray,
+    documents: np.ndarray,
+    queries_before: np.ndarray,
+    documents_before: np.ndarray,
+    k: int,
+) -> np.ndarray:
+    """The share of the k documents nearest to each query that two models have in common, in any
+    order: float64 [queries], of unit vectors [samples, width]. Of equal similarities the first is
+    nearer. Source: the overlap of Fagin, Kumar and Sivakumar 2003, "Comparing Top k Lists".
+
+    Raises ValueError where there are not more than k documents: any two models would agree.
+    """
+    if not 1 <= k < len(documents):
+        raise ValueError(f"the {k} nearest of {len(documents)} documents")
+    found = np.empty(len(queries))
+    for start in range(0, len(queries), 256):  # a block of similarities at a time
+        part = slice(start, start + 256)
+        now, before = (
+            (-(a[part] @ b.T)).argsort(axis=1, kind="stable")[:, :k]
+            for a, b in ((queries, documents), (queries_before, documents_before))
+        )
+        found[part] = (now[:, :, None] == before[:, None]).sum((1, 2)) / k
+    return found
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Of unit vectors [samples, width], row by row: exactly 1 for equal ones."""
+    return np.asarray(1 - np.square(a - b).sum(1) / 2)
+
+
+def agreed(tokens: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """How many leading tokens of each row [samples, tokens] are the same: float64 [samples]."""
+    differ = tokens != before
+    first = np.where(differ.any(1), differ.argmax(1), differ.shape[1])
+    return np.asarray(first, np.float64)
 
 
 def surprise(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:

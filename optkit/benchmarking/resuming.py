@@ -1,41 +1,65 @@
 """Scores of a long evaluation, or sums of a long comparison, on disk: a killed one goes on and ends
-with the same bits.
+with the same bits, and so does one whose parts ran on several machines.
 
     folder/scores.safetensors   the scores of all batches that are done, replaced atomically
 
 The folder belongs to one graph, one task or reference and one set of samples in batches of one
-size: that is the key of the step. A file that is damaged is not used.
+size: that is the key of the step. A killed try's file that is damaged is not used.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from safetensors import SafetensorError
 
+from optkit.errors import IntegrityError
 from optkit.statistics.file import read_tensors, write_tensors
 from optkit.store import fsync_dir, storage_errors
 
+_FILE = "scores.safetensors"
 _SECONDS = 10.0  # between two writes, and never more than a twentieth of the time to write
 _SHARE = 20
+_DAMAGED = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 
 
 class Kept:
     """`scores`: one array [batch, …] per batch that is done, those of an earlier try first;
-    `samples` counts their rows. `folder` None: nothing is kept."""
+    `samples` counts their rows. `folder` None: nothing is kept. `first`: the number of the first
+    sample, where it is not 0, of a part of them."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, first: int = 0) -> None:
+        self.first = first
         self.scores: list[np.ndarray] = []
-        self._file = None if folder is None else folder / "scores.safetensors"
+        self._file = None if folder is None else folder / _FILE
         self._next = time.monotonic() + _SECONDS
         if self._file is not None:
             with storage_errors(self._file):
                 self._file.parent.mkdir(parents=True, exist_ok=True)
-            self.scores = _read(self._file)
+            try:
+                self.scores = _read(self._file)
+            except _DAMAGED:
+                self.scores = []
         self.samples = sum(map(len, self.scores))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Path]) -> Self:
+        """What `save` left in the folders of all parts, in their order. Raises IntegrityError for a
+        file that is missing or damaged."""
+        found = cls(None)
+        for folder in parts:
+            try:
+                found.scores += _read(folder / _FILE)
+            except _DAMAGED as error:
+                where = str(folder / _FILE)
+                raise IntegrityError("a part's scores cannot be read", where=where) from error
+        found.samples = sum(map(len, found.scores))
+        return found
 
     def add(self, scores: np.ndarray) -> None:
         """One more batch. Raises StorageError."""
@@ -44,24 +68,23 @@ class Kept:
         started = time.monotonic()
         if self._file is None or started < self._next:
             return
-        _write(self._file, self.scores)
+        self.save(self._file.parent)
         ended = time.monotonic()
         self._next = ended + max(_SECONDS, _SHARE * (ended - started))
 
+    def save(self, folder: Path) -> None:
+        """Write all scores there; a part of the samples may have none. Raises StorageError."""
+        file = folder / _FILE
+        temporary = file.with_name(f".{file.name}.part")
+        scores = np.concatenate(self.scores or [np.zeros(0)])
+        with storage_errors(file):
+            write_tensors(temporary, {"scores": scores}, [len(one) for one in self.scores])
+            with temporary.open("rb") as opened:
+                os.fsync(opened.fileno())
+            temporary.replace(file)
+            fsync_dir(folder)
+
 
 def _read(file: Path) -> list[np.ndarray]:
-    try:
-        sizes, found = read_tensors(file, mapped="-")
-        return np.split(found["scores"], np.cumsum(sizes)[:-1])
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
-        return []
-
-
-def _write(file: Path, scores: list[np.ndarray]) -> None:
-    temporary = file.with_name(f".{file.name}.part")
-    with storage_errors(file):
-        write_tensors(temporary, {"scores": np.concatenate(scores)}, [len(one) for one in scores])
-        with temporary.open("rb") as opened:
-            os.fsync(opened.fileno())
-        temporary.replace(file)
-        fsync_dir(file.parent)
+    sizes, found = read_tensors(file, mapped="-")
+    return np.split(found["scores"], np.cumsum(sizes)[:-1]) if sizes else []

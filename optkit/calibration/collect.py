@@ -25,7 +25,7 @@ from optkit.calibration.fills import NO_FILLS, Fills
 from optkit.calibration.observer import Observer, Products, rows_of
 from optkit.calibration.part import Data, Part, data, mask_input, real_tokens
 from optkit.calibration.patches import PatchView
-from optkit.data.spool import sample_digests
+from optkit.data.identity import sample_digests
 from optkit.errors import InputRefused, IntegrityError
 from optkit.runtime import Feed, Progress, Session
 from optkit.statistics import (

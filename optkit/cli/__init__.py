@@ -11,9 +11,12 @@ from typing import Any, NoReturn
 import click
 
 from optkit.cli import (
+    bench,
     build,
     cache,
     content,
+    diff,
+    explain,
     finish,
     generate,
     hardware,
@@ -52,11 +55,13 @@ for command in (
     stages.fuse,
     stages.quantize,
     stages.compile_,
-    stages.bench,
+    bench.bench,
     stages.eval_,
     generate.generate,
     monitor.monitor,
     inspect.inspect,
+    explain.explain,
+    diff.diff,
     hardware.targets,
     hardware.devices,
     hardware.doctor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
     metavar="SIZE",
     help="Evaluation samples the artifact may carry; 0 for none.",
 )
+@options.junit
 @options.work
 @options.cluster
 @options.output
@@ -53,6 +55,7 @@ def build(
     targets: tuple[str, ...],
     precisions: tuple[str, ...],
     out: Path,
+    junit: Path | None,
     strict: bool,
     deferred: bool,
     dry_run: bool,
@@ -77,8 +80,11 @@ def build(
         for _, error in misnamed:
             terminal.show_error(error)
     else:
-        results, fleet = _build(request, pairs, out, embed_eval=embed_eval, deferred=deferred)
+        results, fleet = _build(request, pairs, out, embed_eval=embed_eval, deferred=deferred,
+                                strict=strict)  # fmt: skip
     _show(request, results, fleet, several=len(pairs) > 1)
+    if junit is not None:
+        write_junit(junit, gates_of(results), strict=strict)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
@@ -154,23 +160,53 @@ def _build(
 
 def exit_code(result: dict[str, Any], strict: bool) -> int:
     """The exit code of one result object."""
+    from optkit.cli.summary import marks
+
     if result["error"] is not None:
         return errors.from_json(result["error"]).exit_code
-    if result["gate"] is None:
-        return 0
-    verdict = result["gate"]["verdict"]
-    return 3 if verdict == "fail" or (strict and verdict == "inconclusive") else 0
+    verdict = result["gate"]["verdict"] if result["gate"] else "pass"
+    doubtful = verdict == "inconclusive" or marks(result)
+    return 3 if verdict == "fail" or (strict and doubtful) else 0
+
+
+def write_junit(
+    file: Path, results: list[tuple[dict[str, Any], list[dict[str, Any]]]], *, strict: bool
+) -> None:
+    """Results and the rows of their gates as JUnit XML. Raises StorageError."""
+    from optkit.report.junit import to_junit
+    from optkit.store import storage_errors
+
+    with storage_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(to_junit(results, strict=strict))
+
+
+def gates_of(
+    results: list[dict[str, Any]],
+) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each result, or part of it, with the rows of its gates: they stand in its artifact's
+    report."""
+    each = [part for one in results for part in (one["parts"] or {"": one}).values()]
+    return [(one, _rows(one["artifact"])) for one in each]
+
+
+def _rows(artifact: str | None) -> list[dict[str, Any]]:
+    if artifact is None:
+        return []
+    rows: list[dict[str, Any]] = json.loads((Path(artifact) / "report.json").read_bytes())["gates"]
+    return rows
 
 
 def _show(
     request: options.Request, results: list[dict[str, Any]], fleet: str | None, *, several: bool
 ) -> None:
-    from optkit.cli import summary, terminal
+    from optkit.cli import github, summary, terminal
     from optkit.report import result
 
     if request.json:
         terminal.put_json(result.several(results, fleet) if several else results[0])
     built = [one for one in results if one["error"] is None]
+    github.summarize([Path(fleet) / "report.md"] if fleet else github.reports(built))
     if built and not request.json:
         terminal.put(summary.table(built))
     if fleet is not None and not request.json:

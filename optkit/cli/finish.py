@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from optkit.cli import options
-from optkit.cli.build import exit_code
+from optkit.cli.build import exit_code, gates_of, write_junit
 
 
 @click.command()
@@ -19,26 +19,32 @@ from optkit.cli.build import exit_code
     metavar="NAME|FILE.py",
     help="A task with its samples, instead of those that the artifact carries.",
 )
-@click.option("--strict", is_flag=True, help="An inconclusive gate fails too (exit 3).")
+@options.strict
+@options.junit
 @options.work
 @options.output
-def finish(artifact: Path, task: str | None, strict: bool, **shared: Any) -> int:
+def finish(
+    artifact: Path, task: str | None, strict: bool, junit: Path | None, **shared: Any
+) -> int:
     """Complete ARTIFACT on this machine, which has its device: compile what is pending, measure
     latency and accuracy, judge the gates again. The artifact is replaced in its place, at once.
     """
     from optkit import api
-    from optkit.cli import summary, terminal
+    from optkit.cli import github, summary, terminal
 
     request = options.gather(shared)
     ears = request.terminal()
     try:
-        made = api.finish(artifact, runner=options.runner(request, ears), task=task)
+        made = api.finish(artifact, runner=options.runner(request, ears), task=task, strict=strict)
     finally:
         ears.close()
     if request.json:
         terminal.put_json(made.result)
     else:
         terminal.put(summary.table([made.result]))
+    github.summarize(github.reports([made.result]))
     for remark in summary.remarks(made.result):
         ears.note(f"{made.result['target']} {made.result['precision']}: {remark}")
+    if junit is not None:
+        write_junit(junit, gates_of([made.result]), strict=strict)
     return exit_code(made.result, strict)

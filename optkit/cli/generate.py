@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,12 +87,13 @@ def generate(
     if not texts and not audio:
         hint = "give --prompt or --prompt-file, of a speech model --audio"
         raise UsageError("no prompt", where="command line", hint=hint)
-    streaming = not request.json and len(texts) + len(audio) == 1
-    with api.load(artifact) as loaded:
+    rows = len(texts) + len(audio)
+    streaming = not request.json and rows == 1
+    with api.load(artifact) as loaded, _told(request, rows * max_new_tokens) as tell:
         made = continue_(
             loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawn,
             threads=threads,
-            heard=lambda row, text: terminal.put(text, end="") if streaming else None,
+            heard=lambda row, text: terminal.put(text, end="") if streaming else tell(),
         )  # fmt: skip
     if request.json:
         terminal.put_json(_as_json(artifact, made))
@@ -101,6 +104,24 @@ def generate(
         terminal.put(f"{text.prompt if made.encode is None else ''}{text.text}\n")
     if not request.quiet:
         terminal.stderr().print(_pace(made), markup=False)
+
+
+@contextmanager
+def _told(request: options.Request, most: int) -> Iterator[Callable[[], None]]:
+    """Where texts do not come as they are written: how many pieces of at most so many there are."""
+    ears, written = request.terminal(), 0
+
+    def tell() -> None:
+        nonlocal written
+        if not written:
+            ears.start("generate", "generate")
+        written += 1
+        ears.progress(f"{written} tokens of {most} at most", min(1.0, written / most))
+
+    try:
+        yield tell
+    finally:
+        ears.close()
 
 
 def _sampling(shared: dict[str, Any]) -> Sampling | None:
@@ -115,7 +136,7 @@ def _sampling(shared: dict[str, Any]) -> Sampling | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # without a mark of byte order
     except UnicodeDecodeError as error:
         raise UsageError("not UTF-8 text", where=str(file)) from error
 

@@ -142,7 +142,7 @@ def _gpu_line(gpu: GpuSample) -> str:
         parts.append(f"{gpu.power_watts:.0f} W")
     if gpu.clock_mhz is not None:
         parts.append(f"{gpu.clock_mhz:.0f} MHz")
-    return " ".join([*parts, *gpu.throttled])
+    return " ".join([*parts, *(gpu.throttled or ())])
 
 
 def _told(ended: Ended, figures: Figures, diagnosis: Diagnosis) -> list[str]:
@@ -156,6 +156,9 @@ def _told(ended: Ended, figures: Figures, diagnosis: Diagnosis) -> list[str]:
     lines.append(f"  measured: {', '.join(shown)}")
     if ended.no_gpu is not None:
         lines.append(f"  no figures of GPUs: {ended.no_gpu}")
+    if diagnosis.declined:
+        missing = ", ".join(diagnosis.untold)
+        lines.append(f"  may be {' or '.join(diagnosis.declined)}: nothing tells {missing} here")
     return lines
 
 
@@ -175,7 +178,7 @@ def _value(figure: str, value: float) -> str:
     shows: dict[str, Callable[[float], str]] = {
         "share": _percent,
         "B/s": _rate,
-        "B": lambda held: f"{held / 2**30:.2f} GiB",
+        "B": lambda held: f"{held / 2**30:.2f} GiB" if held >= 2**30 else f"{held / 2**20:.0f} MiB",
         "s": lambda seconds: f"{seconds:.1f} s",
         "cores": lambda cores: f"{cores:.2f}",
         "count": lambda count: f"{count:.0f}",
@@ -210,4 +213,5 @@ def _as_json(
         "no_gpu": ended.no_gpu,
         "diagnosis": diagnosis.bound.to_json(),
         "warnings": [warning.to_json() for warning in diagnosis.warnings],
+        "declined": {"verdicts": list(diagnosis.declined), "untold": list(diagnosis.untold)},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -36,6 +37,7 @@ class Request:
     eval_data: str | None = None
     hugging_face: dict[str, Any] = field(default_factory=dict)
     cache: Path | None = None
+    remote: str | None = None
     memory: int | None = None
     timeout: float | None = None
     on: str | None = None
@@ -64,10 +66,28 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
     return None if value is None else parse_size(value)
 
 
+_TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+def scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
+    """A number with one of these units behind it. Raises UsageError."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in units or not float(found[1]):
+        raise UsageError(f"{text!r} is no such number", where=where, hint=hint)
+    return float(found[1]) * units[found[2]]
+
+
+def milliseconds(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> float | None:
+    """Milliseconds from "20ms", "0.5s", "20". Raises UsageError."""
+    return None if value is None else scaled(value, _TIMES, "--latency", "write it like 20ms")
+
+
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is None or value == "ray" or value.startswith("ray://"):
-        return value
-    raise UsageError(f"{value!r} is no cluster", where="--on", hint="ray, or ray://HOST:10001")
+    from optkit.execute import ray
+
+    return None if value is None else ray.checked(value)
 
 
 def job(function: F) -> F:
@@ -109,11 +129,14 @@ def targets(function: F) -> F:
 
 
 def work(function: F) -> F:
-    """Cache and limits: where and within which bounds."""
+    """Cache, remote and limits: where and within which bounds."""
     for option in reversed(
         (
             click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
                          help="The store; default $OPTKIT_CACHE or the user's cache folder."),
+            click.option("--remote", metavar="URL",
+                         help="Share finished steps with other machines through this place, e.g. "
+                         "s3://bucket/folder; default $OPTKIT_REMOTE, or none."),
             click.option("--memory", callback=_size, metavar="SIZE",
                          help="Memory a step may use, e.g. 4G; default half of what is free."),
             click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS",
@@ -137,12 +160,24 @@ def artifact(function: F) -> F:
             click.option("--out", type=click.Path(path_type=Path), default=Path("artifacts"),
                          show_default=True, metavar="DIR",
                          help="The folder that gets the artifact."),
-            click.option("--strict", is_flag=True,
-                         help="An inconclusive gate fails too (exit 3)."),
+            strict,
         )
     ):  # fmt: skip
         function = option(function)
     return function
+
+
+def strict(function: F) -> F:
+    """--strict: what is in doubt counts as failed."""
+    return click.option("--strict", is_flag=True,
+                        help="An inconclusive gate fails too, and a latency measured under bad "
+                        "conditions (exit 3).")(function)  # fmt: skip
+
+
+def junit(function: F) -> F:
+    """--junit: the gates for a CI system."""
+    return click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                        help="Write the gates as JUnit XML, one case each.")(function)  # fmt: skip
 
 
 def output(function: F) -> F:
@@ -172,6 +207,7 @@ def gather(options: dict[str, Any]) -> Request:
         "eval_task",
         "eval_data",
         "cache",
+        "remote",
         "memory",
         "timeout",
         "on",
@@ -190,7 +226,9 @@ def recipe(request: Request, *, dry: bool = False) -> Recipe:
 
     # a folder only where it is needed: a killed command leaves it behind
     with tempfile.TemporaryDirectory() if dry else nullcontext() as folder:
-        ears, cache = request.terminal(), request.cache if folder is None else Path(folder)
+        ears, own = request.terminal(), replace(request, on=None)
+        if folder is not None:
+            own = replace(own, cache=Path(folder), remote="")
         try:
             return api.resolve(
                 request.model,
@@ -201,7 +239,7 @@ def recipe(request: Request, *, dry: bool = False) -> Recipe:
                 eval_task=request.eval_task,
                 eval_data=request.eval_data,
                 hugging_face=request.hugging_face,
-                runner=runner(replace(request, cache=cache, on=None), ears),
+                runner=runner(own, ears),
             )
         finally:
             ears.close()
@@ -215,6 +253,6 @@ def runner(request: Request, terminal: Terminal) -> Runner:
     if request.on is not None:  # Ray prints there that a node died
         keep_stdout()
     return api.open_runner(
-        cache=request.cache, memory=request.memory, timeout=request.timeout, listener=terminal,
-        on=request.on,
+        cache=request.cache, remote=request.remote, memory=request.memory,
+        timeout=request.timeout, listener=terminal, on=request.on,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +14,14 @@ if TYPE_CHECKING:
     from optkit.api.planning import Description
 
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
 _SHOWN = (1, 8, 64)  # batches of the table where none is named
 
 
 def _count(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     """Parameters from "70b", "1.1B", "350M". Raises UsageError."""
-    return None if value is None else _scaled(value, _SCALES, "--params", "write it like 70b")
-
-
-def _milliseconds(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> float | None:
-    """Milliseconds from "20ms", "0.5s", "20". Raises UsageError."""
-    return None if value is None else _scaled(value, _TIMES, "--latency", "write it like 20ms")
-
-
-def _scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in units or not float(found[1]):
-        raise UsageError(f"{text!r} is no such number", where=where, hint=hint)
-    return float(found[1]) * units[found[2]]
+    return (
+        None if value is None else options.scaled(value, _SCALES, "--params", "write it like 70b")
+    )
 
 
 @click.command()
@@ -69,6 +55,7 @@ def _scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
 @click.option("--heads", type=click.IntRange(min=1), metavar="N", help="Default: from the others.")
 @click.option("--hidden", type=click.IntRange(min=1), metavar="N", help="Default: from the others.")
 @click.option("--vocab", type=click.IntRange(min=1), metavar="N", help="Default: 32000.")
+@click.option("--tied", is_flag=True, help="The embedding is the vocabulary projection too.")
 @click.option(
     "--prompt",
     type=click.IntRange(min=1),
@@ -88,7 +75,7 @@ def _scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
 @click.option(
     "--latency",
     "limit_ms",
-    callback=_milliseconds,
+    callback=options.milliseconds,
     metavar="TIME",
     help="A limit for one call (of a decoder: one token), e.g. 20ms.",
 )
@@ -145,6 +132,7 @@ def plan(
     heads: int | None,
     hidden: int | None,
     vocab: int | None,
+    tied: bool,
     **shared: Any,
 ) -> int:
     """Predict latency, memory and cost of MODEL on each target, and what would help.
@@ -159,7 +147,7 @@ def plan(
         raise UsageError("a plot is .html or .svg", where="--plot")
     request = options.gather(shared)
     sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "heads": heads,
-             "hidden": hidden, "vocabulary": vocab}  # fmt: skip
+             "hidden": hidden, "vocabulary": vocab, "tied": tied or None}  # fmt: skip
     described = _described(params, sizes, request)
     wishes = Wishes(targets, precisions, batches, prompt, new, limit_ms, throughput, prices,
                     methods, estimate == "quick")  # fmt: skip
@@ -215,7 +203,7 @@ def _described(
             hint="config.json: num_hidden_layers, num_key_value_heads, head_dim",
         )  # fmt: skip
     return Description(params, layers, kv_heads, head_dim, sizes["heads"], sizes["hidden"],
-                       vocabulary=sizes["vocabulary"])  # fmt: skip
+                       vocabulary=sizes["vocabulary"], tied=bool(sizes["tied"]))  # fmt: skip
 
 
 def _option(name: str) -> str:

@@ -42,7 +42,7 @@ def _model(model: Mapping[str, Any], decodes: bool) -> str:
     if decodes:
         return (
             f"{size}, {model['kv_bytes_per_token_fp16']:,} bytes of cache per token at FP16, "
-            f"{model['prompt_tokens']} tokens read and {model['new_tokens']} written; "
+            f"{model['prompt_tokens']:,} tokens read and {model['new_tokens']:,} written; "
             "all figures predicted"
         )
     axes = "".join(f", {visible(name)} {size}" for name, size in model["axes"].items())
@@ -107,7 +107,8 @@ def _memory(
 def _training(found: Mapping[str, Any]) -> Iterator[str]:
     quick = found["model"]["quick_training"]
     if quick is not None:
-        yield from _wrapped(f"training, quick rule: {quick['total'] / 1e9:.3g} GB (weights × 7)")
+        total = _short(quick["total"] / 1e9)
+        yield from _wrapped(f"training, quick rule: {total} GB (FP16 weights × 7)")
     told = set()
     for row in found["results"]:
         for one in row["training"]:
@@ -116,13 +117,14 @@ def _training(found: Mapping[str, Any]) -> Iterator[str]:
                 if held["activations"] is None:
                     continue
                 items = ", ".join(
-                    f"{name} {held[name] / 1e9:.3g}"
+                    f"{name} {_short(held[name] / 1e9)}"
                     for name in ("weights", "gradients", "optimizer", "activations")
                 )
+                most = held["devices"] or "none, a sample's activations do not fit on one"
                 line = (
                     f"{one['method']} training on {row['target']}, activations "
-                    f"{'kept' if kept == 'none' else 'recomputed'}: {held['total'] / 1e9:.3g} GB "
-                    f"({items}); GPUs, fully sharded: {held['devices']}"
+                    f"{'kept' if kept == 'none' else 'recomputed'}: "
+                    f"{_short(held['total'] / 1e9)} GB ({items}); GPUs, fully sharded: {most}"
                 )
                 if line not in told:
                     told.add(line)

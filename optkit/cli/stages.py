@@ -1,4 +1,4 @@
-"""The stages one at a time: `export`, `fuse`, `quantize`, `compile`, `bench`, `eval`.
+"""The stages one at a time: `export`, `fuse`, `quantize`, `compile`, `eval`.
 
 Each runs the chain of `build` as far as it is asked, through the same store, and shows that result.
 """
@@ -71,24 +71,44 @@ def compile_(out: Path, target: str, precision: str, **shared: Any) -> None:
     _files("compile", out, shared, target, precision)
 
 
-@click.command()
-@options.job
-@_pair
-@options.work
-@options.output
-def bench(target: str, precision: str, **shared: Any) -> None:
-    """Latency beside the baseline: measured where the target is this machine, else predicted."""
-    _figures("bench", shared, target, precision)
-
-
 @click.command("eval")
 @options.job
 @_pair
+@options.strict
+@options.junit
 @options.work
 @options.output
-def eval_(target: str, precision: str, **shared: Any) -> None:
-    """Task score, drop against the baseline, and fidelity to FP32."""
-    _figures("eval", shared, target, precision)
+def eval_(target: str, precision: str, strict: bool, junit: Path | None, **shared: Any) -> int:
+    """Task score, drop against the baseline, fidelity to FP32, and the gates on these.
+
+    --set eval.stop_early=true ends it before the last sample, where the verdict is certain.
+    """
+    from optkit import api
+    from optkit.cli import summary, terminal
+    from optkit.cli.build import write_junit
+
+    request = options.gather(shared)
+    ears = request.terminal()
+    try:
+        made = api.figures(
+            "eval",
+            recipe=options.recipe(request),
+            target=target,
+            precision=precision,
+            runner=options.runner(request, ears),
+        )
+    finally:
+        ears.close()
+    if request.json:
+        terminal.put_json({"schema": "optkit.eval/v1", "status": "ok", **made})
+    else:
+        terminal.put(summary.figures(made))
+    gate = made["gate"]
+    for reason in gate["reasons"]:
+        ears.note(reason)
+    if junit is not None:
+        write_junit(junit, [(made, gate["rows"])], strict=strict)
+    return 3 if gate["verdict"] == "fail" or (strict and gate["verdict"] != "pass") else 0
 
 
 def _files(
@@ -117,25 +137,3 @@ def _files(
         terminal.put(str(Path(made["out"]) / name))
     for line in made["notes"] if request.verbose else summary.rewrites(made["details"]):
         terminal.put(f"  {line}")
-
-
-def _figures(stage: str, shared: dict[str, Any], target: str, precision: str) -> None:
-    from optkit import api
-    from optkit.cli import summary, terminal
-
-    request = options.gather(shared)
-    ears = request.terminal()
-    try:
-        made = api.figures(
-            stage,
-            recipe=options.recipe(request),
-            target=target,
-            precision=precision,
-            runner=options.runner(request, ears),
-        )
-    finally:
-        ears.close()
-    if request.json:
-        terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **made})
-    else:
-        terminal.put(summary.figures(made))

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from optkit.cli import terminal
+from optkit.report.figures import name
 
 Json = dict[str, Any]
 
@@ -19,44 +20,48 @@ def table(results: list[Json]) -> str:
         for one in results
         for name, part in (one["parts"] or {"": one}).items()
     ]
+    batch = _common(shown, "latency", "batch")
+    metric = _common(shown, "accuracy", "metric")
     rows = [
         [
-            one["target"],
-            one["precision"],
+            f"{one['target']} {one['precision']}",
             verdict(one),
-            _latency(one["latency"]),
+            _latency(one["latency"], batch=batch is None),
             _ratio(one["speedup"], interval=False),
-            _score(one["accuracy"]),
+            _score(one["accuracy"], metric=metric is None),
             _points(one["drop"]),
-            _size(one["size"]),
-            _landing(one["engine"]),
         ]
         for one in shown
     ]
-    columns = [
-        "target",
-        "precision",
-        "gate",
-        "latency",
-        "speedup",
-        "accuracy",
-        "drop",
-        "size",
-        "landed",
+    latency = "latency" if batch is None else f"latency b{batch}"
+    columns = ["build", "gate", latency, "speedup", name(metric or "accuracy"), "drop"]
+    return "\n".join(
+        [terminal.folded(columns, rows), *(line for one in shown for line in _place(one))]
+    )
+
+
+def _common(shown: list[Json], part: str, key: str) -> Any:
+    """What all that have it have alike; None where they differ."""
+    found = {one[part][key] for one in shown if one[part]}
+    return found.pop() if len(found) == 1 else None
+
+
+def _place(one: Json) -> list[str]:
+    """Where an artifact lies, what it holds, how its figures are known, and what is pending."""
+    held = ", ".join(filter(None, (_size(one), _landing(one["engine"]))))
+    return [
+        f"{one['artifact']}: {held}" if held else str(one["artifact"]),
+        f"  {_evidence(one)}",
+        f"  report: {one['artifact']}/report.html",
+        *(f"  pending: {row['backend']}, finish with `{row['finish']}`" for row in one["pending"]),
     ]
-    lines = [terminal.table(columns, rows)]
-    for one in shown:
-        lines.append(f"{one['artifact']}: {_evidence(one)}")
-        lines.append(f"  report: {one['artifact']}/report.html")
-        lines += [
-            f"  pending: {row['backend']}, finish with `{row['finish']}`" for row in one["pending"]
-        ]
-    return "\n".join(lines)
 
 
 def remarks(result: Json) -> list[str]:
     """What a reader of the table should be told in words: undecided gates, and no gain."""
     found = list((result["gate"] or {}).get("reasons", []))
+    if reasons := marks(result):
+        found.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
     speedup, baseline = result["speedup"], result["baseline"]
     if speedup and baseline and baseline["precision"] != result["precision"]:
         high = speedup["ci95"][1] if speedup["ci95"] else speedup["value"]
@@ -66,6 +71,40 @@ def remarks(result: Json) -> list[str]:
                 f"({speedup['evidence']}); the report lists layers and bytes beside it"
             )
     return found
+
+
+def marks(result: Json) -> list[str]:
+    """Why the latencies of a result are no good ones, each reason once; of all its parts."""
+    each = list((result["parts"] or {"": result}).values())
+    sides = [side["latency"] for one in each for side in (one, one["baseline"]) if side]
+    return list(dict.fromkeys(mark for one in sides if one for mark in one.get("marks", ())))
+
+
+def race(made: Json) -> str:
+    """Two artifacts side by side, one line per batch size."""
+    rows = [
+        [
+            str(row["batch"]),
+            _median(row["latency"]),
+            _median(row["against_latency"]),
+            _slowdown(row["slowdown"]),
+            row["outcome"] or "-",
+        ]
+        for row in made["rows"]
+    ]
+    lines = [terminal.table(["batch", "latency", "against", "slower by", "outcome"], rows)]
+    lines += [f"batch {row['batch']}: {row['reason']}" for row in made["rows"] if row["reason"]]
+    return "\n".join(lines)
+
+
+def _median(one: Json) -> str:
+    low, high = one["ci95_ms"] or (one["p50_ms"], one["p50_ms"])
+    return f"{one['p50_ms']:.4g} ms [{low:.4g}, {high:.4g}]"
+
+
+def _slowdown(one: Json) -> str:
+    low, high = (100 * end for end in one["ci95"] or (one["value"], one["value"]))
+    return f"{100 * one['value']:+.2f}% [{low:+.2f}, {high:+.2f}]"
 
 
 def verdict(result: Json) -> str:
@@ -80,11 +119,12 @@ def figures(made: Json) -> str:
     rows = []
     for role in ("latency", "baseline_latency"):
         for one in made.get(role) or []:
-            rows.append(
-                [role.replace("_", " "), f"batch {one['batch']}", _latency(one), one["evidence"]]
-            )
+            what = role.replace("_", " ")
+            rows.append([what, f"batch {one['batch']}", _timing(one), one["evidence"]])
+            rows += _phases(what, one)
     for one in made.get("speedup") or []:
         rows.append(["speedup", f"batch {one['batch']}", _ratio(one), one["evidence"]])
+    rows += _sweep(made)
     for role in ("accuracy", "baseline_accuracy"):
         if made.get(role):
             rows.append(
@@ -101,7 +141,44 @@ def figures(made: Json) -> str:
         one = made["fidelity"]
         shown = "bit-equal" if one["sqnr_db"] is None else f"{one['sqnr_db']:.1f} dB"
         rows.append(["fidelity", f"to {one['reference']}", shown, one["evidence"]])
+    for one in (made.get("gate") or {"rows": []})["rows"]:
+        rows.append(["gate", one["gate"], one["outcome"], one["evidence"] or "-"])
     return terminal.table(["figure", "of", "value", "how known"], rows)
+
+
+def _phases(role: str, one: Json) -> list[list[str]]:
+    """Of a run on a device: copied there, worked, copied back, and enqueued by the host."""
+    return [
+        [f"{role}, {how}", f"batch {one['batch']}",
+         "{upload_ms:.3g} + {compute_ms:.3g} + {download_ms:.3g}, enqueued {enqueue_ms:.3g} ms"
+         .format_map(phases), one["evidence"]]
+        for how, phases in (one.get("phases") or {}).items()
+    ]  # fmt: skip
+
+
+def _timing(one: Json) -> str:
+    """The median with its interval, and the p99 where the runs are enough for one."""
+    interval, p99 = one.get("ci95_ms"), one.get("p99_ms")
+    span = "" if interval is None else f" [{interval[0]:.3g}, {interval[1]:.3g}]"
+    return _latency(one, batch=False) + span + ("" if p99 is None else f", p99 {p99:.3g} ms")
+
+
+def _sweep(made: Json) -> list[list[str]]:
+    """The batch that a sweep chooses, and its throughput."""
+    found = made.get("sweep") or {"knee": None, "limit_ms": None}
+    known = {one["batch"]: one for one in made.get("latency") or []}
+    rows = []
+    if found["knee"] is not None:
+        rows.append(["knee", "all batches", *_chosen(known[found["knee"]])])
+    if found["limit_ms"] is not None:
+        best = found["best_under_limit"]
+        shown = ["none", "measured"] if best is None else _chosen(known[best])
+        rows.append(["best batch", f"within {found['limit_ms']:g} ms", *shown])
+    return rows
+
+
+def _chosen(one: Json) -> list[str]:
+    return [f"batch {one['batch']}, {one['throughput']:,.0f}/s", one["evidence"]]
 
 
 def rewrites(details: Json) -> list[str]:
@@ -169,12 +246,12 @@ def _tensor(one: Json) -> list[str]:
     return [one["name"], one["dtype"], "x".join(str(size) for size in one["shape"])]
 
 
-def _latency(one: Json | None) -> str:
+def _latency(one: Json | None, *, batch: bool = True) -> str:
     """A prediction is a bound: no launch overhead, peak rates."""
     if not one:
         return "-"
     bound = ">= " if one["evidence"] == "predicted" else ""
-    return f"{bound}{one['p50_ms']:.3g} ms b{one['batch']}"
+    return f"{bound}{one['p50_ms']:.3g} ms" + (f" b{one['batch']}" if batch else "")
 
 
 def _ratio(one: Json | None, *, interval: bool = True) -> str:
@@ -185,8 +262,10 @@ def _ratio(one: Json | None, *, interval: bool = True) -> str:
     return f"{one['value']:.2f}x{span}"
 
 
-def _score(one: Json | None) -> str:
-    return "-" if not one else f"{one['metric']} {one['value']:.4f}"
+def _score(one: Json | None, *, metric: bool = True) -> str:
+    if not one:
+        return "-"
+    return f"{one['metric']} {one['value']:.4f}" if metric else f"{one['value']:.4f}"
 
 
 def _points(one: Json | None) -> str:
@@ -197,16 +276,18 @@ def _points(one: Json | None) -> str:
     return f"{one['value']:.2%}{span}"
 
 
-def _size(one: Json | None) -> str:
+def _size(result: Json) -> str:
+    one, baseline = result["size"], result["baseline"]
     if not one or one["bytes"] is None:
-        return "-"
-    share = f" ({one['bytes'] / one['baseline_bytes']:.0%})" if one["baseline_bytes"] else ""
-    return f"{one['bytes'] / 2**20:.2f} MiB{share}"
+        return ""
+    share = one["baseline_bytes"] and one["bytes"] / one["baseline_bytes"]
+    beside = f" ({share:.0%} of {baseline['precision']})" if share and baseline else ""
+    return f"{one['bytes'] / 2**20:.2f} MiB{beside}"
 
 
 def _landing(engine: Json | None) -> str:
     landing = engine and engine["landing"]
-    return "-" if not landing else f"{landing['landed']}/{landing['planned']}"
+    return "" if not landing else f"{landing['landed']}/{landing['planned']} landed"
 
 
 def _evidence(one: Json) -> str:

@@ -1,6 +1,7 @@
 """What the user sees: progress on stderr, results on stdout, errors in three lines.
 
-rich is loaded only when something is drawn; it honours NO_COLOR and TERM=dumb by itself.
+rich is loaded only when something is drawn; it honours NO_COLOR and TERM=dumb by itself. Colour
+never says what words do not. Names of strangers reach no terminal with characters that act.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -18,10 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from optkit.errors import OptkitError, StorageError, WorkerFailed
+from optkit.report.figures import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+
+WIDTH = 80
+_SILENCE = 10  # seconds between two lines about a step that runs
 
 
 def stderr() -> Console:
@@ -56,23 +62,27 @@ class Terminal:
             if self.console.is_terminal:
                 if self._bar is None:
                     self._bar = _live_lines(self.console)
-                task = self._bar.add_task(label, total=None)
+                task = self._bar.add_task(printable(label), total=None, pace="")
             else:
                 self._line(f"  ... {label}")
-            self._running[threading.get_ident()] = _Running(label, time.monotonic(), task)
+            now = time.monotonic()
+            self._running[threading.get_ident()] = _Running(label, now, now, task)
 
     def progress(self, what: str, fraction: float) -> None:
         with self._lock:
             step = self._running.get(threading.get_ident())
             if step is None:
                 return
+            now = time.monotonic()
+            told = pace(fraction, now - step.began)
             if self._bar is not None and step.task is not None:
+                shown = printable(f"{step.label}: {what}")
                 self._bar.update(
-                    step.task, total=1.0, completed=fraction, description=f"{step.label}: {what}"
+                    step.task, total=1.0, completed=fraction, description=shown, pace=told
                 )
-            elif time.monotonic() - step.said > 10:
-                step.said = time.monotonic()
-                self._line(f"  ... {step.label}: {what} {fraction:.0%}")
+            elif now - step.said > _SILENCE:
+                step.said = now
+                self._line(f"  ... {step.label}: {', '.join(filter(None, (what, told)))}")
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
         with self._lock:
@@ -97,31 +107,47 @@ class Terminal:
                 self._bar = None
 
     def _line(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(printable(text), markup=False)
 
 
 @dataclass
 class _Running:
-    """A step that runs: when it was last told of, and its live line."""
+    """A step that runs: when it began and was last told of, and its live line."""
 
     label: str
+    began: float
     said: float
     task: TaskID | None
 
 
-def _live_lines(console: Console) -> Progress:
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def pace(fraction: float, seconds: float) -> str:
+    """How far, how fast and how long yet, e.g. "43%, 2.1%/s, 27 s left"; empty at the start."""
+    if fraction <= 0 or seconds <= 0:
+        return ""
+    rate = 100 * fraction / seconds
+    fast = f"{rate:.1f}%/s" if rate >= 0.1 else f"{60 * rate:.1f}%/min"
+    return f"{fraction:.0%}, {fast}, {_span(seconds * (1 / fraction - 1))} left"
 
+
+def _span(seconds: float) -> str:
+    """A time as a clock shows it from a minute on."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _live_lines(console: Console) -> Progress:
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    step = TextColumn("{task.description}", markup=False,
+                      table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))  # fmt: skip
     bar = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24),
-        TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
+        SpinnerColumn(), step, BarColumn(bar_width=12),
+        TextColumn("{task.fields[pace]}", table_column=Column(no_wrap=True)), TimeElapsedColumn(),
+        console=console, transient=True, expand=True,
     )  # fmt: skip
     bar.start()
     return bar
@@ -197,15 +223,15 @@ def show_error(error: OptkitError, *, verbose: bool = False) -> None:
     console = stderr()
     where = f"{error.where}: " if error.where else ""
     console.print("error:", style="bold red", end=" ")
-    console.print(f"{where}{error.message}", markup=False)
+    console.print(printable(f"{where}{error.message}"), markup=False)
     if error.hint:
         console.print("hint:", style="bold", end=" ")
-        console.print(error.hint, markup=False)
+        console.print(printable(error.hint), markup=False)
     if isinstance(error, WorkerFailed) and error.log.strip():
         lines = error.log.strip().splitlines()
         console.print("log:", style="bold")
-        console.print("\n".join(f"  {line}" for line in lines[-(len(lines) if verbose else 12) :]),
-                      markup=False)  # fmt: skip
+        told = "\n".join(f"  {line}" for line in lines[-(len(lines) if verbose else 12) :])
+        console.print(printable(told), markup=False)
 
 
 def put_json(value: Any) -> None:
@@ -214,9 +240,10 @@ def put_json(value: Any) -> None:
 
 
 def put(text: str, end: str = "\n") -> None:
-    """A result on stdout. Raises StorageError when nobody can read it there."""
+    """A result on stdout; in a pipe or a file as it is, on a terminal without characters that act.
+    Raises StorageError when nobody can read it there."""
     try:
-        _stdout().write(text + end)
+        _stdout().write((printable(text) if _stdout().isatty() else text) + end)
         _stdout().flush()
     except (OSError, ValueError, AttributeError) as error:  # closed pipe, full disk, no fd 1 at all
         _settle_stdout()
@@ -243,7 +270,27 @@ def _settle_stdout() -> None:
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
     """Left-aligned columns as plain text, two spaces apart."""
-    cells = [columns, *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    cells = [[printable(re.sub(r"\s", " ", cell)) for cell in row] for row in (columns, *rows)]
+    widths = _widths(cells)
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in cells]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def folded(columns: list[str], rows: list[list[str]]) -> str:
+    """A table of at most 80 columns: what does not fit stands below, behind the first column
+    again."""
+    widths = _widths([columns, *rows])
+    blocks: list[list[int]] = [[0]]
+    for index in range(1, len(columns)):
+        needed = sum(widths[i] + 2 for i in (*blocks[-1], index)) - 2
+        if needed > WIDTH and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(index)
+    return "\n\n".join(
+        table([columns[i] for i in block], [[row[i] for i in block] for row in rows])
+        for block in blocks
+    )
+
+
+def _widths(cells: list[list[str]]) -> list[int]:
+    return [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]

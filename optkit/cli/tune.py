@@ -72,6 +72,12 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
     help="Search so long at most, e.g. 10m; the best so far is then judged and built.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, metavar="S")
+@click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Trials at a time, with --on; default: its cores, in at least four rounds.",
+)
 @options.artifact
 @options.work
 @options.cluster
@@ -86,6 +92,7 @@ def tune(
     trials: int,
     seconds: float | None,
     seed: int,
+    parallel: int | None,
     out: Path,
     strict: bool,
     **shared: Any,
@@ -96,7 +103,7 @@ def tune(
     its recipe and the front lie beside it. Run again, the search goes on where it ended.
     """
     from optkit import api, tuning
-    from optkit.cli import terminal
+    from optkit.cli import github, terminal
 
     request = options.gather(shared)
     budget = _budget(max_drop, min_sqnr, max_latency, max_size)
@@ -108,9 +115,10 @@ def tune(
         found = api.tune_one(
             recipe=recipe,
             target=target,
-            wish=tuning.Wish(budget, names, trials, seconds, seed),
+            wish=tuning.Wish(budget, names, trials, seconds, seed, parallel),
             out=out,
             runner=options.runner(request, ears),
+            strict=strict,
         )
     except Exception as error:
         told = terminal.told_as(error, verbose=request.verbose)
@@ -122,6 +130,7 @@ def tune(
     finally:
         ears.close()
     _show(request, found.tune)
+    github.summarize([found.folder / "tune.md", *github.reports([found.tune["result"]])])
     if found.tune["status"] == "gate_failed":
         return GateFailed.exit_code
     return build.exit_code(found.tune["result"], strict)
@@ -179,5 +188,7 @@ def _show(request: options.Request, found: dict[str, Any]) -> None:
         terminal.put(terminal.table(["  of noise", "as", "layers", "became"], ranked))
         terminal.put(summary.table([found["result"]]))
         terminal.put(f"  again: {found['command']}")
+        tried, parallel = found["search"]["trials"], found["search"]["parallel"]
+        terminal.put(f"  {tried} trials, {parallel} at a time")
     for remark in [*([found["reason"]] if found["reason"] else []), *remarks]:
         terminal.Terminal().note(remark)

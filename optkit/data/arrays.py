@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from optkit.data import reading, reads
+from optkit.data.checking import Item
 from optkit.data.reading import Inputs
 from optkit.errors import InputRefused, nearest
 from optkit.runtime import Feed
@@ -34,14 +35,19 @@ def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
         yield from _batches(found, path, inputs)
 
 
-def labelled(path: Path, *, label: str, inputs: Inputs | None) -> Iterator[tuple[Feed, np.ndarray]]:
-    """The same with the array `label`, [samples, …]."""
-    with _opened(path, None if inputs is None else [*inputs, label]) as found:
-        if label not in found:
-            raise _missing(label, found, path)
+def labelled(
+    path: Path, *, label: str, slice: str | None = None, inputs: Inputs | None
+) -> Iterator[Item]:
+    """The same with the array `label`, [samples, …], and the array `slice`, [samples], where one is
+    named."""
+    beside = [label, *([slice] if slice else [])]
+    with _opened(path, None if inputs is None else [*inputs, *beside]) as found:
+        for name in beside:
+            if name not in found:
+                raise _missing(name, found, path)
         for feed in _batches(found, path, inputs):
             labels = feed.pop(label)
-            yield feed, labels
+            yield (feed, labels, feed.pop(slice)) if slice else (feed, labels)
 
 
 class _Array(Protocol):

@@ -26,7 +26,6 @@ from optkit.runtime import Feed, TensorInfo
 _CONFIGS = ("preprocessor_config.json", "processor_config.json")
 _METADATA = ("metadata.csv", "metadata.jsonl")
 _FILE = "file_name"
-_NAMES = ("input_features", "input_values")
 
 
 def samples(
@@ -102,9 +101,8 @@ class Features:
         )
         inputs = self.inputs or {}
         taken = {name: made[name] for name in made if name in inputs}
-        if not inputs or not taken.keys() & set(_NAMES):
-            name = self._extractor.model_input_names[0]
-            taken[_receiving(inputs, made[name].ndim) or name] = made[name]
+        own = self._extractor.model_input_names[0]
+        taken[_receiving(inputs, own, made[own].ndim)] = made[own]
         return {
             name: np.asarray(array, inputs[name].dtype if name in inputs else np.float32)
             for name, array in taken.items()
@@ -112,7 +110,7 @@ class Features:
 
     def _padding(self) -> dict[str, Any]:
         """Of bare waveforms, which have no window of their own."""
-        if getattr(self._extractor, "feature_size", None) != 1:
+        if not _bare(self._extractor):
             return {}
         if self.window is None:
             return {"padding": True}
@@ -186,20 +184,32 @@ def _scaled(values: np.ndarray) -> np.ndarray:
 
 
 def _window(extractor: Any, inputs: Inputs | None) -> int | None:
-    own = getattr(extractor, "n_samples", None)  # Whisper's; bare waveforms: the model's own size
-    fixed = [info.shape[-1] for info in (inputs or {}).values() if len(info.shape) == 2]
-    return own or next((size for size in fixed if isinstance(size, int)), None)
+    """What the extractor says (Whisper's), of bare waveforms the size of the input they go to.
+    Raises InputRefused where no input takes them."""
+    if not inputs or not _bare(extractor):
+        own: int | None = getattr(extractor, "n_samples", None)
+        return own
+    shape = inputs[_receiving(inputs, extractor.model_input_names[0], 2)].shape
+    return shape[-1] if len(shape) == 2 and isinstance(shape[-1], int) else None
 
 
-def _receiving(inputs: Inputs, rank: int) -> str | None:
-    """The only input of floats with as many axes. Raises InputRefused where none or several are."""
+def _bare(extractor: Any) -> bool:
+    """Whether it makes waveforms [batch, samples], and no features of them."""
+    return getattr(extractor, "feature_size", None) == 1
+
+
+def _receiving(inputs: Inputs, own: str, rank: int) -> str:
+    """The input with the extractor's `own` name, else the only one of floats with as many axes.
+    Raises InputRefused where none or several are."""
+    if not inputs or own in inputs:
+        return own
     fitting = [name for name, info in inputs.items() if _takes(info, rank)]
-    if inputs and len(fitting) != 1:
+    if len(fitting) != 1:
         raise InputRefused(
-            f"the model has {len(fitting)} inputs that could take recordings, and no {_NAMES[0]!r}",
+            f"the model has {len(fitting)} inputs that could take recordings, and no {own!r}",
             hint=f"its inputs are {', '.join(inputs)}; write a source that knows them",
         )
-    return fitting[0] if fitting else None
+    return fitting[0]
 
 
 def _takes(info: TensorInfo, rank: int) -> bool:

@@ -16,8 +16,9 @@ DTYPES = frozenset(  # what safetensors gives back as numpy arrays
      "uint16", "uint8", "bool"}
 )  # fmt: skip
 
-Item = Mapping[str, Any] | tuple[Mapping[str, Any], Any]
-"""A feed, or a pair of feed and labels; values are anything `np.asarray` takes."""
+Item = Mapping[str, Any] | tuple[Mapping[str, Any], Any] | tuple[Mapping[str, Any], Any, Any]
+"""A feed, a pair of feed and labels, or these and the name of the slice that each sample belongs
+to; values are anything `np.asarray` takes."""
 
 
 class Checker:
@@ -35,6 +36,7 @@ class Checker:
         self.batched = batched(inputs)
         self.fixed = fixed_batch(inputs)
         self.labelled: bool | None = None
+        self.sliced: bool | None = None
         self.label_kind: tuple[str, tuple[int, ...]] | None = None
         self._optional = frozenset(optional)
         self._last = False  # an incomplete batch has come, behind which there is none
@@ -71,6 +73,20 @@ class Checker:
             raise InputRefused(f"labels change from {self.label_kind} to {kind}", where=where)
         self.label_kind = kind
         return labels.astype(kind[0], copy=False)  # in this machine's byte order
+
+    def slices(self, given: Any, count: int, sample: int) -> list[str]:
+        """The slice of each of the `count` samples; none where the source names none. Raises
+        InputRefused."""
+        names = [] if given is None else [str(name) for name in np.atleast_1d(given).tolist()]
+        if self.sliced is None:
+            self.sliced = bool(names)
+        if len(names) != (count if self.sliced else 0):
+            raise InputRefused(
+                f"{len(names)} slices for a batch of {count}",
+                where=f"sample {sample}",
+                hint="yield feed, labels, names: one name per sample, of all samples or of none",
+            )
+        return names
 
     def _filled(self, given: Mapping[str, Any], sample: int) -> tuple[Mapping[str, Any], int]:
         """A feed of fewer samples than the model's fixed batch, its samples again behind them, and
@@ -153,16 +169,17 @@ class Checker:
         )
 
 
-def pair(item: Any, sample: int) -> tuple[Mapping[str, Any], Any]:
-    """Feed and labels of an item, None where it has none. Raises InputRefused."""
-    feed, labels = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+def parted(item: Any, sample: int) -> tuple[Mapping[str, Any], Any, Any]:
+    """Feed, labels and slices of an item, None where it has none. Raises InputRefused."""
+    parts = item if isinstance(item, tuple) and len(item) in (2, 3) else (item,)
+    feed, labels, slices = (*parts, None, None)[:3]
     if not isinstance(feed, Mapping):
         raise InputRefused(
             f"a sample source yields {type(feed).__name__}, not a feed",
             where=f"sample {sample}",
             hint="yield {input name: array}, for a task ({input name: array}, labels)",
         )
-    return feed, labels
+    return feed, labels, slices
 
 
 def _array(value: Any, info: TensorInfo, sample: int) -> np.ndarray:

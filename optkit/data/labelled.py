@@ -6,19 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from optkit.data import arrays, audio, images, reading, text
+from optkit.data.checking import Item
 from optkit.data.images import Numbers
 from optkit.data.reading import Inputs
 from optkit.data.tokens import Side
 from optkit.errors import InputRefused
-from optkit.runtime import Feed
 
 
 def samples(
     path: Path,
     label: str = "label",
+    slice: str | None = None,
     classes: list[str] | None = None,
     field: str | list[str] = "text",
     length: int | None = None,
@@ -32,15 +31,19 @@ def samples(
     extractor: Path | None = None,
     model: str | None = None,
     inputs: Inputs | None = None,
-) -> Iterator[tuple[Feed, np.ndarray]]:
+) -> Iterator[Item]:
     """Batches of (feed, classes int64 [batch]) from a folder of pictures or recordings in class
     subfolders, from rows of text (column `label`), or from arrays (array `label`).
 
+    slice: the column or array that says which slice a sample belongs to (default: its class).
     classes: their names in the order of the model's outputs, where labels are names (default: those
     in its config.json; of a folder, else the sorted subfolders). The other arguments are those of
     the reader: see `samples` in text.py, images.py and audio.py. Raises InputRefused.
     """
     reader = reading.reader_of(path)
+    if slice is not None and reader in ("images", "audio"):
+        told = "a folder has no columns"
+        raise InputRefused(told, where=str(path), hint="leave out args.slice: classes are slices")
     if reader == "images":
         yield from images.labelled(
             path, classes=classes, size=size, resize=resize, mean=mean, std=std,
@@ -52,11 +55,11 @@ def samples(
         )
     elif reader == "text":
         yield from text.labelled(
-            path, field=field, label=label, classes=classes, length=length,
+            path, field=field, label=label, slice=slice, classes=classes, length=length,
             padding_side=padding_side, tokenizer=tokenizer, model=model, inputs=inputs,
         )  # fmt: skip
     elif reader == "arrays":
-        yield from arrays.labelled(path, label=label, inputs=inputs)
+        yield from arrays.labelled(path, label=label, slice=slice, inputs=inputs)
     else:
         raise InputRefused(
             "no reader knows it" if Path(path).exists() else "no such file or folder",

@@ -4,8 +4,8 @@
     folder/index.json            written last: inputs, batch sizes, one sha256 per sample
 
 Calibration and evaluation read only spools, so a source that yields nonsense is told of before any
-work, and two sources that share samples are found by digest. Memory holds one shard while writing
-and one batch while reading.
+work, and two sources that share samples are found by digest, whatever these are padded to. Memory
+holds one shard while writing and one batch while reading.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optkit.data import sequences
-from optkit.data.checking import Checker, Item, count_of, fixed_batch, pair
+from optkit.data import identity, sequences
+from optkit.data.checking import Checker, Item, count_of, fixed_batch, parted
 from optkit.errors import InputRefused, IntegrityError
 from optkit.runtime import Feed, Progress, TensorInfo, batched, count_samples, size_of
 from optkit.store import storage_errors, write_durably
@@ -79,9 +80,9 @@ def write(
     """
     writer = _Writer(path, inputs, memory_bytes, optional, fill)
     for item in batches:
-        feed, labels = pair(item, writer.samples)
+        feed, labels, slices = parted(item, writer.samples)
         left = None if limit_samples is None else limit_samples - writer.samples
-        writer.add(feed, labels, left)
+        writer.add(feed, labels, slices, left)
         if limit_samples is None:
             progress(f"{writer.samples} samples", 0.0)
             continue
@@ -107,6 +108,7 @@ class Spool:
             self._digests: list[str] = index["digests"]
             self._rows: list[str] = index["rows"]  # the file each batch is in
             self.labelled: bool = index["labelled"]
+            self._slices: list[str] = index.get("slices", [])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IntegrityError("not a spool of samples, or damaged", where=str(path)) from error
         if path.is_file():  # its name may be another one by now
@@ -121,8 +123,17 @@ class Spool:
         return self.batches(None)
 
     def digests(self) -> list[str]:
-        """One sha256 per sample, over its inputs' names, dtypes, shapes and bytes."""
+        """One sha256 per sample without its padding: see `identity`."""
         return list(self._digests)
+
+    def slices(self) -> list[str]:
+        """The slice of each sample: what the source called it, else its label where that is one
+        integer; none where there is neither."""
+        if self._slices or not self.labelled:
+            return list(self._slices)
+        labels = np.concatenate([labels for _, labels in self._written() if labels is not None])
+        plain = labels.ndim == 1 and labels.dtype.kind in "biu"
+        return [str(label) for label in labels.tolist()] if plain else []
 
     def batches(self, size: int | None) -> Iterator[Batch]:
         """(feed, labels or None) in order, `size` samples each; None: as they were written.
@@ -134,6 +145,27 @@ class Spool:
         if size is None or self._accepted(size) == fixed_batch(self.inputs):
             return written
         return self._rebatched(written, size)
+
+    def chosen(self, numbers: Collection[int]) -> Iterator[tuple[Feed, np.ndarray, list[str]]]:
+        """Feed, labels and slices of those of the labelled samples, in their order, in batches of
+        the model's own size where that is fixed."""
+        names, wanted = self.slices(), frozenset(numbers)
+        kept = iter([names[i] for i in sorted(wanted)] if names else ())
+        picked = self._picked(wanted)
+        fixed = fixed_batch(self.inputs)
+        for feed, labels in picked if fixed is None else self._rebatched(picked, fixed):
+            assert labels is not None
+            yield feed, labels, list(islice(kept, len(labels)))
+
+    def _picked(self, wanted: Collection[int]) -> Iterator[Batch]:
+        first = 0
+        for feed, labels in self._written():
+            assert labels is not None
+            rows = [row for row in range(len(labels)) if first + row in wanted]
+            first += len(labels)
+            if rows:
+                part = {n: a[rows] if n in self._batched else a for n, a in feed.items()}
+                yield part, labels[rows]
 
     def feed(self, size: int) -> Feed:
         """One feed of exactly `size` samples, the first ones again where there are fewer."""
@@ -150,7 +182,9 @@ class Spool:
         for row, (feed, labels) in enumerate(self):
             arrays |= _arrays(row, feed, labels)
         rows = [path.name] * len(self._rows)
-        index = _index_json(self.inputs, self.labelled, self.digest, rows, self._digests, metadata)
+        index = _index_json(
+            self.inputs, self.labelled, self.digest, rows, self._digests, self._slices, metadata
+        )
         _save(arrays, path, {_EMBEDDED: index})
 
     def _written(self) -> Iterator[Batch]:
@@ -282,12 +316,15 @@ class _Writer:
         self._bytes = 0
         self._rows: list[str] = []
         self._digests: list[str] = []
+        self._exact: list[str] = []
         self._labels = hashlib.sha256()
+        self._slices: list[str] = []
 
-    def add(self, given: Mapping[str, Any], labels: Any, left: int | None) -> None:
+    def add(self, given: Mapping[str, Any], labels: Any, slices: Any, left: int | None) -> None:
         fixed, own = self._checker.fixed, self._checker.batched
         feed, count = self._checker.feed(given, self.samples)
         tags = self._checker.labels(labels, count, self.samples)
+        names = self._checker.slices(slices, count, self.samples)
         if fixed is not None and count < fixed and not self._fill:
             self._left_out = count
             return
@@ -295,8 +332,10 @@ class _Writer:
             feed = {n: a[:left] if n in own else a for n, a in feed.items()}
             tags, count = None if tags is None else tags[:left], left
         row = len(self._rows)
-        self._digests += sample_digests(feed, own)[:count]
+        for sample in islice(identity.samples(feed, own), count):
+            self._note(sample)
         arrays = _arrays(row, feed, tags)
+        self._slices += names[:count]
         if tags is not None:
             self._labels.update(tags.tobytes())
         size = sum(a.nbytes for a in arrays.values())
@@ -327,15 +366,21 @@ class _Writer:
                 "the source yielded no samples", hint="check its arguments and its data"
             )
         self._flush()
-        content = [self._digests, checker.label_kind, self._labels.hexdigest()]
+        content = [self._exact, checker.label_kind, self._labels.hexdigest()]
+        content += [self._slices] if self._slices else []
         digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         inputs, labelled = tuple(checker.inputs.values()), bool(checker.labelled)
-        index = _index_json(inputs, labelled, digest, self._rows, self._digests, {})
+        index = _index_json(inputs, labelled, digest, self._rows, self._digests, self._slices, {})
         with storage_errors(self._path):
             write_durably(self._path / _INDEX, index.encode())
         return SpoolInfo(
             self.samples, len(self._rows), self._bytes, labelled, digest, self._left_out
         )
+
+    def _note(self, sample: Feed) -> None:
+        exact, bare = identity.digest(sample), identity.unpadded(sample, self._checker.inputs)
+        self._exact.append(exact)
+        self._digests.append(exact if bare is sample else identity.digest(bare))
 
     def _flush(self) -> None:
         with storage_errors(self._path):
@@ -359,12 +404,14 @@ def _index_json(
     digest: str,
     rows: Sequence[str],
     digests: Sequence[str],
+    slices: Sequence[str],
     metadata: Mapping[str, Any],
 ) -> str:
     return json.dumps(
         {
             "schema": SCHEMA, "inputs": [asdict(info) for info in inputs], "labelled": labelled,
-            "digest": digest, "rows": rows, "digests": digests, "metadata": dict(metadata),
+            "digest": digest, "rows": rows, "digests": digests, "slices": slices,
+            "metadata": dict(metadata),
         }
     )  # fmt: skip
 
@@ -403,16 +450,3 @@ def _save(
             code = re.search(r"os error (\d+)", str(error))
             number = int(code[1]) if code else errno.EIO
             raise OSError(number, os.strerror(number), str(path)) from error
-
-
-def sample_digests(feed: Feed, batched: Collection[str]) -> list[str]:
-    """One sha256 per sample, over its inputs' names, dtypes, shapes and bytes."""
-    found = []
-    for index in range(count_of(feed, batched)):
-        hasher = hashlib.sha256()
-        for name in sorted(feed):
-            array = feed[name][index] if name in batched else feed[name]
-            hasher.update(json.dumps([name, array.dtype.name, array.shape]).encode())
-            hasher.update(np.ascontiguousarray(array).tobytes())
-        found.append(hasher.hexdigest())
-    return found

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from optkit.data import packing, reading, rows, streaming, targets, tokens
+from optkit.data.checking import Item
 from optkit.data.classes import class_number, model_classes
 from optkit.data.packing import IGNORED, Tokens
 from optkit.data.parts import DECODER_IDS
@@ -141,26 +142,30 @@ def labelled(
     *,
     field: str | list[str],
     label: str,
+    slice: str | None = None,
     classes: list[str] | None,
     length: int | None,
     padding_side: Side | None,
     tokenizer: Path | None,
     model: str | None,
     inputs: Inputs | None,
-) -> Iterator[tuple[Feed, np.ndarray]]:
+) -> Iterator[Item]:
     """A text per sample and its class, int64 [batch]: a number, or one of the names in `classes`
-    (default: the model's own), which stand in the order of its outputs."""
+    (default: the model's own), which stand in the order of its outputs. Third, its value in column
+    `slice`, where one is named."""
     if rows.is_text(path):
         hint = "give a .jsonl, .csv, .tsv or .parquet file"
         raise InputRefused("plain text has no labels", where=str(path), hint=hint)
     spoken = tokens.load(tokenizer, model)
     names = classes or model_classes(model)
     length = fixed_length(length, inputs)
-    for group in reading.grouped(rows.rows(path, [*_fields(field), label]), inputs):
+    columns = [*_fields(field), label, *([slice] if slice else [])]
+    for group in reading.grouped(rows.rows(path, columns), inputs):
         texts = [_texts(row, field) for row in group]
         found = spoken.encode(texts, length=length or spoken.longest)
         labels = [class_number(row.value(label), names, row.where) for row in group]
-        yield padded(found, spoken, length, padding_side).feed(inputs), np.asarray(labels, np.int64)
+        pair = padded(found, spoken, length, padding_side).feed(inputs), np.asarray(labels)
+        yield (*pair, [str(row.value(slice)) for row in group]) if slice else pair
 
 
 def stream(path: Path, field: str | list[str], spoken: Tokenizer, eos: str | None) -> Iterator[int]:

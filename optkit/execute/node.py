@@ -1,34 +1,29 @@
-"""The two ends of a task that goes to a node: what the driver packs, and what the node makes of it.
-
-Progress goes through a file beside the try's folder, which both see.
-"""
+"""A task that goes to a node: what the driver packs, and what the node makes of it."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from optkit.errors import OptkitError
-from optkit.execute.local import Limits, Progress
+from optkit.execute.local import Limits
 from optkit.execute.runner import installed
 from optkit.execute.staying import Workers
-from optkit.store import digest_file
+from optkit.execute.transfer import Ground, Unfit, ground
+from optkit.store import Damaged, RemoteLost, digest_file
 from optkit.target import available_memory
 
-_TOLD_SECONDS = 0.2
-
-Call = Callable[[dict[str, Any]], dict[str, Any]]
+Call = Callable[[dict[str, Any], Ground], dict[str, Any]]
 
 
 def packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """What `perform` needs: the task, its limits, and what a fitting node has.
 
-    `files`: files outside the store that the task names, with their digests.
+    `needs`: what of the store it reads. `files`: files outside the store that it names, with their
+    digests.
     """
     named = [Path(value) for value in task["params"].values() if isinstance(value, str)]
     files = {
@@ -39,87 +34,67 @@ def packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
         "limits": asdict(limits),
         "optkit": installed("optkit"),
         "files": files,
+        "needs": list(task["inputs"].values()),
         "out": task["out"],
     }
 
 
-def _unfit(task: Mapping[str, Any], argument: Mapping[str, Any]) -> str | None:
-    """Why this node cannot do the task of `argument` as the driver would; None: it can."""
+def _check(task: Mapping[str, Any], argument: Mapping[str, Any]) -> None:
+    """Raise Unfit where this node would not do the task as the driver does."""
     wanted = {"optkit": argument["optkit"], **task.get("versions", {})}
     for name, version in wanted.items():
         if installed(name) != version:
-            return f"{name} is {installed(name) or 'not there'} on it, and {version} here"
-    if not Path(argument["out"]).parent.is_dir():
-        return f"the store is not there: {Path(argument['out']).parent.parent}"
-    for path in task["inputs"].values():
-        if not Path(path).exists():
-            return f"the store is not the same there: {path}"
-    return None
+            raise Unfit(f"{name} is {installed(name) or 'not there'} on it, and {version} here")
 
 
-def perform(argument: dict[str, Any]) -> dict[str, Any]:
+def perform(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
     """On the node: run the task of `packed` in a child of this process.
 
-    {"meta"}; {"unfit"}: why the node can do no task of this run; {"absent"}: what of the project it
-    lacks for this one.
+    {"meta"}; {"absent"}: what of the project this node lacks. Raises Unfit.
     """
     task, limits = argument["task"], Limits(**argument["limits"])
-    if (why := _unfit(task, argument)) is not None:
-        return {"unfit": why}
+    _check(task, argument)
     for path, digest in argument["files"].items():
         if not Path(path).is_file() or digest_file(Path(path)) != digest:
             return {"absent": f"a node has not this file as it is here: {path}"}
-    out = Path(argument["out"])
-    out.mkdir(mode=0o700)
-    room = available_memory()
-    limits = replace(limits, memory_bytes=min(limits.memory_bytes, room))
-    params = dict(task["params"])
+    inputs = {name: here.place(path) for name, path in task["inputs"].items()}
+    here.out.mkdir(mode=0o700)
+    limits = replace(limits, memory_bytes=min(limits.memory_bytes, available_memory()))
+    params = {
+        name: here.place(value) if isinstance(value, str) else value
+        for name, value in task["params"].items()
+    }
     if "memory" in params:
         params["memory"] = limits.memory_bytes
-    return {"meta": _WORKERS({**task, "params": params, "out": str(out)}, limits, Told(out))}
+    mine = {**task, "inputs": inputs, "params": params, "out": str(here.out)}
+    return {"meta": _WORKERS(mine, limits, here.tell)}
 
 
 _WORKERS = Workers()
 
 
+def answered(function: Call, argument: dict[str, Any]) -> dict[str, Any]:
+    """On the node: what came of `function`, and the files that it wrote.
+
+    {"error"}: of the step's own; {"unfit"}: why the node can do no task of this run; {"lacking"}: a
+    file that it could not have.
+    """
+    try:
+        with ground(argument) as here:
+            return {**function(argument, here), "files": here.files()}
+    except Unfit as why:
+        return {"unfit": str(why)}
+    except RemoteLost as error:
+        return {"unfit": str(error)}
+    except Damaged as error:
+        return {"lacking": error.sha256, "why": error.message}
+    except OptkitError as error:
+        return {"error": error.to_json()}
+
+
 def as_text(function: Call, argument: str) -> str:
-    """On the node: `function` with JSON, and what came of it."""
+    """On the node: `answered` in JSON, and which node it is."""
     import ray
 
-    found = json.loads(argument)
-    out = Path(found["out"])
-    try:
-        answer = function(found)
-    except OptkitError as error:
-        answer = {"error": error.to_json()}
-    answer["node"] = ray.get_runtime_context().get_node_id()
-    answer["files"] = {
-        path.relative_to(out).as_posix(): path.stat().st_size
-        for path in sorted(out.rglob("*"))
-        if path.is_file()
-    }
-    return json.dumps(answer)
-
-
-@dataclass
-class Told:
-    """On the node: progress goes through a file beside the try's folder."""
-
-    out: Path
-    at: float = 0.0
-
-    def __call__(self, what: str, fraction: float) -> None:
-        if time.monotonic() - self.at > _TOLD_SECONDS:
-            self.at = time.monotonic()
-            with contextlib.suppress(OSError):
-                progress_file(self.out).write_text(json.dumps([what, fraction]))
-
-
-def hear(attempt: Path, heard: Progress) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        what, fraction = json.loads(progress_file(attempt).read_text())
-        heard(str(what), float(fraction))
-
-
-def progress_file(attempt: Path) -> Path:
-    return attempt.with_name(f"{attempt.name}.progress")
+    answer = answered(function, json.loads(argument))
+    return json.dumps({**answer, "node": ray.get_runtime_context().get_node_id()})

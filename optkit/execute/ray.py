@@ -1,12 +1,12 @@
 """Steps on the nodes of a Ray cluster: the same JSON task, carried to a node that has all it needs.
 
     driver ──JSON──▶ Ray task on a node ──▶ child process with limits (`local`), as anywhere
-           ◀─JSON──────────┘     files ──▶ the store's folder, which all nodes share
+           ◀─JSON──────────┘     files ──▶ a folder that all nodes share, or a remote (`transfer`)
 
-A node writes into a folder of that try alone; only the driver moves files from there to where the
+A node writes into a folder of that try alone; only the driver takes files from there to where the
 store expects them. So a node that dies, or was only thought dead, leaves nothing that counts, and
 the task goes to another. A node decides by itself whether it fits: the same optkit, the same
-versions of the step's tools, and the store in its place.
+versions of the step's tools, and the files within reach.
 
 What belongs to this machine stays here: the user's code, unless nodes have it too, and what is
 measured on it.
@@ -24,25 +24,37 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from optkit import errors
-from optkit.errors import OptkitError, StorageError, ToolchainMissing, WorkerFailed
+from optkit.errors import (
+    OptkitError,
+    StorageError,
+    ToolchainMissing,
+    UsageError,
+    WorkerFailed,
+)
 from optkit.execute import local
 from optkit.execute.local import Limits, Progress
-from optkit.execute.node import Call, as_text, hear, packed, perform, progress_file
+from optkit.execute.node import Call, as_text, packed, perform
+from optkit.execute.transfer import SharedFolder, Transfer
+from optkit.store import Damaged, RemoteLost
+
+R = TypeVar("R")
+_Way = Callable[[dict[str, Any], Limits, Progress], dict[str, Any]]
 
 LABEL = "ray.io/accelerator-type"
 _RESOURCE = "accelerator_type:"  # how clusters without that label name it
 _TRIES = 5
 _SHARDS = 16  # at most: each of them opens the graph anew
 _TICK_SECONDS = 0.2
+_joined: dict[str, str] = {}  # "address": as this process was connected here
 _LOOK_SECONDS = 2.0  # between two looks at whether a waiting task can still be placed
-_SEEN_SECONDS = 30.0  # until files of another node are expected to show in the shared folder
 
 
 @dataclass
@@ -51,11 +63,13 @@ class Cluster:
 
     address: "ray" for $RAY_ADDRESS, or the cluster of this machine, or one started here for as long
     as this process lives; else "ray://host:10001". note: told in words what happened to nodes.
+    transfer: how files get to the nodes and back.
     Raises ToolchainMissing where Ray is not installed or the cluster does not answer.
     """
 
     address: str
     note: Callable[[str], None]
+    transfer: Transfer = field(default_factory=SharedFolder)
     _unfit: dict[str, str] = field(default_factory=dict)  # node → why it gets no tasks
 
     def __post_init__(self) -> None:
@@ -77,9 +91,8 @@ class Cluster:
             with self._alone:
                 return local.run(task, limits, progress, scratch_root=scratch_root)
         shards = min(self.cores(), _SHARDS) if task.get("shards") else 1
-        if shards > 1:
-            return self._in_shards(task, limits, progress, shards)
-        return self._one(task, limits, progress)
+        there = self._there if shards == 1 else partial(self._in_shards, shards)
+        return self._or_here(there, task, limits, progress)
 
     def call(
         self,
@@ -88,74 +101,107 @@ class Cluster:
         *,
         device: str | None = None,
         heard: Progress = lambda what, fraction: None,
+        ended: threading.Event | None = None,
     ) -> dict[str, Any]:
-        """Have a node call `function(argument)`, JSON in and out: its answer {"meta", "files"}.
+        """Have a node call `function(argument, ground)`, JSON in and out: its answer {"meta"}.
 
-        argument["out"]: the folder for its files, whose sibling it gets for each try. `device`: the
-        accelerator that the node must have, by the label that Ray gives it; no other task gets that
-        GPU meanwhile.
+        argument["out"]: the folder that gets its files. argument["needs"]: the paths that it reads.
+        `device`: the accelerator that the node must have, by the label that Ray gives it; no other
+        task gets that GPU meanwhile. `ended`: once it is set, nobody wants the answer, as after
+        `stop`. Raises RemoteLost where files cannot be exchanged any more.
         """
         out, died = Path(argument["out"]), 0
         while died < _TRIES:
             attempt = out.with_name(f"{out.name}-{secrets.token_hex(4)}")
             try:
-                answer = self._ask(function, {**argument, "out": str(attempt)}, device, heard)
+                given = self.transfer.packed(argument, attempt)
+                answer = self._ask(function, given, attempt, device, heard, ended)
                 if "error" in answer:
                     raise errors.from_json(answer["error"])
                 if "absent" in answer:
                     raise _Absent(answer["absent"])
+                if "lacking" in answer:
+                    self.transfer.doubt(answer["lacking"])
+                    raise _Died(f"a node could not have {answer['why']}")
                 if "unfit" not in answer:
-                    _adopt(attempt, answer["files"], out)
+                    self.transfer.adopt(attempt, answer["files"], out)
                     return answer
+                self.transfer.check()
                 self._leave_out(answer["node"], answer["unfit"])
+            except Damaged as error:
+                raise _Absent(f"what a node sent did not arrive: {error}") from error
             except _Died as how:
                 died += 1
                 self.note(f"{how}; its work goes to another")
             finally:
-                _remove(attempt)
+                self.transfer.remove(attempt)
         raise WorkerFailed(
             f"{_TRIES} nodes in a row could not do it",
             where=self.address,
             hint="see the cluster's own logs; without --on it runs here",
         )
 
-    def _one(self, task: dict[str, Any], limits: Limits, progress: Progress) -> dict[str, Any]:
+    def each(
+        self, function: Callable[..., R], *items: Sequence[Any], parallel: int | None = None
+    ) -> list[R]:
+        """`map`, with as many calls at the same time as there are cores, or `parallel`. What one of
+        them raises ends the others, and this cluster's work."""
+        with ThreadPoolExecutor(parallel or self.cores()) as pool:
+            try:
+                return list(pool.map(function, *items))
+            except BaseException:
+                self.stop()
+                raise
+
+    def _or_here(
+        self, there: _Way, task: dict[str, Any], limits: Limits, progress: Progress
+    ) -> dict[str, Any]:
+        """The task `there`, or on this machine where nodes cannot have what it reads."""
         try:
-            meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
-            return meta
+            return there(task, limits, progress)
         except _Absent as why:
-            self.note(f"{why}: the step runs here")
-            with self._alone:
-                return local.run(task, limits, progress, scratch_root=Path(task["out"]).parent)
+            self.note(f"{why.message}: the step runs here")
+        except RemoteLost as error:
+            self.transfer.lose(error)
+        with self._alone:
+            return local.run(task, limits, progress, scratch_root=Path(task["out"]).parent)
+
+    def _there(self, task: dict[str, Any], limits: Limits, progress: Progress) -> dict[str, Any]:
+        meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
+        return meta
 
     def _in_shards(
-        self, task: dict[str, Any], limits: Limits, progress: Progress, count: int
+        self, count: int, task: dict[str, Any], limits: Limits, progress: Progress
     ) -> dict[str, Any]:
-        """Parts of the task on several nodes at once, then put together on one."""
+        """Parts of the task on several nodes at once, then put together on one. What one part
+        raises ends the others."""
         heard = [("", 0.0)] * count
         parts = [_shard(task, index, count) for index in range(count)]
+        ended = threading.Event()
 
         def work(index: int) -> None:
             def note(what: str, fraction: float) -> None:
                 heard[index] = (what, fraction)
 
             Path(parts[index]["out"]).mkdir(mode=0o700)
-            self._one(parts[index], limits, note)
+            self.call(perform, packed(parts[index], limits), heard=note, ended=ended)
+            note("", 1.0)
 
         try:
             with ThreadPoolExecutor(count) as pool:
-                futures = [pool.submit(work, index) for index in range(count)]
+                left = {pool.submit(work, index) for index in range(count)}
                 try:
-                    while wait(futures, timeout=_TICK_SECONDS).not_done:
+                    while left:
+                        done, left = wait(left, _TICK_SECONDS, FIRST_COMPLETED)
+                        for future in done:
+                            future.result()
                         slowest, fraction = min(heard, key=lambda told: told[1])
                         progress(f"{count} parts, the slowest: {slowest}", fraction)
-                except BaseException:
-                    self.stop()
-                    raise
-            for future in futures:
-                future.result()
+                finally:
+                    ended.set()
             made = {f"shard-{index}": part["out"] for index, part in enumerate(parts)}
-            return self._one({**task, "inputs": {**task["inputs"], **made}}, limits, progress)
+            whole = {**task, "inputs": {**task["inputs"], **made}}
+            return self._or_here(self._there, whole, limits, progress)
         finally:
             for part in parts:
                 shutil.rmtree(part["out"], ignore_errors=True)
@@ -177,7 +223,13 @@ class Cluster:
         return max(1, int(sum(node.cpus for node in self._nodes())))
 
     def _ask(
-        self, function: Call, argument: dict[str, Any], device: str | None, heard: Progress
+        self,
+        function: Call,
+        argument: dict[str, Any],
+        attempt: Path,
+        device: str | None,
+        heard: Progress,
+        ended: threading.Event | None,
     ) -> dict[str, Any]:
         ray, seen = self._ray, time.monotonic()
         # the tries are counted here: a second try of Ray's own would write into the same folder
@@ -187,9 +239,9 @@ class Cluster:
             # not in a call of Ray's: what a signal's handler raises there, it raises as another
             future = reference.future()
             while not wait([future], timeout=_TICK_SECONDS).done:
-                if self._stopped.is_set():
+                if self._stopped.is_set() or (ended is not None and ended.is_set()):
                     raise KeyboardInterrupt
-                hear(Path(argument["out"]), heard)
+                self.transfer.hear(attempt, heard)
                 if time.monotonic() - seen > _LOOK_SECONDS:
                     self._place(device)  # Ray itself would wait for ever
                     seen = time.monotonic()
@@ -248,8 +300,15 @@ class _Died(Exception):
     """A node, or the worker of it, is gone."""
 
 
-class _Absent(Exception):
-    """A node has not the project's files that a task names."""
+class _Absent(StorageError):
+    """A node has not the files that a task names, or the driver not those of the node."""
+
+
+def checked(address: str) -> str:
+    """The address as a user may give it. Raises UsageError."""
+    if address == "ray" or address.startswith("ray://"):
+        return address
+    raise UsageError(f"{address!r} is no cluster", where="--on", hint="ray, or ray://HOST:10001")
 
 
 def accelerator(reported: str) -> str:
@@ -279,28 +338,6 @@ def _belongs_here(task: Mapping[str, Any]) -> bool:
     return measured or bool(task.get("reads_code"))
 
 
-def _adopt(attempt: Path, files: Mapping[str, int], out: Path) -> None:
-    """Move what a node wrote to where it is expected. Raises StorageError when it does not show."""
-    deadline = time.monotonic() + _SEEN_SECONDS
-    for name, size in files.items():
-        path = attempt / name
-        while not (path.is_file() and path.stat().st_size == size):
-            if time.monotonic() > deadline:
-                raise StorageError(
-                    "a node wrote it, and it does not show here",
-                    where=str(path),
-                    hint="--cache must be a folder that all nodes of the cluster share",
-                )
-            time.sleep(_TICK_SECONDS)
-    for path in list(attempt.iterdir()) if files else []:
-        path.rename(out / path.name)
-
-
-def _remove(attempt: Path) -> None:
-    progress_file(attempt).unlink(missing_ok=True)
-    shutil.rmtree(attempt, ignore_errors=True)
-
-
 def _connected(address: str) -> Any:
     """The ray module, connected once per process."""
     # without being asked, Ray writes a new token into the home folder, and reports to its makers
@@ -314,7 +351,15 @@ def _connected(address: str) -> Any:
         raise ToolchainMissing(
             "ray is not installed", where="--on", hint="pip install 'optkit[ray]'"
         ) from None
+    joined = _joined.get("address", address)
+    if ray.is_initialized() and address.startswith("ray://") and address != joined:
+        raise UsageError(
+            f"this process works on another cluster already: {joined}",
+            where="on",
+            hint="ray.shutdown() ends that",
+        )
     if not ray.is_initialized():
+        _joined["address"] = address
         where = {"include_dashboard": False} if address == "ray" else {"address": address}
         terminated = signal.getsignal(signal.SIGTERM)
         try:

@@ -184,11 +184,16 @@ class Runner:
         memory = memory_of(base, place)
 
         def find() -> Entry | None:
-            reads = self.store.recall(memory)
-            return self.store.get(late_key(base, reads)) if reads and is_current(reads) else None
+            for reads in self.store.recalled(memory):
+                entry = self.store.get(late_key(base, reads)) if is_current(reads) else None
+                if entry is not None:
+                    self.store.share_reads(memory, reads)
+                    return entry
+            return None
 
         def late(meta: dict[str, Any]) -> str:
             self.store.remember(memory, meta["reads"])
+            self.store.share_reads(memory, meta["reads"])
             return late_key(base, meta["reads"])
 
         return self._make(kind, label, lambda produce: self.store.make_late(
@@ -280,7 +285,7 @@ def is_current(reads: Mapping[str, Any]) -> bool:
             and all(stores.digest_names(Path(path)) == sha for path, sha in folders.items())
             and all(stores.digest_file(Path(path)) == sha for path, sha in reads["files"].items())
         )
-    except (OSError, KeyError, AttributeError):
+    except (OSError, KeyError, AttributeError, TypeError, ValueError):
         return False
 
 

@@ -51,6 +51,7 @@ def generate(
         raise UsageError(
             "nothing to generate", where=str(artifact.path), hint="give a prompt, and one token"
         )
+    artifact.verify()  # before its tokenizer is read, and anything is said
     if artifact.manifest.parts:
         return encoded.generate(artifact, prompts, audio, max_new_tokens, sampling, heard, options)
     if audio:

@@ -9,6 +9,7 @@ arXiv:1904.09751).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class Sampling:
     def __post_init__(self) -> None:
         """Raises UsageError."""
         for wrong, what, hint in (
-            (not self.temperature > 0, "temperature", "above 0; greedy is without it"),
+            (not 0 < self.temperature < inf, "temperature", "above 0; greedy is without it"),
             (self.top_k is not None and self.top_k < 1, "top_k", "1 or more"),
             (not 0 < self.top_p <= 1, "top_p", "above 0, at most 1"),
         ):
@@ -59,7 +60,9 @@ def greedy(logits: np.ndarray) -> np.ndarray:
 
 def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     """What is drawn from: float64 [rows, vocabulary], each row's sum is 1."""
-    scores = logits.astype(np.float64) / sampling.temperature
+    scores = logits.astype(np.float64)
+    with np.errstate(over="ignore"):  # all but the most likely are then impossible
+        scores = (scores - scores.max(axis=1, keepdims=True)) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < scores.shape[1]:
         least = np.partition(scores, -sampling.top_k, axis=1)[:, -sampling.top_k, None]
         scores = np.where(scores < least, -np.inf, scores)

@@ -37,8 +37,12 @@ def configs(artifact: Artifact) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read(spoken: Tokenizer, prompts: Sequence[str], *, masked: bool, where: str) -> list[list[int]]:
-    """The prompts' token ids. Raises InputRefused for a prompt without tokens, and for prompts of
-    different lengths where no mask would hide the padding of the shorter ones."""
+    """The prompts' token ids. Raises InputRefused for a prompt that is no text or has no tokens,
+    and for prompts of different lengths where no mask would hide the padding of the shorter ones.
+    """
+    for at, prompt in enumerate(prompts):
+        if any("\ud800" <= letter <= "\udfff" for letter in prompt):  # bytes that were no UTF-8
+            raise InputRefused("the prompt is no UTF-8 text", where=f"prompt {at}")
     found = [one.ids for one in spoken.encode(prompts)]
     lengths = [len(ids) for ids in found]
     if 0 in lengths:

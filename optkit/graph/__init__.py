@@ -6,6 +6,7 @@ shapes  inputs, outputs, static binding of named axes, taps
 nodes   identity of nodes, constant weights, finite numbers
 weights weights on disk: rows and columns, tensors computed while they are written, links
 cutting consecutive parts of a graph, each a small graph of its own
+outline the graph as plain data, for a comparison
 costs   parameters, bytes and multiply-accumulates; the summary that `inspect` prints
 """
 
@@ -37,11 +38,13 @@ from optkit.graph.nodes import (
     ensure_names,
     is_constant,
     join_names,
+    module_of,
     names_in,
     remove_unread,
     unique_name,
     value_names,
 )
+from optkit.graph.outline import outline
 from optkit.graph.shapes import TensorSpec, bind, expose, inputs, outputs
 from optkit.graph.weights import Form, Stored, columns, computed, rows, spread, store
 
@@ -76,7 +79,9 @@ __all__ = [
     "is_constant",
     "join_names",
     "load",
+    "module_of",
     "names_in",
+    "outline",
     "outputs",
     "parameters",
     "peak_live_bytes",

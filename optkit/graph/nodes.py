@@ -69,6 +69,13 @@ def names_in(name: str) -> list[str]:
     return name.split(_AND)
 
 
+def module_of(name: str) -> str | None:
+    """The path of the PyTorch module that a node is called after, "blocks.0.mlp" of
+    "blocks.0.mlp/MatMul" and of "/blocks.0/mlp/MatMul"; None of a name without one."""
+    path = names_in(name)[0].rpartition("/")[0].strip("/")
+    return path.replace("/", ".") or None
+
+
 def unique_name(name: str, taken: Collection[str]) -> str:
     """`name`, or the first of `name_1`, `name_2`, … that is not taken."""
     candidate, count = name, 0

@@ -2,90 +2,61 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from optkit.monitor.samples import GpuSample
+from optkit.target.nvml import Nvml
 
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Bytes per second of one PCIe lane in one direction, by generation, less its line coding."""
 
-_REASONS = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
-}
-"""nvmlClocksEventReason bits that slow a busy card (nvml.h)."""
+
+_DEVICES = Path("/dev")
 
 
 class Cards:
     """Every GPU of this machine. `reason`: why there is none to ask."""
 
     def __init__(self) -> None:
-        self._handles: list[Any] = []
-        self.reason: str | None = None
-        try:
-            self._nvml = importlib.import_module("pynvml")
-        except ImportError:
-            self.reason = "nvidia-ml-py is not installed (extra: gpu)"
-            return
-        try:
-            self._nvml.nvmlInit()
-            count = self._nvml.nvmlDeviceGetCount()
-            self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-        except self._nvml.NVMLError as error:
-            self.reason = f"NVML: {error}"
-        if not self._handles and self.reason is None:
-            self.reason = "NVML lists no device"
+        self._nvml = Nvml()
+        self.reason = self._nvml.reason
 
     def look(self) -> tuple[GpuSample, ...]:
-        """One sample of each. NVML counts PCIe bytes for 20 ms a direction before it answers."""
-        return tuple(self._one(index, handle) for index, handle in enumerate(self._handles))
+        """One sample of each. NVML counts PCIe bytes for 20 ms a direction before it answers. Where
+        it cannot be asked, the driver's devices still tell that there are GPUs."""
+        if self.reason is not None:
+            return tuple(GpuSample(i, name) for i, name in enumerate(_silent()))
+        return tuple(self._one(index, handle) for index, handle in enumerate(self._nvml.handles))
 
     def _one(self, index: int, handle: Any) -> GpuSample:
-        def ask(function: str, *arguments: int) -> Any:
-            return _told(self._nvml, function, handle, *arguments)
-
-        name = ask("nvmlDeviceGetName")
-        rates = ask("nvmlDeviceGetUtilizationRates")
-        memory = ask("nvmlDeviceGetMemoryInfo")
-        copied = [ask("nvmlDeviceGetPcieThroughput", direction) for direction in (0, 1)]
-        generation = ask("nvmlDeviceGetMaxPcieLinkGeneration")
-        width = ask("nvmlDeviceGetMaxPcieLinkWidth")
-        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-        if reasons is None:  # its name before driver 535
-            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
-        lane = _LANE.get(generation)
+        ask, measure = self._nvml.ask, self._nvml.measure
+        name = ask("nvmlDeviceGetName", handle)
+        rates = ask("nvmlDeviceGetUtilizationRates", handle)
+        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+        copied = [
+            measure("nvmlDeviceGetPcieThroughput", handle, direction, scale=1024.0)
+            for direction in (0, 1)
+        ]
+        lane = _LANE.get(ask("nvmlDeviceGetMaxPcieLinkGeneration", handle))
+        width = ask("nvmlDeviceGetMaxPcieLinkWidth", handle)
         return GpuSample(
             index=index,
             name=name.decode() if isinstance(name, bytes) else str(name),
-            util=_scaled(rates and rates.gpu, 0.01),
-            memory_traffic=_scaled(rates and rates.memory, 0.01),
+            util=None if rates is None else float(rates.gpu) * 0.01,
+            memory_traffic=None if rates is None else float(rates.memory) * 0.01,
             memory_bytes=None if memory is None else int(memory.used),
             memory_total=None if memory is None else int(memory.total),
-            pcie_bytes=max((kilobytes * 1024.0 for kilobytes in copied if kilobytes is not None),
-                           default=None),
+            pcie_bytes=max((rate for rate in copied if rate is not None), default=None),
             pcie_limit=None if lane is None or width is None else lane * width,
-            power_watts=_scaled(ask("nvmlDeviceGetPowerUsage"), 1e-3),
-            power_limit_watts=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
-            clock_mhz=_scaled(ask("nvmlDeviceGetClockInfo", 1), 1.0),
-            clock_limit_mhz=_scaled(ask("nvmlDeviceGetMaxClockInfo", 1), 1.0),
-            throttled=tuple(text for bit, text in _REASONS.items() if reasons & bit),
-        )  # fmt: skip
+            power_watts=measure("nvmlDeviceGetPowerUsage", handle, scale=1e-3),
+            power_limit_watts=measure("nvmlDeviceGetEnforcedPowerLimit", handle, scale=1e-3),
+            clock_mhz=measure("nvmlDeviceGetClockInfo", handle, 1, scale=1.0),
+            clock_limit_mhz=measure("nvmlDeviceGetMaxClockInfo", handle, 1, scale=1.0),
+            throttled=self._nvml.throttled(handle),
+        )
 
 
-def _told(nvml: Any, function: str, *arguments: Any) -> Any:
-    """None where the binding lacks the function or the card its answer."""
-    call: Callable[..., Any] | None = getattr(nvml, function, None)
-    if call is not None:
-        with suppress(nvml.NVMLError):
-            return call(*arguments)
-    return None
-
-
-def _scaled(value: Any, factor: float) -> float | None:
-    return None if value is None else float(value) * factor
+def _silent() -> list[str]:
+    """Names of the driver's devices, one per GPU: nvidia0, …"""
+    return sorted(path.name for path in _DEVICES.glob("nvidia[0-9]*"))

@@ -7,27 +7,30 @@ source), and no rule about a GPU was tried on a card yet: `verified` says so.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from optkit.monitor.figures import UNITS, Figures
+from optkit.monitor.figures import AT_WORK, UNITS, Figures
 
-_SIGNS = {">=": operator.ge, "<": operator.lt}
+_SIGNS: Mapping[str, Callable[[float, float], bool]] = {">=": operator.ge, "<": operator.lt}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A figure on one side of a threshold. `untold`: whether it holds where nothing tells it."""
+    """A figure on one side of a threshold. `without_gpu`: whether it holds where no GPU is."""
 
     figure: str
     sign: Literal[">=", "<"]
     threshold: float
-    untold: bool = False
+    without_gpu: bool = False
 
-    def holds(self, figures: Mapping[str, float | None]) -> bool:
+    def holds(self, figures: Mapping[str, float | None]) -> bool | None:
+        """None: nothing tells the figure of the GPU that is there."""
         value = figures[self.figure]
-        return self.untold if value is None else _SIGNS[self.sign](value, self.threshold)
+        if value is None:
+            return None if figures["gpus"] else self.without_gpu
+        return _SIGNS[self.sign](value, self.threshold)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class Rule:
     when: tuple[Condition, ...]
     advice: str
     verified: bool
+
+    def holds(self, figures: Mapping[str, float | None]) -> bool | None:
+        """None: it depends on figures that nothing tells."""
+        found = {condition.holds(figures) for condition in self.when}
+        return False if False in found else None if None in found else True
 
 
 @dataclass(frozen=True)
@@ -68,25 +76,32 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What bounds the program, and what else it should be warned of."""
+    """What bounds the program, and what else it should be warned of. `declined`: the verdicts that
+    come before it and may be right, of rules that lack the figures `untold`."""
 
     bound: Finding
     warnings: tuple[Finding, ...]
+    declined: tuple[str, ...]
+    untold: tuple[str, ...]
 
 
 def diagnose(figures: Figures) -> Diagnosis:
     """The first of RULES that holds, and every one of WARNINGS that does."""
-    bound = next(rule for rule in RULES if all(c.holds(figures) for c in rule.when))
-    warnings = [rule for rule in WARNINGS if all(c.holds(figures) for c in rule.when)]
+    bound = next(at for at, rule in enumerate(RULES) if rule.holds(figures))
+    declined = [rule for rule in RULES[:bound] if rule.holds(figures) is None]
+    untold = [c.figure for rule in declined for c in rule.when if c.holds(figures) is None]
     return Diagnosis(
-        Finding(bound, figures), tuple(Finding(warning, figures) for warning in warnings)
+        Finding(RULES[bound], figures),
+        tuple(Finding(warning, figures) for warning in WARNINGS if warning.holds(figures)),
+        tuple(dict.fromkeys(rule.verdict for rule in declined)),
+        tuple(dict.fromkeys(untold)),
     )
 
 
 _SHORT = Condition("seconds", "<", 0.5)
-_HUNGRY = (Condition("gpu_util", ">=", 0.05), Condition("gpu_util", "<", 0.9))
+_HUNGRY = (Condition("gpu_util", ">=", AT_WORK), Condition("gpu_util", "<", 0.9))
 _FULL = Condition("gpu_util", ">=", 0.9)
-_NO_GPU = Condition("gpu_util", "<", 0.05, untold=True)
+_NO_GPU = Condition("gpu_util", "<", AT_WORK, without_gpu=True)
 
 RULES = (
     Rule(
@@ -116,7 +131,7 @@ RULES = (
     ),
     Rule(
         "launch-bound",
-        (Condition("gpu_util", ">=", 0.05), Condition("running", ">=", 0.8),
+        (Condition("gpu_util", ">=", AT_WORK), Condition("running", ">=", 0.8),
          Condition("cores", "<", 1.5), Condition("gpu_power", "<", 0.5),
          Condition("gpu_memory_traffic", "<", 0.4)),
         "one thread is busy launching kernels too short to fill the GPU: larger batches, CUDA "
@@ -149,6 +164,12 @@ RULES = (
         "disk-bound", (_NO_GPU, Condition("disk_wait", ">=", 0.3)),
         "it waits for its disk: faster storage, larger reads and writes, fewer flushes, a cache in "
         "memory",
+        verified=True,
+    ),
+    Rule(
+        "cpu-bound",
+        (_NO_GPU, Condition("running", ">=", 0.7), Condition("cores", "<", 0.5)),
+        "it is ready to run and gets no core: other programs have them, or a quota holds it back",
         verified=True,
     ),
     Rule(

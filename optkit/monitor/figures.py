@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 
 from optkit.monitor.samples import GpuSample, Sample
 
+AT_WORK = 0.05
+"""A GPU with less utilisation than this over all the time has no work."""
+
 _IDLE = 0.1  # a GPU with less utilisation than this has a gap in its work
 
 Figures = dict[str, float | None]
@@ -23,6 +26,7 @@ UNITS = {
     "memory_bytes": "B",
     "memory": "share",
     "processes": "count",
+    "gpus": "count",
     "gpu_util": "share",
     "gpu_gaps": "share",
     "gpu_memory_traffic": "share",
@@ -32,7 +36,7 @@ UNITS = {
     "gpu_clock": "share",
     "gpu_throttled": "share",
 }
-"""Every figure and its unit. Means over time, but `memory_bytes`, `memory`, `processes` and
+"""Every figure and its unit. Means over time, but `memory_bytes`, `memory`, `processes`, `gpus` and
 `gpu_memory`, which are peaks; `memory`: of what the tree could have had; `gpu_power`, `gpu_pcie`,
 `gpu_clock`: of the card's own limit; `gpu_gaps`: time with next to no utilisation."""
 
@@ -52,18 +56,21 @@ def figures(samples: Sequence[Sample], cores: int) -> Figures:
         "memory_bytes": _peak(samples, lambda sample: sample.memory_bytes),
         "memory": _peak(samples, lambda s: _share(s.memory_bytes, s.memory_limit_bytes)),
         "processes": _peak(samples, lambda sample: sample.processes),
+        "gpus": _peak(samples, lambda sample: len(sample.gpus)),
     }
     return {**found, **_gpu_figures(samples)}
 
 
 def busiest(samples: Sequence[Sample]) -> int | None:
-    """Index of the GPU with the highest mean utilisation."""
+    """Index of the GPU with the highest mean utilisation. One that does not tell it may be at work:
+    it comes before those without work."""
+
+    def utilisation(index: int) -> float:
+        told = _mean(samples, _of(index, lambda gpu: gpu.util))
+        return AT_WORK if told is None else told
+
     known = {gpu.index for sample in samples for gpu in sample.gpus}
-    return max(
-        sorted(known),
-        key=lambda index: _mean(samples, _of(index, lambda gpu: gpu.util)) or 0.0,
-        default=None,
-    )
+    return max(sorted(known), key=utilisation, default=None)
 
 
 def _gpu_figures(samples: Sequence[Sample]) -> Figures:
@@ -82,7 +89,9 @@ def _gpu_figures(samples: Sequence[Sample]) -> Figures:
         "gpu_pcie": mean(lambda gpu: _share(gpu.pcie_bytes, gpu.pcie_limit)),
         "gpu_power": mean(lambda gpu: _share(gpu.power_watts, gpu.power_limit_watts)),
         "gpu_clock": mean(lambda gpu: _share(gpu.clock_mhz, gpu.clock_limit_mhz)),
-        "gpu_throttled": mean(lambda gpu: float(bool(gpu.throttled))),
+        "gpu_throttled": mean(
+            lambda gpu: None if gpu.throttled is None else float(bool(gpu.throttled))
+        ),
     }  # fmt: skip
 
 

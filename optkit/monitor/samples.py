@@ -27,7 +27,7 @@ class GpuSample:
     power_limit_watts: float | None = None
     clock_mhz: float | None = None
     clock_limit_mhz: float | None = None
-    throttled: tuple[str, ...] = ()
+    throttled: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from optkit.monitor.samples import Sample
 from optkit.monitor.tree import State, Tree
 from optkit.target.machine import cgroup_limits
 
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
 _PAUSE_SECONDS = 0.05
 _EFFORT = 20  # looking takes at most one part in so many of a core
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
@@ -102,9 +104,9 @@ def _start(command: Sequence[str], mask: Iterable[int], quiet_stdout: bool) -> i
             setsigmask=mask,
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter: an empty name
         raise UsageError(
-            f"it cannot be run: {error.strerror}",
+            f"it cannot be run: {error.strerror if isinstance(error, OSError) else error}",
             where=command[0],
             hint="write the command behind --, as in `optkit monitor -- python train.py`",
         ) from error
@@ -119,7 +121,7 @@ class _Series:
         self._heard = heard
         self._cards = Cards()
         self._cores = _cores(pid)
-        self._limit = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))[1]
+        self._limit = _limits(pid)[1]
         self._samples: list[Sample] = []
         self._states: Counter[State] = Counter()
         self.pause = _PAUSE_SECONDS
@@ -189,5 +191,10 @@ class _Series:
 def _cores(pid: int) -> int:
     """How many the process may use: affinity, then its control group's quota, rounded up."""
     allowed = len(os.sched_getaffinity(pid))
-    quota = cgroup_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))[0]
+    quota = _limits(pid)[0]
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def _limits(pid: int) -> tuple[float | None, int | None]:
+    """(CPUs, bytes) that the control groups of the process allow, which may not be ours."""
+    return cgroup_limits(_PROC / str(pid) / "cgroup", _CGROUPS)

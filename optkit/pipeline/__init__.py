@@ -18,7 +18,8 @@ from optkit import store
 from optkit.execute.runner import Made, Steps, installed
 from optkit.pipeline.graphs import carry, fuse, refer
 from optkit.pipeline.job import Build, Foreign, Job, calibration_of
-from optkit.pipeline.judging import compile_, evaluate, time
+from optkit.pipeline.judging import compile_, evaluate, time, weigh
+from optkit.pipeline.likeness import compare_layers
 from optkit.pipeline.quantizing import quantize
 from optkit.pipeline.refusals import bound, check, check_pair
 from optkit.pipeline.sources import collect, data_of, export, parts, signature
@@ -58,7 +59,7 @@ QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, carry, quantize)
 COMPILE: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], refer, compile_)
 EVAL: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], refer, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
-BUILD: tuple[Stage, ...] = (*COMPILE, evaluate, time)
+BUILD: tuple[Stage, ...] = (*COMPILE, evaluate, compare_layers, time, weigh)
 
 
 def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:

@@ -26,7 +26,8 @@ from optkit.execute.runner import Made
 from optkit.packaging import genai
 from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
-from optkit.report import to_html, to_markdown
+from optkit.report.html import to_html
+from optkit.report.markdown import to_markdown
 from optkit.runtime import PROVIDERS
 from optkit.steps import ASSETS, GRAPH, SIMULATION
 from optkit.store import Store, digest_json, fsync_dir, storage_errors
@@ -187,7 +188,9 @@ def _samples(made: Build, file: Path, limit: int) -> Path | None:
     entry = made.scored
     if entry is None or sum(entry.file(name).stat().st_size for name in entry.files) > limit:
         return None
-    told = {"metric": entry.meta["metric"], "scoring": entry.meta.get("scoring", {})}
+    meta = entry.meta
+    told = {"metric": meta["metric"], "scoring": meta.get("scoring", {}),
+            "agreement": meta.get("agreement", False)}  # fmt: skip
     Spool(entry.path).to_file(file, told)
     return file
 

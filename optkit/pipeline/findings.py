@@ -10,17 +10,20 @@ from optkit import pipeline
 from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
 from optkit.execute.runner import Made, Record
-from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
+from optkit.measurement import Difference, Fidelity, Interval, Latency, Score, Verdict
 from optkit.pipeline.job import Build
+from optkit.pipeline.scores import slices, stopped, task_scores
 from optkit.report import document
 from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result, to_finish
 from optkit.runtime import Engine, Evidence
-from optkit.steps import RAW_SCORES, SCORES, TIMES
+from optkit.steps import TIMES
 
 _NOTES = {
     "tensorrt-rtx": "compiled here without the device; never run",
 }
+
+_OF_ENGINES = ("max_latency_ms", "min_speedup", "min_throughput", "max_bytes", "max_memory_bytes")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def judge(
     """All figures of a build. `scores`: by role, when the caller evaluated by itself."""
     times = latencies(made)
     sides = _sides(made, times, dict(scores) if scores is not None else task_scores(made))
-    found = _findings(made, sides, times)
+    found = _findings(made, sides, times, slices(made) if scores is None else [])
     outcome = _result(made, sides, found, records, artifact)
     report = document.compose(
         outcome,
@@ -50,6 +53,7 @@ def judge(
             outcome, sides["candidate"], sides["baseline"], found, times, _conditions(made)
         ),
         rewrites=_rewrites(made),
+        layer_fidelity=_layer_fidelity(made),
         provenance=_provenance(made, records),
     )
     return Judged(outcome, report, found)
@@ -69,7 +73,7 @@ def judge_again(
     before = report["result"]
     times = latencies(made)
     sides = _sides(made, times, task_scores(made))
-    found = _findings(made, sides, times)
+    found = _findings(made, sides, times, slices(made))
     outcome = _result(made, sides, found, records, artifact)
     outcome["references"] = [] if rescored else before["references"]
     for key, seconds in before["seconds"].items():
@@ -130,16 +134,18 @@ def speedups(made: Build, times: Mapping[str, list[Latency]]) -> dict[int, Diffe
     }
 
 
-def task_scores(made: Build) -> dict[str, Score]:
-    """role → Score with its per-sample scores, for the roles that were evaluated."""
-    found = {}
-    for role in ("candidate", "baseline", "reference"):
-        entry = made.entries.get(f"{role}_score")
-        if entry is not None:
-            arrays = _arrays(entry, SCORES)
-            raw = {name: arrays[name].tolist() for name in RAW_SCORES}
-            found[role] = Score.from_json({**entry.meta["score"], **raw})
-    return found
+def judge_accuracy(made: Build, scores: Mapping[str, Score]) -> Verdict:
+    """The gates that need nothing but scores and outputs."""
+    pair = (scores["baseline"], scores["candidate"]) if "candidate" in scores else None
+    limits = made.job.recipe.gates.of(made.job.target.name)
+    return gates.judge(
+        limits.model_copy(update=dict.fromkeys(_OF_ENGINES)),
+        drop=accuracy.drop(*pair) if pair else None,
+        scores=pair,
+        slices=slices(made),
+        fidelity=fidelity(made),
+        told=stopped(made),
+    )
 
 
 def fidelity(made: Build, role: str = "candidate") -> Fidelity:
@@ -201,7 +207,10 @@ def _sides(
 
 
 def _findings(
-    made: Build, sides: Mapping[str, Side], times: Mapping[str, list[Latency]]
+    made: Build,
+    sides: Mapping[str, Side],
+    times: Mapping[str, list[Latency]],
+    names: list[str],
 ) -> Findings:
     candidate, baseline = sides["candidate"], sides["baseline"]
     latency = candidate.latency
@@ -214,13 +223,16 @@ def _findings(
         drop = accuracy.drop(*pair)
     likeness = fidelity(made)
     verdict = gates.judge(
-        made.job.recipe.gates,
+        made.job.recipe.gates.of(made.job.target.name),
         drop=drop,
         scores=pair,
+        slices=names,
+        told=stopped(made),
         fidelity=likeness,
         latency=latency,
         speedup=speedup,
         size_bytes=candidate.engine.bytes if candidate.engine else None,
+        memory_bytes=made.entries["peak"].meta["bytes"] if "peak" in made.entries else None,
     )
     return Findings(likeness, speedup, drop, verdict)
 
@@ -252,6 +264,11 @@ def _rewrites(made: Build) -> Rewrites:
         done["log"] if done else {},
         Assignment.from_json(done["assignment"]) if done else Assignment(),
     )
+
+
+def _layer_fidelity(made: Build) -> Mapping[str, Any] | None:
+    entry = made.entries.get("layer_fidelity")
+    return None if entry is None else entry.meta["layers"]
 
 
 def _provenance(made: Build, records: list[Record]) -> dict[str, Any]:

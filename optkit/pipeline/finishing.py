@@ -23,7 +23,7 @@ from optkit.data.spool import Spool
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, Foreign, Job
-from optkit.pipeline.judging import compile_, score, time
+from optkit.pipeline.judging import compile_, score, time, weigh
 from optkit.pipeline.sources import samples_of
 from optkit.recipe import Recipe
 from optkit.runtime import Evidence
@@ -42,19 +42,22 @@ def finish(
     pending: tuple[str, ...],
     runner: Steps,
     task: Place | None,
+    *,
+    strict: bool,
 ) -> Build:
     """Compile for the device of this machine, and measure there. `task`: scores instead of the one
     that the artifact was built with. `pending`: backends that stay so.
 
     Raises what the steps raise, and InputRefused where the artifact carries no samples to score.
     """
-    made = _restore(artifact, target, backend, pending, runner, task)
+    made = _restore(artifact, target, backend, pending, runner, task, strict)
     compile_(made, runner)
     if "evaluation" in made.entries:
-        for role, graph in (("candidate", "graph"), ("baseline", "baseline")):
+        for role, graph in (("baseline", "baseline"), ("candidate", "graph")):
             found = score(made, runner, role, made.entries[graph], MODEL, Evidence.MEASURED)
             made.entries[f"{role}_score"] = found
     time(made, runner)
+    weigh(made, runner)
     return made
 
 
@@ -65,16 +68,15 @@ def _restore(
     pending: tuple[str, ...],
     runner: Steps,
     task: Place | None,
+    strict: bool,
 ) -> Build:
-    manifest = artifact.manifest
-    recorded = manifest.recipe
-    recipe = Recipe.from_dict({name: recorded[name] for name in _RECIPE if name in recorded})
+    manifest, recipe = artifact.manifest, recorded(artifact)
     scored = manifest.result["accuracy"] is not None
     if scored or task is not None:
         place = task.path if task is not None else _task_of(artifact)
         recipe = recipe.with_overrides([f"eval.task={place}"])
     made = Build(
-        Job(recipe, target, manifest.precision),
+        Job(recipe, target, manifest.precision, strict=strict),
         backend,
         pending,
         manifest.result["baseline"]["precision"],
@@ -85,8 +87,8 @@ def _restore(
     report = read_report(artifact)
     nodes = {row["node"]: row["precision"] for row in report["quantization"]}
     made.entries = {
-        "graph": _graph(artifact.path / MODEL, runner),
-        "baseline": _graph(artifact.path / "baseline" / MODEL, runner),
+        "graph": staged_graph(artifact.path / MODEL, runner),
+        "baseline": staged_graph(artifact.path / "baseline" / MODEL, runner),
         "quantized": Foreign(meta={"assignment": Assignment(nodes).to_json()}),
         "candidate_fidelity": Foreign(meta={"fidelity": manifest.result["fidelity"]}),
         "source": Foreign(),
@@ -99,6 +101,12 @@ def _restore(
         STEPS["random"].kind, "random inputs", {}, made.sizes
     )
     return made
+
+
+def recorded(artifact: Artifact) -> Recipe:
+    """What an artifact's recipe says of sizes, gates and timing; none of its files is opened."""
+    found = artifact.manifest.recipe
+    return Recipe.from_dict({name: found[name] for name in _RECIPE if name in found})
 
 
 def read_report(artifact: Artifact) -> dict[str, Any]:
@@ -133,16 +141,18 @@ def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Made:
             hint="give the task, with its samples: --eval FILE.py (or build it again with a larger "
             "--embed-eval)",
         )
-    staged = stage.stage_weights(file, runner.objects)
-    told: Mapping[str, Any] = Spool(staged.path).metadata
+    samples = stage.stage_weights(file, runner.objects)
+    told: Mapping[str, Any] = Spool(samples.path).metadata
     place = recipe.eval_task
     assert place is not None
     code = {str(place): digest_file(place.path)}
-    meta = {"metric": told["metric"], "scoring": told["scoring"], "reads": {"files": code}}
-    return Foreign(staged.path, staged.sha256, meta, {SAMPLES: staged.sha256})
+    meta = {"metric": told["metric"], "scoring": told["scoring"], "reads": {"files": code},
+            "agreement": told.get("agreement", False)}  # fmt: skip
+    return Foreign(samples.path, samples.sha256, meta, {SAMPLES: samples.sha256})
 
 
-def _graph(file: Path, runner: Steps) -> Made:
-    staged = stage.stage_onnx(file, runner.objects)
-    names = {name: sha256 for name, (sha256, _) in staged.files.items()}
-    return Foreign(staged.path.parent, staged.sha256, files=names)
+def staged_graph(file: Path, runner: Steps) -> Made:
+    """An artifact's graph, through the door for foreign files; the folder has it as model.onnx."""
+    found = stage.stage_onnx(file, runner.objects)
+    names = {name: sha256 for name, (sha256, _) in found.files.items()}
+    return Foreign(found.path.parent, found.sha256, files=names)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time as clock
+from dataclasses import dataclass
 from typing import Any
 
 from optkit import precision as precisions
 from optkit import runtime, store
+from optkit.benchmarking import looks
+from optkit.errors import UsageError
 from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline.job import Build
+from optkit.pipeline.scores import decided, drawn_name, score_name
+from optkit.recipe import Bench
 from optkit.runtime import AxisRange, Evidence
 from optkit.steps import GRAPH, STEPS
 
@@ -44,31 +50,78 @@ def evaluate(made: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
     samples, entries = made.scored, made.entries
     reference = entries["cast"] if made.baseline_precision == "fp32" else entries["fused"]
-    roles = {
-        "candidate": (entries["graph"], made.simulation, made.evidence),
+    roles = {  # the baseline first: a task of agreement compares with what it said
         "baseline": (entries["baseline"], GRAPH, made.evidence),
+        "candidate": (entries["graph"], made.simulation, made.evidence),
         "reference": (reference, GRAPH, Evidence.SIMULATED),
     }
+    looked = samples is not None and _look(made, runner, roles)
     for role, (graph, file, evidence) in roles.items():
         params = {"file": file, "batch": made.batch, "evidence": evidence}
-        if samples is not None:
-            entries[f"{role}_score"] = score(made, runner, role, graph, file, evidence)
+        if samples is not None and not looked:
+            entries[score_name(role)] = score(made, runner, role, graph, file, evidence)
         entries[f"{role}_fidelity"] = runner.step(
             STEPS["compare"].kind,
             f"compare {_named(made, role)} with FP32",
-            {"graph": graph, "reference": entries["fused"], "samples": entries["probe"]},
+            {
+                "graph": graph,
+                "reference": entries["fused"],
+                "samples": entries.get(drawn_name(0), entries["probe"]),
+            },
             params,
         )
 
 
+def _look(made: Build, runner: Steps, roles: dict[str, tuple[Made, str, Evidence]]) -> bool:
+    """Score the samples part by part until the verdict is certain, where the recipe asks for it."""
+    samples, asked = made.scored, made.job.recipe.eval
+    if samples is None or asked is None or not asked.stop_early or "info" not in samples.meta:
+        return False
+    if samples.meta.get("agreement"):
+        raise UsageError(
+            "agreement with the baseline takes all samples",
+            where="eval.stop_early",
+            hint="leave it out",
+        )
+    parts = looks.segments(samples.meta["info"]["samples"])
+    for part, (start, stop) in enumerate(parts):
+        drawn = runner.step(
+            STEPS["draw"].kind,
+            f"draw samples up to {stop} of {parts[-1][1]}",
+            {"samples": samples},
+            {"start": start, "stop": stop, "optional": made.job.recipe.optional_axes()},
+            {"memory": runner.limits.memory_bytes // 4},
+        )
+        made.entries[drawn_name(part)] = drawn
+        for role in ("baseline", "candidate"):
+            found = score(made, runner, role, *roles[role], drawn)
+            made.entries[score_name(role, part)] = found
+        if decided(made):
+            break
+    for done in range(part + 1):
+        drawn = made.entries[drawn_name(done)]
+        found = score(made, runner, "reference", *roles["reference"], drawn)
+        made.entries[score_name("reference", done)] = found
+    return True
+
+
 def score(
-    made: Build, runner: Steps, role: str, graph: Made, file: str, evidence: Evidence
+    made: Build,
+    runner: Steps,
+    role: str,
+    graph: Made,
+    file: str,
+    evidence: Evidence,
+    drawn: Made | None = None,
 ) -> Made:
-    """The task's score of a graph; where its engine runs on this machine, of the engine."""
+    """The task's score of a graph; where its engine runs on this machine, of the engine. `drawn`:
+    of some of the evaluation samples alone."""
     samples = made.scored
     assert samples is not None
     task, here = _task(made, samples)
-    inputs, params = _running(made, {"graph": graph, "samples": samples}, role)
+    inputs, params = _running(made, {"graph": graph, "samples": drawn or samples}, role)
+    if samples.meta.get("agreement") and role != "baseline":
+        inputs["baseline_score"] = made.entries["baseline_score"]
     return runner.step(
         STEPS["evaluate"].kind,
         f"evaluate {_named(made, role)}",
@@ -84,20 +137,12 @@ def time(made: Build, runner: Steps) -> None:
     span = made.batches or AxisRange(1, 1, 1)
     batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
     if made.measured:
-        inputs, params = _running(
-            made,
-            {"graph": entries["graph"], "baseline": entries["baseline"],
-             "samples": entries["probe"]},
-            "candidate", "baseline",
-        )  # fmt: skip
-        entries["latency"] = runner.step(
-            STEPS["bench"].kind,
+        inputs, sides = _sides(made)
+        both = Race(
             f"measure latency of {made.job.precision} beside {made.baseline_precision}",
-            inputs,
-            {"batches": batches, "seconds": bench.seconds, "warmup_seconds": bench.warmup_seconds,
-             "threads": bench.threads, "host": made.machine, **params},
-            _kept(runner),
+            {**inputs, "samples": entries["probe"]}, sides, bench, batches, made.machine,
         )  # fmt: skip
+        entries["latency"] = race(both, runner, strict=made.job.strict)
         return
     sizes = {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}
     planned = made.planned
@@ -117,6 +162,68 @@ def time(made: Build, runner: Steps) -> None:
              "planned": planned if quantized else {},
              "carrier": made.baseline_precision if quantized else precision},
         )  # fmt: skip
+
+
+def weigh(made: Build, runner: Steps) -> None:
+    """Peak memory of a run, where a gate asks for it and the target is this CPU."""
+    limits = made.job.recipe.gates.of(made.job.target.name)
+    if limits.max_memory_bytes is None or not made.measured or made.backend != "onnxruntime":
+        return
+    made.entries["peak"] = runner.step(
+        STEPS["peak"].kind,
+        f"measure memory of {made.job.precision}",
+        {"graph": made.entries["graph"], "samples": made.entries["probe"]},
+        {"batch": made.batch or 1, "threads": made.job.recipe.bench.threads, "host": made.machine},
+    )
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two models to be timed in one run. `sides`: "engine" and "baseline" → the input and file each
+    is in, its backend and the session's options; `machine`: what a run here depends on."""
+
+    label: str
+    inputs: dict[str, Input]
+    sides: dict[str, dict[str, Any]]
+    bench: Bench
+    batches: list[int]
+    machine: dict[str, Any]
+
+
+def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Made:
+    """Their latencies. `strict`: a run under bad conditions is done once more; `anew`: nothing that
+    was measured before counts."""
+    bench, machine = both.bench, both.machine
+    params = {"batches": both.batches, "seconds": bench.seconds,
+              "warmup_seconds": bench.warmup_seconds, "sides": both.sides,
+              "gpu": bool(machine.get("gpus")), "host": machine}  # fmt: skip
+    here = {} if both.sides["engine"]["backend"] == "onnxruntime" else _kept(runner)
+
+    def run(**again: str) -> Made:
+        return runner.step(STEPS["bench"].kind, both.label, both.inputs, {**params, **again}, here)
+
+    found = run(at=str(clock.time_ns())) if anew else run()
+    marked = any(row[side]["marks"] for row in found.meta.get("rows", ()) for side in both.sides)
+    return run(at=str(clock.time_ns())) if strict and marked else found
+
+
+def _sides(made: Build) -> tuple[dict[str, Input], dict[str, dict[str, Any]]]:
+    """Candidate and baseline as they run on the target: as graphs where that is this CPU, else as
+    engines."""
+    roles = {"engine": "candidate", "baseline": "baseline"}
+    if made.backend == "onnxruntime":
+        graphs: dict[str, Input] = {"engine": made.entries["graph"],
+                                    "baseline": made.entries["baseline"]}  # fmt: skip
+        session = {"threads": made.job.recipe.bench.threads, "spinning": False}
+        side = {"file": GRAPH, "backend": made.backend, "session": session}
+        return graphs, {name: {"input": name, **side} for name in roles}
+    inputs, params = _running(made, {}, *roles.values())
+    sides = {}
+    for name, role in roles.items():
+        engine = _ENGINES[role]
+        sides[name] = {"input": engine, "file": params["engines"][engine],
+                       "backend": made.backend, "session": params["session"]}  # fmt: skip
+    return inputs, sides
 
 
 def _named(made: Build, role: str) -> str:

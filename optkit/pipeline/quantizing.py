@@ -102,12 +102,15 @@ def _rules_of(
     backend: runtime.Backend, job: Job, names: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Precision → placement rules as JSON, of those the backend runs on the job's target; without
-    `names`: the job's own and those its recipe gives to nodes. Raises Impossible for one of these.
+    `names`: the job's own, those its recipe gives to nodes, and that of the last layers, which
+    keeps its own placement. Raises Impossible for one of these.
     """
     if names is None:
         placed = job.recipe.quantization.placement.model_dump(mode="json", exclude_none=True)
         own = {name: backend.rules(job.target, name).to_json() for name in job.quantized}
-        return {
+        last = own[job.precision]["last"] if own else None
+        beside = {} if last is None else {last: backend.rules(job.target, last).to_json()}
+        return beside | {
             name: {**rules, **{key: placed[key] for key in placed if rules[key] is not None}}
             for name, rules in own.items()
         }

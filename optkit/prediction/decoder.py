@@ -19,7 +19,8 @@ FUSED_KERNELS = 10.0
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """Sizes of a decoder. `ffn`: inner size of the MLP."""
+    """Sizes of a decoder. `ffn`: inner size of the MLP. `tied`: one table is both the embedding and
+    the vocabulary projection."""
 
     layers: int
     hidden: int
@@ -29,6 +30,7 @@ class DecoderShape:
     ffn: int
     vocabulary: int
     gated: bool = True
+    tied: bool = False
 
     @property
     def attention_weights(self) -> int:
@@ -48,7 +50,7 @@ class DecoderShape:
     @property
     def parameters(self) -> int:
         """With embedding and vocabulary projection, without norms."""
-        return self.body + 2 * self.hidden * self.vocabulary
+        return self.body + (1 if self.tied else 2) * self.hidden * self.vocabulary
 
     def kv_share(self, devices: int) -> float:
         """Of keys and values, what each of so many devices holds. A key head is not cut: where
@@ -127,7 +129,9 @@ def _forward(
     found = [*products, attention, rest]
     if devices > 1:  # one all-reduce behind attention, one behind the MLP
         size = 2 * (devices - 1) / devices * rows * shape.hidden * held / 8
-        found.append(Work("elementwise", numbers.carrier, linked=size, times=2 * n))
+        found.append(
+            Work("elementwise", numbers.carrier, linked=size, devices=devices, times=2 * n)
+        )
     bits = held if numbers.vocabulary_bits is None else numbers.vocabulary_bits
     vocabulary = gemm(last, shape.hidden, shape.vocabulary / devices, dtype=numbers.carrier,
                       weight_bits=bits)  # fmt: skip

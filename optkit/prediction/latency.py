@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from optkit.errors import ToolchainMissing
 from optkit.prediction.work import Work
@@ -142,7 +142,7 @@ def _kernel(work: Work, device: _Device, eff: Efficiencies, held: float) -> Seco
     again = min(max(work.rows, 1.0), _UNPACK_ROWS)
     unpack = work.unpacked * again * eff.unpack_cycles / (device.sms * _LANES * device.clock)
     launch = work.kernels * eff.kernel_cycles / device.clock
-    link = work.linked / _link(device.target) if work.linked else 0.0
+    link = work.linked / link_of(device.target, work.devices).rate if work.linked else 0.0
     overlap = 1.0 if work.kind == "conv" else eff.overlap
     both = max(compute, memory) + (1 - overlap) * min(compute, memory)
     return Seconds(both + unpack + launch + link, compute, memory, unpack, launch, link)
@@ -162,10 +162,29 @@ def _fill(work: Work, sms: int) -> float:
     return (1 + full) / 2 if tiles > sms else sqrt(full)
 
 
-def _link(target: Target) -> float:
-    """Bytes per second to a neighbour, one direction."""
-    for name, share in (("nvlink_gbs", 0.5), ("pcie_gbs", 1.0)):
+class Link(NamedTuple):
+    """What devices exchange data over. `rate`: bytes per second to a neighbour, one direction;
+    `joined`: how many devices NVLink joins, 1 where there is none; `figures`: the target's own,
+    that this rests on."""
+
+    name: Literal["NVLink", "PCIe"]
+    rate: float
+    joined: int
+    figures: tuple[str, ...]
+
+
+def link_of(target: Target, devices: int) -> Link:
+    """NVLink where it joins so many devices (a bridge: two boards, a switch: those of one machine),
+    else PCIe. Raises ToolchainMissing where that is not known."""
+
+    def value(name: str) -> float:
         fact = target.facts.get(name)
-        if fact is not None and fact.value:
-            return float(fact.value) * 1e9 * share
-    raise ToolchainMissing("no link to a second device is known", where=target.name)
+        return 0.0 if fact is None or fact.value is None else float(fact.value)
+
+    bridged, joined = value("nvlink_gbs"), max(1, round(value("nvlink_gpus")))
+    decides = ("nvlink_gbs", "nvlink_gpus") if bridged else ("nvlink_gbs",)
+    if bridged and devices <= joined:
+        return Link("NVLink", bridged * 1e9 / 2, joined, decides)
+    if not value("pcie_gbs"):
+        raise ToolchainMissing("no link to a second device is known", where=target.name)
+    return Link("PCIe", value("pcie_gbs") * 1e9, joined, (*decides, "pcie_gbs"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from math import floor
+from math import ceil, floor
 from typing import Literal
 
 from optkit.errors import Impossible
@@ -69,12 +69,18 @@ def decoder_weights(shape: DecoderShape, numbers: Numbers) -> float:
 
 def devices_needed(shape: DecoderShape, numbers: Numbers, capacity: float, tokens: float) -> int:
     """The smallest power of two of devices that hold one sequence of `tokens`. Raises Impossible
-    for a device whose memory is not known, or that holds next to nothing."""
+    for a device whose memory is not known, or that holds next to nothing, and where more devices
+    than there are heads to share would not do."""
     if capacity <= RUNTIME_BYTES:
         raise Impossible("the device's memory is not known, or too small to run anything")
     devices = 1
     while largest_batch(shape, numbers, capacity, tokens, devices) < 1:
         devices *= 2
+        if devices > shape.heads:
+            raise Impossible(
+                f"a sequence of {tokens:,.0f} tokens does not fit, on {shape.heads} devices either",
+                hint="fewer tokens, or a device with more memory",
+            )
     return devices
 
 
@@ -136,6 +142,15 @@ def training(
         return Training(6 * parameters, 4 * parameters, 8 * parameters, activations)
     frozen = parameters * (2 if method == "lora" else _NF4_BITS / 8)
     return Training(frozen + 6 * adapters, 4 * adapters, 8 * adapters, activations)
+
+
+def devices_to_train(found: Training, capacity: float) -> int | None:
+    """Devices of `capacity` bytes that share weights, gradients and optimizer among them (ZeRO-3,
+    arXiv 1910.02054). Each also holds the runtime, and the activations of a sample of its own;
+    None: it does not even hold these."""
+    own = RUNTIME_BYTES + (found.activations or 0.0)
+    shared = found.total - (found.activations or 0.0)
+    return ceil(shared / (capacity - own)) if own < capacity else None
 
 
 def quick(weight_bytes: float) -> Training:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any, get_args
 
 from optkit.graph import NodeCost
@@ -19,7 +18,7 @@ from optkit.prediction import layers, memory, serving
 from optkit.prediction.cost import Price
 from optkit.prediction.decoder import DecoderShape
 from optkit.prediction.fitted import fitted
-from optkit.prediction.latency import Seconds, seconds
+from optkit.prediction.latency import Seconds, link_of, seconds
 from optkit.prediction.work import BITS, total
 from optkit.target import Fact, Target
 
@@ -70,7 +69,7 @@ def row(
         "reason": made.pop("reason", None),
         **made,
         "price": None if price is None else price.to_json(),
-        "unverified": _unverified(target, number),
+        "unverified": _unverified(target, number, _links(model, target, devices)),
         "measured_generation": target.compute_capability in fitted().generations,
         "training": [_training(model, target, method) for method in methods],
     }
@@ -199,9 +198,11 @@ def _decoder(
 def _parallel(target: Target, devices: int) -> list[str]:
     if devices == 1:
         return []
-    link = target.facts.get("nvlink_gbs")
-    over = "NVLink" if link and link.value else "PCIe, which no measurement of the fit covers"
-    return [f"tensor parallel over {over}"]
+    link = link_of(target, devices)
+    if link.name == "NVLink":
+        return ["tensor parallel over NVLink"]
+    joined = f" (NVLink joins {link.joined} of these devices)" if link.joined > 1 else ""
+    return [f"tensor parallel over PCIe{joined}, which no measurement of the fit covers"]
 
 
 def _latency(
@@ -233,9 +234,16 @@ def _share(amount: float, time: float, rate: float | None) -> float | None:
     return None if rate is None or not time else amount / time / rate
 
 
-def _unverified(target: Target, number: Precision) -> list[str]:
+def _links(model: Graphed | Decoding, target: Target, devices: int) -> tuple[str, ...]:
+    """Figures of the links that count: of a call its copies, of a decoder those between devices."""
+    if isinstance(model, Graphed):
+        return ("pcie_gbs",)
+    return link_of(target, devices).figures if devices > 1 else ()
+
+
+def _unverified(target: Target, number: Precision, links: Sequence[str]) -> list[str]:
     """The figures of the target that the row rests on and nobody read in a source."""
-    names = ("bandwidth_gbs", "memory_gb", "l2_mb", "sm_count", "boost_mhz", "tdp_w")
+    names = ("bandwidth_gbs", "memory_gb", "l2_mb", "sm_count", "boost_mhz", "tdp_w", *links)
     used: dict[str, Fact | None] = {name: target.facts.get(name) for name in names}
     for dtype in {number.carrier, layers.multiplies_in(number)}:
         used[f"peak {dtype}"] = target.peaks.get(dtype)
@@ -268,6 +276,6 @@ def _training(model: Graphed | Decoding, target: Target, method: memory.Method) 
         )  # fmt: skip
         made[f"recompute_{recompute}"] = {
             **found.to_json(),
-            "devices": ceil((found.total + memory.RUNTIME_BYTES) / capacity) if capacity else None,
+            "devices": memory.devices_to_train(found, capacity),
         }
     return made

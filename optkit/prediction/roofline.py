@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from optkit.errors import OptkitError, ToolchainMissing
 from optkit.graph import NodeCost
@@ -39,6 +40,23 @@ _CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"}
 _NOTE = "optimistic bound: peak rates, no launch overhead"
 
 
+class Bound(NamedTuple):
+    """Seconds that one layer computes and moves bytes; the larger is the least it takes."""
+
+    compute: float
+    memory: float
+
+
+def bounds(
+    layers: Sequence[FusedLayer], costs: Mapping[str, NodeCost], target: Target
+) -> list[Bound]:
+    """Of each layer; arguments and refusals as of `predict`."""
+    return [
+        Bound(_compute(layer, costs, target), _layer_bytes(layer) / _bandwidth(target))
+        for layer in layers
+    ]
+
+
 def predict(
     layers: Sequence[FusedLayer], costs: Mapping[str, NodeCost], target: Target, batch: int
 ) -> Latency:
@@ -47,11 +65,9 @@ def predict(
 
     Raises OptkitError for a layer with a dynamic size, ToolchainMissing for an unknown peak.
     """
-    compute = [_compute(layer, costs, target) for layer in layers]
-    memory = [_layer_bytes(layer) / _bandwidth(target) for layer in layers]
-    overlapped = sum(map(max, compute, memory))
+    found = bounds(layers, costs, target)
     note = f"{_NOTE}, per fused layer{_unrolled(costs)}"
-    return _latency(overlapped, sum(compute) + sum(memory), batch, note)
+    return _latency(sum(map(max, found)), sum(map(sum, found)), batch, note)
 
 
 def for_graph(

@@ -32,7 +32,7 @@ class Work:
     `dtype`: the peak it multiplies at (a key of `Target.peaks`). `moved`: activation bytes read and
     written. `streamed`: bytes of a key-value cache, which no L2 cache holds. `unpacked`: weights
     that are made floating again before they multiply. `linked`: bytes exchanged with each other
-    device of a tensor-parallel group. `kernels` 0: it runs inside a neighbour.
+    one of the `devices` of a tensor-parallel group. `kernels` 0: it runs inside a neighbour.
     """
 
     kind: Kind
@@ -45,6 +45,7 @@ class Work:
     columns: float = 0.0
     unpacked: float = 0.0
     linked: float = 0.0
+    devices: int = 1
     kernels: float = 1.0
     times: int = 1
 
@@ -65,7 +66,7 @@ def gemm(
 
 
 def total(works: Iterable[Work]) -> Work:
-    """Sums over all kernels, as one record; kind, rows and columns mean nothing in it."""
+    """Sums over all kernels, as one record; kind, rows, columns and devices mean nothing in it."""
     found = Work("elementwise", "fp16", kernels=0.0)
     for one in works:
         n = one.times

@@ -30,13 +30,16 @@ def assign(
 ) -> Assignment:
     """Consider every Conv, ConvTranspose, MatMul and Gemm that multiplies by a constant.
 
-    A node gets `precision`, or what the last matching pattern of `overrides` says (node name with
-    `*` and `?` → precision name), or `carrier` ("fp16", "fp32", "bf16") with the reason. `rules`:
-    precision name → what the backend wants of it. `unbounded`: value name → why it has no range;
-    a node that reads one stays in float. Nodes inside If and Loop bodies do too and are not
-    considered.
+    A node gets `precision`, or what its rules say of last layers, or what the last matching pattern
+    of `overrides` says (node name with `*` and `?` → precision name), or `carrier` ("fp16", "fp32",
+    "bf16") with the reason. `rules`: precision name → what the backend wants of it; without those
+    of the last layers' precision these get `precision`, too. `unbounded`: value name → why it has
+    no range; a node that reads one stays in float. Nodes inside If and Loop bodies do too and are
+    not considered.
     """
     last = _last_layers(model)
+    named = rules[precision].last if precision in rules else None
+    at_the_end = precision if named is None or named not in rules else named
     nodes: dict[str, str] = {}
     reasons: dict[str, str] = {}
     for node in model.graph:
@@ -44,7 +47,7 @@ def assign(
         if weight is None:
             continue
         name = str(node.name)
-        wanted = _wanted(name, precision, overrides or {})
+        wanted = _wanted(name, at_the_end if node in last else precision, overrides or {})
         reason = _why_float(node, weight, wanted, rules, last, unbounded or {})
         nodes[name] = carrier if reason else wanted
         if reason:

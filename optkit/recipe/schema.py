@@ -18,10 +18,12 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    field_serializer,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
+from optkit import target as targets
 from optkit.precision import PRECISIONS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -41,6 +43,11 @@ def fraction(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= 1:
         raise ValueError(f"{value} would be {value * 100:g} %; write {value}% or {value / 100:g}")
     return value
+
+
+def amount(value: Any) -> Any:
+    """ "95%" → 0.95; a number is itself, whatever its size."""
+    return fraction(value) if isinstance(value, str) else value
 
 
 def file_name(value: str) -> str:
@@ -195,20 +202,59 @@ class Eval(Part):
 
     task: str  # a name or file.py
     args: Args = {}
+    stop_early: bool = False  # before the last sample, where the verdict is certain
 
 
-class Gates(Part):
+Amount = Annotated[float | None, BeforeValidator(amount)]
+Fraction = Annotated[float | None, BeforeValidator(fraction)]
+
+
+class Limits(Part):
     """Limits that decide pass or fail; null = no such gate."""
 
-    max_drop: Annotated[float | None, BeforeValidator(fraction)] = 0.01
+    max_drop: Fraction = 0.01
+    min_value: Amount = None  # of the metric
+    max_value: Amount = None
+    max_slice_drop: Fraction = None  # of every slice of the samples
+    min_slice_value: Amount = None
+    max_slice_value: Amount = None
     min_sqnr: float | None = None  # dB
     max_latency_ms: float | None = Field(default=None, gt=0)
     min_speedup: float | None = Field(default=None, gt=0)
     min_throughput: float | None = Field(default=None, gt=0)  # samples per second
     max_bytes: int | None = Field(default=None, ge=1)
+    max_memory_bytes: int | None = Field(default=None, ge=1)  # peak of a run
     accept: Annotated[
         tuple[Literal["measured", "simulated", "predicted"], ...], Field(strict=False)
     ] = ()
+
+
+def known_target(value: str) -> str:
+    """Raises what a Literal of the targets would."""
+    if value not in targets.names():
+        told = ", ".join(map(repr, targets.names()))
+        raise PydanticCustomError("literal_error", "one of {expected}", {"expected": told})
+    return value
+
+
+class Gates(Limits):
+    """Limits for all targets, and what is otherwise for some of them."""
+
+    targets: dict[Annotated[str, AfterValidator(known_target)], Limits] = {}
+
+    @field_serializer("targets")
+    def as_given(self, targets: dict[str, Limits]) -> dict[str, Any]:
+        """Only what a section says itself: a default beside it would override too."""
+        return {
+            name: one.model_dump(mode="json", exclude_unset=True) for name, one in targets.items()
+        }
+
+    def of(self, name: str) -> Limits:
+        """The limits for a target: what its own section says comes first."""
+        found = self.model_dump(exclude={"targets"})
+        if name in self.targets:
+            found |= self.targets[name].model_dump(exclude_unset=True)
+        return Limits.model_validate(found)
 
 
 class Compiler(Part):
@@ -227,5 +273,5 @@ class Bench(Part):
 
     batches: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = (1, 8)
     seconds: float = Field(default=3.0, gt=0, le=3600)
-    warmup_seconds: float = Field(default=0.5, ge=0, le=600)
+    warmup_seconds: float = Field(default=5.0, ge=0, le=600)  # at most, until a session is steady
     threads: int | None = Field(default=None, ge=1)

@@ -4,7 +4,7 @@ draws them as SVG whose text keeps its size on a phone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Any
@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 
 from optkit.report import figures, view
+from optkit.report.layers import Node
 
 _BINS = 60
 _SHOWN = 0.995  # share of the runs inside the axis; the rest is counted beside it
+_ROUNDS = 4
+_LABELS = 12  # percent of the width, left of what they label
+_QUIET, _LOUD = 70.0, 10.0  # dB, the ends of the axis of noise
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Bar:
     at: float
     width: float
     height: float  # percent of the panel
+    css: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Panel:
 class Histogram:
     panels: tuple[Panel, ...]
     ticks: tuple[Tick, ...]
+    told: str  # the drawing in words, as of every drawing here
 
 
 def histogram(report: Mapping[str, Any]) -> Histogram | None:
@@ -67,11 +73,16 @@ def histogram(report: Mapping[str, Any]) -> Histogram | None:
         return None
     low = min(float(samples.min()) for *_, samples in found)
     high = max(float(np.quantile(samples, _SHOWN)) for *_, samples in found)
-    axis = _Axis(low, max(high, low * 1.02 + 1e-9))
-    return Histogram(tuple(_panel(axis, *one) for one in found), axis.ticks(figures.ms))
+    axis = Axis(low, max(high, low * 1.02 + 1e-9))
+    told = "; ".join(
+        f"{label}: {samples.size:,} runs, median {figures.ms(latency['p50_ms'])}, half of them "
+        + " to ".join(figures.ms(float(q)) for q in np.quantile(samples, (0.25, 0.75)))
+        for _, label, latency, samples in found
+    )
+    return Histogram(tuple(_panel(axis, *one) for one in found), axis.ticks(figures.ms), told)
 
 
-def _panel(axis: _Axis, css: str, label: str, latency: Any, samples: np.ndarray) -> Panel:
+def _panel(axis: Axis, css: str, label: str, latency: Any, samples: np.ndarray) -> Panel:
     counts, edges = np.histogram(samples, bins=_BINS, range=(axis.low, axis.high))
     top = max(int(counts.max()), 1)
     bars = tuple(
@@ -84,6 +95,84 @@ def _panel(axis: _Axis, css: str, label: str, latency: Any, samples: np.ndarray)
         label, css, bars, Tick(axis.at(latency["p50_ms"]), figures.ms(latency["p50_ms"])),
         axis.at(low), axis.at(high), samples.size, int((samples > axis.high).sum()),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dot:
+    at: float
+    height: float  # percent of the panel
+    css: str
+
+
+@dataclass(frozen=True)
+class Course:
+    """The median of each round, in order: a machine that slows down shows as a step or a slope."""
+
+    dots: tuple[Dot, ...]
+    ticks: tuple[Tick, ...]
+    told: str
+
+
+def course(report: Mapping[str, Any]) -> Course | None:
+    """Rounds of baseline and candidate; None unless both have four of them at least."""
+    medians = {
+        side: np.median(np.reshape(report["latency_samples"][side], (rounds, -1)), axis=1)
+        for side, rounds in report["latency_rounds"].items()
+        if rounds >= _ROUNDS and len(report["latency_samples"][side]) % rounds == 0
+    }
+    if len(medians) != len(report["latency_rounds"]):
+        return None
+    axis = Axis(0.0, max(float(one.max()) for one in medians.values()) * 1.05)
+    ticks = tuple(Tick(axis.at(value), figures.ms(value)) for value in axis.values(4) if value)
+    dots = tuple(
+        Dot(
+            round(_LABELS + (99 - _LABELS) * index / (values.size - 1), 2),
+            axis.at(float(value)),
+            side,
+        )
+        for side, values in sorted(medians.items())
+        for index, value in enumerate(values)
+    )
+    told = "; ".join(
+        f"{'candidate' if side == 'engine' else side}: medians of {values.size} rounds, "
+        f"{figures.ms(float(values.min()))} to {figures.ms(float(values.max()))}"
+        for side, values in sorted(medians.items())
+    )
+    return Course(dots, ticks, told)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One bar per considered node in the order of the graph: the taller, the noisier alone."""
+
+    bars: tuple[Bar, ...]
+    ticks: tuple[Tick, ...]
+    told: str
+
+
+def strip(rows: Sequence[Node]) -> Strip | None:
+    """Landing and noise at one look; None where neither is known."""
+    known = [row for row in rows if row.landed is not None or row.alone.text]
+    if not known:
+        return None
+    axis = Axis(_QUIET, _LOUD)  # fewer decibels, more noise
+    wide = (100 - _LABELS) / len(rows)
+    bars = tuple(
+        Bar(
+            round(_LABELS + index * wide, 3), round(max(wide * 0.8, wide - 0.4), 3),
+            max(axis.at(_QUIET if row.alone.value is None else row.alone.value), 6.0),
+            "" if row.landed is None else "engine" if row.landed else "missed",
+        )
+        for index, row in enumerate(rows)
+    )  # fmt: skip
+    planned = [row for row in rows if row.landed is not None]
+    told = f"{sum(bool(row.landed) for row in planned)} of {len(planned)} planned nodes landed"
+    noisy = [row for row in rows if row.alone.value is not None]
+    if noisy:
+        worst = min(noisy, key=lambda row: row.alone.value or 0.0)
+        told += f"; the noisiest alone is {figures.name(worst.name)} at {worst.alone.text} dB"
+    ticks = tuple(Tick(axis.at(level), f"{level:.0f} dB") for level in (40.0, 20.0) if noisy)
+    return Strip(bars, ticks, told)
 
 
 @dataclass(frozen=True)
@@ -101,6 +190,7 @@ class Span:
 class Spans:
     spans: tuple[Span, ...]
     ticks: tuple[Tick, ...]
+    told: str
     mark: Tick | None = None
 
 
@@ -114,13 +204,44 @@ def bands(result: Mapping[str, Any]) -> Spans | None:
     found = [(css, label, side) for css, label, side in sides if side and side["band"]]
     if not found:
         return None
-    axis = _Axis(0.0, max(side["band"][1] for *_, side in found) * 1.05)
+    axis = Axis(0.0, max(side["band"][1] for *_, side in found) * 1.05)
     spans = tuple(
         Span(label, css, axis.at(side["band"][0]), axis.at(side["band"][1]),
              Tick(axis.at(side["p50_ms"]), figures.ms(side["p50_ms"])))
         for css, label, side in found
     )  # fmt: skip
-    return Spans(spans, axis.ticks(figures.ms))
+    told = "; ".join(
+        f"{label}: predicted {figures.ms(side['p50_ms'])}, band "
+        + figures.span(side["band"], figures.ms)
+        for _, label, side in found
+    )
+    return Spans(spans, axis.ticks(figures.ms), told)
+
+
+def scores(result: Mapping[str, Any]) -> Spans | None:
+    """The score of baseline, candidate and references with their intervals; None without one."""
+    sides = [
+        ("baseline", result["baseline"] or {"precision": "", "accuracy": None}),
+        *(("baseline", side) for side in result["references"]),
+        ("engine", result),
+    ]
+    found = [(css, side["precision"], side["accuracy"]) for css, side in sides if side["accuracy"]]
+    if not found:
+        return None
+    show = figures.percent if found[-1][2]["proportion"] else figures.number
+    ends = [end for *_, score in found for end in score["ci95"]]
+    margin = (max(ends) - min(ends)) * 0.08 or abs(ends[0]) * 0.01 or 0.01
+    axis = Axis(min(ends) - margin, max(ends) + margin)
+    spans = tuple(
+        Span(label, css, axis.at(score["ci95"][0]), axis.at(score["ci95"][1]),
+             Tick(axis.at(score["value"]), show(score["value"])))
+        for css, label, score in found
+    )  # fmt: skip
+    told = "; ".join(
+        f"{label}: {show(score['value'])}, 95 % interval {figures.span(score['ci95'], show)}"
+        for _, label, score in found
+    )
+    return Spans(spans, axis.ticks(show), told)
 
 
 def drop(report: Mapping[str, Any]) -> Spans | None:
@@ -132,16 +253,20 @@ def drop(report: Mapping[str, Any]) -> Spans | None:
     low, high = seen["ci95"]
     ends = [low, high, 0.0, *([] if limit is None else [limit])]
     margin = (max(ends) - min(ends)) * 0.08 or 0.01
-    axis = _Axis(min(ends) - margin, max(ends) + margin)
+    axis = Axis(min(ends) - margin, max(ends) + margin)
     show = view.unit(report["result"])
     span = Span("drop", "engine", axis.at(low), axis.at(high),
                 Tick(axis.at(seen["value"]), show(seen["value"])))  # fmt: skip
     mark = None if limit is None else Tick(axis.at(limit), f"limit {show(limit)}")
-    return Spans((span,), axis.ticks(show), mark)
+    told = f"drop {show(seen['value'])}, 95 % interval {figures.span(seen['ci95'], show)}"
+    told += "" if mark is None else f", {mark.text}"
+    return Spans((span,), axis.ticks(show), told, mark)
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
+    """A linear axis; `low` may be the greater one."""
+
     low: float
     high: float
 
@@ -151,10 +276,13 @@ class _Axis:
         return round(100 * min(max(share, 0.0), 1.0), 3)
 
     def ticks(self, show: Any) -> tuple[Tick, ...]:
-        """Three to seven round values."""
-        step = _round_step((self.high - self.low) / 6)
-        values = range(ceil(self.low / step), floor(self.high / step) + 1)
-        return tuple(Tick(self.at(i * step), show(i * step)) for i in values)
+        """Two to six round values."""
+        return tuple(Tick(self.at(value), show(value)) for value in self.values(5))
+
+    def values(self, most: int) -> list[float]:
+        """Round values inside, some `most` of them."""
+        step = _round_step((self.high - self.low) / most)
+        return [i * step for i in range(ceil(self.low / step), floor(self.high / step) + 1)]
 
 
 def _round_step(step: float) -> float:

@@ -6,11 +6,16 @@ Schema `optkit.report/v1` (schemas/report.json):
     gates                one row per gate: limit, value, interval, evidence, outcome, reason
     latencies            {"engine", "baseline"}: every batch size, quantiles without samples
     latency_samples      {"engine", "baseline"}: milliseconds of each run at the result's batch size
+    latency_rounds       {"engine", "baseline"}: how many equally long rounds those are, in order
     layers               {"engine", "baseline"}: fused layers as the compiler lists them
     landing              one row per planned node; landing_activations: MatMuls of two activations
     quantization         one row per considered node: its precision, and the range or the reason
     fusion, cast         what was rewritten or declined; what became FP16
     preparation          values smoothed or equalized before quantization, or why not
+    layer_fidelity       every quantized layer beside the FP32 graph's, and what each pair clips;
+                         null where nothing was quantized
+    cost                 dollars for a million samples at the result's latency, and the price; null
+                         where one of them is not known
     conditions           the host while latency was measured
     provenance           recipe, digests, versions, steps (key, hit, seconds), build_spec by role;
                          finished: machine and versions, where another one has finished it
@@ -25,7 +30,9 @@ from typing import Any
 
 from optkit.assignment import Assignment
 from optkit.measurement import Latency
+from optkit.prediction.cost import per_million, price_of
 from optkit.report.result import Findings, Side, plain, without_samples
+from optkit.target import target
 
 REPORT = "optkit.report/v1"
 
@@ -51,6 +58,7 @@ def compose(
     *,
     rewrites: Rewrites,
     provenance: Mapping[str, Any],
+    layer_fidelity: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build the document. `figures`: as `measured` gives them."""
     return plain(
@@ -62,6 +70,7 @@ def compose(
             "fusion": list(rewrites.fusion.get("entries", ())),
             "cast": dict(rewrites.cast),
             "preparation": list(rewrites.preparation.get("entries", ())),
+            "layer_fidelity": layer_fidelity and dict(layer_fidelity),
             "provenance": {**_NOTHING, **provenance},
         }
     )
@@ -95,25 +104,45 @@ def measured(
     conditions: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The parts of the document that a run on the device gives, or stands for: gates, latencies,
-    layers, landing, conditions. `latencies`: "engine" and "baseline" → one per batch size."""
+    layers, landing, cost, conditions. `latencies`: "engine" and "baseline" → one per batch size."""
     sides = {"engine": candidate, "baseline": baseline}
     landing = candidate.engine.landing if candidate.engine else None
     batch = result["latency"] and result["latency"]["batch"]
+    shown = {name: [one for one in latencies.get(name, ()) if one.batch == batch] for name in sides}
     return {
         "gates": [asdict(row) for row in findings.verdict.rows] if findings.verdict else [],
         "latencies": {
             name: [without_samples(one) for one in latencies.get(name, ())] for name in sides
         },
         "latency_samples": {
-            name: [ms for one in latencies.get(name, ()) if one.batch == batch
-                   for ms in one.samples_ms]
-            for name in sides
+            name: [ms for one in found for ms in one.samples_ms] for name, found in shown.items()
+        },
+        "latency_rounds": {
+            name: sum(one.rounds or 0 for one in found) for name, found in shown.items()
         },
         "layers": {name: _layers(side) for name, side in sides.items()},
         "landing": [asdict(row) for row in landing.rows] if landing else [],
         "landing_activations": [asdict(row) for row in landing.activations] if landing else [],
+        "cost": _cost(result),
         "conditions": dict(conditions),
     }  # fmt: skip
+
+
+def _cost(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Dollars for a million samples at the result's latency, of both models."""
+    latency = result["latency"]
+    price = price_of(target(result["target"]), {}) if latency is not None else None
+    if price is None:
+        return None
+    base = (result["baseline"] or {}).get("latency")
+    sides = {"engine": latency, "baseline": base}
+    return {
+        "evidence": latency["evidence"],
+        "price": price.to_json(),
+        "usd_per_million": {
+            name: side and per_million(price, side["throughput"]) for name, side in sides.items()
+        },
+    }
 
 
 def _layers(side: Side | None) -> list[dict[str, Any]]:

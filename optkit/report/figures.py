@@ -20,10 +20,25 @@ def name(value: object) -> str:
     text = " ".join(str(value).split())
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 1] + "…"
-    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
+    return _visible(text, "")
+
+
+def printable(text: str) -> str:
+    """Text of any length for a terminal: lines, tabs and what joins letters stay as they are."""
+    return _visible(text, "\n\t\u200c\u200d")
+
+
+def _visible(text: str, kept: str) -> str:
+    return "".join(
+        "\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in kept else c
+        for c in text
+    )
 
 
 def ms(value: float | None) -> str:
+    """Milliseconds; less than a thousandth of one in microseconds."""
+    if value is not None and 0 < abs(value) < 1e-3:
+        return f"{_digits(value * 1e3)} µs"
     return NONE if value is None else f"{_digits(value)} ms"
 
 

@@ -19,8 +19,9 @@ from pathlib import PurePath
 from typing import Any
 
 from optkit.prediction.cost import Price, per_million
-from optkit.report import figures, view
-from optkit.report.html import environment
+from optkit.report import details, figures, view
+from optkit.report.front import Point, Scatter, scatter
+from optkit.report.html import render
 from optkit.report.markdown import table, text
 from optkit.report.result import plain
 from optkit.store import digest_json
@@ -55,6 +56,18 @@ def compose(
 
 
 @dataclass(frozen=True)
+class Entry:
+    """A figure of the table: its text, its interval as text, and the number to sort by."""
+
+    text: str
+    spread: str = ""
+    value: float | None = None
+
+
+_ABSENT = Entry(figures.NONE)
+
+
+@dataclass(frozen=True)
 class Row:
     """One pair of target and precision, as a reader wants it; a part of a model has one of its
     own. `known`: how its figures are known."""
@@ -62,15 +75,20 @@ class Row:
     target: str
     precision: str
     headline: view.Headline
-    latency: str
-    speedup: str
-    accuracy: str
-    drop: str
-    size: str
-    landed: str
-    cost: str
+    latency: Entry
+    speedup: Entry
+    accuracy: Entry
+    drop: Entry
+    size: Entry
+    landed: Entry
+    cost: Entry
     known: tuple[str, ...]
     report: str | None  # of its artifact, beside the fleet's folder
+
+    @property
+    def figures(self) -> tuple[Entry, ...]:
+        return (self.latency, self.speedup, self.accuracy, self.drop, self.size, self.landed,
+                self.cost)  # fmt: skip
 
 
 def rows(fleet: Json) -> list[Row]:
@@ -90,6 +108,19 @@ def summary(fleet: Json) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
+def headline(fleet: Json) -> view.Headline:
+    """The worst of all verdicts, with how many have which."""
+    found = [row.headline for row in rows(fleet)]
+    titles = [one.title for one in found]
+    counts = {title: titles.count(title) for title in titles}
+    worst = min(found, key=lambda one: _WORST.index(one.word))
+    told = ", ".join(f"{count} × {title}" for title, count in counts.items())
+    return view.Headline(worst.word, worst.title if len(counts) == 1 else told, summary(fleet))
+
+
+_WORST = ("fail", "inconclusive", "pending", "pass")
+
+
 def work(fleet: Json) -> str:
     """How often a step was run, and how often its result was there already."""
     hits = sum(step["hit"] for step in fleet["steps"])
@@ -97,24 +128,53 @@ def work(fleet: Json) -> str:
     return f"{len(fleet['steps']) - hits} steps run in {seconds:.0f} s, {hits} found in the store"
 
 
-def prices(fleet: Json) -> list[str]:
-    """Where each price comes from, and of when it is."""
+def prices(fleet: Json) -> list[tuple[str, str]]:
+    """Target, and where its price comes from."""
     return [
-        f"{name}: {price['usd_per_hour']:g} US dollars per hour, {price['provider']}, "
-        f"{price['as_of']}" + ("" if price["verified"] else " (unverified)")
+        (name, details.price(target["price"]))
         for name, target in fleet["targets"].items()
-        if (price := target["price"]) is not None
+        if target["price"] is not None
     ]
+
+
+def points(fleet: Json) -> list[Point]:
+    """Every build, and every baseline once, of which latency and score are known."""
+    found: dict[tuple[str, str], Point] = {}
+    for result in fleet["results"]:
+        for part, one in (result["parts"] or {"": result}).items():
+            group = " ".join([result["target"] or "", part]).strip()
+            for side in filter(None, (one["baseline"], one)):
+                latency, score, engine = side["latency"], side["accuracy"], side["engine"]
+                key = (group, side["precision"])
+                if latency is not None and score is not None and key not in found:
+                    found[key] = Point(
+                        len(found) + 1, " ".join(key), group, latency["p50_ms"], score["value"],
+                        engine and engine["bytes"], latency["evidence"],
+                    )  # fmt: skip
+    return list(found.values())
+
+
+def plot(fleet: Json) -> Scatter | None:
+    """Latency against score; None where less than two builds have both, of one metric."""
+    scores = [
+        one["accuracy"]
+        for result in fleet["results"]
+        for one in (result["parts"] or {"": result}).values()
+        if one["accuracy"] is not None
+    ]
+    if len({score["metric"] for score in scores}) != 1:
+        return None
+    show = figures.percent if scores[0]["proportion"] else figures.number
+    return scatter(points(fleet), scores[0]["metric"], show,
+                   lower_is_better=scores[0]["lower_is_better"])  # fmt: skip
 
 
 def to_html(fleet: Json) -> str:
     """One HTML file like that of a build; reports of the artifacts are linked beside it."""
-    template = environment().get_template("fleet.html")
-    page = template.render(
-        fleet=fleet, rows=rows(fleet), summary=summary(fleet), work=work(fleet),
-        prices=prices(fleet), meaning=view.EVIDENCE,
+    return render(
+        "fleet.html", fleet=fleet, rows=rows(fleet), summary=summary(fleet), work=work(fleet),
+        prices=prices(fleet), plot=plot(fleet), points=points(fleet), headline=headline(fleet),
     )  # fmt: skip
-    return page.strip() + "\n"
 
 
 def to_markdown(fleet: Json) -> str:
@@ -122,8 +182,8 @@ def to_markdown(fleet: Json) -> str:
     head = ("target", "precision", "verdict", "latency", "speedup", "accuracy", "drop", "size",
             "landed", "$ per million", "evidence")  # fmt: skip
     cells = [
-        (r.target, r.precision, r.headline.title, r.latency, r.speedup, r.accuracy, r.drop, r.size,
-         r.landed, r.cost, ", ".join(r.known))
+        (r.target, r.precision, r.headline.title, *(one.text for one in r.figures),
+         ", ".join(r.known))
         for r in rows(fleet)
     ]  # fmt: skip
     reasons = [
@@ -136,37 +196,65 @@ def to_markdown(fleet: Json) -> str:
         table(head, cells),
         "\n".join(reasons),
         text(work(fleet)) + ".",
-        "\n".join(f"- {text(line)}" for line in prices(fleet)),
+        "\n".join(f"- {text(f'{name}: {told}')}" for name, told in prices(fleet)),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _row(fleet: Json, result: Json, one: Json, part: str) -> Row:
     target = fleet["targets"].get(result["target"]) or {"price": None}
-    latency, price, cost = one["latency"], target["price"], None
-    if latency is not None and price is not None:
-        cost = per_million(Price(**price), latency["throughput"])
+    price = target["price"]
     landing = one["engine"] and one["engine"]["landing"]
-    show = view.unit(one)
     evidence = [one[name]["evidence"] for name in ("engine", "latency", "accuracy") if one[name]]
-    accuracy = one["accuracy"]
-    value = figures.percent if accuracy and accuracy["proportion"] else figures.number
+    size = one["size"] and one["size"]["bytes"]
     return Row(
         target=" ".join([result["target"] or figures.NONE, part]).strip(),
         precision=result["precision"] or figures.NONE,
         headline=view.headline(one),
-        latency=f"{figures.ms(one['latency']['p50_ms'])}, batch {one['latency']['batch']}"
-        if one["latency"]
-        else figures.NONE,
-        speedup=figures.times(one["speedup"]["value"]) if one["speedup"] else figures.NONE,
-        accuracy=f"{accuracy['metric']} {value(accuracy['value'])}" if accuracy else figures.NONE,
-        drop=show(one["drop"]["value"]) if one["drop"] else figures.NONE,
-        size=figures.size(one["size"] and one["size"]["bytes"]),
-        landed=f"{landing['landed']} of {landing['planned']}" if landing else figures.NONE,
-        cost=figures.NONE if cost is None else f"{cost:.3g}",
+        latency=_latency(one["latency"]),
+        speedup=_difference(one["speedup"], figures.times),
+        accuracy=_accuracy(one["accuracy"]),
+        drop=_difference(one["drop"], view.unit(one)),
+        size=_ABSENT if size is None else Entry(figures.size(size), value=size),
+        landed=_landed(landing) if landing else _ABSENT,
+        cost=_cost(price, one["latency"]),
         known=tuple(dict.fromkeys(evidence)),
         report=_report(result["artifact"], one["artifact"]),
     )
+
+
+def _latency(latency: Json | None) -> Entry:
+    if latency is None:
+        return _ABSENT
+    text = f"{figures.ms(latency['p50_ms'])}, batch {latency['batch']}"
+    spread = figures.span(latency["ci95_ms"] or latency["band"], figures.ms)
+    return Entry(text, f"band {spread}" if latency["band"] else spread, latency["p50_ms"])
+
+
+def _difference(found: Json | None, show: Any) -> Entry:
+    if found is None:
+        return _ABSENT
+    return Entry(show(found["value"]), figures.span(found["ci95"], show), found["value"])
+
+
+def _accuracy(score: Json | None) -> Entry:
+    if score is None:
+        return _ABSENT
+    show = figures.percent if score["proportion"] else figures.number
+    text = f"{score['metric']} {show(score['value'])}"
+    return Entry(text, figures.span(score["ci95"], show), score["value"])
+
+
+def _landed(landing: Json) -> Entry:
+    share = landing["landed"] / max(landing["planned"], 1)
+    return Entry(f"{landing['landed']} of {landing['planned']}", value=share)
+
+
+def _cost(price: Json | None, latency: Json | None) -> Entry:
+    if price is None or latency is None:
+        return _ABSENT
+    cost = per_million(Price(**price), latency["throughput"])
+    return Entry(f"{cost:.3g}", value=cost)
 
 
 def _report(whole: str | None, part: str | None) -> str | None:

@@ -1,11 +1,13 @@
-"""The report as one HTML file: no script, nothing loaded from elsewhere, light and dark, printable.
+"""The report as one HTML file: nothing loaded from elsewhere, light and dark, printable.
 
-Everything shown goes through `figures.name` and autoescape; a Content-Security-Policy forbids the
-rest.
+Everything shown goes through `figures.name` and autoescape. A Content-Security-Policy lets only our
+own style and script act, by their digests: were a name ever to become markup, it would do nothing.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,46 +16,64 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from optkit.report import charts, figures, view
+from optkit.report import charts, details, figures, layers, view
+
+_HERE = Path(__file__).parent
 
 
 def to_html(report: Mapping[str, Any]) -> str:
     """Render a report document (schema optkit.report/v1)."""
-    ours = view.layers(report["layers"]["engine"])
-    theirs = view.layers(report["layers"]["baseline"])
-    template = environment().get_template("template.html")
-    page = template.render(
+    ours = layers.layers(report["layers"]["engine"])
+    theirs = layers.layers(report["layers"]["baseline"])
+    nodes = layers.nodes(report, ours, theirs)
+    result, provenance = report["result"], report["provenance"]
+    return render(
+        "build.html",
         report=report,
-        result=report["result"],
-        headline=view.headline(report["result"]),
-        highlights=view.highlights(report["result"]),
-        comparison=view.comparison(report["result"]),
-        meaning=view.EVIDENCE,
-        histogram=charts.histogram(report),
-        bands=charts.bands(report["result"]),
+        result=result,
+        headline=view.headline(result),
+        highlights=view.highlights(result),
+        comparison=view.comparison(result),
+        marks=view.marks(result),
+        scores=charts.scores(result),
         drop=charts.drop(report),
+        histogram=charts.histogram(report),
+        course=charts.course(report),
+        bands=charts.bands(result),
+        timings=details.timings(report),
+        phases=details.phases(result),
+        machine=details.machine(report["conditions"]),
+        nodes=layers.by_need(nodes),
+        strip=charts.strip(nodes),
+        pairs=layers.pairs(report["layer_fidelity"]),
         ours=ours,
         theirs=theirs,
-        kinds=view.kinds(ours, theirs),
-        landing=view.landing(report["landing"], ours, theirs),
+        kinds=layers.kinds(ours, theirs),
+        memory=details.memory(report, ours, theirs),
+        cost=report["cost"],
         fusion=_table(report["fusion"]),
         preparation=_table(report["preparation"]),
         cast=_pairs({k: v for k, v in report["cast"].items() if not isinstance(v, Mapping)}),
         islands=_pairs(report["cast"].get("islands"), verbatim=True),
-        conditions=_pairs(report["conditions"]),
-        recipe=_pairs(report["provenance"]["recipe"]),
+        recipe=_pairs(details.flat(provenance["recipe"]), verbatim=True),
         specs=view.asked(report),
-        digests=_pairs(report["provenance"]["digests"]),
-        versions=_pairs(report["provenance"]["versions"]),
+        finished=_pairs(details.flat(provenance.get("finished") or {}), verbatim=True),
+        digests=_pairs(provenance["digests"]),
+        versions=_pairs(provenance["versions"], verbatim=True),
+        absent=list(details.absent(report)),
     )
-    return page.strip() + "\n"
+
+
+def render(template: str, **shown: Any) -> str:
+    """A page of ours."""
+    return _environment().get_template(template).render(**shown).strip() + "\n"
 
 
 @cache
-def environment() -> Environment:
+def _environment() -> Environment:
     """Where all pages come from: the templates beside this module, everything shown escaped."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,
@@ -63,9 +83,16 @@ def environment() -> Environment:
     environment.filters |= {
         "ms": figures.ms,
         "size": figures.size,
-        "rate": figures.rate,
         "count": figures.count,
+        "dollars": details.dollars,
+        "price": details.price,
     }
+    environment.globals["meaning"] = view.EVIDENCE
+    for name in ("style.css", "script.js"):
+        text = (_HERE / name).read_text(encoding="utf-8")
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        environment.globals[Path(name).stem] = Markup(text)
+        environment.globals[f"{Path(name).stem}_digest"] = f"sha256-{digest}"
     return environment
 
 

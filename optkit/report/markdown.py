@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from optkit.report import figures, view
+from optkit.report import details, figures, layers, view
 
 _MOST_ROWS = 20
+_MOST_SENSITIVE = 5
 
 # A backslash keeps the source readable where it is enough; in a table it does not tame a pipe.
 _ESCAPES = str.maketrans({c: f"\\{c}" for c in "*_[]~"} | {c: f"&#{ord(c)};" for c in "\\`<>#|&$"})
@@ -29,8 +30,11 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         f"## {title}: {head.title}",
         f"**{head.title}.** {text(head.sentence)}",
         _comparison(result),
+        _marks(result),
         _gates(report["gates"]),
         _landing(result, report["landing"]),
+        _sensitive(report),
+        _cost(report["cost"]),
         _pending(result["pending"]),
         _asked(view.asked(report), result["precision"]),
         _legend(result),
@@ -48,6 +52,11 @@ def _comparison(result: Mapping[str, Any]) -> str:
         for r in rows
     ]
     return table(("", baseline, result["precision"], "change", "evidence"), cells)
+
+
+def _marks(result: Mapping[str, Any]) -> str:
+    found = view.marks(result)
+    return f"**Measured under bad conditions:** {text('; '.join(found))}." if found else ""
 
 
 def _gates(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -69,6 +78,33 @@ def _landing(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
     more = len(missed) - len(cells)
     listed = table(("did not land", "op", "planned", "runs as"), cells)
     return f"{told}\n\n{listed}" + (f"\n\n… and {more} more." if more else "")
+
+
+def _sensitive(report: Mapping[str, Any]) -> str:
+    """The few nodes whose quantization costs most."""
+    known = [row for row in layers.nodes(report, [], []) if row.alone.value is not None]
+    if not known:
+        return ""
+    fidelity = report["layer_fidelity"]
+    cells = [
+        (row.name, row.planned, row.gain.text, row.alone.text, row.together.text)
+        for row in sorted(known, key=lambda row: (-(row.gain.value or 0.0), row.alone.value))
+    ]
+    head = ("costs most", "precision", "gain in FP32, dB", "alone, dB", "with all, dB")
+    told = (
+        f"**Layer by layer** ({fidelity['evidence']}): SQNR beside {text(fidelity['reference'])}."
+    )
+    return f"{told}\n\n{table(head, cells[:_MOST_SENSITIVE])}"
+
+
+def _cost(cost: Mapping[str, Any] | None) -> str:
+    if cost is None:
+        return ""
+    ours, base = (details.dollars(cost["usd_per_million"][key]) for key in ("engine", "baseline"))
+    return (
+        f"**Cost** ({cost['evidence']}): {text(ours)} per million samples, baseline {text(base)}; "
+        f"{text(details.price(cost['price']))}."
+    )
 
 
 def _pending(rows: Sequence[Mapping[str, Any]]) -> str:

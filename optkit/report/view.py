@@ -1,17 +1,16 @@
-"""What a report says, before it is HTML or Markdown: headline, comparison, landing, layers.
+"""What a report says first, before it is HTML or Markdown: headline, highlights, comparison.
 
 Pure functions from the report document to rows of text. Both writers show the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from optkit.report import figures
-from optkit.runtime import FusedLayer, layers_from_json
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
     {
@@ -39,7 +38,7 @@ def headline(result: Json) -> Headline:
     if result["error"] is not None:
         error = result["error"]
         where = f"{error['where']}: " if error["where"] else ""
-        hint = f" {error['hint']}" if error["hint"] else ""
+        hint = f"; {error['hint']}" if error["hint"] else ""
         title = "Impossible" if result["status"] == "impossible" else "Error"
         return Headline("fail", title, f"{where}{error['message']}{hint}")
     verdict = (result["gate"] or {}).get("verdict")
@@ -82,6 +81,13 @@ class Row:
     known: tuple[str, ...]
 
 
+def marks(result: Json) -> list[str]:
+    """Why the measured latencies are no good ones, each reason once."""
+    base = result["baseline"] or {"latency": None}
+    sides = (result["latency"], base["latency"])
+    return list(dict.fromkeys(reason for one in sides if one for reason in one["marks"]))
+
+
 def comparison(result: Json) -> list[Row]:
     """Candidate beside baseline, figure by figure; lines without any figure are left out."""
     base = result["baseline"] or {"engine": None, "latency": None, "accuracy": None}
@@ -104,7 +110,7 @@ def _latency_rows(result: Json, base: Json | None, ours: Json | None) -> list[Ro
     label = f"Latency, batch {batch}"
     return [
         Row(label, _latency(base), _latency(ours), _speedup(result["speedup"]), known),
-        line("Slowest 1 % of runs (p99)", "p99_ms", figures.ms),
+        Row("Slowest 1 % of runs (p99)", _p99(base), _p99(ours), Figure(), known),
         line("Samples per second", "throughput", figures.rate),
     ]
 
@@ -115,6 +121,14 @@ def _latency(latency: Json | None) -> Figure:
     kind = "band " if latency["band"] else ""
     spread = figures.span(latency["ci95_ms"] or latency["band"], figures.ms)
     return Figure(figures.ms(latency["p50_ms"]), kind + spread if spread else "")
+
+
+def _p99(latency: Json | None) -> Figure:
+    if latency is None or (latency["p99_ms"] is None and latency["runs"] is None):
+        return _ABSENT
+    if latency["p99_ms"] is None:
+        return Figure(f"unknown, of {figures.count(latency['runs'])} runs")
+    return Figure(figures.ms(latency["p99_ms"]))
 
 
 def _speedup(speedup: Json | None) -> Figure:
@@ -225,86 +239,6 @@ def highlights(result: Json) -> list[Highlight]:
         value = f"{landing['landed']} of {landing['planned']}"
         found.append(Highlight(value, "nodes run as planned", engine["evidence"]))
     return found
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A fused layer as a reader wants it."""
-
-    name: str
-    kind: str
-    dtypes: str  # "int8 → float16"
-    computes: str | None  # dtype of what it multiplies
-    nodes: tuple[str, ...]
-    products: tuple[str, ...]  # those among them that it multiplies
-    moved: int | None
-    weights: int
-
-
-def layers(rows: Sequence[dict[str, Any]]) -> list[Layer]:
-    return [_layer(layer) for layer in layers_from_json(list(rows))]
-
-
-def _layer(layer: FusedLayer) -> Layer:
-    silent = not layer.inputs and not layer.outputs  # the backend lists no tensors: nothing known
-    ends = [
-        ", ".join(dict.fromkeys(t.dtype for t in side)) for side in (layer.inputs, layer.outputs)
-    ]
-    return Layer(
-        layer.name,
-        layer.kind,
-        " → ".join(end or figures.NONE for end in ends),
-        layer.dtype,
-        layer.nodes,
-        layer.products,
-        None if silent else layer.bytes_moved,
-        layer.constant_bytes,
-    )
-
-
-@dataclass(frozen=True)
-class Kind:
-    """All layers of one kind, baseline beside candidate: (layers, bytes moved)."""
-
-    kind: str
-    baseline: tuple[int, int | None]
-    candidate: tuple[int, int | None]
-
-
-def kinds(candidate: Sequence[Layer], baseline: Sequence[Layer]) -> list[Kind]:
-    """Layers and bytes moved by kind, the heaviest of the baseline first."""
-    names = dict.fromkeys(layer.kind for layer in (*baseline, *candidate))
-    found = [Kind(kind, _total(baseline, kind), _total(candidate, kind)) for kind in names]
-    return sorted(found, key=lambda row: -max(row.baseline[1] or 0, row.candidate[1] or 0))
-
-
-def _total(rows: Sequence[Layer], kind: str) -> tuple[int, int | None]:
-    moved = [layer.moved for layer in rows if layer.kind == kind]
-    known = [size for size in moved if size is not None]
-    return len(moved), sum(known) if len(known) == len(moved) else None
-
-
-@dataclass(frozen=True)
-class Landed:
-    """One planned node: where it runs, and the bytes its layer moves beside the baseline's."""
-
-    row: Json
-    moved: int | None
-    baseline_moved: int | None
-
-
-def landing(
-    rows: Sequence[Json], candidate: Sequence[Layer], baseline: Sequence[Layer]
-) -> list[Landed]:
-    """Landing rows joined with the layers that name the node; what did not land comes first."""
-    ours, theirs = _by_node(candidate), _by_node(baseline)
-    found = [Landed(row, ours.get(row["node"]), theirs.get(row["node"])) for row in rows]
-    return sorted(found, key=lambda landed: landed.row["landed"])
-
-
-def _by_node(rows: Sequence[Layer]) -> dict[str, int | None]:
-    """Node → bytes moved by the layer that multiplies it."""
-    return {node: layer.moved for layer in rows for node in layer.products}
 
 
 @dataclass(frozen=True)

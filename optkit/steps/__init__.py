@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from optkit.execute.runner import StepKind
+from optkit.steps.attributing import attribute
 from optkit.steps.files import (
     ASSETS,
     GRAPH,
@@ -29,15 +30,20 @@ from optkit.steps.files import (
 )
 from optkit.steps.graphs import adopt, cast, export, fuse, ort, summary
 from optkit.steps.layers import quantize_layers
+from optkit.steps.likeness import compare_layers
 from optkit.steps.measuring import bench, compare, compile_, evaluate, predict
+from optkit.steps.memory import peak
+from optkit.steps.outlining import OUTLINE, SCALES, outline
 from optkit.steps.quantizing import calibrate, prepare, quantize
-from optkit.steps.samples import collect, divide, random
+from optkit.steps.samples import collect, divide, draw, random
 from optkit.steps.searching import deviate, sensitivity, survey
 
 __all__ = [
     "ASSETS",
     "GRAPH",
+    "OUTLINE",
     "RAW_SCORES",
+    "SCALES",
     "SCORES",
     "SIMULATION",
     "STATISTICS",
@@ -56,8 +62,9 @@ class Step:
 
 
 _RESUMING = ("calibrate", "quantize_layers", "evaluate", "compare")
-_STAYING = ("adopt", "fuse", "cast", "divide", "calibrate", "prepare", "quantize", "ort", "compare",
-            "predict", "summary", "survey", "sensitivity", "deviate")  # fmt: skip
+_STAYING = ("adopt", "fuse", "cast", "divide", "calibrate", "prepare", "quantize", "ort",
+            "compare", "compare_layers", "predict", "summary", "outline", "survey",
+            "sensitivity", "deviate")  # fmt: skip
 _SHARDING = ("calibrate", "evaluate", "compare")
 
 STEPS: Mapping[str, Step] = MappingProxyType(
@@ -80,6 +87,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
             ("collect", 6, ("numpy", "safetensors"), collect),
             ("divide", 2, ("onnxruntime", "numpy", "safetensors"), divide),
+            ("draw", 1, ("numpy", "safetensors"), draw),
             ("random", 5, ("numpy", "safetensors"), random),
             ("calibrate", 4, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
             ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),
@@ -91,11 +99,20 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 quantize_layers,
             ),
             ("ort", 5, ("onnx", "onnx-ir"), ort),
-            ("compile", 1, (), compile_),
+            ("compile", 2, (), compile_),
             ("evaluate", 3, ("onnxruntime", "numpy"), evaluate),
             ("compare", 3, ("onnxruntime", "numpy"), compare),
-            ("bench", 1, ("onnxruntime", "numpy"), bench),
+            ("bench", 2, ("onnxruntime", "numpy"), bench),
+            (
+                "compare_layers",
+                1,
+                ("onnxruntime", "numpy", "onnx", "onnx-ir"),
+                compare_layers,
+            ),
+            ("outline", 1, ("onnx", "onnx-ir"), outline),
+            ("peak", 1, ("onnxruntime",), peak),
             ("predict", 1, ("onnx", "onnx-ir"), predict),
+            ("attribute", 1, ("onnxruntime", "onnx", "onnx-ir"), attribute),
             ("summary", 1, ("onnx", "onnx-ir"), summary),
             ("survey", 1, ("onnx", "onnx-ir"), survey),
             ("sensitivity", 2, ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes"), sensitivity),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, dropwhile, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optkit.errors import OptkitError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from optkit.data.spool import Spool
+    from optkit.data.spool import Batch
     from optkit.runtime import Session
 
 Inputs = Mapping[str, Path]
@@ -86,27 +87,61 @@ def outside(reads: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 class Counted:
-    """Batches of a spool, all but the first `done`, that report how far they are and how long the
-    rest will take at this rate."""
+    """Batches of a spool that report how far they are and how long the rest will take at this rate.
 
-    def __init__(self, path: Path, batch: int | None, progress: Progress, *, done: int = 0) -> None:
+    `shard` (i, n): those of the i-th of n parts, to which a batch belongs by its first sample; a
+    part may be empty. `first`: the number of its first sample.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        batch: int | None,
+        progress: Progress,
+        shard: tuple[int, int] = (0, 1),
+    ) -> None:
         from optkit.data.spool import Spool
 
-        self.spool: Spool = Spool(path)
-        self.batch = batch
-        self.progress = progress
-        self.done = done
+        spool, (index, count) = Spool(path), shard
+        start, self._end = (len(spool) * i // count for i in (index, index + 1))
+        self._progress = progress
+        self._spans = dropwhile(lambda span: span.start < start, _spans(spool.batches(batch)))
+        self._next = next(self._spans, None)
+        self.first = self._end if self._next is None else self._next.start
 
-    def __iter__(self) -> Iterator[Any]:
-        from optkit.runtime import count_samples
-
-        total, seen, before, started = len(self.spool), 0, 0, time.monotonic()
-        for index, (feed, labels) in enumerate(self.spool.batches(self.batch)):
-            seen += count_samples(feed) if labels is None else len(labels)
-            if index < self.done:
-                before, started = seen, time.monotonic()
+    def rest(self, done: int) -> Iterator[Batch]:
+        """All but the first `done`; once."""
+        before, started = self.first, time.monotonic()
+        own = takewhile(lambda span: span.start < self._end, self._all())
+        for index, span in enumerate(own):
+            if index < done:
+                before, started = span.stop, time.monotonic()
                 continue
-            yield feed, labels
-            rate = (seen - before) / max(time.monotonic() - started, 1e-9)
-            told = f"{seen} of {total} samples, {rate:.3g}/s, {(total - seen) / rate:.0f} s left"
-            self.progress(told, seen / total)
+            yield span.batch
+            end = max(self._end, span.stop)
+            rate = (span.stop - before) / max(time.monotonic() - started, 1e-9)
+            seen, total = span.stop - self.first, end - self.first
+            left = (end - span.stop) / rate
+            self._progress(
+                f"{seen} of {total} samples, {rate:.3g}/s, {left:.0f} s left", seen / total
+            )
+
+    def _all(self) -> Iterator[_Span]:
+        return self._spans if self._next is None else chain([self._next], self._spans)
+
+
+class _Span(NamedTuple):
+    """A batch, and the numbers of its first sample and of the one behind it."""
+
+    start: int
+    stop: int
+    batch: Batch
+
+
+def _spans(batches: Iterable[Batch]) -> Iterator[_Span]:
+    from optkit.runtime import count_samples
+
+    stop = 0
+    for feed, labels in batches:
+        start, stop = stop, stop + (count_samples(feed) if labels is None else len(labels))
+        yield _Span(start, stop, (feed, labels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,12 @@ from optkit.steps.files import (
 )
 
 if TYPE_CHECKING:
+    from optkit.benchmarking.resuming import Kept
+    from optkit.data.spool import Spool
     from optkit.runtime import Session
+
+_TASK = ("run", "score", "agreement", "combine", "aggregate")  # the hooks that are run here
+_ROWS = "rows"  # of the baseline, in the file of its scores
 
 
 def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -44,38 +49,61 @@ def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     """Score a graph on the spooled evaluation samples by the task's own functions.
 
     params: file, batch, evidence; path, metric and args of the task; checkpoint: a folder outside
-    the step's own, in which a killed run finds its scores; backend and engines, where an engine
-    runs instead of the graph.
+    the step's own, in which a killed run finds its scores; shard [i, n]: only the i-th of n parts
+    of the batches, which may be none; backend and engines, where an engine runs instead of the
+    graph. inputs shard-0, shard-1, …: what that left of each part; then they are put together, to
+    the bits of one run. input baseline_score: what this step made of the baseline, for a task of
+    agreement; without it the graph is the baseline, and its rows are kept beside its scores.
     """
     import numpy as np
-    from safetensors.numpy import save_file
+    from safetensors.numpy import load_file, save_file
 
     from optkit import content
     from optkit.benchmarking import accuracy
-    from optkit.benchmarking.resuming import Kept
     from optkit.runtime import Evidence
 
-    path = Path(params["path"])
+    path, evidence = Path(params["path"]), Evidence(params["evidence"])
     module = content.load_module(path)
     content.member(module, "score", path)
-    score, combine, aggregate = (
-        content.hook(module, name, params["args"]) for name in ("score", "combine", "aggregate")
-    )
-    assert score is not None
+    hooks: Any = {name: content.hook(module, name, params["args"]) for name in _TASK}
     lower_is_better = bool(getattr(module, "LOWER_IS_BETTER", False))
-    task = accuracy.Task(params["metric"], score, combine, aggregate, lower_is_better)
-    kept = Kept(Path(params["checkpoint"]) if params.get("checkpoint") else None)
-    samples = Counted(inputs["samples"], params["batch"], progress, done=len(kept.scores))
-    with (
-        located(str(path)),
-        _opened(inputs, params) as session,
-    ):
-        found = accuracy.score(
-            session, samples, task, evidence=Evidence(params["evidence"]), kept=kept
-        )
+    task = accuracy.Task(params["metric"], lower_is_better=lower_is_better, **hooks)
+    baseline = inputs.get("baseline_score")
+    rows = None if baseline is None else load_file(baseline / SCORES)[_ROWS]
+    with located(str(path)):
+        if (kept := _joined(inputs)) is None:
+            batches, kept = _begun(inputs, params, progress)
+            with _opened(inputs, params) as session:
+                accuracy.run(session, batches, task, kept)
+            if "shard" in params:
+                kept.save(out)
+                return {}
+        found = accuracy.pool(kept, task, evidence=evidence, baseline=rows)
     raw = {name: np.asarray(getattr(found, name)) for name in RAW_SCORES}
+    if task.agreement is not None and rows is None:
+        raw[_ROWS] = np.concatenate(kept.scores)
     save_file(raw, out / SCORES)
-    return {"score": {**found.to_json(), **dict.fromkeys(raw, ())}}
+    return {"score": {**found.to_json(), **dict.fromkeys(RAW_SCORES, ())}}
+
+
+def _begun(inputs: Inputs, params: Params, progress: Progress) -> tuple[Iterator[Any], Kept]:
+    """What of the samples, or of a part of them, is still to be run; and what a killed run of it
+    has left."""
+    from optkit.benchmarking.resuming import Kept
+
+    index, count = params.get("shard", (0, 1))
+    samples = Counted(inputs["samples"], params["batch"], progress, (index, count))
+    folder = Path(params["checkpoint"]) if params.get("checkpoint") else None
+    kept = Kept(folder, samples.first)
+    return samples.rest(len(kept.scores)), kept
+
+
+def _joined(inputs: Inputs) -> Kept | None:
+    """What all parts found, where they are done; None: there are none."""
+    from optkit.benchmarking.resuming import Kept
+
+    parts = [path for name, path in inputs.items() if name.startswith("shard-")]
+    return Kept.joined(parts) if parts else None
 
 
 def _opened(inputs: Inputs, params: Params) -> Session:
@@ -88,79 +116,99 @@ def _opened(inputs: Inputs, params: Params) -> Session:
 def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Fidelity of a graph's outputs to the FP32 fused graph's.
 
-    params: file, batch, evidence; checkpoint as for `evaluate`.
+    params: file, batch, evidence; checkpoint and shard, and the inputs shard-…, as for `evaluate`.
     """
-    from optkit.benchmarking.fidelity import fidelity
-    from optkit.benchmarking.resuming import Kept
+    from optkit.benchmarking import fidelity
     from optkit.runtime import Evidence
 
-    kept = Kept(Path(params["checkpoint"]) if params.get("checkpoint") else None)
-    samples = Counted(inputs["samples"], params["batch"], progress, done=len(kept.scores))
-    with (
-        cpu(inputs["reference"] / GRAPH) as reference,
-        simulator(inputs["graph"] / params["file"], params["evidence"]) as candidate,
-    ):
-        found = fidelity(
-            reference,
-            candidate,
-            samples,
-            name="fp32",
-            evidence=Evidence(params["evidence"]),
-            kept=kept,
-        )
+    if (kept := _joined(inputs)) is None:
+        batches, kept = _begun(inputs, params, progress)
+        with (
+            cpu(inputs["reference"] / GRAPH) as reference,
+            simulator(inputs["graph"] / params["file"], params["evidence"]) as candidate,
+        ):
+            fidelity.run(reference, candidate, batches, kept)
+        if "shard" in params:
+            kept.save(out)
+            return {}
+    found = fidelity.pool(kept, name="fp32", evidence=Evidence(params["evidence"]))
     return {"fidelity": found.to_json()}
 
 
 def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Latency of candidate and baseline, interleaved, in this process of their own.
 
-    params: batches, seconds, warmup_seconds, threads, host (fingerprint, for the key); backend and
-    engines, where engines run instead of the graphs.
+    params: batches, seconds, warmup_seconds; sides: "engine" and "baseline" → input, file, backend
+    and session (its options); gpu: they run on one; host (fingerprint, for the key). here: kept.
     """
+    from dataclasses import replace
+
     import numpy as np
     from safetensors.numpy import save_file
 
     from optkit.benchmarking import latency, machine
     from optkit.data.spool import Spool
 
-    samples = Spool(inputs["samples"])
-    sides = _sides(inputs, params)
-    with machine.watched() as conditions:
+    samples, batches = Spool(inputs["samples"]), params["batches"]
+    sides = {name: partial(_side, inputs, params, name) for name in params["sides"]}
+    with machine.watched(gpu=params["gpu"]) as watch:
         times = latency.measure(
             sides,
             samples.feed,
-            params["batches"],
+            batches,
             seconds=params["seconds"],
             warmup_seconds=params["warmup_seconds"],
             progress=progress,
+            between=watch.look,
         )
-    rows = []
-    for batch in params["batches"]:
-        pair = {name: times[name, batch] for name in sides}
-        speedup = latency.ratio(pair["baseline"], pair["engine"])
-        rows.append(
-            {
-                **{n: {**t.to_json(), "samples_ms": []} for n, t in pair.items()},
-                "speedup": speedup.to_json(),
-            }
+    marks = tuple(machine.judge(watch.conditions))
+    apart = (
+        {name: _phases(make, samples, batches) for name, make in sides.items()}
+        if params["gpu"]
+        else {}
+    )
+    found = {
+        (name, batch): replace(
+            one, marks=(*marks, *one.marks), phases=apart.get(name, {}).get(batch)
         )
+        for (name, batch), one in times.items()
+    }
     save_file(
-        {f"{name}/{batch}": np.asarray(t.samples_ms) for (name, batch), t in times.items()},
+        {f"{name}/{batch}": np.asarray(one.samples_ms) for (name, batch), one in found.items()},
         out / TIMES,
     )
-    return {"rows": rows, "conditions": conditions}
+    rows = [
+        {
+            **{name: {**found[name, batch].to_json(), "samples_ms": []} for name in sides},
+            "speedup": latency.ratio(found["baseline", batch], found["engine", batch]).to_json(),
+        }
+        for batch in batches
+    ]
+    return {"rows": rows, "conditions": watch.conditions}
 
 
-def _sides(inputs: Inputs, params: Params) -> dict[str, Callable[[], Session]]:
-    """How candidate and baseline are opened."""
-    if "engines" in params:
-        names = {"engine": "engine", "baseline": "baseline_engine"}
-        return {side: partial(_engine, inputs, params, name) for side, name in names.items()}
-    graphs = {"engine": inputs["graph"] / GRAPH, "baseline": inputs["baseline"] / GRAPH}
-    return {
-        side: partial(cpu, path, threads=params["threads"], spinning=False)
-        for side, path in graphs.items()
-    }
+def _phases(
+    make: Callable[..., Session], samples: Spool, batches: list[int]
+) -> dict[int, dict[str, dict[str, float]]]:
+    """The phases of a run on a device by batch size, with launches one by one and recorded; empty
+    where they cannot be told apart."""
+    from optkit.benchmarking import latency
+
+    launched = latency.phases(partial(make, cuda_graph=False), samples.feed, batches)
+    if not launched:
+        return {}
+    recorded = latency.phases(partial(make, cuda_graph=True), samples.feed, batches)
+    return {n: {"launched": launched[n], "recorded": recorded[n]} for n in batches}
+
+
+def _side(inputs: Inputs, params: Params, name: str, **options: Any) -> Session:
+    """A session of one side as it is told in `params`. `options`: of the session, instead."""
+    from optkit.runtime import backend
+
+    side = params["sides"][name]
+    kept = {"kept": Path(params["kept"])} if params.get("kept") else {}
+    file = inputs[side["input"]] / side["file"]
+    return backend(side["backend"]).session(file, **{**side["session"], **kept, **options})
 
 
 def _engine(inputs: Inputs, params: Params, name: str) -> Session:

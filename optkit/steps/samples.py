@@ -67,6 +67,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         "info": written.to_json(),
         "metric": metric,
         "scoring": scoring,
+        "agreement": callable(getattr(module, "agreement", None)),
         "whole": whole,
         "paths": paths,
         "warnings": _left_out(written),
@@ -155,6 +156,29 @@ def divide(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
             optional=params["optional"],
             fill=samples.labelled,
         )
+    return {"info": written.to_json()}
+
+
+def draw(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Some of the evaluation samples, at random: those from `start` to `stop` of the drawn order.
+
+    params: start, stop, optional (axes that may be empty), memory.
+    """
+    from optkit.benchmarking import looks
+    from optkit.data import spool
+
+    samples = spool.Spool(inputs["samples"])
+    numbers = looks.order(len(samples))[params["start"] : params["stop"]]
+    written = spool.write(
+        samples.chosen(numbers.tolist()),
+        out,
+        samples.inputs,
+        limit_samples=None,
+        memory_bytes=params["memory"],
+        progress=progress,
+        optional=params["optional"],
+        fill=True,
+    )
     return {"info": written.to_json()}
 
 

@@ -3,18 +3,23 @@
     build in the first precision ─→ survey: layers, what each costs alone ─→ search ─→ front
     front, down from its accurate end, judged on fresh samples ─→ winner: a recipe and its build
 
-Every trial is a pipeline run over the store, and the next trial follows from the outcomes so far:
-running the same command again goes on where it ended, and ends as if it had never been killed.
+Every trial is a pipeline run over the store, and the next trials follow from the outcomes so far:
+running the same command again goes on where it ended, and ends as if it had never been killed. On a
+cluster several run at a time, unless their latency is measured on this machine.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 
 from optkit import pipeline
 from optkit.errors import UsageError
+from optkit.execute.ray import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
@@ -30,6 +35,7 @@ from optkit.tuning.verify import Verified, fallback, verify
 __all__ = ["TRIALS", "Budget", "Trial", "Tuned", "Wish", "tune"]
 
 TRIALS = 24
+_ROUNDS = 4  # at least, where not asked otherwise: trials learn from those of the rounds before
 
 Judge = Callable[[Build], Judged]
 """All figures of a finished build, gates judged."""
@@ -38,13 +44,15 @@ Judge = Callable[[Build], Judged]
 @dataclass(frozen=True)
 class Wish:
     """What to search for. `precisions`: the quantized ones that layers may have; `seconds`: when to
-    stop searching (what is best then is verified and built)."""
+    stop searching (what is best then is verified and built); `parallel`: trials at a time, None: as
+    many as the cluster has cores, so that at least a few rounds remain."""
 
     budget: Budget
     precisions: tuple[str, ...] = ("int8",)
     trials: int = TRIALS
     seconds: float | None = None
     seed: int = 0
+    parallel: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,32 +88,45 @@ def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
     """Search for the fastest assignment of `job`'s model inside the budget, which stands in the
     job's gates too, and judge the front on samples that the search has not seen.
 
-    Raises what building raises, and UsageError for a budget without a limit. A candidate that
-    cannot be built is a failed trial and nothing else.
+    Raises what building raises, and UsageError for a budget without a limit, or for more trials at
+    a time than can be. A candidate that cannot be built is a failed trial and nothing else.
     """
     started = time.monotonic()
     if wish.budget == Budget():
         raise UsageError("there is no budget to keep", where=job.recipe.name, hint=_LIMITS)
+    cluster = runner.carry if isinstance(runner.carry, Cluster) else None
+    parallel = _parallel(job, wish, cluster)
     made = pipeline.run(replace(job, precision=wish.precisions[0]), runner, pipeline.BENCH)
-    found = survey(made, wish.precisions, runner)
+    found = survey(made, wish.precisions, runner, map if cluster is None else cluster.each)
     quiet = Quiet(runner.listener)
     trials = _trials(made, found, wish, replace(runner, listener=quiet))
     memory = Memory.of(made, trials.space, trials.placements, runner.store)
-    search = Search(trials.space, wish.budget, wish.seed)
+    search = Search(trials.space, wish.budget, wish.seed, parallel)
+    numbers: defaultdict[Candidate, int] = defaultdict(count(1).__next__)
+
+    def numbered(candidate: Candidate) -> str:
+        return f"trial {numbers[candidate]} of {wish.trials}"
 
     def evaluate(candidate: Candidate) -> Outcome:
-        quiet.begins(f"trial {len(search.trials) + 1} of {wish.trials}")
+        quiet.begins(numbered(candidate))
         return trials(candidate)
 
     def after(done: Search) -> None:
-        memory.keep(done.trials[-1])
-        quiet.told(_progress(done, wish))
+        last = done.trials[-1]
+        memory.keep(last)
+        quiet.told(f"{numbered(last.candidate)}: {told(last.outcome)}{_leader(done)}")
 
     def late() -> bool:
         return wish.seconds is not None and time.monotonic() - started > wish.seconds
 
-    known = dict(memory.outcomes)
-    search.run(evaluate, limit=wish.trials, memory=known, stop=late, after=after)
+    search.run(
+        evaluate,
+        limit=wish.trials,
+        each=map if parallel == 1 or cluster is None else partial(cluster.each, parallel=parallel),
+        memory=dict(memory.outcomes),
+        stop=late,
+        after=after,
+    )
 
     def judged(trial: Trial) -> Judged:
         quiet.begins(f"judge {told(trial.outcome)} on fresh samples")
@@ -141,13 +162,27 @@ def _trials(made: Build, found: Survey, wish: Wish, runner: Runner) -> Trials:
     return Trials(made.job, space, wish.precisions, runner, variants, baseline_ms, left_out)
 
 
-def _progress(search: Search, wish: Wish) -> str:
-    last, leader = search.trials[-1], search.best
-    text = f"trial {len(search.trials)} of {wish.trials}: {told(last.outcome)}"
+def _leader(search: Search) -> str:
+    """What is best so far, as a trial's line ends."""
+    leader = search.best
     if leader is None:
-        return text
-    inside = "best" if wish.budget.excess(leader.outcome) == 0 else "nearest"
-    return f"{text}; {inside} {told(leader.outcome)}; front of {len(front(search.trials))}"
+        return ""
+    inside = "best" if search.budget.excess(leader.outcome) == 0 else "nearest"
+    return f"; {inside} {told(leader.outcome)}; front of {len(front(search.trials))}"
+
+
+def _parallel(job: Job, wish: Wish, cluster: Cluster | None) -> int:
+    """How many trials run at a time. Raises UsageError where they cannot."""
+    if job.target.name == "cpu":
+        why, hint = "trials are measured on this machine, one at a time", "leave it out"
+    elif cluster is None:
+        why, hint = "one trial at a time without a cluster", "--on ray starts one here"
+    else:
+        most = max(1, min(cluster.cores(), wish.trials // _ROUNDS))
+        return wish.parallel or most
+    if wish.parallel not in (None, 1):
+        raise UsageError(why, where=f"--parallel {wish.parallel}", hint=hint)
+    return 1
 
 
 _LIMITS = "give --max-drop (with an evaluation task), --min-sqnr, --max-latency or --max-size"

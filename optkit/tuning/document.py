@@ -48,7 +48,7 @@ def document(
         "search": {
             "seed": search.seed, "trials": len(search.trials), "limit": tuned.wish.trials,
             "failed": sum(t.outcome.failed is not None for t in search.trials),
-            "converged": search.converged,
+            "converged": search.converged, "parallel": search.parallel,
         },
         "evidence": {
             "sqnr_db": Evidence.MEASURED if measured else Evidence.SIMULATED,

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from optkit.tuning.space import Candidate, Group, Space, Trial
+from optkit.tuning.space import Candidate, Group, Outcome, Space, Trial
 
 _ACCURACY = 0.003  # of a latency: what repeats of one trial may differ by
 _SAVING = 0.5  # of it: what all groups together may well save, whatever the first trials say
@@ -54,7 +54,11 @@ class Estimate:
         """Latency that the candidate may well have: one standard deviation below its mean."""
         row = self._row(candidate)
         variance = max(float(row @ self._covariance @ row), 0.0)
-        return self._carrier_ms + float(row @ self._costs) - float(np.sqrt(variance))
+        return self._expected_ms(row) - float(np.sqrt(variance))
+
+    def outcome(self, candidate: Candidate) -> Outcome:
+        """What a trial of the candidate is expected to come to; of its size nothing is known."""
+        return Outcome(self.noise(candidate), self._expected_ms(self._row(candidate)), 0)
 
     def noise(self, candidate: Candidate) -> float:
         """The sum over groups, corrected by the trial that differs in the fewest of them."""
@@ -75,6 +79,9 @@ class Estimate:
             )
             groups.append(Group(group.nodes, tuple(options)))
         return replace(self._space, groups=tuple(groups))
+
+    def _expected_ms(self, row: np.ndarray) -> float:
+        return self._carrier_ms + float(row @ self._costs)
 
     def _sum(self, candidate: Candidate) -> float:
         return sum(self._space.option(i, name).noise for i, name in enumerate(candidate.options))

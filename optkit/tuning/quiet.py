@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from optkit.execute.runner import Listener
 
 
+class _Trial(threading.local):
+    """What this thread is at."""
+
+    label = ""
+    started: float | None = None
+
+
 class Quiet:
-    """Passes on progress, and a note once; the steps' own lines stay out."""
+    """Passes on progress, and a note once; the steps' own lines stay out. Several threads may each
+    have a trial."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._notes: set[str] = set()
-        self._label = ""
-        self._started: float | None = None
+        self._own = _Trial()
 
     def begins(self, label: str) -> None:
         """A trial begins."""
-        self._started = time.monotonic()
+        self._own.started = time.monotonic()
         self._listener.start("tune", label)
 
     def told(self, text: str) -> None:
         """The trial ended; without a beginning it was known already."""
-        seconds = 0.0 if self._started is None else time.monotonic() - self._started
-        self._listener.done("tune", text, self._started is None, seconds)
-        self._started = None
+        started, self._own.started = self._own.started, None
+        seconds = 0.0 if started is None else time.monotonic() - started
+        self._listener.done("tune", text, started is None, seconds)
 
     def start(self, step: str, label: str) -> None:
-        self._label = label
+        self._own.label = label
 
     def progress(self, what: str, fraction: float) -> None:
-        self._listener.progress(f"{self._label}, {what}", fraction)
+        self._listener.progress(f"{self._own.label}, {what}", fraction)
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None: ...
 

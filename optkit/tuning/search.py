@@ -1,4 +1,4 @@
-"""The search: which candidate is tried next, given what is known so far.
+"""The search: which candidates are tried next, given what is known so far.
 
     the ends      every precision everywhere, and the carrier
     placement     the variants of where pairs go, on everything quantized; the best is kept
@@ -7,14 +7,20 @@
     refinement    what may beat the front, from gains that the trials have taught: points of the
                   path drawn anew, changes and swaps of the best; then the widest gaps of the front
 
-`proposals` is a pure function of the space, the budget, the seed and the outcomes so far, so a
-search that was killed goes on as if nothing had happened. What is best so far is best at any time.
+Several may be tried at a time: then the path is cut at so many points at once, and a refinement is
+proposed as if those proposed with it had come to what is expected of them (the kriging believer of
+Ginsbourger, Le Riche and Carraro, 2010). No outcome of a round is looked at before all are there.
+
+So `proposals` is a pure function of the space, the budget, the seed, how many are tried at a time
+and the outcomes so far: a search that was killed goes on as if nothing had happened, and it does
+not matter which trial of a round ends first. What is best so far is best at any time.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from types import MappingProxyType
@@ -24,6 +30,7 @@ from optkit.tuning.path import noise, path
 from optkit.tuning.space import Budget, Candidate, Outcome, Space, Trial, staircase
 
 Known = Mapping[Candidate, Outcome]
+Each = Callable[[Callable[[Candidate], bool], Sequence[Candidate]], Iterable[bool]]
 
 _SPREAD = 6  # points of the path that are tried where the accuracy limit is the task's
 _CHOICE = 3  # of so many most promising candidates, the seed picks one
@@ -33,11 +40,14 @@ _PAIRS = 500  # swaps looked at in one round
 
 @dataclass
 class Search:
-    """One search. `trials`: those it has done, in their order; `converged`: nothing is left."""
+    """One search. `parallel`: how many candidates are tried at a time, which decides what is
+    proposed. `trials`: those it has done, in the order of their proposals; within a round that
+    still goes on, in that of their ends. `converged`: nothing is left."""
 
     space: Space
     budget: Budget
     seed: int
+    parallel: int = 1
     trials: list[Trial] = field(default_factory=list)
     converged: bool = False
 
@@ -46,22 +56,39 @@ class Search:
         evaluate: Callable[[Candidate], Outcome],
         *,
         limit: int,
+        each: Each = map,
         memory: Known = MappingProxyType({}),
         stop: Callable[[], bool] = lambda: False,
         after: Callable[[Search], None] = lambda search: None,
     ) -> None:
         """Go on until `limit` trials are done, `stop` says so, or nothing is left to try. What is
-        in `memory` is not evaluated again and takes no time. `after` is called after each trial."""
+        in `memory` is not evaluated again and takes no time. `each` applies a function to all
+        candidates of a round, as `map` does, in threads if it likes. `after` is called after each
+        trial, one call at a time."""
         done: dict[Candidate, Outcome] = {}
-        for candidate in proposals(self.space, self.budget, self.seed, done):
-            if candidate in done:
-                continue
-            if len(done) >= limit or (candidate not in memory and done and stop()):
+        lock = threading.Lock()
+
+        def tried(candidate: Candidate) -> bool:
+            outcome = memory.get(candidate)
+            if outcome is None:
+                if self.trials and stop():
+                    return False
+                outcome = evaluate(candidate)
+            with lock:
+                self.trials.append(Trial(candidate, outcome))
+                after(self)
+            return True
+
+        for proposed in proposals(self.space, self.budget, self.seed, done, self.parallel):
+            new = [c for c in dict.fromkeys(proposed) if c not in done]
+            taken = new[: limit - len(done)]
+            whole = all(each(tried, taken)) and len(taken) == len(new)
+            self.trials[len(done) :] = sorted(
+                self.trials[len(done) :], key=lambda trial: taken.index(trial.candidate)
+            )
+            done.update((trial.candidate, trial.outcome) for trial in self.trials[len(done) :])
+            if not whole:
                 return
-            found = memory.get(candidate)
-            done[candidate] = evaluate(candidate) if found is None else found
-            self.trials.append(Trial(candidate, done[candidate]))
-            after(self)
         self.converged = True
 
     @property
@@ -76,44 +103,57 @@ def best(trials: Sequence[Trial], budget: Budget) -> Trial | None:
     return min(sound, key=lambda trial: budget.rank(trial.outcome), default=None)
 
 
-def proposals(space: Space, budget: Budget, seed: int, known: Known) -> Iterator[Candidate]:
-    """Candidates in the order to try them. `known` grows between one and the next: whoever iterates
-    puts the outcome of every new candidate into it. One may be proposed that is known already."""
-    yield from (space.uniform(name) for name in space.names)
-    yield space.uniform(space.carrier)
-    placement = yield from _placement(space, path(space)[0], known)
+def proposals(
+    space: Space, budget: Budget, seed: int, known: Known, parallel: int = 1
+) -> Iterator[tuple[Candidate, ...]]:
+    """Rounds of candidates in the order to try them; all of a round may be tried at the same time.
+    `known` grows between one round and the next: whoever iterates puts the outcome of every new
+    candidate into it, in their order. One may be proposed that is known already."""
+    ends = [space.uniform(name) for name in (*space.names, space.carrier)]
+    placement = yield from _placement(space, path(space)[0], known, ends)
     steps = [replace(step, placement=placement) for step in path(space)]
     if budget.min_sqnr is not None or not budget.limits_accuracy:
-        yield from _bisect(steps, budget, known)
+        yield from _section(steps, budget, known, parallel)
     else:
-        yield from _spread(steps, space)
-    yield from _refine(space, budget, random.Random(seed), known, placement)
+        yield tuple(_spread(steps, space))
+    yield from _refine(space, budget, random.Random(seed), known, placement, parallel)
 
 
-def _placement(space: Space, start: Candidate, known: Known) -> Generator[Candidate, None, str]:
-    """Try every placement on the start; the generator's value is the name of the fastest one:
-    accuracy can be bought back layer by layer afterwards."""
+def _placement(
+    space: Space, start: Candidate, known: Known, ends: Sequence[Candidate]
+) -> Generator[tuple[Candidate, ...], None, str]:
+    """Try the ends, and every placement on the start; the generator's value is the name of the
+    fastest one: accuracy can be bought back layer by layer afterwards."""
     variants = [replace(start, placement=name) for name in space.placements]
-    yield from variants
+    yield (*ends, *variants)
     speed = {v.placement: (known[v].latency_ms, known[v].noise, known[v].bytes) for v in variants}
     return min(space.placements, key=lambda name: speed[name])
 
 
-def _bisect(steps: list[Candidate], budget: Budget, known: Known) -> Iterator[Candidate]:
+def _section(
+    steps: list[Candidate], budget: Budget, known: Known, parallel: int
+) -> Iterator[tuple[Candidate, ...]]:
     """Along the path accuracy rises and speed falls: find the first that is accurate enough, or,
-    where accuracy has no limit, the first beyond those of speed and size."""
+    where accuracy has no limit, the first beyond those of speed and size. A bisection; with several
+    points at a time what is left is cut into one part more than these."""
     low, high = 0, len(steps) - 1  # steps[high] is on the far side
-    yield steps[high]
     while low < high:
-        middle = (low + high) // 2
-        yield steps[middle]
-        outcome = known[steps[middle]]
-        if budget.min_sqnr is not None:
-            beyond = not outcome.failed and outcome.noise <= budget.max_noise
-        else:
-            beyond = budget.excess(outcome) > 0
-        low, high = (low, middle) if beyond else (middle + 1, high)
-    yield steps[max(low - 1, 0)]
+        wanted = (low + (high - low) * part // (parallel + 1) for part in range(1, parallel + 1))
+        points = list(dict.fromkeys(wanted))
+        yield (steps[high], *(steps[point] for point in points))
+        for point in points:
+            if _beyond(known[steps[point]], budget):
+                high = point
+                break
+            low = point + 1
+    yield (steps[max(low - 1, 0)],)
+
+
+def _beyond(outcome: Outcome, budget: Budget) -> bool:
+    """Whether it is accurate enough, or, without a limit on accuracy, beyond another limit."""
+    if budget.min_sqnr is not None:
+        return not outcome.failed and outcome.noise <= budget.max_noise
+    return budget.excess(outcome) > 0
 
 
 def _spread(steps: list[Candidate], space: Space) -> Iterator[Candidate]:
@@ -129,26 +169,44 @@ def _spread(steps: list[Candidate], space: Space) -> Iterator[Candidate]:
 
 
 def _refine(
-    space: Space, budget: Budget, rng: random.Random, known: Known, placement: str
-) -> Iterator[Candidate]:
+    space: Space, budget: Budget, rng: random.Random, known: Known, placement: str, parallel: int
+) -> Iterator[tuple[Candidate, ...]]:
     """Until nothing promising is left."""
     while True:
         trials = [Trial(candidate, outcome) for candidate, outcome in known.items()]
-        estimate = Estimate(space, trials)
         incumbent = best(trials, budget)
         if incumbent is None:
             return
-        steps = [*path(estimate.space()), *path(estimate.space(hope=1.0))]
-        drawn = [replace(step, placement=placement) for step in steps]
-        changed = (
-            incumbent.candidate.having(change)
-            for change in _changes(space, incumbent.candidate, rng)
-        )
-        fresh = [c for c in dict.fromkeys([*drawn, *changed]) if c not in known]
-        found = _better(fresh, estimate, budget, trials) or _in_gaps(drawn, estimate, trials)
-        if not found:
+        proposed: list[Candidate] = []
+        while len(proposed) < parallel:
+            estimate = Estimate(space, trials)
+            found = _promising(space, budget, rng, estimate, trials, placement, incumbent)
+            if not found:
+                break
+            proposed.append(found[rng.randrange(min(_CHOICE, len(found)))])
+            trials.append(Trial(proposed[-1], estimate.outcome(proposed[-1])))
+        if not proposed:
             return
-        yield found[rng.randrange(min(_CHOICE, len(found)))]
+        yield tuple(proposed)
+
+
+def _promising(
+    space: Space,
+    budget: Budget,
+    rng: random.Random,
+    estimate: Estimate,
+    trials: Sequence[Trial],
+    placement: str,
+    incumbent: Trial,
+) -> list[Candidate]:
+    """What may beat the front of these trials, or else fill it, the most promising first."""
+    known = {trial.candidate for trial in trials}
+    steps = [*path(estimate.space()), *path(estimate.space(hope=1.0))]
+    drawn = [replace(step, placement=placement) for step in steps]
+    changes = _changes(space, incumbent.candidate, rng)
+    changed = (incumbent.candidate.having(change) for change in changes)
+    fresh = [c for c in dict.fromkeys([*drawn, *changed]) if c not in known]
+    return _better(fresh, estimate, budget, trials) or _in_gaps(drawn, estimate, trials)
 
 
 def _better(

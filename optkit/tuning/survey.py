@@ -9,7 +9,7 @@ was killed goes on from there.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -48,9 +48,12 @@ class Survey:
     fixed: Mapping[str, str] = field(default_factory=dict)
 
 
-def survey(made: Build, names: Sequence[str], runner: Steps) -> Survey:
+def survey(
+    made: Build, names: Sequence[str], runner: Steps, each: Callable[..., Iterable[Made]] = map
+) -> Survey:
     """Measure the space of `names` (quantized precisions) on a model that was built in the first of
-    them. Raises InputRefused when no layer can be quantized."""
+    them. `each`: applies a function to every group of groups, as `map` does, in threads if it
+    likes. Raises InputRefused when no layer can be quantized."""
     rules = {n: runtime.backend(made.compiler).rules(made.job.target, n).to_json() for n in names}
     entry = runner.step(
         STEPS["survey"].kind,
@@ -72,7 +75,9 @@ def survey(made: Build, names: Sequence[str], runner: Steps) -> Survey:
         able = [n for n, group in groups.items() if option.precision in group[0].precisions]
         if option.is_two_term:
             able = _worst([n for n in able if _is_matrix(groups[n])], found)
-        for name, noise, divergence in _sensitivity(made, option, able, groups, rules, runner):
+        for name, noise, divergence in _sensitivity(
+            made, option, able, groups, rules, runner, each
+        ):
             saved = sum(
                 gain(layer.cost, option.precision, made.baseline_precision, made.job.target,
                      two_term=option.is_two_term)
@@ -153,6 +158,7 @@ def _sensitivity(
     groups: Mapping[str, Sequence[Layer]],
     rules: Mapping[str, Any],
     runner: Steps,
+    each: Callable[..., Iterable[Made]],
 ) -> Iterator[tuple[str, float, float | None]]:
     """(group, noise, divergence) of every group that is able to be so."""
     prepared = made.entries.get("prepared")
@@ -162,11 +168,12 @@ def _sensitivity(
         **_statistics(prepared or made.entries.get("statistics")),
     }
     settings, calibration = made.job.recipe.quantization, calibration_of(made.job.recipe)
-    for start in range(0, len(able), _AT_ONCE):
+
+    def measure(start: int) -> Made:
         part = able[start : start + _AT_ONCE]
         nodes = [[layer.node for layer in groups[name]] for name in part]
         patterns = [exactly(node) for group in nodes for node in group]
-        entry = runner.step(
+        return runner.step(
             STEPS["sensitivity"].kind,
             f"sensitivity of layers {start + 1} to {start + len(part)} of {len(able)} "
             f"as {option.name}",
@@ -177,8 +184,11 @@ def _sensitivity(
              "settings": {**settings.model_dump(mode="json"), "nodes": {},
                           "two_term": patterns if option.is_two_term else []}},
         )  # fmt: skip
-        for name, row in zip(part, entry.meta["rows"], strict=True):
-            yield name, row["noise"], row["divergence"]
+
+    rows = (row for entry in each(measure, range(0, len(able), _AT_ONCE))
+            for row in entry.meta["rows"])  # fmt: skip
+    for name, row in zip(able, rows, strict=True):
+        yield name, row["noise"], row["divergence"]
 
 
 def _statistics(entry: Made | None) -> dict[str, Made]:

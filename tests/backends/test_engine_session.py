@@ -20,7 +20,8 @@ from optkit.backends.kept import Kept
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
-from optkit.runtime import Recurrent, TensorInfo
+from optkit.measurement import Latency
+from optkit.runtime import Feed, Phased, Recurrent, TensorInfo
 from optkit.steps import measuring
 from optkit.target import Gpu, target
 
@@ -35,6 +36,8 @@ class Driver:
         self.graphs: dict[int, list[Callable[[], None]]] = {}
         self.launches = 0
         self.limit = 1 << 20
+        self.now = 0.0  # ms, moved by copies and kernels
+        self.events: dict[int, float] = {}
 
     def cuInit(self, flags: int) -> int:
         return 0
@@ -78,10 +81,12 @@ class Driver:
     def cuMemcpyHtoDAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> int:
         assert stream.value == 77
         ctypes.memmove(self.inside(to.value, size.value), source.value, size.value)
+        self.now += 1.0
         return 0
 
     def cuMemcpyDtoHAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> int:
         ctypes.memmove(to.value, self.inside(source.value, size.value), size.value)
+        self.now += 0.25
         return 0
 
     def cuStreamSynchronize(self, stream: Any) -> int:
@@ -109,6 +114,22 @@ class Driver:
 
     def cuGraphExecDestroy(self, handle: Any) -> int:
         del self.graphs[handle.value]
+        return 0
+
+    def cuEventCreate(self, out: Any, flags: int) -> int:
+        self.events[500 + len(self.events)] = -1.0
+        return self.give(out, max(self.events))
+
+    def cuEventRecord(self, event: Any, stream: Any) -> int:
+        assert stream.value == 77
+        self.events[event.value] = self.now
+        return 0
+
+    def cuEventElapsedTime(self, out: Any, start: Any, stop: Any) -> int:
+        return self.give(out, self.events[stop.value] - self.events[start.value])
+
+    def cuEventDestroy_v2(self, event: Any) -> int:
+        del self.events[event.value]
         return 0
 
     def cuStreamDestroy_v2(self, stream: Any) -> int:
@@ -207,6 +228,7 @@ class FakeContext:
             grown = np.concatenate([seen["state"], seen["x"]])
             seen["total"][...] = grown.sum(0)
             seen["grown"][...] = grown
+            driver.now += 8.0
 
         if driver.held is None:
             work()
@@ -284,6 +306,22 @@ def test_launches_are_recorded_once_per_shapes(
     assert driver.graphs == {} and driver.blocks == {}
 
 
+def test_phases_of_a_run_are_told_apart(
+    opened: Callable[..., Recurrent], driver: Driver, tmp_path: Path
+) -> None:
+    feed = {"x": rows(1, 2), "state": rows(5)}
+    for recorded in (False, True):
+        with opened(cuda_graph=recorded) as session:
+            assert isinstance(session, Phased)
+            for _ in range(3):
+                found = session.phases(feed)
+            assert (found.upload_ms, found.compute_ms, found.download_ms) == (2.0, 8.0, 0.5)
+            assert found.enqueue_ms > 0
+            assert driver.launches == 2 * recorded
+            np.testing.assert_array_equal(session.run(feed)["grown"], rows(5, 1, 2))
+        assert driver.events == {} and driver.blocks == {}
+
+
 def test_a_loop_keeps_what_it_carries_on_the_device(
     opened: Callable[..., Recurrent], driver: Driver
 ) -> None:
@@ -336,6 +374,33 @@ def test_a_step_opens_an_engine_for_its_target(
     assert driver.launches == 2
     with pytest.raises(ToolchainMissing, match="built for t4"):
         measuring._engine({"engine": tmp_path}, {**params, "session": {"target": "t4"}}, "engine")
+
+
+def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(
+    backend: TensorRT, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spool:
+        def __init__(self, path: Path) -> None: ...
+
+        def feed(self, batch: int) -> Feed:
+            return {"x": rows(*range(batch)), "state": rows(1)}
+
+    monkeypatch.setattr("optkit.runtime.backend", lambda name: backend)
+    monkeypatch.setattr("optkit.data.spool.Spool", Spool)
+    side = {"file": "m.engine", "backend": "tensorrt", "session": {"target": "l4"}}
+    sides = {name: {"input": name, **side} for name in ("engine", "baseline")}
+    params = {"batches": [1, 2], "seconds": 0.01, "warmup_seconds": 0.01, "gpu": True,
+              "sides": sides}  # fmt: skip
+    inputs = dict.fromkeys(("engine", "baseline", "samples"), tmp_path)
+    found = measuring.bench(inputs, params, tmp_path, lambda what, done: None)
+    assert [row["engine"]["batch"] for row in found["rows"]] == [1, 2]
+    for name in sides:
+        phases = Latency.from_json(found["rows"][1][name]).phases
+        assert phases is not None
+        assert phases["launched"]["compute_ms"] == phases["recorded"]["compute_ms"] == 8.0
+        assert phases["recorded"]["enqueue_ms"] > 0
+    assert driver.launches > 200
+    assert "gpu" in found["conditions"]
 
 
 @pytest.mark.parametrize("real", [TensorRT(), TensorRTRTX()])

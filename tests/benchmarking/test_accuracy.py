@@ -257,6 +257,8 @@ def test_units_are_what_combine_makes_of_the_samples(session: Any) -> None:
         ({"aggregate": lambda rows: float("nan")}, r"aggregate\(\) returned"),
         ({"aggregate": lambda rows: 1 / 0}, r"aggregate\(\) raised ZeroDivisionError"),
         ({"combine": lambda rows: rows["x"]}, r"combine\(\) raised"),
+        ({"agreement": lambda rows, before: rows @ before}, r"agreement\(\) raised ValueError"),
+        ({"run": lambda session, feed: feed["none"]}, r"run\(\) raised KeyError"),
     ],
 )
 def test_a_broken_hook_is_refused(session: Any, hooks: Any, message: str) -> None:

@@ -19,6 +19,12 @@ SIMULATED, MEASURED, PREDICTED = Evidence.SIMULATED, Evidence.MEASURED, Evidence
 @dataclass(frozen=True)
 class Limits:
     max_drop: float | None = None
+    min_value: float | None = None
+    max_value: float | None = None
+    max_slice_drop: float | None = None
+    min_slice_value: float | None = None
+    max_slice_value: float | None = None
+    max_memory_bytes: int | None = None
     min_sqnr: float | None = None
     max_latency_ms: float | None = None
     min_speedup: float | None = None
@@ -201,3 +207,101 @@ def test_no_gate_at_all_passes_where_accuracy_is_known() -> None:
 def test_the_verdict_is_plain_data() -> None:
     data: Any = judge_flips(0.01, 0, 0, 899).to_json()
     assert data["rows"][0]["evidence"] == "simulated"
+
+
+@pytest.mark.parametrize(
+    ("limits", "lost", "n", "outcome"),
+    [
+        (Limits(min_value=0.95), 10, 1000, "pass"),  # 0.990, Wilson 0.982 to 0.995
+        (Limits(min_value=0.985), 10, 1000, "inconclusive"),
+        (Limits(min_value=0.999), 10, 1000, "fail"),
+        (Limits(max_value=0.999), 10, 1000, "pass"),
+        (Limits(max_value=0.95), 10, 1000, "fail"),
+    ],
+)
+def test_the_metric_itself_is_judged_by_its_interval(
+    limits: Limits, lost: int, n: int, outcome: str
+) -> None:
+    verdict = judge(limits, drop=NO_DROP, scores=scores(lost, 0, n))
+    assert verdict.verdict == outcome
+    if outcome == "inconclusive":
+        assert "99.00 % (95 % interval 98.17 to 99.46 %)" in verdict.reasons[0]
+        # its lower half is 0.00831 wide, and 0.005 would do: (0.00831 / 0.005)² · 1,000
+        assert "about 2,762 samples would decide it" in verdict.reasons[0]
+
+
+def test_values_of_a_bootstrap_need_samples() -> None:
+    few = from_samples(np.linspace(0.6, 0.9, 10), metric="match", evidence=SIMULATED)
+    verdict = judge(Limits(min_value=0.1), drop=NO_DROP, scores=(few, few))
+    assert verdict.reasons == ("min_value: 10 samples are too few to say",)
+
+
+def sliced(lost: dict[str, int], n: int) -> tuple[tuple[Score, Score], list[str]]:
+    """`n` samples in each slice, of which so many are lost."""
+    after = np.concatenate([np.arange(n) >= count for count in lost.values()]).astype(float)
+    pair = (
+        from_samples(np.ones(after.size), metric="top1", evidence=SIMULATED),
+        from_samples(after, metric="top1", evidence=SIMULATED),
+    )
+    return pair, [name for name in lost for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "lost", "n", "outcome", "worst"),
+    [
+        (Limits(max_slice_drop=0.02), {"de": 0, "en": 1, "fr": 0}, 500, "pass", "en"),
+        (Limits(max_slice_drop=0.02), {"de": 0, "en": 5, "fr": 0}, 500, "inconclusive", "en"),
+        (Limits(max_slice_drop=0.02), {"de": 0, "en": 2, "fr": 40}, 500, "fail", "fr"),
+        (Limits(min_slice_value=0.98), {"de": 0, "en": 1}, 500, "pass", "en"),
+        (Limits(min_slice_value=0.98), {"de": 60, "en": 1}, 500, "fail", "de"),
+        (Limits(max_slice_value=0.9), {"de": 0, "en": 200}, 500, "fail", "de"),
+    ],
+)
+def test_the_worst_slice_decides_and_is_named(
+    limits: Limits, lost: dict[str, int], n: int, outcome: str, worst: str
+) -> None:
+    pair, names = sliced(lost, n)
+    (row,) = judge(limits, drop=NO_DROP, scores=pair, slices=names).rows
+    assert row.outcome == outcome
+    assert f"worst of {len(lost)} slices: {worst!r}, 500 samples" in row.reason
+    assert ("samples would decide it" in row.reason) == (outcome == "inconclusive")
+    assert ("of all slices at once" in row.reason) == (outcome == "fail")
+
+
+def test_many_slices_do_not_make_one_fail_by_chance() -> None:
+    """Of 200 slices that keep the limit, the worst looks as if it broke it; its own interval would
+    say so."""
+    limit, n = 0.02, 400
+    lost = {f"s{index}": int(count) for index, count in enumerate(
+        np.random.default_rng(0).binomial(n, limit, 200))}  # fmt: skip
+    pair, names = sliced(lost, n)
+    (row,) = judge(Limits(max_slice_drop=limit), drop=NO_DROP, scores=pair, slices=names).rows
+    assert row.outcome == "inconclusive"
+    own = drop(*(from_samples(side[: n], metric="top1", evidence=SIMULATED) for side in (
+        np.ones(n), (np.arange(n) >= max(lost.values())).astype(float))))  # fmt: skip
+    assert own.ci95 is not None
+    assert own.ci95.low > limit
+
+
+def test_a_small_slice_cannot_pass() -> None:
+    pair, names = sliced({"common": 0}, 1000)
+    rare = ["rare"] * 5 + names[5:]
+    (row,) = judge(Limits(max_slice_drop=0.02), drop=NO_DROP, scores=pair, slices=rare).rows
+    assert row.outcome == "inconclusive"
+    assert "'rare', 5 samples" in row.reason
+    assert "about 189 samples would decide it" in row.reason
+
+
+def test_slices_that_are_not_told_are_inconclusive() -> None:
+    pair, _ = sliced({"a": 0}, 50)
+    verdict = judge(Limits(max_slice_drop=0.5, min_slice_value=0.1), drop=NO_DROP, scores=pair)
+    assert [row.outcome for row in verdict.rows] == ["inconclusive"] * 2
+    assert "the task names no slices" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("memory", "outcome"), [(1000, "pass"), (1001, "fail"), (None, "inconclusive")]
+)
+def test_the_memory_gate(memory: int | None, outcome: str) -> None:
+    limits = Limits(max_memory_bytes=1000)
+    assert judge(limits, drop=NO_DROP, memory_bytes=memory).verdict == outcome

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import bootstrap as scipy_bootstrap
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from optkit.benchmarking.intervals import (
     Z95,
+    _student,
     bootstrap,
     median_interval,
     paired_score,
@@ -150,17 +151,32 @@ def test_median_interval_agrees_with_drawing_whole_rounds(
 ) -> None:
     rounds = np.random.default_rng(seed).gamma(4.0, size=(count, calls))
     found = median_interval(rounds)
-    expected = bootstrap(count, lambda drawn: float(np.median(rounds[drawn])))
+    drawn = np.random.default_rng(1).integers(0, count, (2_000, count))
+    expected = tuple(np.quantile(np.median(rounds[drawn], axis=(1, 2)), (0.025, 0.975)))
     spread = float(np.ptp(rounds))
     assert found == pytest.approx(expected, abs=0.06 * spread)
     assert median_interval(rounds[:1]) is None
 
 
-def test_bootstrap_of_a_mean_agrees_with_scipy_and_is_repeatable() -> None:
-    values = np.random.default_rng(3).gamma(2.0, size=200)
+def test_bootstrap_of_a_mean_is_near_scipy_s_bca_and_repeatable() -> None:
+    values = np.random.default_rng(3).gamma(2.0, size=400)
     found = bootstrap(values.size, lambda drawn: float(values[drawn].mean()))
     expected = scipy_bootstrap(
-        (values,), np.mean, method="percentile", n_resamples=20_000, rng=np.random.default_rng(1)
+        (values,), np.mean, method="BCa", n_resamples=20_000, rng=np.random.default_rng(1)
     ).confidence_interval
-    assert found == pytest.approx((expected.low, expected.high), abs=0.02)
+    width = expected.high - expected.low
+    assert found == pytest.approx((expected.low, expected.high), abs=0.08 * width)
     assert found == bootstrap(values.size, lambda drawn: float(values[drawn].mean()))
+
+
+@pytest.mark.parametrize("freedom", [3, 8, 30, 200])
+def test_few_blocks_widen_an_interval_as_student_s_t(freedom: int) -> None:
+    assert _student(0.975, freedom) == pytest.approx(t.ppf(0.975, freedom), rel=1e-2)
+
+
+def test_a_bootstrap_sees_that_neighbours_are_alike() -> None:
+    """A mean of runs of eight equal values varies as the mean of an eighth as many."""
+    values = np.random.default_rng(0).standard_normal(500).repeat(8)
+    found = bootstrap(values.size, lambda drawn: float(values[drawn].mean()))
+    independent = 2 * Z95 / np.sqrt(values.size)
+    assert 2 * independent < found.high - found.low < 3.2 * independent

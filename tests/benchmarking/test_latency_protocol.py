@@ -11,7 +11,7 @@ import pytest
 from optkit.benchmarking import latency
 from optkit.benchmarking.latency import MIN_ROUNDS, measure, ratio, summarize
 from optkit.measurement import Interval, Latency
-from optkit.runtime import Evidence, Feed
+from optkit.runtime import Evidence, Feed, Phases
 
 MS = 1_000_000  # nanoseconds
 
@@ -51,7 +51,7 @@ def test_measures_what_the_sessions_take(clock: Clock, session: Any) -> None:
         "int8": lambda: session(clock.taking("int8", lambda batch: batch * MS)),
         "fp16": lambda: session(clock.taking("fp16", lambda batch: 2 * batch * MS)),
     }
-    found = measure(made, feed_for, (1, 8), seconds=3, warmup_seconds=0.1, progress=quiet)
+    found = measure(made, feed_for, (1, 8), seconds=6, warmup_seconds=0.1, progress=quiet)
     assert set(found) == {("int8", 1), ("fp16", 1), ("int8", 8), ("fp16", 8)}
     int8 = found["int8", 8]
     assert int8.evidence is Evidence.MEASURED
@@ -91,6 +91,38 @@ def test_warm_up_is_not_counted(clock: Clock, session: Any) -> None:
     made = {"m": lambda: session(clock.taking("m", lambda batch: next(costs, MS)))}
     found = measure(made, feed_for, (1,), seconds=0.2, warmup_seconds=3, progress=quiet)
     assert max(found["m", 1].samples_ms) == 1.0
+    assert found["m", 1].steady
+
+
+def test_a_warm_up_ends_when_its_second_half_is_steady(clock: Clock, session: Any) -> None:
+    costs = iter(range(300, 100, -2))  # 100 calls, faster and faster
+    made = {"m": lambda: session(clock.taking("m", lambda batch: next(costs, 100) * MS // 100))}
+    found = measure(made, feed_for, (1,), seconds=0.2, warmup_seconds=60, progress=quiet)["m", 1]
+    assert found.steady and found.marks == ()
+    assert found.warmup_runs is not None
+    assert 200 <= found.warmup_runs <= 500  # it looks when the time has doubled
+    assert (found.p50_ms, found.drift, found.outliers) == (1.0, 0.0, 0)
+
+
+def test_what_never_becomes_steady_is_marked(clock: Clock, session: Any) -> None:
+    costs = iter(range(2000, 200, -50))
+    made = {"m": lambda: session(clock.taking("m", lambda batch: next(costs, 100) * MS // 100))}
+    found = measure(made, feed_for, (1,), seconds=0.2, warmup_seconds=0.3, progress=quiet)["m", 1]
+    assert found.steady is False
+    assert f"no steady state within {found.warmup_runs}" in found.marks[0]
+    few = measure(made, feed_for, (1,), seconds=0.01, warmup_seconds=0, progress=quiet)["m", 1]
+    assert (few.steady, few.warmup_runs) == (None, 2)
+
+
+def test_the_machine_is_looked_at_between_rounds(clock: Clock, session: Any) -> None:
+    looks: list[int] = []
+    made = {"m": lambda: session(clock.taking("m", lambda batch: MS))}
+    found = measure(
+        made, feed_for, (1,), seconds=0.1, warmup_seconds=0, progress=quiet,
+        between=lambda: looks.append(len(clock.log)),
+    )  # fmt: skip
+    assert len(looks) == found["m", 1].rounds
+    assert looks[-1] == len(clock.log)
 
 
 def test_sessions_are_closed_and_garbage_collection_restored(session: Any) -> None:
@@ -135,7 +167,37 @@ def test_quantiles_agree_with_numpy_and_p99_needs_a_thousand_runs() -> None:
     assert found.p90_ms == pytest.approx(np.percentile(samples, 90))
     assert found.p99_ms == pytest.approx(np.percentile(samples, 99))
     assert found.throughput == pytest.approx(4000 / np.median(samples))
-    assert summarize(times[:, :99].astype(int).tolist(), batch=4).p99_ms is None
+    fewer = summarize(times[:, :9].astype(int).tolist(), batch=4)
+    assert (fewer.p90_ms, fewer.p99_ms) == (None, None)
+    assert fewer.note == (
+        "90 runs are too few for p90, p95, p99 (needed: p90 100, p95 200, p99 1,000)"
+    )
+    assert found.note is None
+
+
+def test_outliers_and_shifts_are_told_and_stay_in_the_figures() -> None:
+    times = np.random.default_rng(4).normal(1, 0.01, size=(40, 25)) * MS
+    times[7, 3] = times[30, 9] = 20 * MS
+    times[20:] *= 1.2
+    found = summarize(times.astype(int).tolist(), batch=4)
+    assert found.outliers == 2
+    assert max(found.samples_ms) > 20
+    assert found.drift == pytest.approx(0.2, abs=0.01)
+    assert found.marks == ("batch 4: its level shifted by 20% during the run",)
+
+
+def test_phases_are_medians_of_the_runs_of_a_session_that_has_them(session: Any) -> None:
+    class Staged(type(session(lambda feed: feed))):  # type: ignore[misc]
+        calls = 0
+
+        def phases(self, feed: Feed) -> Phases:
+            self.calls += 1
+            return Phases(0.1, float(self.calls), 0.2, 0.01)
+
+    found = latency.phases(lambda: Staged(lambda feed: feed), feed_for, (2,))
+    assert found == {2: {"upload_ms": 0.1, "compute_ms": 50.5, "download_ms": 0.2,
+                         "enqueue_ms": 0.01, "runs": 100}}  # fmt: skip
+    assert latency.phases(lambda: session(lambda feed: feed), feed_for, (2,)) == {}
 
 
 def noisy(seed: int, scale: float, drift: np.ndarray) -> Latency:

@@ -22,6 +22,12 @@ CENTRES = np.random.default_rng(0).normal(size=(4, 256)).astype(np.float32)
 @dataclass(frozen=True)
 class Limits:
     max_drop: float | None = 0.02
+    min_value: float | None = None
+    max_value: float | None = None
+    max_slice_drop: float | None = None
+    min_slice_value: float | None = None
+    max_slice_value: float | None = None
+    max_memory_bytes: int | None = None
     min_sqnr: float | None = 20.0
     max_latency_ms: float | None = 5_000.0
     min_speedup: float | None = None

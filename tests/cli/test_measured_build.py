@@ -55,13 +55,14 @@ def test_every_convolution_lands(result: dict[str, Any]) -> None:
 def test_latency_has_its_interval_and_its_conditions(result: dict[str, Any], out: Path) -> None:
     latency, speedup = result["latency"], result["speedup"]
     assert latency["batch"] == 8 and latency["runs"] >= 10
-    assert latency["min_ms"] <= latency["p50_ms"] <= latency["p90_ms"]
+    assert latency["min_ms"] <= latency["p50_ms"]
+    assert (latency["p90_ms"] is not None) == (latency["runs"] >= 100)
     assert latency["ci95_ms"][0] <= latency["p50_ms"] <= latency["ci95_ms"][1]
     assert speedup["ci95"][0] <= speedup["value"] <= speedup["ci95"][1]
     report = json.loads((out / "digits-cnn-cpu-int8/report.json").read_text())
     batches = [one["batch"] for one in report["latencies"]["engine"]]
     assert batches == [1, 8]
-    assert report["conditions"]["cores"] >= 1
+    assert report["conditions"]["cores"][0] >= 1
 
 
 def test_the_artifact_runs_as_it_was_measured(result: dict[str, Any]) -> None:

@@ -32,6 +32,48 @@ def test_seventy_billion_on_two_targets(optkit_here: Optkit, cache: Path) -> Non
     assert not cache.exists()  # nothing to export
 
 
+def test_a_small_decoder_waits_for_the_host(optkit_here: Optkit, cache: Path) -> None:
+    sizes = ("--params", "10m", "--layers", 4, "--kv-heads", 2, "--head-dim", 32, "--vocab", 4000)
+    found = optkit_here("plan", *sizes, "--target", "l4", "--precision", "fp16", "--json").result
+    (row,) = found["results"]
+    assert row["latency"][-1]["bounds"]["decode"] == "host"
+
+
+def test_tied_embeddings_are_said(optkit_here: Optkit, cache: Path) -> None:
+    sizes = ("--params", "1235814400", "--layers", 16, "--kv-heads", 8, "--head-dim", 64,
+             "--hidden", 2048, "--vocab", 128256)  # fmt: skip
+    asked = ("plan", *sizes, "--target", "l4", "--precision", "fp16", "--json")
+    apart, tied = (optkit_here(*asked, *more).result for more in ((), ("--tied",)))
+    assert apart["results"][0]["memory"]["weights"] == pytest.approx(2 * 1235814400, rel=1e-3)
+    assert tied["results"][0]["memory"]["weights"] == pytest.approx(2 * 1235814400, rel=1e-3)
+    assert tied["model"]["shape"]["ffn"] == pytest.approx(8192, abs=1)
+    assert apart["model"]["shape"]["ffn"] < 6000  # the rest went into a second table
+
+
+@pytest.mark.slow
+def test_a_folder_tells_that_its_embeddings_are_tied(
+    optkit_here: Optkit, cache: Path, tmp_path: Path
+) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    # a table of fewer numbers would be turned and stored twice
+    config = LlamaConfig(
+        vocab_size=4096, hidden_size=64, intermediate_size=176, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(tmp_path / "tied")
+    asked = ("plan", tmp_path / "tied", "--target", "l4", "--precision", "fp16", "--json")
+    found = optkit_here(*asked).result
+    assert found["model"]["shape"] == {
+        "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "ffn": 176,
+        "vocabulary": 4096, "gated": True, "tied": True,
+    }  # fmt: skip
+    weights = sum(p.numel() for p in model.parameters())
+    assert found["results"][0]["memory"]["weights"] == pytest.approx(2 * weights, rel=0.01)
+
+
 def test_a_model_is_exported_and_fused_first(
     optkit_here: Optkit, small: Path, store: Path, tmp_path: Path
 ) -> None:
@@ -69,7 +111,10 @@ def test_prices_of_the_user_count(optkit_here: Optkit, cache: Path, tmp_path: Pa
         (("--target", "l4", "--precision", "int3"), 2, "unknown precision"),
         (("--target", "l4", "--latency", "soon"), 2, "--latency"),
         (("--target", "l4", "--latency", "0"), 2, "--latency"),
+        (("--target", "l4", "--throughput", "nan"), 2, "--throughput"),
+        (("--target", "l4", "--throughput", "inf"), 2, "--throughput"),
         (("--target", "l4", "--batch", "0"), 2, "--batch"),
+        (("--target", "l4", "--prompt", "100000000"), 5, "does not fit"),
         (("--target", "l4", "--plot", "plot.pdf"), 2, ".html or .svg"),
         (("--target", "l4", "--plot", "/proc/nonexistent/plot.svg"), 8, "cannot be written"),
         (("--target", "l4", "--prices", "nowhere.yaml"), 5, "no price file"),
@@ -88,6 +133,7 @@ def test_refusals(optkit_here: Optkit, cache: Path, words: Any, code: int, said:
     ("words", "said"),
     [
         (("--layers", 80), "they need --params"),
+        (("--tied",), "they need --params"),
         (("--params", "70b"), "needs --layers"),
         (("--params", "many", "--layers", 1), "no such number"),
         (("model.onnx", *LLAMA), "exclude each other"),
@@ -110,7 +156,12 @@ def test_from_python(small: Path, store: Path) -> None:
         optkit.plan(target="t4", precision="fp8", decoder=sizes)
     with pytest.raises(optkit.errors.UsageError, match="kv_heads"):
         optkit.plan(target="t4", decoder={"parameters": 8e9, "layers": 32})
-    for wrong in ({"training": ["qlra"]}, {"decoder": {**sizes, "layers": 0}}, {"target": ()}):
+    tied = optkit.plan(target="l4", decoder={**sizes, "tied": True}, batches=[1])
+    assert tied["model"]["shape"]["tied"]
+    for wrong in (
+        {"training": ["qlra"]}, {"target": ()},
+        *({"decoder": {**sizes, "parameters": wrong}} for wrong in (0, float("nan"), "8b")),
+    ):  # fmt: skip
         with pytest.raises(optkit.errors.UsageError):
             optkit.plan(**{"target": "l4", "decoder": sizes, **wrong})
     made = optkit.plan(

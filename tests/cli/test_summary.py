@@ -70,3 +70,18 @@ def test_nothing_is_lost_and_nothing_told_twice(found: list[dict[str, Any]]) -> 
         if word.isdigit()
     ]  # fmt: skip
     assert sum(numbers) == applied
+
+
+def test_a_latency_is_told_with_its_interval_its_tail_and_its_phases() -> None:
+    phases = {"upload_ms": 0.1, "compute_ms": 1.5, "download_ms": 0.05, "enqueue_ms": 0.02}
+    one = {"evidence": "measured", "batch": 8, "p50_ms": 2.0, "ci95_ms": [1.95, 2.1],
+           "p99_ms": 3.25, "phases": {"launched": phases}}  # fmt: skip
+    bound = {"evidence": "predicted", "batch": 8, "p50_ms": 0.5, "ci95_ms": None, "p99_ms": None}
+    text = summary.figures({"latency": [one], "baseline_latency": [bound]})
+    lines = [" ".join(line.split()) for line in text.splitlines()[1:]]
+    assert lines == [
+        "latency batch 8 2 ms [1.95, 2.1], p99 3.25 ms measured",
+        "latency, launched batch 8 0.1 + 1.5 + 0.05, enqueued 0.02 ms measured",
+        "baseline latency batch 8 >= 0.5 ms predicted",
+    ]
+    assert max(map(len, text.splitlines())) <= 80

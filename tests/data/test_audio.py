@@ -133,6 +133,27 @@ def test_bare_waveforms_are_filled_up_to_the_models_length(tmp_path: Path) -> No
             np.testing.assert_array_equal(row, filled[:width])
 
 
+def test_the_window_is_that_of_the_input_which_takes_the_sound(tmp_path: Path) -> None:
+    """A fixed mask beside it, or fixed ids of a text, are no window."""
+    from transformers import Wav2Vec2FeatureExtractor
+
+    Wav2Vec2FeatureExtractor(do_normalize=False).save_pretrained(tmp_path)
+
+    def window(**shapes: tuple[str, tuple[int | str, ...]]) -> int | None:
+        inputs = {name: TensorInfo(name, *of) for name, of in shapes.items()}
+        return audio.features(tmp_path, None, inputs).window
+
+    ids, mask = ("int64", ("batch", 8)), ("float32", ("batch", 100))
+    assert window(ids=ids, input_values=("float32", ("batch", "time"))) is None
+    assert window(ids=ids, mask=mask, input_values=("float32", ("batch", 6000))) == 6000
+    assert window(ids=ids, sound=("float32", ("batch", 6000))) == 6000
+    assert window(input_values=("float32", ("batch", 1024, 128))) is None  # no waveform
+    with pytest.raises(InputRefused, match="2 inputs that could take recordings"):
+        window(mask=mask, sound=("float32", ("batch", 6000)))
+    with pytest.raises(InputRefused, match="0 inputs that could take recordings"):
+        window(sound=("float32", ("batch", 1, 6000)))
+
+
 def test_a_folder_of_recordings_says_its_reader(tmp_path: Path) -> None:
     save(tmp_path / "class" / "one.wav", tone())
     assert reader_of(tmp_path) == "audio"

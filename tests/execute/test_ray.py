@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from optkit.errors import StorageError
-from optkit.execute import node
+from optkit.execute import node, transfer
 from optkit.execute import ray as carrying
 from optkit.execute.local import Limits
 from optkit.target import device_names, names
@@ -43,18 +43,18 @@ def packed(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_node_says_why_it_does_not_fit(changes: Any, why: str, tmp_path: Path) -> None:
-    assert why in node.perform(packed(tmp_path, **changes))["unfit"]
+    assert why in node.answered(node.perform, packed(tmp_path, **changes))["unfit"]
 
 
 def test_a_project_file_must_be_the_same_on_the_node(tmp_path: Path) -> None:
     argument = packed(tmp_path)
     (tmp_path / "task.py").write_text("two")
-    assert "task.py" in node.perform(argument)["absent"]
+    assert "task.py" in node.answered(node.perform, argument)["absent"]
 
 
 def test_a_folder_that_is_not_shared_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrying, "_SEEN_SECONDS", 0.1)
+    monkeypatch.setattr(transfer, "_SEEN_SECONDS", 0.1)
     with pytest.raises(StorageError, match="does not show"):
-        carrying._adopt(tmp_path / "try", {"model.onnx": 5}, tmp_path)
+        transfer.SharedFolder().adopt(tmp_path / "try", {"model.onnx": 5}, tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from optkit.artifact import Artifact
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import InputRefused, IntegrityError, UsageError
 from optkit.generate import Sampling, generate
 from optkit.runtime import Evidence
 from tests.generate.conftest import POSITIONS, Network, words, write_artifact
@@ -89,8 +89,21 @@ def test_what_cannot_be_continued_is_refused(made: Make, tmp_path: Path) -> None
         generate(made(), ["w1", " ".join(["w1"] * POSITIONS)])
     with pytest.raises(InputRefused, match="prompt 0: the prompt has no tokens"):
         generate(made(), [""])
+    with pytest.raises(InputRefused, match="prompt 1: the prompt is no UTF-8 text"):
+        generate(made(), ["w1", os.fsdecode(b"w1 \xff")])
     with pytest.raises(UsageError, match="nothing to generate"):
         generate(made(), [])
+
+
+@pytest.mark.parametrize("wrong", ["changed", "missing"])
+def test_nothing_is_said_of_an_artifact_that_was_changed(made: Make, wrong: str) -> None:
+    artifact, heard = made(), list[str]()
+    file = artifact.path / "tokenizer.json"
+    content = file.read_bytes()
+    file.unlink() if wrong == "missing" else file.write_bytes(content.replace(b"w1", b"w0"))
+    with pytest.raises(IntegrityError, match=rf"tokenizer\.json (was|is) {wrong}"):
+        generate(artifact, ["w1"], heard=lambda row, text: heard.append(text))
+    assert not heard
 
 
 def test_without_a_mask_prompts_of_one_length_alone_are_a_batch(
@@ -129,7 +142,7 @@ def test_the_command_prints_the_text_and_its_pace(made: Make, network: Network) 
 
 def test_json_holds_every_text_and_both_phases(made: Make, tmp_path: Path) -> None:
     artifact = made()
-    (tmp_path / "prompt.txt").write_text("w7 w8\n")
+    (tmp_path / "prompt.txt").write_text("w7 w8\n", encoding="utf-8-sig")
     done = optkit("generate", artifact.path, "--prompt", "w1", "--prompt-file",
                   tmp_path / "prompt.txt", "--max-new-tokens", "3", "--json", "-q")  # fmt: skip
     found = json.loads(done.stdout)

@@ -61,7 +61,7 @@ def test_a_row_draws_the_same_whatever_stands_beside_it() -> None:
 
 def test_the_top_token_alone_is_greedy() -> None:
     logits = np.random.default_rng(0).standard_normal((4, 30)).astype(np.float32)
-    for sampling in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-6)):
+    for sampling in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-310)):
         np.testing.assert_array_equal(Draw(sampling, 4)(logits), greedy(logits))
 
 
@@ -70,6 +70,7 @@ def test_the_top_token_alone_is_greedy() -> None:
     [
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
         ({"top_k": 0}, "top_k"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.5}, "top_p"),

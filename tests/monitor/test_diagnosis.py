@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -86,6 +87,45 @@ def test_the_busiest_of_two_gpus_is_judged() -> None:
     idle = replace(CARD, index=1, util=0.0, power_watts=10.0)
     samples = [replace(BUSY, gpus=(idle, CARD))] * 3
     assert diagnose(figures(samples, cores=4)).bound.rule.verdict == "compute-bound"
+
+
+SLICE = GpuSample(index=1, name="NVIDIA A100 MIG 1g.5gb", memory_bytes=2**30, memory_total=2**32)
+
+
+def test_an_unknown_utilisation_is_no_idle_gpu() -> None:
+    """A MIG slice or a vGPU does not tell it: whatever rests on it is declined, with the reason."""
+    found = diagnose(figures([replace(BUSY, gpus=(SLICE,))] * 3, cores=1))
+    assert found.bound.rule.verdict == "undetermined"
+    assert set(found.declined) == {
+        "launch-bound", "memory-bound", "compute-bound", "input-bound", "cpu-bound"
+    }  # fmt: skip
+    assert found.untold[0] == "gpu_util" and "gpu_memory" not in found.untold
+    assert figures([replace(BUSY, gpus=(SLICE,))], cores=1)["gpu_throttled"] is None
+    assert "disk-bound" in diagnose(figures([replace(READING, gpus=(SLICE,))], cores=1)).declined
+    # beside a card without work it may still be the one at work, beside a busy one that counts
+    idle, busy = replace(CARD, util=0.0), CARD
+    assert figures([replace(BUSY, gpus=(idle, SLICE))], cores=1)["gpu_util"] is None
+    assert figures([replace(BUSY, gpus=(busy, SLICE))], cores=1)["gpu_util"] == 1.0
+
+
+def test_a_verdict_behind_a_rule_that_lacks_a_figure_says_so() -> None:
+    silent = replace(SLOW, power_watts=None)
+    found = diagnose(figures(series(BUSY, *[silent] * 4), cores=4))
+    assert found.bound.rule.verdict == "input-bound"
+    assert (found.declined, found.untold) == (("launch-bound",), ("gpu_power",))
+
+
+def test_gpus_that_nvml_cannot_be_asked_about_are_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # as where it is not installed
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr("optkit.monitor.cards._DEVICES", tmp_path)
+    seen = Cards()
+    assert [card.name for card in seen.look()] == ["nvidia0", "nvidia1"]
+    assert seen.reason is not None
+    assert diagnose(figures([replace(BUSY, gpus=seen.look())], cores=1)).untold[0] == "gpu_util"
 
 
 class NVMLError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.decoder import Decoder
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import Impossible, InputRefused, UsageError
 from optkit.graph import NodeCost
 from optkit.precision import precision
 from optkit.prediction import memory, serving, shapes
@@ -190,6 +191,33 @@ def test_a_graph_gives_its_sizes_back() -> None:
         f"p{i}": NodeCost("MatMul", a * b, 2 * a * b, 2 * a, 2 * b, columns=b, bits=16)
         for i, (a, b) in enumerate(products)
     }
-    assert shapes.of_graph(Decoder(cache, 32000, positions=False), costs) == shape
+    decoder, apart = Decoder(cache, 32000, positions=False), shape.parameters + 65 * 4096
+    assert shapes.of_graph(decoder, costs, apart) == shape
+    tied, table = replace(shape, tied=True), 4096 * 32000
+    assert shapes.of_graph(decoder, costs, apart - table) == tied
+    # a table that two nodes read stays one constant: it is turned for the product
+    turned = {**costs, "turn": NodeCost("Transpose", 0, 2 * table, 0, 2 * table, bits=16)}
+    turned["p224"] = NodeCost("MatMul", None, 0, None, None, columns=32000, bits=16)
+    assert shapes.of_graph(decoder, turned, apart - table) == tied
     with pytest.raises(InputRefused, match="32001 columns"):
-        shapes.of_graph(Decoder(cache, 32001, positions=False), costs)
+        shapes.of_graph(Decoder(cache, 32001, positions=False), costs, apart)
+
+
+def test_one_table_for_embedding_and_vocabulary_is_held_once() -> None:
+    """Llama 3.2 1B (tie_word_embeddings): 1,235,814,400 parameters with 33 norms of 2048."""
+    shape = DecoderShape(16, 2048, 32, 8, 64, 8192, 128256, tied=True)
+    assert shape.parameters + 33 * 2048 == 1_235_814_400
+    assert memory.decoder_weights(shape, Numbers(16, "fp16")) == 2 * shape.parameters
+    assert total(step(shape, Numbers(16, "fp16"), 100, 1)).weight_bytes == 2 * shape.parameters
+    sizes = {"layers": 16, "kv_heads": 8, "head_dim": 64, "hidden": 2048, "vocabulary": 128256}
+    found, assumed = shapes.described(shape.parameters, **sizes, tied=True)
+    assert found == shape and not any("apart" in one for one in assumed)
+    guessed, _ = shapes.described(3.2e9, layers=28, kv_heads=8, head_dim=128, vocabulary=128256,
+                                  tied=True)  # fmt: skip
+    assert guessed.parameters == pytest.approx(3.2e9, rel=1e-3)
+
+
+def test_a_sequence_that_no_number_of_devices_holds_is_told() -> None:
+    """Key heads are not cut: beyond as many devices, each holds as much of the cache as before."""
+    with pytest.raises(Impossible, match="on 64 devices either"):
+        memory.devices_needed(LLAMA_2_70B, Numbers(16, "fp16"), 80e9, 100e6)

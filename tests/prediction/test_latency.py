@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optkit.errors import ToolchainMissing
 from optkit.prediction.fitted import fitted
-from optkit.prediction.latency import Efficiencies, seconds
+from optkit.prediction.latency import Efficiencies, link_of, seconds
 from optkit.prediction.work import Work, gemm, total
 from optkit.target import Fact, Target, target
 
@@ -80,6 +80,21 @@ def test_geforce_peaks_are_those_with_fp32_accumulate(name: str) -> None:
     assert int8 == pytest.approx(4 * fp16, rel=0.01)
     if card.supports("fp8"):
         assert card.peak("fp8") == pytest.approx(2 * fp16, rel=0.01)
+
+
+def test_nvlink_joins_as_many_as_its_bridge_or_switch() -> None:
+    pcie, sxm = target("h100-pcie"), target("h100-sxm")
+    for device, devices, name, rate in (
+        (pcie, 2, "NVLink", 300e9), (pcie, 4, "PCIe", 64e9),
+        (sxm, 8, "NVLink", 450e9), (sxm, 16, "PCIe", 64e9),
+        (target("l4"), 2, "PCIe", 32e9), (target("gb200"), 72, "NVLink", 900e9),
+    ):  # fmt: skip
+        found = link_of(device, devices)
+        assert (found.name, found.rate) == (name, rate)
+        work = Work("elementwise", "fp16", linked=rate, devices=devices, kernels=0)
+        assert seconds([work], device, IDEAL).link == pytest.approx(1)
+    with pytest.raises(ToolchainMissing, match="no link"):
+        link_of(without(target("l4"), "pcie_gbs"), 2)
 
 
 def test_what_fits_into_l2_costs_less() -> None:

@@ -16,7 +16,7 @@ from optkit.api.planning import Description, Wishes
 from optkit.errors import InputRefused, UnknownName, UsageError
 from optkit.graph import NodeCost, costs, peak_live_bytes
 from optkit.precision import precision
-from optkit.prediction import advice, chart, cost, layers
+from optkit.prediction import advice, chart, cost, layers, memory
 from optkit.prediction.work import total
 from optkit.target import target
 
@@ -151,6 +151,46 @@ def test_figures_of_a_plan_agree_with_each_other(plan: dict[str, Any]) -> None:
         if one["p50_ms"] <= 50
     ]  # fmt: skip
     assert best["usd_per_million"] == min(dollars) and best["p50_ms"] <= 50
+
+
+def test_a_bridge_joins_two_boards_and_what_is_recalled_is_marked() -> None:
+    """70 GB in FP8 fit on 1 H100, 140 GB in FP16 on 2, 280 GB in FP32 on 4."""
+    wishes = Wishes(("h100-pcie", "h100-sxm", "l4"), ("fp8", "fp16", "fp32"), (1,))
+    found = api.plan_described(Description(70e9, 80, 8, 128), wishes)["results"]
+    rows = {(row["target"], row["devices"]): row for row in found}
+    recalled = {"nvlink_gbs", "nvlink_gpus"}
+    for (name, devices), row in rows.items():
+        assert set(row["unverified"]) & recalled == (
+            set() if devices == 1 or name == "h100-sxm" else recalled - {
+                "nvlink_gpus" if name == "l4" else ""  # it has none, which is recalled
+            }
+        )  # fmt: skip
+    told = {key: row["notes"] for key, row in rows.items()}
+    assert told[("h100-pcie", 1)] == []
+    assert told[("h100-pcie", 2)] == told[("h100-sxm", 4)] == ["tensor parallel over NVLink"]
+    assert "over PCIe (NVLink joins 2 of these" in told[("h100-pcie", 4)][0]
+    assert "over PCIe, which" in told[("l4", 8)][0]
+
+
+def test_every_device_holds_its_own_runtime() -> None:
+    """18 bytes for each of 7e9 parameters and the layers' inputs, on 24 GB of which each L4 keeps
+    0.5 for itself: 6 of them would hold 144 GB, and 141 beside the runtime."""
+    wishes = Wishes(("l4",), ("fp16",), (1,), prompt=1, methods=("full",))
+    for parameters, needed in ((7.8e9, 6), (7.85e9, 7)):
+        description = Description(parameters, 32, 32, 128, hidden=4096)
+        (row,) = api.plan_described(description, wishes)["results"]
+        made = row["training"][0]["recompute_full"]
+        assert made["total"] == pytest.approx(18 * parameters, rel=1e-4)
+        assert made["devices"] == needed
+
+
+def test_activations_are_not_shared_among_devices() -> None:
+    """18 · 7e9 bytes shared by devices that have 80 less 0.5 less 10 GB for them; none where a
+    sample's activations alone are too many."""
+    made = memory.training(7e9, "full", adapters=0, activations=10e9)
+    assert memory.devices_to_train(made, 80e9) == 2  # 126 / 69.5
+    assert memory.devices_to_train(made, 24e9) == 10  # 126 / 13.5
+    assert memory.devices_to_train(made, 10e9) is None
 
 
 def test_throughput_is_met_by_as_many_devices_as_it_takes() -> None:

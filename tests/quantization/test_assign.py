@@ -74,6 +74,18 @@ def test_float_precisions_quantize_nothing(
     assert set(found.nodes.values()) == {"fp16"} and not found.quantized()
 
 
+def test_the_last_layer_may_have_a_precision_of_its_own(
+    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
+) -> None:
+    model, both = network(nets["residual"]), {"int8": replace(rules["gpu"], last="fp8")}
+    assert set(assign(model, "int8", both, "fp16").nodes.values()) == {"int8"}
+    both["fp8"] = rules["gpu"]
+    found = assign(model, "int8", both, "fp16")
+    assert [name for name, own in found.nodes.items() if own == "fp8"] == ["head"]
+    named = assign(model, "int8", both, "fp16", overrides={"h*": "int8"})
+    assert set(named.nodes.values()) == {"int8"}
+
+
 def test_an_excluded_operator_tells_the_rules_reason(
     network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
 ) -> None:

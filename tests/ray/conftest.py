@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ LABELS = ("L4", "T4", "GeForce-RTX-4090")
 
 @dataclass
 class Nodes:
-    """A head without cores, and a node with one core per label."""
+    """A head without cores, and a node with one core per label. `stores`: where each has one of its
+    own, of which it makes use where no folder is shared."""
 
     fake: Any
     client_port: int
+    stores: Path
     by_label: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -31,6 +34,7 @@ class Nodes:
             num_gpus=1,
             labels={"ray.io/accelerator-type": label},
             object_store_memory=80 << 20,
+            env_vars={"OPTKIT_CACHE": str(self.stores / label)},
         )
 
     def kill(self, label: str) -> None:
@@ -40,7 +44,7 @@ class Nodes:
 
 
 @pytest.fixture(scope="session")
-def nodes() -> Iterator[Nodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
@@ -50,7 +54,8 @@ def nodes() -> Iterator[Nodes]:
         port = probe.getsockname()[1]
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 << 20,
             "ray_client_server_port": port}  # fmt: skip
-    found = Nodes(Cluster(initialize_head=True, head_node_args=head), port)
+    fake = Cluster(initialize_head=True, head_node_args=head)
+    found = Nodes(fake, port, tmp_path_factory.mktemp("stores"))
     for label in LABELS:
         found.add(label)
     yield found

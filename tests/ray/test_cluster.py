@@ -10,14 +10,15 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
 import psutil
 import pytest
 
-from optkit.errors import OptkitError, ToolchainMissing
+from optkit.api import Silent
+from optkit.errors import OptkitError, ToolchainMissing, UsageError
 
 pytestmark = pytest.mark.slow
 
@@ -138,6 +139,82 @@ def test_a_killed_node_changes_no_digest(nodes: Any, project: Path, tmp_path: Pa
     assert list((tmp_path / "there/cache/tmp").iterdir()) == []
 
 
+def test_nodes_that_share_no_folder_exchange_files(
+    nodes: Any, project: Path, tmp_path: Path
+) -> None:
+    local = build(project, tmp_path / "local")
+    _, err = local.communicate()
+    assert local.returncode == 0, err
+    remote = ("--remote", f"file://{tmp_path}/remote")
+    running = build(project, tmp_path / "there", "l4", *remote, on="ray", address=nodes.address)
+    while (label := at_work(nodes)) is None:
+        assert running.poll() is None, running.communicate()[1]
+        time.sleep(0.01)
+    nodes.kill(label)
+    _, err = running.communicate()
+    assert running.returncode == 0, err
+    assert digests(tmp_path / "there") == digests(tmp_path / "local")
+    held = [path for path in nodes.stores.glob("*/objects/*/*") if path.is_file()]
+    assert held and not list(nodes.stores.glob("*/steps"))
+    assert list((tmp_path / "there/cache/tmp").iterdir()) == []
+    again = build(project, tmp_path / "again", "l4", *remote)
+    out, err = again.communicate()
+    assert again.returncode == 0, err
+    assert digests(tmp_path / "again") == digests(tmp_path / "local")
+    assert json.loads(out)["cache_hits"] > 10
+
+
+def test_a_remote_that_vanishes_leaves_the_work_to_the_driver(
+    nodes: Any, project: Path, tmp_path: Path
+) -> None:
+    place, out = tmp_path / "remote", tmp_path / "there"
+    remote = ("--remote", f"file://{place}")
+    running = build(project, out, "l4", *remote, on="ray", address=nodes.address)
+    while len(list(out.glob("cache/steps/*/*"))) < 3:
+        assert running.poll() is None, running.communicate()[1]
+        time.sleep(0.01)
+    place.rename(tmp_path / "gone")
+    place.write_text("no folder any more")
+    _, err = running.communicate()
+    assert running.returncode == 0, err
+    assert err.count("going on without it") == 1
+    assert digests(out)
+
+
+def test_python_builds_on_a_cluster(
+    nodes: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optkit
+
+    class Ears(Silent):
+        notes: ClassVar[list[str]] = []
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+    samples = [{"x": np.load(project / "samples.npz")["x"]}]
+    made = [
+        optkit.build(
+            str(project / "small.onnx"),
+            target="h100",
+            calibration=samples,
+            out=tmp_path / f"out-{on}",
+            cache=tmp_path / f"cache-{on}",
+            on=on,
+            remote=None if on is None else f"file://{tmp_path}/remote",
+            listener=Ears(),
+        )
+        for on in (None, "ray")
+    ]
+    assert made[0].digest == made[1].digest
+    assert [
+        note for note in Ears.notes if "no node of the cluster has the accelerator H100" in note
+    ]
+    with pytest.raises(UsageError, match="no cluster"):
+        optkit.tune(str(project / "small.onnx"), target="l4", on="nowhere", cache=tmp_path / "c")
+
+
 def test_an_interrupted_build_leaves_no_work_behind(
     nodes: Any, project: Path, tmp_path: Path
 ) -> None:
@@ -167,26 +244,40 @@ def test_what_has_no_node_is_said_and_stays_pending(
     assert json.loads(out)["status"] == "pending"
 
 
+@pytest.mark.parametrize("apart", [False, True])
 def test_a_pending_artifact_is_finished_on_a_node(
-    cluster: Any, project: Path, tmp_path: Path
+    cluster: Any, project: Path, tmp_path: Path, apart: bool
 ) -> None:
     """The device is this machine's CPU, which no label names: the node's part alone is tried."""
     from dataclasses import asdict
 
+    from optkit.api import load
     from optkit.api.elsewhere import finish_here
     from optkit.execute.local import Limits
+    from optkit.execute.transfer import ThroughRemote
+    from optkit.store import Remote, Store
 
     done = build(project, tmp_path, "cpu", "--defer")
     _, err = done.communicate()
     assert done.returncode == 0, err
+    artifact, out = tmp_path / "small-cpu-int8", tmp_path / "cache/tmp/1/finished"
+    out.mkdir(parents=True)
     argument = {
-        "artifact": str(tmp_path / "small-cpu-int8"),
+        "artifact": str(artifact),
+        "shown": "artifacts/small",
         "store": str(tmp_path / "cache"),
         "limits": asdict(Limits(2**31)),
-        "out": str(tmp_path / "cache/tmp/1-finish"),
+        "strict": False,
+        "needs": [str(artifact)],
+        "out": str(out),
     }
+    if apart:
+        remote = Remote(f"file://{tmp_path}/remote")
+        cluster.transfer = ThroughRemote(Store(tmp_path / "cache", remote))
     found = cluster.call(finish_here, argument, device="L4")["meta"]["result"]
     assert found["status"] == "ok" and found["latency"]["evidence"] == "measured"
+    assert found["artifact"] == "artifacts/small"
+    assert load(out / artifact.name).result == found
 
 
 def build(

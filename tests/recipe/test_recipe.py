@@ -450,3 +450,35 @@ def test_data_for_evaluation_needs_a_task(folder: Path) -> None:
     with pytest.raises(RecipeError, match="no task") as caught:
         Recipe.for_model("net.onnx").with_eval_data("held.jsonl")
     assert caught.value.where == "--eval-data held.jsonl"
+
+
+def test_gates_may_be_others_for_a_target() -> None:
+    recipe = Recipe.from_dict(
+        {
+            "name": "net",
+            "gates": {
+                "max_drop": "2%", "max_latency_ms": 5.0, "min_value": "95%",
+                "targets": {"l4": {"max_latency_ms": 2.0}, "cpu": {"max_latency_ms": None}},
+            },
+        }
+    )  # fmt: skip
+    assert [recipe.gates.of(name).max_latency_ms for name in ("h100", "l4", "cpu")] == [5, 2, None]
+    assert recipe.gates.of("l4").max_drop == 0.02
+    assert recipe.gates.of("l4").min_value == 0.95
+    recorded = Recipe.from_dict({"name": "net", "gates": recipe.to_json()["gates"]})
+    assert recorded.gates == recipe.gates
+    assert recorded.gates.of("l4") == recipe.gates.of("l4")
+
+
+@pytest.mark.parametrize(
+    ("targets", "told"),
+    [
+        ({"l5": {}}, "did you mean l4"),
+        ({"l4": {"max_dop": 0.1}}, "did you mean max_drop"),
+        ({"l4": {"targets": {}}}, "unknown key"),
+    ],
+)
+def test_gates_for_a_target_are_checked(targets: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_dict({"name": "net", "gates": {"targets": targets}})
+    assert told in f"{error.value} {error.value.hint}"

@@ -44,12 +44,14 @@ def test_a_fleet_fits_its_schema_and_tells_every_status(fleet: dict[str, Any]) -
     built, pending, never = fleets.rows(fleet)
     latency = fleet["results"][0]["latency"]
     dollars = 0.8 * 1e6 / (latency["throughput"] * 3600)
-    assert float(built.cost) == pytest.approx(dollars, rel=5e-3)
+    assert built.cost.value == pytest.approx(dollars, rel=5e-3)
     assert built.report == f"../{fleet['results'][0]['artifact'].split('/')[-1]}/report.html"
-    assert (pending.cost, pending.landed, never.report) == ("–", "–", None)
-    assert never.headline.sentence == "no FP8 take int8"
+    assert (pending.cost.text, pending.landed.text, never.report) == ("–", "–", None)
+    assert never.headline.sentence == "no FP8; take int8"
+    assert fleets.headline(fleet).word == "fail"
+    assert fleets.headline(fleet).title == "1 × Inconclusive, 1 × Pending, 1 × Impossible"
     text = fleets.to_markdown(fleet)
-    assert "no FP8 take int8" in text and "2026-08-17 (unverified)" in text
+    assert "no FP8; take int8" in text and "2026-08-17 (unverified)" in text
 
 
 def test_names_of_strangers_stay_text(make: Any) -> None:
@@ -59,6 +61,7 @@ def test_names_of_strangers_stay_text(make: Any) -> None:
     parser = HTMLParser()
     parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
     parser.feed(fleets.to_html(found))
-    assert "script" not in tags and "table" in tags
+    assert tags.count("script") == 1 and "table" in tags  # that of the page itself
     assert "<script>" not in fleets.to_markdown(found)
+    assert "<script>alert" not in fleets.to_html(found)
     assert "\u202e" not in fleets.to_html(found) + fleets.to_markdown(found)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.errors import Impossible
-from optkit.report import charts, figures, view
+from optkit.report import charts, details, figures, layers, view
 from optkit.report.result import Findings, Run, Side, failed, result
 
 
@@ -22,7 +22,7 @@ def row(report: dict[str, Any], start: str) -> view.Row:
         (figures.ms(0.0213), "0.0213 ms"),
         (figures.ms(12.34), "12.3 ms"),
         (figures.ms(1234.5), "1,234 ms"),
-        (figures.ms(2e-5), "2.00e-05 ms"),
+        (figures.ms(4.26e-4), "0.426 µs"),
         (figures.ms(None), "–"),
         (figures.size(310_000), "303 KiB"),
         (figures.size(512), "512 B"),
@@ -85,40 +85,9 @@ def test_the_headline_of_a_pending_and_of_a_failed_build() -> None:
     never = failed(
         Impossible("no", where="t4", hint="try int8"), model="m", target="t4", precision="fp8"
     )
-    assert view.headline(never) == view.Headline("fail", "Impossible", "t4: no try int8")
+    assert view.headline(never) == view.Headline("fail", "Impossible", "t4: no; try int8")
     assert view.comparison(never) == []
     assert view.highlights(never) == []
-
-
-def test_landing_puts_what_missed_first_beside_the_baselines_bytes(make: Any) -> None:
-    report = make(lost=2)
-    ours, theirs = (view.layers(report["layers"][side]) for side in ("engine", "baseline"))
-    landed = view.landing(report["landing"], ours, theirs)
-    assert [one.row["landed"] for one in landed] == [False] * 2 + [True] * 10
-    assert landed[0].moved == landed[0].baseline_moved == 8 * 17 * (64 + 192) * 2
-    assert landed[-1].moved == 8 * 17 * (64 + 192)
-
-
-def test_a_node_is_credited_to_the_layer_that_multiplies_it(make: Any) -> None:
-    report = make()
-    layers = report["layers"]["engine"]
-    reformat = {**layers[-1], "nodes": layers[0]["nodes"]}
-    layers.append(reformat)
-    found = view.landing(report["landing"][:1], view.layers(layers), [])
-    assert found[0].moved == 8 * 17 * (64 + 192)
-
-
-def test_kinds_add_up_and_unknown_sizes_stay_unknown(make: Any) -> None:
-    report = make()
-    ours, theirs = (view.layers(report["layers"][side]) for side in ("engine", "baseline"))
-    found = {kind.kind: kind for kind in view.kinds(ours, theirs)}
-    assert found["gemm"].candidate == (12, 12 * 8 * 17 * 256)
-    assert found["gemm"].baseline == (12, 12 * 8 * 17 * 512)
-    dynamic = report["layers"]["engine"]
-    dynamic[0]["inputs"][0]["shape"][0] = -1
-    assert view.kinds(view.layers(dynamic), [])[1].candidate == (12, None)
-    silent = [{**layer, "inputs": [], "outputs": []} for layer in dynamic]
-    assert view.layers(silent)[0].moved is None
 
 
 def test_the_histogram_counts_every_run_once(make: Any) -> None:
@@ -164,4 +133,74 @@ def test_the_drop_is_drawn_with_its_limit(make: Any, limit: float) -> None:
     (span,) = drawn.spans
     assert span.low < span.point.at < span.high
     assert (drawn.mark.at > span.high) == (limit > report["result"]["drop"]["ci95"][1])
-    assert 2 <= len(drawn.ticks) <= 9
+    assert 2 <= len(drawn.ticks) <= 7
+    assert drawn.mark.text in drawn.told
+
+
+def test_scores_are_drawn_with_their_intervals(make: Any) -> None:
+    drawn = charts.scores(make()["result"])
+    assert drawn is not None
+    assert [span.label for span in drawn.spans] == ["fp16", "fp32", "int8"]
+    assert all(span.low < span.point.at < span.high for span in drawn.spans)
+    assert "int8: 98.00 %, 95 % interval 96.86 to 98.73 %" in drawn.told
+    assert charts.scores({"baseline": None, "references": [], "accuracy": None}) is None
+
+
+def test_the_course_has_a_median_for_every_round(make: Any) -> None:
+    report = make(measure=True)
+    drawn = charts.course(report)
+    assert drawn is not None
+    samples = np.reshape(report["latency_samples"]["engine"], (40, 30))
+    dots = [dot for dot in drawn.dots if dot.css == "engine"]
+    medians = np.median(samples, axis=1)
+    assert len(dots) == 40
+    assert np.argmax([dot.height for dot in dots]) == medians.argmax()
+    ratio = dots[3].height / dots[7].height
+    assert ratio == pytest.approx(medians[3] / medians[7], rel=1e-3)
+    assert charts.course(make()) is None
+
+
+def test_memory_adds_up_what_the_layers_hold(make: Any) -> None:
+    report = make()
+    ours, theirs = (layers.layers(report["layers"][side]) for side in ("engine", "baseline"))
+    rows = {row.label: row for row in details.memory(report, ours, theirs)}
+    assert rows["Weights in the engine"].candidate == figures.size(12 * 64 * 192)
+    assert rows["Weights in the engine"].baseline == figures.size(12 * 64 * 192 * 2)
+    assert rows["Most that one layer reads and writes"].baseline == figures.size(8 * 17 * 256 * 2)
+    assert rows["Workspace the compiler may use"].candidate == "1 GiB"
+    assert "Peak of a run" not in rows
+    gate = {**report["gates"][0], "gate": "max_memory_bytes", "value": 2**30}
+    report["gates"].append(gate)
+    assert details.memory(report, ours, theirs)[-1].candidate == "1 GiB"
+
+
+def test_a_quantile_that_the_runs_do_not_support_says_what_it_needs(make: Any) -> None:
+    report = make(measure=True)
+    report["latencies"]["engine"][0] |= {"p99_ms": None, "runs": 300}
+    found = details.timings(report)
+    assert [(one.batch, one.label) for one in found] == [
+        (1, "fp16"), (1, "int8"), (8, "fp16"), (8, "int8"),
+    ]  # fmt: skip
+    assert found[1].p99 == "needs 1,000 runs" and found[1].p95.endswith(" ms")
+    assert details.timings(make())[0].p99 == "–"
+
+
+def test_where_the_time_of_a_call_goes_is_told_for_each_way_to_launch(make: Any) -> None:
+    report = make(measure=True)
+    one = {"upload_ms": 0.1, "compute_ms": 1.5, "download_ms": 0.2, "enqueue_ms": 0.05, "runs": 9}
+    report["result"]["latency"]["phases"] = {"launched": one, "recorded": {**one, "runs": 8}}
+    found = details.phases(report["result"])
+    assert [(row.label, row.how, row.compute) for row in found] == [
+        ("int8", "launched", "1.5 ms"), ("int8", "recorded", "1.5 ms"),
+    ]  # fmt: skip
+
+
+def test_what_is_absent_is_told_with_its_reason(make: Any) -> None:
+    told = dict(details.absent(make()))
+    assert told["Latency distribution"] == "nothing was timed; the latency is predicted"
+    assert "Cost" not in told and "Accuracy" not in told
+    report = make(measure=True)
+    report["layer_fidelity"] = {**report["layer_fidelity"], "rows": [], "reason": "too large"}
+    told = dict(details.absent(report))
+    assert told["Fidelity layer by layer"] == "too large"
+    assert told["Cost"] == "no price of cpu is known"

@@ -13,42 +13,11 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from optkit.errors import InputRefused
-from optkit.report import to_html, to_markdown
 from optkit.report.document import Rewrites, compose, measured
+from optkit.report.html import to_html
+from optkit.report.markdown import to_markdown
 from optkit.report.result import Findings, Run, Side, failed, result
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "</style><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    '"><svg onload=alert(1)>',
-    "' onmouseover='alert(1)",
-    "javascript:alert(1)",
-    "</td></tr></table><h1>pwned</h1>",
-    "<!-- ",
-    "]]>",
-    "{{ 7 * 7 }}{% raw %}",
-    "&lt;b&gt;",
-    "| a | b |",
-    "\\|",
-    "`code` ``x",
-    "[click](http://evil.example)",
-    "![x](http://evil.example/p.png)",
-    "<http://evil.example>",
-    "https://evil.example www.evil.example",
-    "@everyone #1",
-    "a\n# heading\n- item\n\n    code",
-    "a\r\n| x |\n| --- |",
-    "**bold** __bold__ ~~gone~~ *i*",
-    "[^1]: note",
-    "$x^2$",
-    "\x1b[31mred\x1b[0m\x07\x08",
-    "\u202egnp.exe",
-    "\ud800",
-    "=cmd|' /C calc'!A0",
-    "\\<script>",
-    "&#60;script>",
-]
+from tests.report.hostile import PAYLOADS
 
 
 class Structure(HTMLParser):
@@ -87,14 +56,14 @@ def renamed(payload: str) -> Any:
     return lambda name: f"{payload}{name}{payload}"
 
 
-@pytest.mark.parametrize("payload", HOSTILE)
+@pytest.mark.parametrize("payload", PAYLOADS)
 def test_no_name_changes_the_structure_of_the_page(make: Any, payload: str) -> None:
     page, benign = Structure(to_html(make(renamed(payload)))), Structure(to_html(make()))
     assert page.tags == benign.tags
     assert page.references == []
 
 
-@pytest.mark.parametrize("payload", HOSTILE)
+@pytest.mark.parametrize("payload", PAYLOADS)
 def test_no_name_changes_the_structure_of_the_markdown(make: Any, payload: str) -> None:
     text = to_markdown(make(renamed(payload), lost=3))
     assert markdown_structure(text) == markdown_structure(to_markdown(make(lost=3)))
@@ -129,9 +98,15 @@ def test_the_page_is_whole_and_loads_nothing(make: Any) -> None:
     assert page.startswith("<!DOCTYPE html>")
     assert "default-src 'none'" in page
     structure = Structure(page)
-    assert not {tag for tag, *_ in structure.tags} & {"script", "link", "img", "iframe", "object"}
+    assert not {tag for tag, *_ in structure.tags} & {"link", "img", "iframe", "object", "style "}
+    assert [tag for tag, *_ in structure.tags].count("script") == 1
+    assert not any(re.match("on|style$", name) for _, *names in structure.tags for name in names)
     assert not re.search(r"https?:|url\(|@import", page)
-    opened = [tag for tag, *_ in structure.tags if tag not in ("meta",) and not tag.startswith("/")]
+    opened = [
+        tag
+        for tag, *_ in structure.tags
+        if tag not in ("!doctype", "meta", "input") and not tag.startswith("/")
+    ]
     closed = [tag[1:] for tag, *_ in structure.tags if tag.startswith("/")]
     assert sorted(opened) == sorted(closed)
 
@@ -139,19 +114,20 @@ def test_the_page_is_whole_and_loads_nothing(make: Any) -> None:
 def test_a_measured_build_shows_its_distribution_and_machine(make: Any) -> None:
     report = make(measure=True)
     page = " ".join(Structure(to_html(report)).text)
-    assert "1,200 runs" in page
-    assert "other cpu share" in page
-    assert "The machine was busy" not in page
-    report["conditions"]["other_cpu_share"] = 0.42
-    assert "used 42 % of its CPU time" in to_html(report)
+    assert "1,200 runs" in page and "Over time" in page
+    assert "taken by other processes" in page and "2,445 to 2,450" in page
+    assert "bad conditions" not in page + to_markdown(report)
+    report["result"]["baseline"]["latency"]["marks"] = ["the fan <b>stopped</b>"]
+    assert "bad conditions:</strong> the fan &lt;b&gt;stopped" in to_html(report)
+    assert "bad conditions:** the fan &#60;b&#62;stopped" in to_markdown(report)
+    assert report["latency_rounds"] == {"engine": 40, "baseline": 40}
 
 
 def test_a_predicted_build_shows_bands_and_no_runs(make: Any) -> None:
     page = to_html(make())
     assert "the bar the band the truth may lie in" in page
-    assert " runs" not in re.sub(r"runs? as", "", " ".join(Structure(page).text)).replace(
-        "Slowest 1 % of runs", ""
-    )
+    assert "nothing was timed; the latency is predicted" in page
+    assert "Over time" not in page and "half of them" not in page
     assert 'class="badge predicted"' in page
     assert 'class="badge simulated"' in page
     assert 'class="badge measured"' in page.split("How each figure is known")[1]
@@ -163,8 +139,8 @@ def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
     page = to_html(report)
     assert "11 of 12 planned nodes run as planned: 11 in int8" in page
     for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
-        assert f'<td class="name">{layer["name"]}</td>' in page
-    assert '<td class="outcome fail">float16</td>' in page
+        assert f'<th scope="row" class="name">{layer["name"]}</th>' in page
+    assert '<td class="outcome fail">float16, not landed</td>' in page
     assert "one input channel never lands" in page
     assert "folded into the convolution" in page
     assert "1×1×8×8, 8×1×8×8, 32×1×8×8" in page
@@ -182,8 +158,8 @@ def test_builds_with_nothing_to_show_still_make_a_page() -> None:
         model=None, target="l4", precision="int8",
     )  # fmt: skip
     page = to_html(empty_report(refused))
-    assert "conv1: bad &lt;model&gt; fix it" in page
-    assert "bad &#60;model&#62; fix it" in to_markdown(empty_report(refused))
+    assert "conv1: bad &lt;model&gt;; fix it" in page
+    assert "bad &#60;model&#62;; fix it" in to_markdown(empty_report(refused))
     waiting = result(
         Side("int8", "tensorrt", note="needs an H100"), Side("fp16", "tensorrt"), Findings(), Run(),
         model="m", target="h100", artifact="a",
@@ -202,6 +178,8 @@ def test_markdown_says_the_same_in_short(make: Any) -> None:
     assert "| blocks.0/qkv/MatMul | MatMul | int8 | float16 |" in text
     assert "*simulated*: the same graph, run by ONNX Runtime on a CPU" in text
     assert "*measured*" not in text
+    assert "| blocks.2/fc2/MatMul | int8 | +2.6 | 18.0 | 27.0 |" in text
+    assert "**Cost** (predicted): &#36;" in text and " per million samples" in text
 
 
 def test_both_tell_what_the_compiler_was_asked_and_why(make: Any) -> None:

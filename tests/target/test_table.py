@@ -63,6 +63,9 @@ def test_unknown_name_tells_the_nearest() -> None:
         target("rtx4080")
     assert caught.value.exit_code == 2
     assert "rtx4090" in (caught.value.hint or "")
+    with pytest.raises(UnknownName) as caught:
+        target("A100")
+    assert (caught.value.hint or "").count("a100-") == 4
 
 
 @given(st.text(max_size=30))

@@ -4,14 +4,17 @@ twist. Whatever kills it on the way."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log10
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optkit.tuning.path import path
 from optkit.tuning.search import Search, best
 from optkit.tuning.space import (
     Budget,
@@ -88,12 +91,20 @@ worlds = st.builds(
     wrong=st.sampled_from([0.0, 0.5]),
 )
 decibels = st.floats(25, 90)
+at_a_time = st.sampled_from([1, 2, 3, 6])
 
 
-def run(made: World, budget: Budget, limit: int = 20, **how: object) -> Search:
-    search = Search(made.space, budget, seed=how.pop("seed", 0))  # type: ignore[arg-type]
+def run(
+    made: World, budget: Budget, limit: int = 20, *, seed: int = 0, parallel: int = 1, **how: object
+) -> Search:
+    search = Search(made.space, budget, seed, parallel)
     search.run(made, limit=limit, **how)  # type: ignore[arg-type]
     return search
+
+
+def backwards(tried: Callable[[Candidate], bool], candidates: Sequence[Candidate]) -> list[bool]:
+    """As threads may: the last one ends first."""
+    return [tried(candidate) for candidate in reversed(candidates)][::-1]
 
 
 def every(made: World) -> list[Trial]:
@@ -123,11 +134,11 @@ def test_front_is_monotone(made: World, limit: float) -> None:
         )
 
 
-@given(worlds, decibels)
+@given(worlds, decibels, at_a_time)
 @settings(max_examples=25, deadline=None)
-def test_result_is_inside_whenever_anything_is(made: World, limit: float) -> None:
+def test_result_is_inside_whenever_anything_is(made: World, limit: float, parallel: int) -> None:
     budget = Budget(min_sqnr=limit)
-    found = run(made, budget).best
+    found = run(made, budget, parallel=parallel).best
     assert found is not None
     feasible = [trial for trial in every(made) if budget.excess(trial.outcome) == 0]
     assert (budget.excess(found.outcome) == 0) == bool(feasible)
@@ -137,10 +148,10 @@ def test_result_is_inside_whenever_anything_is(made: World, limit: float) -> Non
 def test_result_is_near_the_optimum(seed: int) -> None:
     """Against an exhaustive search, on layers whose expected gains are wrong by half."""
     made = world(seed, groups=9, wrong=0.5)
-    for limit in (35.0, 45.0, 55.0):
+    for limit, parallel in itertools.product((35.0, 45.0, 55.0), (1, 6)):
         budget = Budget(min_sqnr=limit)
         optimum = best(every(made), budget)
-        found = run(made, budget, limit=24).best
+        found = run(made, budget, limit=24, parallel=parallel).best
         assert found is not None and optimum is not None
         saved = made.carrier_ms - found.outcome.latency_ms
         assert saved >= 0.9 * (made.carrier_ms - optimum.outcome.latency_ms)
@@ -158,24 +169,30 @@ def test_learned_gains_find_what_the_roofline_got_wrong() -> None:
     assert saved >= 0.9 * (made.carrier_ms - optimum.outcome.latency_ms)
 
 
-@given(worlds, decibels, st.integers(2, 20))
+@given(worlds, decibels, st.integers(2, 20), at_a_time)
 @settings(max_examples=25, deadline=None)
-def test_anytime(made: World, limit: float, stop: int) -> None:
+def test_anytime(made: World, limit: float, stop: int, parallel: int) -> None:
     """More trials never give a worse result, and fewer are a prefix of more."""
     budget = Budget(min_sqnr=limit)
-    short, long = run(made, budget, limit=stop), run(made, budget, limit=stop + 5)
+    short, long = (run(made, budget, n, parallel=parallel) for n in (stop, stop + 5))
     assert long.trials[: len(short.trials)] == short.trials
     assert short.best is not None and long.best is not None
     assert budget.rank(long.best.outcome) <= budget.rank(short.best.outcome)
 
 
-@given(worlds, decibels, st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 3))
+@given(
+    worlds,
+    decibels,
+    st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    st.integers(0, 3),
+    at_a_time,
+)
 @settings(max_examples=25, deadline=None)
 def test_killed_and_resumed_ends_as_undisturbed(
-    made: World, limit: float, kills: list[int], seed: int
+    made: World, limit: float, kills: list[int], seed: int, parallel: int
 ) -> None:
     budget = Budget(min_sqnr=limit)
-    whole = run(made, budget, limit=16, seed=seed)
+    whole = run(made, budget, limit=16, seed=seed, parallel=parallel)
     memory: dict[Candidate, Outcome] = {}
     made.calls = 0
 
@@ -193,13 +210,69 @@ def test_killed_and_resumed_ends_as_undisturbed(
             memory[candidate] = made(candidate)
             return memory[candidate]
 
-        search = Search(made.space, budget, seed)
+        search = Search(made.space, budget, seed, parallel)
         try:
-            search.run(evaluate, limit=16, memory=dict(memory))
+            search.run(evaluate, limit=16, each=backwards, memory=dict(memory))
         except Killed:
             continue
     assert search.trials == whole.trials
     assert made.calls == len({t.candidate for t in whole.trials})  # nothing was tried twice
+
+
+budgets = st.sampled_from([Budget(min_sqnr=40.0), Budget(max_drop=0.01), Budget(max_latency_ms=7)])
+
+
+@given(worlds, budgets, at_a_time, st.randoms(use_true_random=False))
+@settings(max_examples=25, deadline=None)
+def test_it_does_not_matter_which_trial_of_a_round_ends_first(
+    made: World, budget: Budget, parallel: int, order: Random
+) -> None:
+    def shuffled(tried: Callable[[Candidate], bool], candidates: Sequence[Candidate]) -> list[bool]:
+        return list(map(tried, order.sample(candidates, len(candidates))))
+
+    whole = run(made, budget, parallel=parallel)
+    found = run(made, budget, parallel=parallel, each=shuffled)
+    assert (found.trials, found.converged) == (whole.trials, whole.converged)
+
+
+@given(worlds, decibels, at_a_time)
+@settings(max_examples=25, deadline=None)
+def test_the_first_of_the_path_that_is_accurate_enough_is_always_tried(
+    made: World, limit: float, parallel: int
+) -> None:
+    """However many at a time: so no result is worse than it."""
+    budget = Budget(min_sqnr=limit)
+    search = run(made, budget, 30, parallel=parallel)
+    inside = (step for step in path(made.space) if made(step).noise <= budget.max_noise)
+    first = next(inside, None)
+    if first is not None:
+        assert first in {trial.candidate for trial in search.trials}
+        assert search.best is not None
+        assert budget.rank(search.best.outcome) <= budget.rank(made(first))
+
+
+def test_as_many_are_tried_at_a_time_as_asked() -> None:
+    """Each of them another one, in rounds that the outcomes of those before have taught."""
+    made, rounds = world(3, groups=12, options=2, wrong=0.5), []
+
+    def each(tried: Callable[[Candidate], bool], candidates: Sequence[Candidate]) -> list[bool]:
+        assert len(set(candidates)) == len(candidates)
+        rounds.append(len(candidates))
+        return list(map(tried, candidates))
+
+    search = run(made, Budget(min_sqnr=40.0), 18, parallel=4, each=each)
+    assert sum(rounds) == len(search.trials) == made.calls == 18
+    assert max(rounds) == 4 and rounds.count(4) >= 2
+
+
+def test_one_at_a_time_is_the_sequence_it_has_always_been() -> None:
+    made = world(2, groups=6, options=2, wrong=0.5)
+    found = run(made, Budget(min_sqnr=45.0), limit=14, seed=1).trials
+    short = {"int8": "8", "int7": "7", "fp16": "-"}
+    assert ["".join(short[name] for name in trial.candidate.options) for trial in found] == [
+        "888888", "777777", "------", "787878", "-8-87-", "78787-", "88-87-", "78-87-", "88-78-",
+        "88-88-", "787877", "-8-78-", "887877", "887878",
+    ]  # fmt: skip
 
 
 def test_drop_budget_spreads_over_the_front() -> None:

@@ -113,7 +113,14 @@ def test_drop_without_a_task_is_refused_before_work(project: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "option", [("--time", "soon"), ("--min-sqnr", "much"), ("--max-drop", "2"), ("--trials", "0")]
+    "option",
+    [
+        ("--time", "soon"),
+        ("--min-sqnr", "much"),
+        ("--max-drop", "2"),
+        ("--trials", "0"),
+        ("--parallel", "2"),  # without a cluster
+    ],
 )
 def test_limits_are_read_before_work(project: Any, option: tuple[str, str]) -> None:
     done = project.run("tune", "--target", "l4", *option, "--json")

@@ -1,0 +1,97 @@
+"""An artifact beside another one, as a check for regressions: `bench --against`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optkit.api.artifacts import load
+from optkit.api.finishing import check_device
+from optkit.artifact import Artifact
+from optkit.benchmarking import regression
+from optkit.errors import InputRefused
+from optkit.execute.runner import Runner
+from optkit.measurement import Difference
+from optkit.pipeline.against import against
+from optkit.report.result import plain
+from optkit.target import target
+
+AGAINST = "optkit.against/v1"
+_WORST_FIRST = ("fail", "inconclusive", "pass")
+
+
+def bench_against(
+    candidate: Path,
+    reference: Path,
+    *,
+    runner: Runner,
+    batches: Sequence[int] = (),
+    max_slowdown: float | None = None,
+    strict: bool = False,
+) -> dict[str, Any]:
+    """Both artifacts timed in one run on their target, which this machine has: latencies, and the
+    slowdown of the candidate with its interval, by batch size.
+
+    max_slowdown: a share (0.05); each batch size is judged by it, and the worst counts. strict: a
+    run under bad conditions is done once more.
+
+    Raises ToolchainMissing (no such device here), IntegrityError (damaged), InputRefused (other
+    inputs or another target, no engine, several graphs), UsageError (a batch it is not built for).
+    """
+    ours, theirs = (_opened(path) for path in (candidate, reference))
+    if ours.manifest.target != theirs.manifest.target:
+        raise InputRefused(
+            f"it is for {theirs.manifest.target}, the other for {ours.manifest.target}",
+            where=str(reference),
+        )
+    device = target(ours.manifest.target)
+    check_device(device, str(candidate))
+    made = against(ours, theirs, device, batches, runner, strict=strict)
+    rows = [_row(row, max_slowdown) for row in made.meta["rows"]]
+    outcomes = {row["outcome"] for row in rows}
+    verdict = next((one for one in _WORST_FIRST if one in outcomes), None)
+    return plain(
+        {
+            "schema": AGAINST,
+            "status": "gate_failed" if verdict == "fail" else "ok",
+            "artifact": str(candidate),
+            "against": str(reference),
+            "target": device.name,
+            "max_slowdown": max_slowdown,
+            "verdict": verdict,
+            "rows": rows,
+            "conditions": made.meta["conditions"],
+        }
+    )
+
+
+def _opened(path: Path) -> Artifact:
+    artifact = load(path.resolve())
+    artifact.verify()
+    if artifact.manifest.parts:
+        raise InputRefused(
+            f"it consists of {' and '.join(artifact.manifest.parts)}",
+            where=str(path),
+            hint="compare the parts, each a folder in it",
+        )
+    return artifact
+
+
+def _row(row: dict[str, Any], limit: float | None) -> dict[str, Any]:
+    found = regression.slowdown(Difference.from_json(row["speedup"]))
+    outcome, reason = (None, None) if limit is None else regression.judge(found, limit)
+    marks = dict.fromkeys([*row["engine"]["marks"], *row["baseline"]["marks"]])
+    return {
+        "batch": row["engine"]["batch"],
+        "latency": _without_samples(row["engine"]),
+        "against_latency": _without_samples(row["baseline"]),
+        "slowdown": found.to_json(),
+        "outcome": outcome,
+        "reason": reason,
+        "marks": list(marks),
+    }
+
+
+def _without_samples(latency: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in latency.items() if key not in ("samples_ms", "rounds")}

@@ -1,0 +1,122 @@
+"""Why an artifact is not faster, and why its accuracy fell: `explain`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optkit import explaining
+from optkit.api import request
+from optkit.api.artifacts import load
+from optkit.artifact import Artifact
+from optkit.errors import OptkitError, UsageError
+from optkit.execute.runner import Listener, Runner
+from optkit.explaining import Explanation, Finding
+from optkit.pipeline import attributing
+from optkit.recipe import Recipe
+from optkit.report.result import plain
+from optkit.store import write_durably
+
+SCHEMA = "optkit.explain/v1"
+
+
+def explain(
+    artifact: str | Path,
+    *,
+    apply: str | Path | None = None,
+    cache: str | Path | None = None,
+    memory: int | None = None,
+    listener: Listener | None = None,
+) -> dict[str, Any]:
+    """What costs an artifact (a folder) time or accuracy, the most costly first: each with its
+    cost, how that is known, and the change that would mend it. An `optkit.explain/v1` object.
+
+    apply: a new file that gets the artifact's recipe with these changes. Raises IntegrityError (a
+    damaged artifact), UsageError (the file exists), and what timing the layers raises.
+    """
+    runner = request.open_runner(
+        cache=None if cache is None else Path(cache), memory=memory, timeout=None, listener=listener
+    )
+    return explain_one(Path(artifact), apply=None if apply is None else Path(apply), runner=runner)
+
+
+def explain_one(path: Path, *, apply: Path | None, runner: Runner) -> dict[str, Any]:
+    """`explain` as the command line asks for it."""
+    if apply is not None and apply.exists():
+        raise UsageError("it exists already", where=str(apply), hint="name a new file")
+    opened = load(path)
+    opened.verify()
+    parts = {name: _explained(part, runner) for name, part in opened.parts.items()}
+    whole = None if parts else _explained(opened, runner)
+    told = [*parts.values()] if whole is None else [whole]
+    findings = [finding for one in told for finding in one.findings]
+    return plain(
+        {
+            **_told(opened, whole),
+            "artifact": str(path),
+            "recipe": None if apply is None else _written(apply, opened, findings),
+            "parts": {name: _told(opened.parts[name], one) for name, one in parts.items()} or None,
+        }
+    )
+
+
+def _explained(artifact: Artifact, runner: Runner) -> Explanation:
+    return explaining.explain(attributing.subject(artifact, runner))
+
+
+def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
+    result = artifact.result
+    fidelity = found and found.subject.report.get("layer_fidelity")
+    return {
+        "schema": SCHEMA,
+        "artifact": str(artifact.path),
+        "model": result["model"],
+        "target": result["target"],
+        "precision": result["precision"],
+        "baseline": (result["baseline"] or {"precision": None})["precision"],
+        "speedup": result["speedup"],
+        "latency": _of(result),
+        "baseline_latency": _of(result["baseline"] or {}),
+        "accuracy": result["accuracy"],
+        "drop": result["drop"],
+        "layers_compared": fidelity and {
+            key: fidelity[key] for key in ("evidence", "samples", "sqnr_db", "reason")
+        },
+        **(found.to_json() if found is not None else {"time": None, "findings": []}),
+        "recipe": None,
+        "parts": None,
+    }  # fmt: skip
+
+
+def _of(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    latency = result.get("latency")
+    return latency and {key: latency[key] for key in ("evidence", "p50_ms", "batch")}
+
+
+def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> dict[str, Any] | None:
+    """Write the recipe with the changes, and read it back. None: no finding has any."""
+    from ruamel.yaml import YAML
+
+    if not any(finding.change.settings for finding in findings):
+        return None
+    record = artifact.manifest.recipe
+    data, missing = explaining.applied(record, findings, file.absolute().parent)
+    buffer = io.BytesIO()
+    buffer.write(f"# {artifact.name}, changed as `optkit explain` found\n\n".encode())
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    # the last pattern of a node's name counts: their order is kept
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    writer.dump(data, buffer)
+    write_durably(file, buffer.getvalue())
+    try:
+        Recipe.load(file)
+    except OptkitError as error:
+        file.unlink()
+        error.hint = (
+            "write it beside the recipe that the artifact was built from, whose files it names"
+        )
+        raise
+    return {"path": str(file), "missing": missing}

@@ -1,0 +1,203 @@
+"""Fidelity layer by layer, by a graph that compares itself: no inner tensor leaves the runtime.
+
+    reference   x ─────────────► layer ──► t
+    isolated    x ── Q ── DQ ──► layer ──► t′        this layer alone is quantized
+    weights     x ─────────────► layer ──► t*        its weight alone
+    propagated  … ── Q ── DQ ──► layer ──► t″        all layers are
+
+A value is the same in both graphs where it has the same name: quantizing adds values and keeps the
+others (`quantization.writer`). What lies between such values is the layer, with its pairs, its
+codes and what was written behind it; it is copied from the candidate and fed what the reference
+computes. The graph gives five sums for each comparison, so a run holds what is alive at one time,
+as any run does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from math import isfinite, log10, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from optkit import graph
+from optkit.benchmarking.merging import OURS, Copies, by_name, constants, copied, merge, range_of
+from optkit.benchmarking.sums import Sums
+from optkit.runtime import Feed, Session, count_samples
+
+KINDS = ("propagated", "isolated", "weights")
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How closely a tensor follows its reference. `sqnr_db` None: they are equal."""
+
+    sqnr_db: float | None
+    cosine: float
+    max_abs_error: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """What a Q/DQ pair does to the reference's values.
+
+    `sqnr_db` None: they are exact. `share`: of the elements, beyond the range from `low` to `high`
+    that the codes stand for; `noise`: of the error's power, theirs. `seen`: the values' own range.
+    """
+
+    value: str
+    readers: tuple[str, ...]
+    sqnr_db: float | None
+    share: float
+    noise: float
+    low: float
+    high: float
+    seen: tuple[float, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Layer(NamedTuple):
+    """A quantized node, the value it leaves in both graphs, and those it reads in codes."""
+
+    node: str
+    op: str
+    tensor: str
+    reads: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """`likeness`: by kind and node, None where sums were not finite."""
+
+    layers: tuple[Layer, ...]
+    likeness: Mapping[tuple[str, str], Likeness | None]
+    clipping: tuple[Clipping, ...]
+    samples: int
+
+
+@dataclass
+class SideBySide:
+    """Reference and candidate in one graph, `model`, whose only outputs are sums of comparisons."""
+
+    model: ir.Model
+    layers: list[Layer] = field(default_factory=list)
+    pairs: list[_Pair] = field(default_factory=list)
+
+    def compare(self, session: Session, feeds: Iterable[Feed], samples: int) -> Compared:
+        """Run `model`, which the session has loaded, on the first `samples` samples, in whole
+        feeds."""
+        sums: dict[str, list[np.ndarray]] = {}
+        seen = 0
+        for feed in feeds:
+            if seen >= samples:
+                break
+            for name, found in session.run(feed).items():
+                sums.setdefault(name, []).append(found.astype(np.float64))
+            seen += count_samples(feed)
+        rows = {name: np.stack(found) for name, found in sums.items()}
+        likeness = {
+            (kind, layer.node): _likeness(rows[f"{kind} {layer.node}"])
+            for layer in self.layers
+            for kind in KINDS
+        }
+        clipping = (_clipping(pair, rows[f"pair {n}"]) for n, pair in enumerate(self.pairs))
+        return Compared(tuple(self.layers), likeness, tuple(clipping), seen)
+
+
+def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str]) -> SideBySide:
+    """Compare two graphs of the same inputs, which are consumed. `nodes`: names of the quantized
+    nodes; one that leaves no value of the reference is left out.
+
+    Raises InputRefused where the candidate has another input.
+    """
+    known, fixed = by_name(reference), constants(reference)
+    theirs = merge(reference, candidate)
+    copies = Copies(reference, theirs, {n: v for n, v in known.items() if v not in fixed})
+    made, sums = SideBySide(reference), Sums(reference)
+    for name in nodes:
+        node = theirs.nodes.get(name)
+        tensor = None if node is None else copies.left_by(node)
+        if node is None or tensor is None:
+            continue
+        sums.compare(f"propagated {name}", known[tensor], theirs.values[tensor])
+        sums.compare(f"isolated {name}", known[tensor], copies.layer(tensor, quantized=True))
+        sums.compare(f"weights {name}", known[tensor], copies.layer(tensor, quantized=False))
+        made.layers.append(Layer(name, node.op_type, tensor, copies.reads(tensor)))
+    for quantize, value in copies.quantized():
+        ends = range_of(quantize)
+        if ends is not None:
+            sums.clip(f"pair {len(made.pairs)}", known[value], copies.pair(quantize), ends)
+            made.pairs.append(_Pair(value, theirs.readers(quantize), ends))
+    reference.graph.outputs[:] = sums.outputs
+    RemoveUnusedNodesPass()(reference)
+    return made
+
+
+def restored(reference: ir.Model, candidate: ir.Model, layers: Iterable[Layer]) -> ir.Model:
+    """The candidate with these layers as they are in the reference. Both are consumed."""
+    values, ours, fixed = by_name(candidate), by_name(reference), constants(reference)
+    codes, taken = constants(candidate), graph.value_names(candidate)
+
+    def stands_for(value: ir.Value) -> ir.Value | None:
+        if value.const_value is not None:
+            free = graph.claim_name(f"{OURS}{value.name}", taken)
+            held = ir.Value(name=free, shape=value.shape, type=value.type)
+            held.const_value = value.const_value
+            candidate.graph.register_initializer(held)
+            return held
+        found = None if value in fixed else values.get(str(value.name))
+        return None if found in codes else found
+
+    for layer in layers:
+        old, nodes = values[layer.tensor], list[ir.Node]()
+        new = copied(ours[layer.tensor], stands_for, nodes, {}, OURS)
+        after = old.producer()
+        assert after is not None
+        candidate.graph.insert_after(after, nodes)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        old.name, new.name = new.name, old.name
+        values[layer.tensor] = new
+    RemoveUnusedNodesPass()(candidate)
+    return candidate
+
+
+class _Pair(NamedTuple):
+    """A Q/DQ pair on a value of the reference, who reads it, and the ends of its range."""
+
+    value: str
+    readers: tuple[str, ...]
+    ends: tuple[float, float]
+
+
+def _likeness(rows: np.ndarray) -> Likeness | None:
+    """From Σ r², Σ (r-c)², Σ c², Σ r·c, max |r-c| of each feed. None where one is beyond float32,
+    or there is no signal to compare the noise with."""
+    signal, noise, power, dot = (float(total) for total in rows[:, :4].sum(axis=0))
+    most = float(rows[:, 4].max())
+    if not all(map(isfinite, (signal, noise, power, dot, most))) or (noise and not signal):
+        return None
+    if not noise:
+        return Likeness(None, 1.0, 0.0)
+    cosine = dot / sqrt(signal * power) if power else 0.0
+    return Likeness(10 * log10(signal / noise), max(-1.0, min(1.0, cosine)), most)
+
+
+def _clipping(pair: _Pair, rows: np.ndarray) -> Clipping:
+    signal, noise, beyond, clipped, size = (float(total) for total in rows[:, :5].sum(axis=0))
+    known = isfinite(signal) and isfinite(noise) and noise > 0 and signal > 0
+    return Clipping(
+        pair.value, pair.readers,
+        sqnr_db=10 * log10(signal / noise) if known else None,
+        share=clipped / size if size else 0.0,
+        noise=min(beyond / noise, 1.0) if known else 0.0,
+        low=pair.ends[0], high=pair.ends[1],
+        seen=(float(rows[:, 5].min()), float(rows[:, 6].max())),
+    )  # fmt: skip

@@ -1,0 +1,207 @@
+"""Two graphs of the same inputs in one: the second's nodes under new names, and copies of its
+layers that read what the first computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.errors import InputRefused
+
+OURS = "compared/"  # what names that are added begin with
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+_ENDS = {  # of the codes at which QuantizeLinear saturates (ONNX)
+    ir.DataType.INT8: (-128, 127),
+    ir.DataType.UINT8: (0, 255),
+    ir.DataType.INT16: (-32768, 32767),
+    ir.DataType.UINT16: (0, 65535),
+    ir.DataType.FLOAT8E4M3FN: (-448, 448),
+}
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The candidate inside the reference's graph: its nodes and values by the names they had."""
+
+    nodes: Mapping[str, ir.Node]
+    values: Mapping[str, ir.Value]
+    names: Mapping[ir.Value, str]
+
+    def readers(self, quantize: ir.Node) -> tuple[str, ...]:
+        """Names of the nodes that read what the pair gives."""
+        pairs = [use for use in quantize.outputs[0].consumers() if use.op_type == _DEQUANTIZE]
+        nodes = [node for pair in pairs for node in pair.outputs[0].consumers()]
+        return tuple(dict.fromkeys(str(node.name).removeprefix(OURS) for node in nodes))
+
+
+def merge(model: ir.Model, other: ir.Model) -> Merged:
+    """Move the nodes of `other` behind those of `model`, under new names."""
+    inputs = {str(value.name): value for value in model.graph.inputs}
+    values = by_name(other)
+    for value in other.graph.inputs:
+        own = inputs.get(str(value.name))
+        if own is None or own.dtype != value.dtype:
+            raise InputRefused("the reference has another", where=f"input {value.name!r}")
+        value.replace_all_uses_with(own)
+        values[str(value.name)] = own
+    nodes = {str(node.name): node for node in other.graph}
+    for one in ir.convenience.create_value_mapping(other.graph).values():
+        if not one.is_graph_input() or one.graph is not other.graph:
+            one.name = f"{OURS}{one.name}"
+    for node in other.graph.all_nodes():
+        node.name = f"{OURS}{node.name}"
+    other.graph.outputs.clear()
+    held = list(other.graph.initializers.values())
+    other.graph.initializers.clear()
+    other.graph.remove(list(nodes.values()))
+    for value in held:
+        model.graph.register_initializer(value)
+    model.graph.extend(nodes.values())
+    model.opset_imports.update(other.opset_imports)
+    model.ir_version = max(model.ir_version, other.ir_version)
+    return Merged(nodes, values, {value: name for name, value in values.items()})
+
+
+class Copies:
+    """The candidate's layers once more, each fed what the reference computes."""
+
+    def __init__(self, model: ir.Model, theirs: Merged, computed: Mapping[str, ir.Value]) -> None:
+        self._model, self._theirs, self._computed = model, theirs, computed
+        self._fixed = constants(model)
+        self._made: dict[bool, dict[ir.Value, ir.Value]] = {True: {}, False: {}}
+
+    def left_by(self, node: ir.Node) -> str | None:
+        """The first value behind the node that the reference computes too."""
+        value = node.outputs[0]
+        while self._of_reference(value) is None:
+            uses = value.consumers()
+            if len(uses) != 1 or not uses[0].outputs:
+                return None
+            value = uses[0].outputs[0]
+        return self._theirs.names[value]
+
+    def layer(self, tensor: str, *, quantized: bool) -> ir.Value:
+        """The value as this layer alone leaves it; `quantized`: its pairs too, not only codes."""
+        return self._copied(self._theirs.values[tensor], quantized)
+
+    def quantized(self) -> list[tuple[ir.Node, str]]:
+        """The QuantizeLinear nodes on values of the reference, and their names."""
+        found = [(n, n.inputs[0]) for n in self._theirs.nodes.values() if n.op_type == _QUANTIZE]
+        return [(n, self._theirs.names[v]) for n, v in found
+                if v is not None and self._of_reference(v) is not None]  # fmt: skip
+
+    def pair(self, quantize: ir.Node) -> ir.Value:
+        """What the pair gives of the reference's value."""
+        pairs = [n for n in quantize.outputs[0].consumers() if n.op_type == _DEQUANTIZE]
+        return self._copied(pairs[0].outputs[0], True)
+
+    def reads(self, tensor: str) -> tuple[str, ...]:
+        """The values that the layer reads through a pair."""
+        found: dict[str, None] = {}
+        waiting = list(_inputs(self._theirs.values[tensor].producer()))
+        while waiting:
+            value = waiting.pop()
+            node = value.producer()
+            if node is None or value in self._fixed or self._of_reference(value) is not None:
+                continue
+            waiting += _inputs(node)
+            if node.op_type == _QUANTIZE and node.inputs[0] is not None:
+                found.setdefault(self._theirs.names[node.inputs[0]])
+        return tuple(found)
+
+    def _of_reference(self, value: ir.Value) -> ir.Value | None:
+        name = self._theirs.names.get(value)
+        return None if value in self._fixed else self._computed.get(str(name))
+
+    def _copied(self, value: ir.Value, quantized: bool) -> ir.Value:
+        def stands_for(one: ir.Value) -> ir.Value | None:
+            if one in self._fixed:
+                return one
+            if not quantized and (source := _before_pair(one)) is not None:
+                return self._of_reference(source)
+            return self._of_reference(one)
+
+        nodes: list[ir.Node] = []
+        prefix = "alone/" if quantized else "weights/"
+        found = copied(value, stands_for, nodes, self._made[quantized], prefix)
+        self._model.graph.extend(nodes)
+        return found
+
+
+def copied(
+    value: ir.Value,
+    stands_for: Callable[[ir.Value], ir.Value | None],
+    nodes: list[ir.Node],
+    made: dict[ir.Value, ir.Value],
+    prefix: str,
+) -> ir.Value:
+    """A copy of the node that makes the value and of what leads to it, down to values that
+    something `stands_for`. `nodes` gets the new ones in order; `made`: those of earlier calls."""
+    if value in made:
+        return made[value]
+    node = value.producer()
+    if node is None:
+        raise InputRefused("nothing makes it in the reference", where=f"tensor {value.name!r}")
+    inputs = [
+        None if one is None else stands_for(one) or copied(one, stands_for, nodes, made, prefix)
+        for one in node.inputs
+    ]
+    outputs = [
+        ir.Value(name=f"{prefix}{one.name}", shape=one.shape, type=one.type) for one in node.outputs
+    ]
+    nodes.append(
+        ir.Node(
+            node.domain, node.op_type, inputs, node.attributes.values(), outputs=outputs,
+            name=f"{prefix}{node.name}",
+        )
+    )  # fmt: skip
+    made |= dict(zip(node.outputs, outputs, strict=True))
+    return made[value]
+
+
+def range_of(quantize: ir.Node) -> tuple[float, float] | None:
+    """What the lowest and the highest code of a pair stand for; None without one known scale."""
+    scale = graph.array(quantize.inputs[1])
+    zero = graph.array(quantize.inputs[2]) if len(quantize.inputs) > 2 else None
+    ends = _ENDS.get(ir.DataType.UINT8 if zero is None else ir.DataType.from_numpy(zero.dtype))
+    if scale is None or scale.size != 1 or ends is None:
+        return None
+    offset = 0.0 if zero is None else float(zero.astype(np.float64).reshape(()))
+    low, high = ((end - offset) * float(scale.reshape(())) for end in ends)
+    return low, high
+
+
+def by_name(model: ir.Model) -> dict[str, ir.Value]:
+    """The values of the main graph by name."""
+    return dict(ir.convenience.create_value_mapping(model.graph, include_subgraphs=False))
+
+
+def constants(model: ir.Model) -> set[ir.Value]:
+    """The values that no input has a part in."""
+    found = set(model.graph.initializers.values())
+    for node in model.graph:
+        read = list(_inputs(node))
+        closed = not any(a.type in _SUBGRAPHS for a in node.attributes.values())
+        if closed and all(value in found for value in read):
+            found |= set(node.outputs)
+    return found
+
+
+def _before_pair(value: ir.Value) -> ir.Value | None:
+    """What was quantized and dequantized to the value."""
+    node = value.producer()
+    if node is None or node.op_type != _DEQUANTIZE or node.inputs[0] is None:
+        return None
+    before = node.inputs[0].producer()
+    return before.inputs[0] if before is not None and before.op_type == _QUANTIZE else None
+
+
+def _inputs(node: ir.Node | None) -> list[ir.Value]:
+    return [] if node is None else [value for value in node.inputs if value is not None]

@@ -1,0 +1,127 @@
+"""The worst slice of an evaluation: a class, or whatever else samples were grouped by.
+
+pass           every slice keeps the limit, each by its own 95 % interval. To pass wrongly, the
+               slice that breaks the limit must pass, so the chance stays that of one interval
+               however many slices there are (intersection-union test, Berger 1982)
+fail           a slice breaks it by an interval of 1 - 5 %/K for K slices, since the worst of
+               many is picked (Bonferroni, which is Holm's first step)
+inconclusive   neither
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optkit.benchmarking.accuracy import drop, from_samples, value_interval
+from optkit.benchmarking.intervals import CONFIDENCE
+from optkit.measurement import Interval, Outcome, Score
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The samples of one name. `ci95`: its own interval; `together`: one that holds for all slices
+    at once. None: too little is known."""
+
+    name: str
+    baseline: Score
+    candidate: Score
+    value: float
+    ci95: Interval | None
+    together: Interval | None
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The slice that an outcome hangs on, among `count`."""
+
+    outcome: Outcome
+    slice: Slice
+    count: int
+
+    @property
+    def interval(self) -> Interval | None:
+        """The one that decided."""
+        return self.slice.together if self.outcome == "fail" else self.slice.ci95
+
+
+def drops(
+    names: Sequence[str], baseline: Score, candidate: Score, confidence: float = CONFIDENCE
+) -> list[Slice]:
+    """The drop in each slice. `names`: one per sample, in their order. Raises ValueError where the
+    metric is no mean over samples."""
+
+    def of(before: Score, after: Score, level: float) -> Interval | None:
+        if not baseline.proportion and before.value == 0:  # nothing that a drop is relative to
+            return None
+        return drop(before, after, level).ci95
+
+    found = _split(names, baseline, candidate, confidence, of)
+    return [replace(one, value=_drop(one.baseline, one.candidate)) for one in found]
+
+
+def values(
+    names: Sequence[str], baseline: Score, candidate: Score, confidence: float = CONFIDENCE
+) -> list[Slice]:
+    """The candidate's metric in each slice. As for `drops`."""
+    return _split(
+        names, baseline, candidate, confidence, lambda _, after, level: value_interval(after, level)
+    )
+
+
+def worst(slices: Sequence[Slice], limit: float, *, at_most: bool) -> Worst:
+    """Judge all slices by a limit that each must keep: `at_most` it, else at least."""
+    sign = 1.0 if at_most else -1.0
+
+    def low(interval: Interval | None) -> float:
+        return -np.inf if interval is None else min(sign * end for end in interval)
+
+    def high(interval: Interval | None) -> float:
+        return np.inf if interval is None else max(sign * end for end in interval)
+
+    broken = max(slices, key=lambda one: low(one.together))
+    if low(broken.together) > sign * limit:
+        return Worst("fail", broken, len(slices))
+    doubtful = max(slices, key=lambda one: (high(one.ci95), sign * one.value))
+    kept = high(doubtful.ci95) <= sign * limit
+    return Worst("pass" if kept else "inconclusive", doubtful, len(slices))
+
+
+def _split(
+    names: Sequence[str],
+    baseline: Score,
+    candidate: Score,
+    confidence: float,
+    interval: Callable[[Score, Score, float], Interval | None],
+) -> list[Slice]:
+    if not baseline.per_sample or not candidate.per_sample:
+        raise ValueError(f"{candidate.metric} is no mean over samples, so it has no slices")
+    if not len(names) == baseline.samples == candidate.samples:
+        raise ValueError(f"{len(names)} slices of {candidate.samples} samples")
+    kinds, place = np.unique(np.asarray(names), return_inverse=True)
+    together = 1 - (1 - confidence) / len(kinds)
+    found = []
+    for index, name in enumerate(kinds.tolist()):
+        before, after = (_part(score, place == index) for score in (baseline, candidate))
+        own, joint = (interval(before, after, level) for level in (confidence, together))
+        found.append(Slice(name, before, after, after.value, own, joint))
+    return found
+
+
+def _part(score: Score, chosen: np.ndarray) -> Score:
+    rows = np.asarray(score.per_sample)[chosen]
+    return replace(
+        from_samples(
+            rows, metric=score.metric, evidence=score.evidence,
+            lower_is_better=score.lower_is_better,
+        ),
+        proportion=score.proportion,
+    )  # fmt: skip
+
+
+def _drop(before: Score, after: Score) -> float:
+    if not before.proportion and before.value == 0:
+        return 0.0
+    return drop(before, after).value

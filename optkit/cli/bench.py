@@ -1,0 +1,170 @@
+"""`optkit bench`: latency of a model beside its baseline, or of an artifact beside another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from optkit.cli import options
+from optkit.errors import UsageError
+
+
+def _share(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """A share from "5%" or "0.05". Raises UsageError."""
+    from optkit.recipe.schema import fraction
+
+    if value is None:
+        return None
+    try:
+        found = float(fraction(value if "%" in value else float(value)))
+    except ValueError as error:
+        raise UsageError(str(error), where="--max-slowdown", hint="write it like 5%") from error
+    if found < 0:
+        raise UsageError(f"{value} is below 0", where="--max-slowdown")
+    return found
+
+
+@click.command()
+@options.job
+@click.option("--target", metavar="NAME", help="A device; that of ARTIFACT with --against.")
+@click.option("--precision", metavar="NAME", help="Default: int8.")
+@click.option(
+    "--batch",
+    "batches",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="N",
+    help="Repeat for several; default: the recipe's, with --against what ARTIFACT is tuned for.",
+)
+@click.option(
+    "--latency",
+    "limit_ms",
+    callback=options.milliseconds,
+    metavar="TIME",
+    help="Name the best batch within this limit for one call, e.g. 20ms.",
+)
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="ARTIFACT",
+    help="Time MODEL, an artifact, beside this one, both in one run.",
+)
+@click.option(
+    "--max-slowdown",
+    callback=_share,
+    metavar="SHARE",
+    help="With --against: exit 3 where all of the interval is beyond, e.g. 5%.",
+)
+@options.strict
+@options.work
+@options.output
+def bench(
+    target: str | None,
+    precision: str | None,
+    batches: tuple[int, ...],
+    limit_ms: float | None,
+    against: Path | None,
+    max_slowdown: float | None,
+    strict: bool,
+    **shared: Any,
+) -> int:
+    """Latency beside the baseline: measured where the target is this machine, else predicted.
+
+    \b
+    optkit bench --target cpu --batch 1 --batch 8 --batch 32     a sweep, and its knee
+    optkit bench new/ --against old/ --max-slowdown 5%           a check for CI
+    """
+    request = options.gather(shared)
+    if against is not None:
+        asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
+        return _race(request, against, batches, max_slowdown, strict, asked)
+    if max_slowdown is not None:
+        raise UsageError("against which artifact?", where="--max-slowdown", hint="--against PATH")
+    if target is None:
+        raise UsageError("it is missing", where="--target", hint="see `optkit targets`")
+    return _figures(request, target, precision or "int8", batches, limit_ms, strict)
+
+
+def _figures(
+    request: options.Request,
+    target: str,
+    precision: str,
+    batches: tuple[int, ...],
+    limit_ms: float | None,
+    strict: bool,
+) -> int:
+    from optkit import api
+    from optkit.cli import summary, terminal
+
+    ears = request.terminal()
+    try:
+        made = api.figures(
+            "bench",
+            recipe=options.recipe(request),
+            target=target,
+            precision=precision,
+            runner=options.runner(request, ears),
+            batches=batches,
+            limit_ms=limit_ms,
+            strict=strict,
+        )
+    finally:
+        ears.close()
+    if request.json:
+        terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **made})
+    else:
+        terminal.put(summary.figures(made))
+    marks = dict.fromkeys(
+        mark for one in (*made["latency"], *made["baseline_latency"]) for mark in one["marks"]
+    )
+    return _ended(ears, list(marks), strict)
+
+
+def _race(
+    request: options.Request,
+    against: Path,
+    batches: tuple[int, ...],
+    max_slowdown: float | None,
+    strict: bool,
+    asked: dict[str, Any],
+) -> int:
+    from optkit import api
+    from optkit.cli import summary, terminal
+
+    for option, value in asked.items():
+        if value is not None:
+            raise UsageError("it means nothing beside --against", where=option)
+    if request.model is None:
+        hint = "optkit bench NEW --against OLD"
+        raise UsageError("which artifact is it that is timed?", where="--against", hint=hint)
+    ears = request.terminal()
+    try:
+        made = api.bench_against(
+            Path(request.model),
+            against,
+            runner=options.runner(request, ears),
+            batches=batches,
+            max_slowdown=max_slowdown,
+            strict=strict,
+        )
+    finally:
+        ears.close()
+    if request.json:
+        terminal.put_json(made)
+    else:
+        terminal.put(summary.race(made))
+    if made["verdict"] == "inconclusive":
+        ears.note("inconclusive: a longer run (bench.seconds) or a quieter machine may decide")
+    marks = dict.fromkeys(mark for row in made["rows"] for mark in row["marks"])
+    code = _ended(ears, list(marks), strict)
+    failed = made["verdict"] == "fail" or (strict and made["verdict"] == "inconclusive")
+    return 3 if failed else code
+
+
+def _ended(ears: Any, marks: list[str], strict: bool) -> int:
+    """Tell of bad conditions; the exit code."""
+    if marks:
+        ears.note(f"measured under bad conditions: {'; '.join(marks)}")
+    return 3 if marks and strict else 0

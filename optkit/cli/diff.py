@@ -1,0 +1,38 @@
+"""`optkit diff`: two artifacts, graphs or reports side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from optkit.cli import options
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--exit-code", is_flag=True, help="Exit 1 where they differ, as git does.")
+@options.work
+@options.output
+def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
+    """What is other in B than in A: artifacts, .onnx files, report.json or results of builds.
+
+    Nodes, precision, weights and scales of graphs; latency, accuracy and sizes of builds, where a
+    difference is claimed only if the intervals allow it; recipe, data and versions.
+    """
+    from optkit import api, diffing
+    from optkit.cli import terminal
+
+    request = options.gather(shared)
+    ears = request.terminal()
+    try:
+        found = api.diff_one(a, b, runner=options.runner(request, ears))
+    finally:
+        ears.close()
+    if request.json:
+        terminal.put_json(found)
+    else:
+        terminal.put(diffing.to_text(found))
+    return int(exit_code and not found["same"])

@@ -1,0 +1,118 @@
+"""What `optkit explain` found, as a terminal of 80 columns reads it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from optkit.cli import terminal
+from optkit.report import figures
+
+Json = Mapping[str, Any]
+
+_WIDTH = 80
+_LINES = 4  # of a recipe, for one finding
+_KINDS = {"product": "products", "convert": "Q/DQ and casts", "layout": "only moving",
+          "other": "all else"}  # fmt: skip
+
+
+def text(found: Json) -> str:
+    """The object of `explain` in words."""
+    lines = [_title(found), *_speed(found), *_accuracy(found)]
+    for name, part in (found["parts"] or {}).items():
+        lines += ["", f"{name}:", *_speed(part), *_accuracy(part), *_findings(part)]
+    if not found["parts"]:
+        lines += _findings(found)
+    if found["recipe"] is not None:
+        lines += ["", *_recipe(found["recipe"])]
+    return "\n".join(lines)
+
+
+def _title(found: Json) -> str:
+    artifact = figures.name(found["artifact"])
+    return f"{artifact}: {found['precision']} beside {found['baseline']} on {found['target']}"
+
+
+def _speed(found: Json) -> Iterator[str]:
+    ours, theirs, speedup = found["latency"], found["baseline_latency"], found["speedup"]
+    if ours and theirs and speedup:
+        yield (
+            f"  {figures.times(speedup['value'])} as fast: {figures.ms(ours['p50_ms'])} against "
+            f"{figures.ms(theirs['p50_ms'])} at batch {ours['batch']} ({speedup['evidence']})"
+        )
+    time = found["time"]
+    if time is None:
+        if not found["parts"]:
+            yield "  no engine was compiled: the time of layers is not known"
+        return
+    yield from _wrapped(f"time of layers ({time['evidence']}): {time['note']}", "  ")
+    rows = [
+        [
+            f"  {_KINDS[kind]}",
+            figures.ms(time["candidate"][kind]),
+            figures.ms(time["baseline"][kind]),
+        ]
+        for kind in _KINDS
+    ]
+    total = [sum(time[side].values()) for side in ("candidate", "baseline")]
+    rows.append(["  together", *map(figures.ms, total)])
+    columns = ["", str(found["precision"]), str(found["baseline"])]
+    yield from terminal.table(columns, rows).splitlines()
+
+
+def _accuracy(found: Json) -> Iterator[str]:
+    score, drop, layers = found["accuracy"], found["drop"], found["layers_compared"]
+    if score and drop:
+        show = figures.points if score["proportion"] else figures.percent
+        yield (
+            f"  {figures.name(score['metric'])} {figures.number(score['value'])}, drop "
+            f"{show(drop['value'])} ({drop['evidence']})"
+        )
+    if layers and layers["reason"]:
+        yield from _wrapped(f"the layers were not compared with FP32: {layers['reason']}", "  ")
+    elif layers:
+        near = "equal to" if layers["sqnr_db"] is None else f"{layers['sqnr_db']:.1f} dB from"
+        yield f"  outputs {near} FP32 over {layers['samples']} samples ({layers['evidence']})"
+
+
+def _findings(found: Json) -> Iterator[str]:
+    yield ""
+    if not found["findings"]:
+        yield "nothing found: no layer, pair or range costs what a change would win back"
+    for number, one in enumerate(found["findings"], start=1):
+        yield f"{number}. {_cost(one)}"
+        yield from _wrapped(one["what"], "   ")
+        yield from _wrapped(f"why: {one['why']}", "   ")
+        yield from _wrapped(f"mend: {one['change']['text']}", "   ")
+        lines = one["change"]["recipe"]
+        yield from (f"     {figures.name(line)}" for line in lines[:_LINES])
+        if len(lines) > _LINES:
+            yield f"     and {len(lines) - _LINES} lines more (--json, --apply)"
+
+
+def _cost(one: Json) -> str:
+    cost = one["cost"]
+    parts = []
+    if cost["ms"]:
+        parts.append(f"{figures.ms(cost['ms'])} a call")
+    if cost["points"] is not None:
+        parts.append(figures.points(cost["points"]))
+    if cost["db"] is not None:
+        parts.append(figures.decibels(cost["db"]))
+    parts = parts or ["unknown"]
+    of = "the latency" if one["question"] == "speed" else "the noise"
+    return f"{', '.join(parts)} ({cost['share']:.0%} of {of}, {cost['evidence']}): {one['rule']}"
+
+
+def _recipe(written: Json) -> Iterator[str]:
+    yield f"recipe: {written['path']}"
+    for given in written["missing"]:
+        yield f"  give again on the command line: {given}"
+
+
+def _wrapped(words: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        figures.name(words), _WIDTH, initial_indent=indent, subsequent_indent=indent,
+        break_on_hyphens=False,
+    )  # fmt: skip

@@ -1,0 +1,32 @@
+"""What a GitHub Actions job shows of a build: its reports as Markdown, in the step's summary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_VARIABLE = "GITHUB_STEP_SUMMARY"  # names the file that the job shows
+
+
+def summarize(files: Iterable[Path]) -> None:
+    """Append Markdown files to the step's summary, where there is one. A summary that cannot be
+    written is told of; the work that it is about is done."""
+    place = os.environ.get(_VARIABLE)
+    if not place:
+        return
+    try:
+        text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+        with Path(place).open("a", encoding="utf-8") as summary:
+            summary.write(f"{text}\n")
+    except OSError as error:
+        from optkit.cli.terminal import Terminal
+
+        Terminal().note(f"{_VARIABLE}: {error.strerror}")
+
+
+def reports(results: Iterable[dict[str, Any]]) -> list[Path]:
+    """The Markdown of every artifact, or of each of its parts."""
+    each = [part for one in results for part in (one["parts"] or {"": one}).values()]
+    return [Path(part["artifact"]) / "report.md" for part in each if part["artifact"]]

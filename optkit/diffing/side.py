@@ -1,0 +1,114 @@
+"""One side of a comparison: what a path is, and what of it can be compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optkit import stage
+from optkit.artifact import MODEL, Artifact
+from optkit.diffing.graphs import Outline
+from optkit.errors import InputRefused, UsageError
+from optkit.execute.runner import Runner
+from optkit.pipeline import Foreign
+from optkit.report.document import REPORT
+from optkit.report.result import RESULT
+from optkit.steps import OUTLINE, SCALES, STEPS
+
+_JSON_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class Side:
+    """`kind`: "an artifact", "a graph" or "a report". `digest`: of the build, or of the graph."""
+
+    path: Path
+    kind: str
+    digest: str | None = None
+    outline: Outline | None = None
+    result: Mapping[str, Any] | None = None  # optkit.result/v1
+    report: Mapping[str, Any] | None = None  # optkit.report/v1
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        told = self.result or {}
+        named = {key: told.get(key) for key in ("model", "target", "precision")}
+        return {"path": str(self.path), "kind": self.kind, "digest": self.digest, **named}
+
+
+def opened(path: Path, runner: Runner) -> Side:
+    """Read an artifact's folder, a .onnx file, a report.json, or the JSON of a build.
+
+    Raises UsageError for anything else and for an artifact of several graphs, IntegrityError for an
+    artifact that was changed, InputRefused for JSON of another kind.
+    """
+    if path.is_dir():
+        return _artifact(path, runner)
+    if not path.is_file():
+        raise UsageError("no such file or folder", where=str(path))
+    if path.suffix == ".json":
+        return _report(path)
+    staged = stage.stage_onnx(path, runner.store.objects)
+    return Side(path, "a graph", staged.sha256, _outline(staged.path, staged.sha256, runner))
+
+
+def _artifact(path: Path, runner: Runner) -> Side:
+    artifact = Artifact.load(path)
+    artifact.verify()
+    manifest = artifact.manifest
+    if manifest.parts:
+        raise UsageError(
+            f"it consists of {' and '.join(manifest.parts)}",
+            where=str(path),
+            hint=f"compare part by part, e.g. {path / next(iter(manifest.parts))}",
+        )
+    staged = stage.stage_onnx(path / MODEL, runner.store.objects)
+    report = json.loads((path / "report.json").read_bytes())
+    return Side(
+        path,
+        "an artifact",
+        manifest.digest,
+        _outline(staged.path, staged.sha256, runner),
+        manifest.result,
+        report,
+        manifest.recipe,
+        manifest.data,
+        manifest.versions,
+    )
+
+
+def _report(path: Path) -> Side:
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_JSON_BYTES))
+        schema = found["schema"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputRefused("no report of optkit", where=str(path)) from error
+    if schema == RESULT:
+        return Side(path, "a report", result=found)
+    if schema != REPORT:
+        raise InputRefused(
+            f"{schema} is not compared", where=str(path), hint=f"give {REPORT} or {RESULT}"
+        )
+    told = found["provenance"]
+    return Side(
+        path, "a report", told["digests"].get("build"), result=found["result"], report=found,
+        recipe=told["recipe"], versions=told["versions"],
+    )  # fmt: skip
+
+
+def _outline(file: Path, sha256: str, runner: Runner) -> Outline:
+    from safetensors.numpy import load_file
+
+    entry = runner.step(
+        STEPS["outline"].kind, "read the graph", {"model": Foreign(file, sha256)}, {}
+    )  # fmt: skip
+    data = json.loads(entry.file(OUTLINE).read_bytes())
+    numbers = load_file(entry.file(SCALES))
+    scales = {name: numbers[str(index)] for index, name in enumerate(data["scales"])}
+    return Outline(data, scales)

@@ -1,0 +1,148 @@
+"""A comparison for people, in lines of at most 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from optkit.diffing.graphs import QDQ
+from optkit.report import figures
+
+Json = Mapping[str, Any]
+
+_WIDTH = 80
+_MOST = 20  # rows of a list; --json has all
+
+
+def to_text(diff: Json) -> str:
+    """Write an object `optkit.diff/v1`. Names of strangers are made harmless."""
+    lines = [line for key in ("a", "b") for line in _side(key, diff[key])]
+    if diff["same"]:
+        lines.append("no difference seen" if diff["figures"] else "no difference")
+    lines += _figures(diff["figures"])
+    lines += _graph(diff["graph"]) if diff["graph"] else []
+    lines += _layers(diff["layers"])
+    for name in ("recipe", "data", "versions"):
+        lines += _listed(name, [f"{row['key']}: {_was(row['a'], row['b'])}" for row in diff[name]])
+    return "\n".join(line[:_WIDTH].rstrip() for line in lines)
+
+
+def _side(key: str, side: Json) -> Iterator[str]:
+    named = [side[name] for name in ("model", "target", "precision") if side[name]]
+    digest = f", {side['digest'][:12]}" if side["digest"] else ""
+    yield f"{key}  {figures.name(side['path'])}"
+    yield f"   {side['kind']}{digest}" + (f": {figures.name(' '.join(named))}" if named else "")
+
+
+def _figures(rows: Sequence[Json]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["figures"]
+    for row in rows:
+        a, b = (_value(row[key], row["unit"]) for key in ("a", "b"))
+        lines.append(f"  {figures.name(row['figure'])}: {a} -> {b}{_evidence(row)}")
+        if row["seen"] not in ("equal", "other"):
+            lines.append(f"    {_claim(row)}")
+    return lines
+
+
+def _evidence(row: Json) -> str:
+    known = dict.fromkeys(row[key]["evidence"] for key in ("a", "b") if row[key]["evidence"])
+    return f" ({', '.join(known)})" if known else ""
+
+
+def _claim(row: Json) -> str:
+    if row["change"] is None:
+        return f"not compared: {row['note']}"
+    show = figures.times if row["change"]["kind"] == "ratio" else _signed
+    low, high = row["change"]["interval"]
+    told = f"{show(row['change']['value'])}, 95 % interval {show(low)} to {show(high)}"
+    return f"{'no difference seen' if row['seen'] == 'none' else row['seen']}: {told}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}"
+
+
+def _value(one: Json, unit: str | None) -> str:
+    value = one["value"]
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return figures.name(value)
+    if unit == "bytes":
+        return figures.size(value)
+    if isinstance(value, int):
+        return figures.count(value)
+    return f"{value:.4g}" + (f" {unit}" if unit else "")
+
+
+def _graph(graph: Json) -> list[str]:
+    nodes, weights, scales = graph["nodes"], graph["weights"], graph["scales"]
+    if graph["same"]:
+        return ["graph: the same nodes, weights and scales"]
+    size = " -> ".join(map(figures.size, weights["bytes"]))
+    lines = [f"graph: {nodes['a']} -> {nodes['b']} nodes, weights {size}"]
+    for key in ("opset", "inputs", "outputs"):
+        before, after = graph[key]
+        lines += [f"  {key}: {_was(before, after)}"] if before != after else []
+    counts = [f"{row['op']} {row['a']} -> {row['b']}" for row in graph["operators"]]
+    lines += _listed("  operators", counts)
+    for key, sign in (("removed", "-"), ("added", "+")):
+        told = [f"{sign} {row['op']} {row['name']}" for row in nodes[key] if row["op"] not in QDQ]
+        pairs = len(nodes[key]) - len(told)
+        told += [f"{sign} {pairs} {' and '.join(QDQ)}"] if pairs else []
+        lines += _listed(f"  nodes {key}", told)
+    lines += _listed("  nodes changed", [_changed(row) for row in nodes["changed"]])
+    if nodes["rewired"]:
+        lines.append(f"  {nodes['rewired']} nodes read other values, and are the same otherwise")
+    told = [f"{row['node']}: {row['a']} -> {row['b']}" for row in graph["precision"]]
+    lines += _listed("  products", told)
+    lines += _listed("  weights", [
+        *(f"- {name}" for name in weights["removed"]), *(f"+ {name}" for name in weights["added"]),
+        *(_weight(row) for row in weights["changed"]),
+    ])  # fmt: skip
+    lines += _listed("  scales that moved", [_scale(row) for row in scales["moved"]])
+    return lines
+
+
+def _changed(row: Json) -> str:
+    before, after = row["op"]
+    parts = [f"{before} -> {after}"] if before != after else [before]
+    return f"{row['name']}: {', '.join((*parts, *row['attributes']))}"
+
+
+def _weight(row: Json) -> str:
+    forms = [f"{one['dtype']} {'x'.join(map(str, one['shape']))}" for one in (row["a"], row["b"])]
+    return f"{row['name']}: {'other numbers' if forms[0] == forms[1] else ' -> '.join(forms)}"
+
+
+def _scale(row: Json) -> str:
+    if row["factor"] is None:
+        return f"{row['tensor']}: {' -> '.join(map(str, row['count']))} scales"
+    low, high = (f"{end:.4g}" for end in row["factor"])
+    return f"{row['tensor']}: x {low if low == high else f'{low} to {high}'}"
+
+
+def _layers(rows: Sequence[Json]) -> list[str]:
+    told = []
+    for row in rows:
+        pairs = (("planned", row["precision"]), ("runs as", row["runs"]))
+        changed = [f"{word} {_was(*pair)}" for word, pair in pairs if pair[0] != pair[1]]
+        told.append(f"{row['node']}: {', '.join(changed)}")
+    return _listed("layers", told)
+
+
+def _was(before: Any, after: Any) -> str:
+    return f"{figures.shown(before)} -> {figures.shown(after)}"
+
+
+def _listed(title: str, rows: Iterable[str]) -> list[str]:
+    rows = list(rows)
+    if not rows:
+        return []
+    indent = " " * (len(title) - len(title.lstrip()) + 2)
+    more = (
+        [f"{indent}... and {len(rows) - _MOST} more: --json has all"] if len(rows) > _MOST else []
+    )
+    return [f"{title}:", *(indent + figures.name(row) for row in rows[:_MOST]), *more]

@@ -1,0 +1,292 @@
+"""How files and progress get from a cluster's driver to its nodes and back.
+
+    shared folder   the driver's store, which all nodes see under the same path
+    remote          each node has a store of its own, and files go by their digests
+
+Of both there are two ends: what packs a task and adopts its result, and the ground on which a node
+does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from optkit.errors import OptkitError, StorageError, ToolchainMissing
+from optkit.execute.local import Progress
+from optkit.store import Remote, RemoteLost, Store, default_root, storage_errors
+
+_TOLD_SECONDS = 0.2
+_POSTED_SECONDS = 2.0  # between two messages through a remote
+_LOOK_SECONDS = 0.2
+_SEEN_SECONDS = 30.0  # until files of another node are expected to show in the shared folder
+_UNITS = ("steps", "objects")
+
+
+class Unfit(Exception):
+    """Why a node can do no task of this run."""
+
+
+class Transfer(Protocol):
+    """The driver's end. An attempt is a folder's name that no other try has."""
+
+    def packed(self, argument: Mapping[str, Any], attempt: Path) -> dict[str, Any]:
+        """What a node is given; argument["needs"] are paths that it will read."""
+
+    def hear(self, attempt: Path, heard: Progress) -> None: ...
+
+    def adopt(self, attempt: Path, files: Mapping[str, Any], out: Path) -> None:
+        """Have what a node wrote in the folder `out`."""
+
+    def doubt(self, lacking: str) -> None:
+        """A node could not have this file; the next attempt brings it again."""
+
+    def check(self) -> None:
+        """Raises RemoteLost where not a node is to blame."""
+
+    def lose(self, error: RemoteLost) -> None: ...
+
+    def remove(self, attempt: Path) -> None: ...
+
+
+class Ground(Protocol):
+    """A node's end. `out`: where it puts files for the driver."""
+
+    out: Path
+
+    @property
+    def store(self) -> Store:
+        """Where the node keeps steps: argument["store"], or one of its own."""
+
+    def place(self, path: str) -> str:
+        """Where a path of the driver is on this node."""
+
+    def tell(self, what: str, fraction: float) -> None: ...
+
+    def files(self) -> dict[str, Any]:
+        """What the driver's `adopt` needs to know of the files in `out`."""
+
+
+class SharedFolder:
+    """A node writes into a folder beside the task's own."""
+
+    def packed(self, argument: Mapping[str, Any], attempt: Path) -> dict[str, Any]:
+        return {**argument, "out": str(attempt)}
+
+    def hear(self, attempt: Path, heard: Progress) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            what, fraction = json.loads(_progress_file(attempt).read_text())
+            heard(str(what), float(fraction))
+
+    def adopt(self, attempt: Path, files: Mapping[str, Any], out: Path) -> None:
+        """Raises StorageError when they do not show."""
+        deadline = time.monotonic() + _SEEN_SECONDS
+        for name, size in files.items():
+            path = attempt / name
+            while not (path.is_file() and path.stat().st_size == size):
+                if time.monotonic() > deadline:
+                    raise StorageError(
+                        "a node wrote it, and it does not show here",
+                        where=str(path),
+                        hint="--cache must be a folder that all nodes of the cluster share, or "
+                        "name a place where they exchange files: --remote URL",
+                    )
+                time.sleep(_LOOK_SECONDS)
+        for path in list(attempt.iterdir()) if files else []:
+            path.rename(out / path.name)
+
+    def doubt(self, lacking: str) -> None: ...
+
+    def check(self) -> None: ...
+
+    def lose(self, error: RemoteLost) -> None: ...
+
+    def remove(self, attempt: Path) -> None:
+        _progress_file(attempt).unlink(missing_ok=True)
+        shutil.rmtree(attempt, ignore_errors=True)
+
+
+class ThroughRemote:
+    """`store` has a remote; when that is lost, what needs it raises RemoteLost."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._sharing = store, store.sharing
+        self._listening: dict[str, _Aside] = {}
+
+    def packed(self, argument: Mapping[str, Any], attempt: Path) -> dict[str, Any]:
+        units = {self._unit(Path(path)) for path in argument["needs"]}
+        sent = {str(unit): self._sharing.send(unit) for unit in sorted(units)}
+        remote = {"url": self._remote().url, "root": str(self._store.root), "sent": sent}
+        return {**argument, "out": str(attempt), "remote": remote}
+
+    def hear(self, attempt: Path, heard: Progress) -> None:
+        aside = self._listening.setdefault(attempt.name, _Aside())
+        aside.run(lambda: self._remote().told(attempt.name))
+        with contextlib.suppress(TypeError, ValueError):
+            what, fraction = aside.found
+            heard(str(what), float(fraction))
+
+    def adopt(self, attempt: Path, files: Mapping[str, Any], out: Path) -> None:
+        self._sharing.bring(files, out)
+
+    def doubt(self, lacking: str) -> None:
+        self._remote().doubt_file(lacking)
+
+    def check(self) -> None:
+        self._remote().check()
+
+    def lose(self, error: RemoteLost) -> None:
+        self._sharing.lose(error)
+
+    def remove(self, attempt: Path) -> None:
+        self._listening.pop(attempt.name, None)
+
+    def _remote(self) -> Remote:
+        return self._sharing.reached()
+
+    def _unit(self, path: Path) -> Path:
+        """The whole that was published and into which a path leads: a graph's data lies beside
+        it."""
+        root = self._store.root
+        parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
+        return root.joinpath(*parts[:3]) if parts and parts[0] in _UNITS else path
+
+
+@contextmanager
+def ground(argument: Mapping[str, Any]) -> Iterator[Ground]:
+    """On the node: where it does what a `Transfer` packed. Raises Unfit, StorageError."""
+    if "remote" not in argument:
+        yield _Shared(argument)
+        return
+    try:
+        remote = _connected(argument["remote"]["url"])
+    except ToolchainMissing as error:
+        raise Unfit(f"{error} ({error.hint})") from None
+    store = Store(default_root().absolute(), remote)
+    with storage_errors(store.root), store.scratch() as folder:
+        found = _Apart(argument, store, folder)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+class _Shared:
+    """The driver's own store."""
+
+    def __init__(self, argument: Mapping[str, Any]) -> None:
+        self.out = Path(argument["out"])
+        self._argument = argument
+        self._at = 0.0
+        if not self.out.parent.is_dir():
+            raise Unfit(f"the store is not there: {self.out.parent}")
+        for path in argument["needs"]:
+            if not Path(path).exists():
+                raise Unfit(f"the store is not the same there: {path}")
+
+    @property
+    def store(self) -> Store:
+        return Store(Path(self._argument["store"]))
+
+    def place(self, path: str) -> str:
+        return path
+
+    def tell(self, what: str, fraction: float) -> None:
+        if time.monotonic() - self._at > _TOLD_SECONDS:
+            self._at = time.monotonic()
+            with contextlib.suppress(OSError):
+                _progress_file(self.out).write_text(json.dumps([what, fraction]))
+
+    def files(self) -> dict[str, Any]:
+        return {
+            path.relative_to(self.out).as_posix(): path.stat().st_size
+            for path in sorted(self.out.rglob("*"))
+            if path.is_file()
+        }
+
+
+class _Apart:
+    """A store of the node's own, and a private folder with what the task needs."""
+
+    def __init__(self, argument: Mapping[str, Any], store: Store, folder: Path) -> None:
+        self.out = folder / "out"
+        self._store = store
+        self._remote = store.sharing.reached()
+        self._sent: Mapping[str, Mapping[str, str]] = argument["remote"]["sent"]
+        self._root = Path(argument["remote"]["root"])
+        self._name = Path(argument["out"]).name
+        self._folder = folder
+        self._aside = _Aside()
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    def place(self, path: str) -> str:
+        for number, (unit, files) in enumerate(self._sent.items()):
+            if Path(path).is_relative_to(unit):
+                folder = self._folder / str(number)
+                if not folder.exists():
+                    folder.mkdir()
+                    self._store.sharing.bring(files, folder)
+                return str(folder / Path(path).relative_to(Path(unit).parent))
+        if Path(path).is_relative_to(self._root):
+            return str(self._store.root / Path(path).relative_to(self._root))
+        return path
+
+    def tell(self, what: str, fraction: float) -> None:
+        self._aside.run(lambda: self._remote.tell(self._name, [what, fraction]))
+
+    def files(self) -> dict[str, Any]:
+        sent = self._store.sharing.send(self.out)
+        return {name.partition("/")[2]: sha256 for name, sha256 in sent.items()}
+
+    def close(self) -> None:
+        if self._aside.ran():
+            with contextlib.suppress(OptkitError):
+                self._remote.forget(self._name)
+
+
+class _Aside:
+    """Does one thing at a time beside the caller, now and then. What comes meanwhile is dropped,
+    and so are errors: it is progress, which nobody waits for."""
+
+    def __init__(self) -> None:
+        self.found: Any = None  # what the last one returned
+        self._at = time.monotonic()
+        self._thread: threading.Thread | None = None
+
+    def run(self, what: Callable[[], Any]) -> None:
+        busy = self._thread is not None and self._thread.is_alive()
+        if busy or time.monotonic() - self._at < _POSTED_SECONDS:
+            return
+        self._at = time.monotonic()
+        self._thread = threading.Thread(target=self._do, args=(what,), daemon=True)
+        self._thread.start()
+
+    def ran(self) -> bool:
+        """Whether it ever did anything; that has ended then."""
+        if self._thread is not None:
+            self._thread.join()
+        return self._thread is not None
+
+    def _do(self, what: Callable[[], Any]) -> None:
+        with contextlib.suppress(OptkitError):
+            self.found = what()
+
+
+@functools.lru_cache(maxsize=1)
+def _connected(url: str) -> Remote:
+    return Remote(url)
+
+
+def _progress_file(attempt: Path) -> Path:
+    return attempt.with_name(f"{attempt.name}.progress")

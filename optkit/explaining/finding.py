@@ -1,0 +1,66 @@
+"""A finding: what costs time or accuracy, how much, how that is known, and what would mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from optkit.explaining.words import line
+from optkit.runtime import Evidence
+
+Question = Literal["speed", "accuracy"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the change would win back.
+
+    `share`, in [0, 1]: of the latency, or of the noise at the outputs, whichever is more; findings
+    of all kinds are ranked by it. `ms`: milliseconds a call. `db`: of the outputs' SQNR. `points`:
+    of the metric, as a fraction: the drop's part that falls to that noise. None: unknown, or it
+    does not apply.
+    """
+
+    share: float
+    evidence: Evidence
+    ms: float | None = None
+    db: float | None = None
+    points: float | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would mend it, in words, and as settings of a recipe (key path → value) where a recipe
+    can say it."""
+
+    text: str
+    settings: Mapping[tuple[str, ...], Any] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        """The settings as lines of a recipe."""
+        return [line(path, value) for path, value in self.settings.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": self.text, "recipe": self.lines}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`what`: one sentence; `why`: the reason behind it; `nodes`: the ONNX nodes, and `modules`:
+    the PyTorch modules that it is about. `limit`: no fault, but what this model costs on this
+    device at this batch; it stands behind all faults."""
+
+    rule: str
+    question: Question
+    what: str
+    why: str
+    nodes: tuple[str, ...]
+    modules: tuple[str, ...]
+    cost: Cost
+    change: Change
+    limit: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "change": self.change.to_json()}

@@ -1,0 +1,363 @@
+"""Rules that say why an artifact is not faster. Each cost is what its change would win back.
+
+A layer that was not quantized, or did not land, would take what those that landed take: the median
+over these of their time in the candidate over that in the baseline, times its own in the baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from glob import escape
+from math import inf
+from statistics import median
+
+from optkit import precision as precisions
+from optkit.explaining.finding import Change, Cost, Finding
+from optkit.explaining.subject import Subject, Timed, connected
+from optkit.explaining.words import modules, named, several
+from optkit.runtime import Evidence
+
+LEAST = 0.01
+"""Of the latency: what costs less is not told. Layer times of a good run differ by that much."""
+
+_HALF = 0.5  # of the time in FP16: what eight bits promise where no layer landed to tell
+_HEAVY = 0.25  # of all bytes that the layers read of constants
+
+
+def unfused_pairs(subject: Subject) -> Iterator[Finding]:
+    """Kernels that turn codes into floats and back, or for a sum.
+
+    A Q/DQ pair costs nothing where compilers absorb both halves: Q into the kernel in front, DQ
+    into one that reads codes. Left in kernels of their own, or in one kernel with nothing between
+    them, they read and write the value once more, and keep the kernels around from joining. (Where
+    integers end for good, one DequantizeLinear is what it takes.)
+    """
+    if subject.times is None:
+        return
+    apart = [one for one in subject.times.candidate if subject.kind(one) == "convert"]
+    groups = [group for group in connected(apart) if _is_idle(subject, group)]
+    groups += [[one] for one in subject.times.candidate
+               if subject.kind(one) == "other" and _there_and_back(subject, one)]  # fmt: skip
+    for group in groups:
+        pairs = tuple(n for one in group for n in one.layer.nodes if _op(subject, n) in _PAIR)
+        around = _around(subject, group)
+        yield _slow(
+            subject, "unfused_pair", pairs, sum(one.ms for one in group),
+            what=f"a Q/DQ pair runs in {several(len(group), 'kernel')} of its own"
+            + (f", in front of {named(around)}" if around else ""),
+            why="codes become floats for a reader that does not multiply them; neither half of the "
+            "pair is absorbed by a neighbour",
+            change=_without_pair(subject, pairs, around),
+        )  # fmt: skip
+
+
+def left_in_float(subject: Subject) -> Iterator[Finding]:
+    """A product in FP16 or FP32 that was to be quantized, or stands between quantized ones.
+
+    It multiplies at the carrier's peak, reads a weight of twice the bytes, and its neighbours write
+    and read floats for its sake.
+    """
+    if subject.times is None:
+        return
+    ours, theirs = subject.by_node
+    quantized = {n for n, row in subject.landed.items() if row["landed"]}
+    reasons = {row["node"]: row["reason"] for row in subject.report["quantization"]}
+    for node in ours:
+        facts = subject.times.nodes.get(node)
+        if node in quantized or facts is None or not facts.weight_bytes or node not in theirs:
+            continue
+        planned = subject.planned.get(node)
+        between = all(quantized & side for side in subject.neighbours(node))
+        if planned is None and not between:
+            continue
+        row = subject.landed.get(node) or {"dtype": ours[node].layer.dtype, "note": None}
+        summed = (subject.likeness.get(node) or {}).get("scales") == "summed"
+        if summed:  # told by its own rule, with its noise
+            continue
+        why = row["note"] or reasons.get(node) or "the compiler found no integer form of it"
+        own = _patterns(subject, node)
+        if own and planned is None:
+            change = Change("take the line out that leaves it in float", {
+                ("quantization", "nodes", pattern): subject.precision for pattern in own
+            })  # fmt: skip
+        elif planned is None:
+            change = Change(f"quantize it too, unless it is excluded: {why}")
+        else:
+            change = Change(
+                f"it runs in {row['dtype']} anyway: without its Q/DQ it is at least not rounded",
+                to_float(subject, [node]),
+            )
+        yield _slow(
+            subject, "left_in_float", (node,), left_behind(subject, node),
+            what=f"{named([node])} multiplies in {row['dtype']}"
+            + (" between layers that multiply codes" if between else f", planned {planned}"),
+            why=why, change=change,
+            evidence=Evidence.PREDICTED,
+        )  # fmt: skip
+
+
+def does_not_pay(subject: Subject) -> Iterator[Finding]:
+    """Layers that are slower quantized than they were, together with the kernels that quantizing
+    them added.
+
+    Such a kernel has no product in it, only conversions and what the baseline computes inside its
+    products (bias, activation, sum): TensorRT-RTX writes what an integer product with scales per
+    channel leaves as floats and requantizes it apart. It is counted with the product it follows.
+    """
+    if subject.times is None:
+        return
+    ours, theirs = subject.by_node
+    added = _added(subject)
+    losing: list[tuple[float, str]] = []
+    kernels = 0
+    for node in subject.planned:
+        if not (subject.landed.get(node) or {"landed": False})["landed"]:
+            continue
+        if node not in ours or node not in theirs:
+            continue
+        both = len(ours[node].layer.products), len(theirs[node].layer.products)
+        extra = added.get(node, [])
+        loss = ours[node].ms / both[0] + sum(one.ms for one in extra) - theirs[node].ms / both[1]
+        if loss > 0:
+            losing.append((loss, node))
+            kernels += len(extra)
+    nodes = [node for _, node in sorted(losing, reverse=True)]
+    if nodes:
+        yield _slow(
+            subject, "does_not_pay", tuple(nodes), sum(loss for loss, _ in losing),
+            what=f"{subject.precision} is slower than {subject.baseline} in "
+            f"{several(len(nodes), 'layer')}"
+            + (f", with {several(kernels, 'kernel')} behind to requantize" if kernels else ""),
+            why="the products gain less than quantizing their inputs and outputs costs",
+            change=Change(f"leave them in {subject.baseline}", to_float(subject, nodes)),
+        )  # fmt: skip
+
+
+def layout(subject: Subject) -> Iterator[Finding]:
+    """Kernels that only move: reshapes that copy, transposes, concatenations, casts.
+
+    No precision makes them faster but by the width of an element. Whoever multiplies less
+    (Amdahl's law) is bound by them.
+    """
+    if subject.times is None:
+        return
+    moving = [one for one in subject.times.candidate if subject.kind(one) == "layout"]
+    for group in connected(moving):
+        nodes = tuple(dict.fromkeys(n for one in group for n in one.layer.nodes))
+        ops = sorted({op for one in group for op in subject.ops(one)})
+        yield _slow(
+            subject, "layout", nodes, sum(one.ms for one in group),
+            what=f"data is only moved in {several(len(group), 'kernel')}"
+            + (f" ({', '.join(ops)})" if ops else "") + (f": {named(nodes)}" if nodes else ""),
+            why="moving bytes takes the same time in every precision of that width",
+            change=Change("write the model so that layouts meet: fewer transposes and copies"),
+        )  # fmt: skip
+
+
+def casts(subject: Subject) -> Iterator[Finding]:
+    """Kernels that cast between floats: the borders of islands that were left in FP32."""
+    if subject.times is None:
+        return
+    for one in subject.times.candidate:
+        if subject.ops(one) == {"Cast"} and not one.layer.products:
+            yield _slow(
+                subject, "cast", one.layer.nodes, one.ms,
+                what=f"a kernel only casts: {named(one.layer.nodes)}",
+                why="a value crosses between FP16 and FP32; the report's `cast` says which nodes "
+                "were left in FP32, and why",
+                change=Change("scale the model's values into the reach of FP16 (65504)"),
+            )  # fmt: skip
+
+
+def memory_bound(subject: Subject) -> Iterator[Finding]:
+    """Quantized products that wait for bytes: even at the carrier's peak they would multiply faster
+    than memory delivers, so that eight bits help by what they leave out of memory, no more.
+
+    What a larger batch shares is the weights: twice the batch, half of their time per sample.
+    """
+    if subject.times is None or subject.times.evidence is not Evidence.PREDICTED:
+        return
+    ratio = _peak_ratio(subject)
+    bound = [
+        one for one in subject.times.candidate
+        if one.layer.products and one.layer.dtype in ("int8", "uint8", "float8e4m3fn")
+        and one.compute_ms is not None and one.memory_ms is not None
+        and one.compute_ms * ratio < one.memory_ms
+    ]  # fmt: skip
+    constant = sum(_constant_ms(one) for one in bound)
+    if not bound:
+        return
+    nodes = tuple(node for one in bound for node in one.layer.products)
+    time = sum(one.ms for one in bound)
+    batch = (subject.result["latency"] or {}).get("batch")
+    yield _slow(
+        subject, "memory_bound", nodes, constant / 2,
+        what=f"{several(len(bound), 'product')} wait for memory: {time:.3g} ms, of which weights "
+        f"{constant:.3g} ms",
+        why=f"at batch {batch} they would wait in {subject.baseline} too; multiplying faster does "
+        "not help",
+        change=Change(
+            "a larger batch shares the weights (`axes: {batch: {opt: ...}}`), or fewer bits of "
+            "them (int4)"
+        ),
+        limit=True,
+    )  # fmt: skip
+
+
+def heavy_weights(subject: Subject) -> Iterator[Finding]:
+    """One stored tensor that is a quarter of all bytes or more, in floats."""
+    if subject.times is None:
+        return
+    layers = subject.times.candidate
+    total = sum(one.layer.constant_bytes for one in layers)
+    for one in layers:
+        for tensor in one.layer.constants:
+            size = tensor.bytes or 0
+            if (
+                not total
+                or size < _HEAVY * total
+                or "float" not in tensor.dtype
+                or "8" in tensor.dtype
+            ):
+                continue
+            nodes = one.layer.products or one.layer.nodes
+            ms = _constant_ms(one) * size / max(one.layer.constant_bytes, 1)
+            yield _slow(
+                subject, "heavy_weight", nodes, ms / 2,
+                what=f"{named(nodes)} reads {size / 2**20:.3g} MiB of {tensor.dtype}, "
+                f"{size / total:.0%} of all weights",
+                why="one tensor in floats outweighs what quantizing the others saved",
+                change=Change(
+                    "quantize it, or store the table in 8 bits",
+                    {} if subject.recipe["quantization"]["embeddings"]
+                    else {("quantization", "embeddings"): True},
+                ),
+            )  # fmt: skip
+
+
+def left_behind(subject: Subject, node: str) -> float:
+    """Milliseconds that a product takes beyond what the layers that landed promise."""
+    ours, theirs = subject.by_node
+    if node not in ours or node not in theirs:
+        return 0.0
+    return max(ours[node].ms - _promised(subject) * theirs[node].ms, 0.0)
+
+
+def to_float(subject: Subject, nodes: Iterable[str]) -> dict[tuple[str, ...], str]:
+    """Settings that leave these nodes in the baseline's precision."""
+    return {("quantization", "nodes", escape(node)): subject.baseline for node in nodes}
+
+
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
+
+
+def _slow(
+    subject: Subject, rule: str, nodes: tuple[str, ...], ms: float, *, what: str, why: str,
+    change: Change, evidence: Evidence | None = None, limit: bool = False,
+) -> Finding:  # fmt: skip
+    assert subject.times is not None
+    known = evidence or subject.times.evidence
+    ms = max(ms, 0.0)
+    cost = Cost(subject.share(ms), known, ms=ms)
+    return Finding(rule, "speed", what, why, nodes, modules(nodes), cost, change, limit)
+
+
+def _op(subject: Subject, node: str) -> str | None:
+    facts = subject.times.nodes.get(node) if subject.times else None
+    return facts.op if facts else None
+
+
+def _is_idle(subject: Subject, group: list[Timed]) -> bool:
+    """Whether conversions dequantize an activation only to quantize it again, or for a sum."""
+    ops = {op for one in group if one.layer.inputs for op in subject.ops(one)}
+    summed = any(_op(subject, node) == "Add" for node in _around(subject, group))
+    return "DequantizeLinear" in ops and ("QuantizeLinear" in ops or summed)
+
+
+def _there_and_back(subject: Subject, one: Timed) -> bool:
+    """Whether a kernel quantizes and dequantizes with nothing between: both halves of one pair."""
+    halves = {n: _op(subject, n) for n in one.layer.nodes}
+    codes = {n for n, op in halves.items() if op == "QuantizeLinear"}
+    facts = subject.times.nodes if subject.times else {}
+    return any(codes & set(facts[n].reads) for n, op in halves.items() if op == "DequantizeLinear")
+
+
+def _around(subject: Subject, group: list[Timed]) -> tuple[str, ...]:
+    """What shares a kernel with the pair; where nothing does, what reads it."""
+    inside = [n for one in group for n in one.layer.nodes if _op(subject, n) not in _PAIR]
+    written = {t.name for one in group for t in one.layer.outputs}
+    layers = subject.times.candidate if subject.times else ()
+    readers = [n for one in layers if one not in group for n in one.layer.nodes
+               if any(t.name in written for t in one.layer.inputs)]  # fmt: skip
+    return tuple(dict.fromkeys(inside or readers))
+
+
+def _without_pair(subject: Subject, pairs: Iterable[str], around: Iterable[str]) -> Change:
+    """A rule of placement puts pairs on shortcuts, the value that a product is added to; any other
+    pair that nobody multiplies came with the graph."""
+    nodes = subject.times.nodes if subject.times else {}
+    made, waiting = set(), list(pairs)
+    while waiting:
+        name = waiting.pop()
+        if name in nodes and nodes[name].op in _PAIR:
+            waiting += nodes[name].reads
+        else:
+            made.add(name)
+    added = any(_op(subject, node) == "Add" for node in around)
+    if added and not made & subject.planned.keys():
+        key = ("quantization", "placement", "residual_adds")
+        return Change("leave the shortcut in float", {key: False})
+    return Change("take the pair out of the graph: no product reads its codes")
+
+
+def _added(subject: Subject) -> dict[str, list[Timed]]:
+    """Product → the kernels that quantizing added behind it."""
+    assert subject.times is not None
+    own = {n for one in subject.times.baseline if not one.layer.products for n in one.layer.nodes}
+    makers = {t.name: one for one in subject.times.candidate for t in one.layer.outputs}
+    found: dict[str, list[Timed]] = {}
+    for one in subject.times.candidate:
+        if one.layer.products or not subject.ops(one) or own & set(one.layer.nodes):
+            continue
+        for tensor in one.layer.inputs:
+            maker = makers.get(tensor.name)
+            if maker is not None and maker.layer.products:
+                found.setdefault(maker.layer.products[0], []).append(one)
+                break
+    return found
+
+
+def _promised(subject: Subject) -> float:
+    """Time of a landed layer over its time in the baseline, the median."""
+    ours, theirs = subject.by_node
+    landed = [n for n, row in subject.landed.items() if row["landed"]]
+    ratios = [ours[n].ms / theirs[n].ms for n in landed
+              if n in ours and n in theirs and theirs[n].ms]  # fmt: skip
+    return min(median(ratios), 1.0) if ratios else _HALF
+
+
+def _peak_ratio(subject: Subject) -> float:
+    """How many times faster the quantized numbers multiply than the baseline's."""
+    ours, theirs = subject.by_node
+    ratios = [
+        before / now
+        for node, one in ours.items()
+        if node in theirs and one.layer.products == theirs[node].layer.products
+        if (now := one.compute_ms) and (before := theirs[node].compute_ms)
+    ]
+    return max(ratios, default=inf)
+
+
+def _constant_ms(one: Timed) -> float:
+    """Of the milliseconds that its bytes take, those of its constants."""
+    moved = one.layer.bytes_moved or 0
+    size = one.layer.constant_bytes + moved
+    return (one.memory_ms or 0.0) * one.layer.constant_bytes / size if size else 0.0
+
+
+def _patterns(subject: Subject, node: str) -> list[str]:
+    """The recipe's patterns that leave a node in float."""
+    own = subject.recipe["quantization"]["nodes"]
+    return [p for p, name in own.items()
+            if fnmatchcase(node, p) and not precisions.precision(name).quantized]  # fmt: skip

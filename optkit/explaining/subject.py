@@ -1,0 +1,199 @@
+"""What the rules look at: an artifact's report, and the time of each of its layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from optkit import precision as precisions
+from optkit.runtime import Evidence, FusedLayer, layers_from_json
+
+Kind = Literal["product", "convert", "layout", "other"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+CONVERT = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast", "DynamicQuantizeLinear"})
+LAYOUT = frozenset(
+    {"Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Pad", "ReorderInput",
+     "ReorderOutput", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
+     "Unsqueeze"}
+)  # fmt: skip
+# a kernel of TensorRT that names no node and only moves: __myl_Tran_myl0_12, __myl_MoveConc_myl0_3
+_MOVES = re.compile(r"__myl_(?:Tran|Move|Conc|Resh|Slic|Spli|Repl|Cast|Copy)+_|Reformat")
+
+
+@dataclass(frozen=True)
+class Node:
+    """An ONNX node: its cost, and the nodes that make what it reads. `macs` None: unknown."""
+
+    op: str
+    macs: int | None
+    weight_bytes: int
+    reads: tuple[str, ...]
+
+    @property
+    def is_product(self) -> bool:
+        return self.macs != 0 or self.op in ("FusedConv", "FusedGemm")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A fused layer and the milliseconds that it takes. `compute_ms`, `memory_ms`: what each alone
+    would take at the device's peaks; None where the time was measured."""
+
+    layer: FusedLayer
+    ms: float
+    compute_ms: float | None = None
+    memory_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Times:
+    """The layers of candidate and baseline, and how their times are known."""
+
+    evidence: Evidence
+    candidate: tuple[Timed, ...]
+    baseline: tuple[Timed, ...]
+    nodes: Mapping[str, Node]
+    note: str | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Times:
+        nodes = {
+            name: Node(node["op"], node["macs"], node["weight_bytes"], tuple(node["reads"]))
+            for name, node in data["nodes"].items()
+        }
+        candidate, baseline = (_timed(data[side]) for side in ("candidate", "baseline"))
+        return cls(Evidence(data["evidence"]), candidate, baseline, nodes, data["note"])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One artifact. `report`: its document; `times` None: no layer's time is known."""
+
+    report: Mapping[str, Any]
+    times: Times | None
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.report["result"]
+        return found
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """As it was resolved; a record."""
+        found: Mapping[str, Any] = self.report["provenance"]["recipe"]
+        return found
+
+    @property
+    def precision(self) -> str:
+        return str(self.result["precision"])
+
+    @property
+    def baseline(self) -> str:
+        """The precision it is compared with."""
+        return str((self.result["baseline"] or {"precision": "fp32"})["precision"])
+
+    @cached_property
+    def total_ms(self) -> float:
+        return sum(one.ms for one in self.times.candidate) if self.times else 0.0
+
+    @cached_property
+    def planned(self) -> dict[str, str]:
+        """Node → precision, of those that were to be quantized."""
+        rows = self.report["quantization"]
+        return {row["node"]: row["precision"] for row in rows
+                if precisions.precision(row["precision"]).quantized}  # fmt: skip
+
+    @cached_property
+    def landed(self) -> dict[str, Mapping[str, Any]]:
+        """Node → its row of the landing."""
+        return {row["node"]: row for row in self.report["landing"]}
+
+    @cached_property
+    def likeness(self) -> dict[str, Mapping[str, Any]]:
+        """Node → its row of the fidelity by layer."""
+        found = self.report.get("layer_fidelity") or {"rows": []}
+        return {row["node"]: row for row in found["rows"]}
+
+    @cached_property
+    def by_node(self) -> tuple[dict[str, Timed], dict[str, Timed]]:
+        """Node → the layer that multiplies it, of candidate and baseline."""
+        sides = (self.times.candidate, self.times.baseline) if self.times else ((), ())
+        first, second = (
+            {node: one for one in side for node in one.layer.products} for side in sides
+        )
+        return first, second
+
+    def kind(self, timed: Timed) -> Kind:
+        """What a layer does."""
+        if timed.layer.products:
+            return "product"
+        ops = self.ops(timed)
+        if not ops:
+            return "layout" if _MOVES.match(timed.layer.name) else "other"
+        if ops <= CONVERT:
+            return "convert"
+        return "layout" if ops <= CONVERT | LAYOUT else "other"
+
+    def ops(self, timed: Timed) -> set[str]:
+        """The operators in a layer: of its ONNX nodes, or its own where it names none."""
+        nodes = self.times.nodes if self.times else {}
+        found = {nodes[name].op for name in timed.layer.nodes if name in nodes}
+        return found or ({timed.layer.kind} & (CONVERT | LAYOUT))
+
+    def neighbours(self, node: str) -> tuple[set[str], set[str]]:
+        """The nearest products before and behind a node, through whatever does not multiply."""
+        nodes = self.times.nodes if self.times else {}
+        reads = {name: one.reads for name, one in nodes.items()}
+        return _nearest(node, nodes, reads), _nearest(node, nodes, self._read_by)
+
+    @cached_property
+    def _read_by(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, node in (self.times.nodes if self.times else {}).items():
+            for maker in node.reads:
+                found.setdefault(maker, []).append(name)
+        return found
+
+    def share(self, ms: float) -> float:
+        """Of the latency."""
+        return ms / self.total_ms if self.total_ms else 0.0
+
+
+def connected(layers: Iterable[Timed]) -> list[list[Timed]]:
+    """Layers in groups: each reads what another of its group puts out, or is read by it."""
+    groups: list[tuple[set[str], list[Timed]]] = []
+    for one in layers:
+        names = {t.name for t in (*one.layer.inputs, *one.layer.outputs)}
+        touching = [group for group in groups if group[0] & names]
+        merged = (names.union(*(g[0] for g in touching)), [t for g in touching for t in g[1]])
+        groups = [group for group in groups if group not in touching]
+        groups.append((merged[0], [*merged[1], one]))
+    return [group for _, group in groups]
+
+
+def _timed(rows: Iterable[Mapping[str, Any]]) -> tuple[Timed, ...]:
+    found = [(layers_from_json([row["layer"]])[0], row) for row in rows]
+    return tuple(
+        Timed(layer, row["ms"], row["compute_ms"], row["memory_ms"]) for layer, row in found
+    )
+
+
+def _nearest(
+    node: str, nodes: Mapping[str, Node], next_to: Mapping[str, Iterable[str]]
+) -> set[str]:
+    found: set[str] = set()
+    seen, waiting = {node}, list(next_to.get(node, ()))
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in nodes:
+            continue
+        seen.add(name)
+        if nodes[name].is_product:
+            found.add(name)
+        else:
+            waiting += next_to.get(name, ())
+    return found

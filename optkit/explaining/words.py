@@ -1,0 +1,43 @@
+"""Names and counts in sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from optkit import graph
+
+_NAMED = 2  # of several
+
+
+def several(count: int, what: str) -> str:
+    """ "1 layer", "3 layers"."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def named(nodes: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = len(nodes) - _NAMED
+    shown = list(nodes[:_NAMED]) + ([f"{more} more"] if more > 0 else [])
+    return ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + "".join(shown[-1:])
+
+
+def modules(nodes: Sequence[str]) -> tuple[str, ...]:
+    """The PyTorch modules that nodes are called after, each once."""
+    found = (graph.module_of(node) for node in nodes)
+    return tuple(dict.fromkeys(name for name in found if name is not None))
+
+
+def line(path: Sequence[str], value: Any) -> str:
+    """A setting as a line of a recipe: `quantization: {nodes: {"head/Gemm": fp16}}`."""
+    *sections, last = path
+    text = f"{_scalar(last)}: {_scalar(value)}"
+    for section in reversed(sections):
+        text = f"{section}: {{{text}}}"
+    return text
+
+
+def _scalar(value: Any) -> str:
+    plain = isinstance(value, str) and value.replace("_", "").isalnum() and not value.isdigit()
+    return value if plain else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,114 @@
+"""Two artifacts of one target timed in one run on it: what `bench --against` rests on.
+
+Engines, samples and settings are the artifacts' own; nothing is built. Every call measures anew: a
+check that found its answer in the store would check nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from optkit import stage
+from optkit.artifact import SAMPLES, Artifact
+from optkit.errors import InputRefused, UsageError
+from optkit.execute.runner import Input, Made, Steps
+from optkit.pipeline.finishing import read_report, recorded, staged_graph
+from optkit.pipeline.job import Build, Foreign, Job
+from optkit.pipeline.judging import Race, race
+from optkit.runtime import AxisRange
+from optkit.steps import GRAPH, STEPS
+from optkit.target import Target
+
+
+def against(
+    candidate: Artifact,
+    reference: Artifact,
+    target: Target,
+    batches: Sequence[int],
+    runner: Steps,
+    *,
+    strict: bool,
+) -> Made:
+    """The step `bench` with the candidate as "engine" and the reference as "baseline". `batches`:
+    none for the one that the candidate is tuned for.
+
+    Raises InputRefused where the two take other inputs or have no engine, UsageError for a batch
+    that one of them was not built for.
+    """
+    ours, theirs = (_restored(one, target) for one in (candidate, reference))
+    if ours.inputs != theirs.inputs:
+        odd = next(info for info in ours.inputs if info not in theirs.inputs)
+        raise InputRefused(
+            "the other one has no such input, so they are no two versions of one model",
+            where=f"{candidate.path}: input {odd.name!r} {odd.dtype} {odd.shape}",
+        )
+    inputs, sides = {}, {}
+    for role, one in (("engine", candidate), ("baseline", reference)):
+        inputs[role], sides[role] = _side(one, role, ours, runner)
+    both = Race(
+        f"time {candidate.name} beside {reference.name}",
+        {**inputs, "samples": _samples(candidate, ours, runner)},
+        sides,
+        ours.job.recipe.bench,
+        _checked(batches, ours, theirs),
+        ours.machine,
+    )
+    return race(both, runner, strict=strict, anew=True)
+
+
+def _restored(artifact: Artifact, target: Target) -> Build:
+    manifest = artifact.manifest
+    engine = manifest.engine
+    if engine is None:
+        raise InputRefused(
+            "it has no engine yet",
+            where=str(artifact.path),
+            hint=f"optkit finish {artifact.path}",
+        )
+    return Build(
+        Job(recorded(artifact), target, manifest.precision),
+        engine["backend"],
+        (),
+        manifest.result["baseline"]["precision"],
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
+        measured=True,
+    )
+
+
+def _side(
+    artifact: Artifact, role: str, made: Build, runner: Steps
+) -> tuple[Input, dict[str, Any]]:
+    """An artifact's engine, and how it is run."""
+    engine = artifact.manifest.engine
+    assert engine is not None
+    side = {"input": role, "backend": engine["backend"]}
+    if engine["backend"] == "onnxruntime":
+        session: dict[str, Any] = {"threads": made.job.recipe.bench.threads, "spinning": False}
+        return staged_graph(artifact.path / engine["file"], runner), {
+            **side, "file": GRAPH, "session": session,
+        }  # fmt: skip
+    spec = read_report(artifact)["provenance"]["build_spec"].get("engine", {"options": {}})
+    session = {"target": artifact.manifest.target,
+               "cuda_graph": spec["options"].get("cuda_graph", False)}  # fmt: skip
+    folder = Foreign(artifact.path, artifact.digest)
+    return folder, {**side, "file": engine["file"], "session": session}
+
+
+def _samples(artifact: Artifact, made: Build, runner: Steps) -> Input:
+    """Those that the artifact carries, else random ones."""
+    if SAMPLES not in artifact.manifest.files:
+        return runner.step(STEPS["random"].kind, "random inputs", {}, made.sizes)
+    samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
+    return Foreign(samples.path, samples.sha256)
+
+
+def _checked(batches: Sequence[int], *made: Build) -> list[int]:
+    spans = [one.batches or AxisRange(1, 1, 1) for one in made]
+    least, most = max(span.min for span in spans), min(span.max for span in spans)
+    wanted = sorted(set(batches)) or [min(max(spans[0].opt, least), most)]
+    for batch in wanted:
+        if not least <= batch <= most:
+            raise UsageError(f"both are built for {least} to {most}", where=f"--batch {batch}")
+    return wanted

@@ -1,0 +1,43 @@
+"""Where the noise of a quantization comes from: its layers beside those of the FP32 graph."""
+
+from __future__ import annotations
+
+from optkit.execute.runner import Steps
+from optkit.pipeline.job import Build, Foreign
+from optkit.steps import GRAPH, SIMULATION, STEPS
+
+_SAMPLES = 32
+_RESTORED = 4  # groups of layers that are made FP32 again, each in a run of its own
+_BYTES = 24  # per parameter: FP32, its codes and what they stand for, each laid out anew once
+
+
+def compare_layers(made: Build, runner: Steps) -> None:
+    """Fidelity of every quantized layer, alone and with all others, to the graph that was
+    quantized. What cannot be compared has a reason instead."""
+    quantized = made.entries.get("quantized")
+    if quantized is None:
+        return
+    parameters, limit = made.entries["source"].meta.get("parameters", 0), runner.limits.memory_bytes
+    simulated = SIMULATION in quantized.files
+    if _BYTES * parameters > limit:
+        reason = (
+            f"running both graphs in one needs about {_BYTES * parameters / 2**30:.3g} GiB, the "
+            f"limit is {limit / 2**30:.3g} GiB"
+        )
+    elif not simulated and made.baseline_precision != "fp32" and quantized.files:
+        reason = "there is no FP32 simulation of a graph that was quantized piece by piece"
+    else:
+        made.entries["layer_fidelity"] = runner.step(
+            STEPS["compare_layers"].kind,
+            "compare the layers with FP32",
+            {"reference": made.entries.get("prepared", made.entries["fused"]),
+             "graph": quantized, "samples": made.entries["probe"]},
+            {"file": SIMULATION if simulated else GRAPH, "nodes": made.planned,
+             "samples": _SAMPLES, "restored": _RESTORED,
+             # one at a time, where that may be: inner values of a few graphs are alive together
+             "batch": 1 if isinstance(made.batch_axis, str) else None},
+        )  # fmt: skip
+        return
+    empty = {"evidence": "simulated", "reference": "fp32", "samples": 0, "sqnr_db": None,
+             "reason": reason, "rows": [], "values": []}  # fmt: skip
+    made.entries["layer_fidelity"] = Foreign(meta={"layers": empty})

@@ -1,0 +1,152 @@
+"""Pareto plots: latency against accuracy, size as area, and which points no other beats.
+
+A point is beaten by another of its group (the same device) that is no worse in latency, score and
+size, and better in one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf, log10, sqrt
+
+from optkit.report import figures
+from optkit.report.charts import Axis, Tick
+
+_SMALL, _LARGE = 5.0, 13.0  # radii, pixels
+
+
+@dataclass(frozen=True)
+class Point:
+    """One build or candidate. `number` is how drawing and table name it."""
+
+    number: int
+    name: str
+    group: str
+    latency_ms: float
+    score: float
+    bytes: int | None
+    known: str  # how its latency is known
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    at: float
+    height: float  # percent of the panel
+    radius: float
+    label: str
+    known: str
+    best: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Better is further left, higher up, and smaller. Lines join what is not beaten in a group."""
+
+    dots: tuple[Mark, ...]
+    lines: tuple[Line, ...]
+    ticks: tuple[Tick, ...]
+    levels: tuple[Tick, ...]
+    up: str
+    across: str
+    told: str
+    best: frozenset[int]
+    show: Callable[[float], str]
+
+
+def unbeaten(points: Sequence[Point], *, lower_is_better: bool) -> set[int]:
+    """Numbers of the points that no other one of their group beats."""
+    sign = -1.0 if lower_is_better else 1.0
+
+    def costs(point: Point) -> tuple[float, float, float]:
+        size = inf if point.bytes is None else float(point.bytes)
+        return point.latency_ms, -sign * point.score, size
+
+    def beats(one: Point, other: Point) -> bool:
+        pairs = list(zip(costs(one), costs(other), strict=True))
+        return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+    return {
+        point.number
+        for point in points
+        if not any(other.group == point.group and beats(other, point) for other in points)
+    }
+
+
+def scatter(
+    points: Sequence[Point],
+    metric: str,
+    show: Callable[[float], str],
+    *,
+    lower_is_better: bool = False,
+) -> Scatter | None:
+    """The drawing; None for less than two points. `show`: a score as text."""
+    if len(points) < 2:
+        return None
+    best = unbeaten(points, lower_is_better=lower_is_better)
+    times = [log10(point.latency_ms) for point in points]
+    values = [point.score for point in points]
+    # the labels of the scores stand on the left, also on a phone
+    x, y = _axis(times, 0.28, 0.1), _axis(values, 0.15, 0.15)
+    up = Axis(y.high, y.low) if lower_is_better else y
+    largest = max((point.bytes or 0 for point in points), default=0) or 1
+    dots = tuple(
+        Mark(
+            x.at(time), up.at(point.score),
+            round(_SMALL + (_LARGE - _SMALL) * sqrt((point.bytes or 0) / largest), 1),
+            str(point.number), point.known, point.number in best,
+        )
+        for point, time in zip(points, times, strict=True)
+    )  # fmt: skip
+    names = (f"{point.number} {point.name}" for point in points if point.number in best)
+    told = f"{len(points)} builds by latency and {metric}; not beaten: {', '.join(names)}"
+    worse = ", lower is better and drawn higher" if lower_is_better else ""
+    levels = tuple(Tick(up.at(value), show(value)) for value in y.values(5))
+    return Scatter(
+        dots, _joined(points, dots), _powers(x), levels,
+        f"{metric}{worse}", "latency, logarithmic; area: size", told, frozenset(best), show,
+    )  # fmt: skip
+
+
+def _joined(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Line, ...]:
+    found = []
+    for group in dict.fromkeys(point.group for point in points):
+        own = sorted(
+            (dot for point, dot in zip(points, dots, strict=True)
+             if point.group == group and dot.best),
+            key=lambda dot: dot.at,
+        )  # fmt: skip
+        found += [Line(one.at, one.height, other.at, other.height) for one, other in pairwise(own)]
+    return tuple(found)
+
+
+def _axis(values: Sequence[float], before: float, after: float) -> Axis:
+    """With room at both ends, as shares of the values' span."""
+    low, high = min(values), max(values)
+    span = high - low or abs(high) * 0.2 or 0.2
+    return Axis(low - before * span, high + after * span)
+
+
+def _powers(axis: Axis) -> tuple[Tick, ...]:
+    """1, 2 and 5 times powers of ten; on a short axis more, on a long one the powers alone."""
+    for factors in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
+        values = [
+            factor * 10.0**power
+            for power in range(int(axis.low) - 2, int(axis.high) + 2)
+            for factor in factors
+            if axis.low <= log10(factor * 10.0**power) <= axis.high
+        ]
+        if len(values) >= 3:
+            break
+    ends = [10.0**axis.low, 10.0**axis.high] if len(values) < 2 else values[:: len(values) // 7 + 1]
+    return tuple(Tick(axis.at(log10(value)), figures.ms(value)) for value in ends)

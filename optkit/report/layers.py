@@ -1,0 +1,238 @@
+"""What a report says layer by layer: fused layers as the compiler lists them, and every node that
+was considered with its precision, where it runs, and what quantizing it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from optkit.report import figures
+from optkit.runtime import FusedLayer, layers_from_json
+
+Json = Mapping[str, Any]
+
+# Shades of a heat map, 0 to 4. At 20 dB the error is a tenth of the signal, at 40 dB a hundredth.
+_NOISY = (50.0, 40.0, 30.0, 20.0)
+_GAINS = (0.1, 0.3, 1.0, 3.0)  # dB at the model's outputs
+_CLIPS = (1e-4, 1e-3, 1e-2, 1e-1)  # of the elements
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A fused layer as a reader wants it."""
+
+    name: str
+    kind: str
+    dtypes: str  # "int8 → float16"
+    computes: str | None  # dtype of what it multiplies
+    nodes: tuple[str, ...]
+    products: tuple[str, ...]  # those among them that it multiplies
+    moved: int | None
+    weights: int
+
+
+def layers(rows: Sequence[dict[str, Any]]) -> list[Layer]:
+    return [_layer(layer) for layer in layers_from_json(list(rows))]
+
+
+def _layer(layer: FusedLayer) -> Layer:
+    silent = not layer.inputs and not layer.outputs  # the backend lists no tensors: nothing known
+    ends = [
+        ", ".join(dict.fromkeys(t.dtype for t in side)) for side in (layer.inputs, layer.outputs)
+    ]
+    return Layer(
+        layer.name,
+        layer.kind,
+        " → ".join(end or figures.NONE for end in ends),
+        layer.dtype,
+        layer.nodes,
+        layer.products,
+        None if silent else layer.bytes_moved,
+        layer.constant_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All layers of one kind, baseline beside candidate: (layers, bytes moved)."""
+
+    kind: str
+    baseline: tuple[int, int | None]
+    candidate: tuple[int, int | None]
+
+
+def kinds(candidate: Sequence[Layer], baseline: Sequence[Layer]) -> list[Kind]:
+    """Layers and bytes moved by kind, the heaviest of the baseline first."""
+    names = dict.fromkeys(layer.kind for layer in (*baseline, *candidate))
+    found = [Kind(kind, _total(baseline, kind), _total(candidate, kind)) for kind in names]
+    return sorted(found, key=lambda row: -max(row.baseline[1] or 0, row.candidate[1] or 0))
+
+
+def _total(rows: Sequence[Layer], kind: str) -> tuple[int, int | None]:
+    moved = [layer.moved for layer in rows if layer.kind == kind]
+    known = [size for size in moved if size is not None]
+    return len(moved), sum(known) if len(known) == len(moved) else None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of a heat map: its text, the number to sort by, and its shade from 0 to 4."""
+
+    text: str = ""
+    value: float | None = None
+    heat: int = 0
+
+
+_UNKNOWN = Cell()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One considered node. `landed` None: it was not planned, or no engine says where it runs.
+
+    `alone`, `together`, `weights`: SQNR beside the FP32 graph in dB with this node, all nodes, its
+    weight alone quantized. `gain`: dB at the model's outputs where it (and what reads the same
+    values) is FP32 again.
+    """
+
+    name: str
+    module: str | None  # where the name does not say it
+    op: str
+    planned: str
+    runs: str
+    landed: bool | None
+    why: str
+    alone: Cell
+    together: Cell
+    weights: Cell
+    gain: Cell
+    span: str
+    clipped: Cell
+    moved: int | None
+    baseline_moved: int | None
+    layer: str | None
+
+
+def nodes(report: Json, candidate: Sequence[Layer], baseline: Sequence[Layer]) -> list[Node]:
+    """Every considered node in the order of the graph."""
+    fidelity = report["layer_fidelity"] or {"rows": [], "sqnr_db": None}
+    decided = {row["node"]: row for row in report["quantization"]}
+    landed = {row["node"]: row for row in report["landing"]}
+    likeness = {row["node"]: row for row in fidelity["rows"]}
+    ours, theirs = _by_node(candidate), _by_node(baseline)
+    return [
+        _node(name, decided.get(name, {}), landed.get(name, {}), likeness.get(name, {}),
+              fidelity["sqnr_db"], ours.get(name), theirs.get(name))
+        for name in dict.fromkeys((*decided, *landed, *likeness))
+    ]  # fmt: skip
+
+
+def by_need(rows: Sequence[Node]) -> list[Node]:
+    """What did not land first, then what costs most, then as they were."""
+    return sorted(
+        rows,
+        key=lambda row: (
+            row.landed is not False,
+            -(row.gain.value or 0.0),
+            inf if row.alone.value is None else row.alone.value,
+        ),
+    )
+
+
+def _node(
+    name: str,
+    decided: Json,
+    landed: Json,
+    likeness: Json,
+    whole: float | None,
+    moved: int | None,
+    baseline_moved: int | None,
+) -> Node:
+    planned = landed.get("planned") or decided.get("precision") or likeness.get("precision")
+    module = likeness.get("module") or ""
+    why = (decided.get("reason"), landed.get("note"))
+    return Node(
+        name=name,
+        module=None if name.startswith(module) else module,
+        op=likeness.get("op") or landed.get("op") or "",
+        planned=planned or figures.NONE,
+        runs=(landed["dtype"] or "no layer") if landed else "",
+        landed=landed["landed"] if landed else None,
+        why="; ".join(one for one in why if one),
+        alone=_noise(likeness.get("isolated")),
+        together=_noise(likeness.get("propagated")),
+        weights=_noise(likeness.get("weights")),
+        gain=_gain(likeness.get("restored"), whole),
+        span=figures.span((decided["low"], decided["high"]), figures.number)
+        if decided.get("low") is not None
+        else "",
+        clipped=clipped(decided.get("clipped")),
+        moved=moved,
+        baseline_moved=baseline_moved,
+        layer=landed.get("layer"),
+    )
+
+
+def _by_node(rows: Sequence[Layer]) -> dict[str, int | None]:
+    """Node → bytes moved by the layer that multiplies it."""
+    return {node: layer.moved for layer in rows for node in layer.products}
+
+
+def _noise(likeness: Json | None) -> Cell:
+    return _UNKNOWN if likeness is None else noise(likeness["sqnr_db"])
+
+
+def noise(sqnr_db: float | None) -> Cell:
+    """An SQNR in dB; None: equal. The lower, the hotter."""
+    if sqnr_db is None:
+        return Cell("equal")
+    return Cell(f"{sqnr_db:.1f}", sqnr_db, sum(sqnr_db < limit for limit in _NOISY))
+
+
+def clipped(share: float | None) -> Cell:
+    """The share of the elements that lie beyond a range."""
+    if share is None:
+        return _UNKNOWN
+    return Cell(f"{100 * share:.3f} %", share, sum(share > limit for limit in _CLIPS))
+
+
+def _gain(restored: Json | None, whole: float | None) -> Cell:
+    if restored is None or whole is None:
+        return _UNKNOWN
+    if restored["sqnr_db"] is None:
+        return Cell("all", 1e3, len(_GAINS))  # then the outputs are equal
+    gain = restored["sqnr_db"] - whole
+    return Cell(f"{gain:+.1f}".replace("-", "−"), gain, sum(gain > limit for limit in _GAINS))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a Q/DQ pair does to the values that pass it."""
+
+    value: str
+    readers: str
+    sqnr: Cell
+    clipped: Cell
+    share: str  # of the error's power, what is clipped
+    span: str
+    seen: str
+
+
+def pairs(fidelity: Json | None) -> list[Pair]:
+    """The pairs of activations, the noisiest first."""
+    found = [
+        Pair(
+            row["value"],
+            ", ".join(row["readers"]),
+            noise(row["sqnr_db"]),
+            clipped(row["share"]),
+            figures.percent(row["noise"]),
+            figures.span((row["low"], row["high"]), figures.number),
+            figures.span(row["seen"], figures.number),
+        )
+        for row in (fidelity or {"values": []})["values"]
+    ]
+    return sorted(found, key=lambda one: inf if one.sqnr.value is None else one.sqnr.value)

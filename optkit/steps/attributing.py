@@ -1,0 +1,82 @@
+"""The step that says how long each layer takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit.steps.files import GRAPH, Inputs, Params, Progress
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from optkit.graph import NodeCost
+    from optkit.runtime import FusedLayer
+
+
+def attribute(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Milliseconds of every layer of candidate and baseline, and what the candidate's nodes are.
+
+    inputs: candidate and baseline, graphs. params: axes (name → size); layers (side → the
+    compiler's, as JSON), name and target (fingerprint, for the key) of the device whose roofline
+    bounds them; or shapes (of the inputs), seconds and host: ONNX Runtime is profiled here.
+    """
+    from dataclasses import asdict
+
+    from optkit import graph
+
+    sides: dict[str, list[dict[str, Any]]] = {}
+    nodes: dict[str, Any] = {}
+    for side in ("candidate", "baseline"):
+        progress(f"timing the layers of the {side}", 0.5 * (side == "baseline"))
+        model = graph.load(inputs[side] / GRAPH)
+        costs = graph.costs(model, params["axes"])
+        rows = _profiled(inputs[side] / GRAPH, params) or _bounded(costs, side, params)
+        sides[side] = [{"layer": asdict(layer), **times} for layer, times in rows]
+        if side == "candidate":
+            nodes = _nodes(model, costs)
+    return {"times": {**sides, "nodes": nodes}}
+
+
+Rows = list[tuple["FusedLayer", dict[str, float | None]]]
+
+
+def _profiled(model: Path, params: Params) -> Rows | None:
+    if "shapes" not in params:
+        return None
+    from optkit.backends.onnxruntime import kernel_times
+
+    shapes = {name: tuple(shape) for name, shape in params["shapes"].items()}
+    return [
+        (layer, {"ms": ms, "compute_ms": None, "memory_ms": None})
+        for layer, ms in kernel_times(model, shapes, params["seconds"])
+    ]
+
+
+def _bounded(costs: dict[str, NodeCost], side: str, params: Params) -> Rows:
+    from optkit.prediction import roofline
+    from optkit.runtime import layers_from_json
+    from optkit.target import target
+
+    layers = layers_from_json(params["layers"][side])
+    found = roofline.bounds(layers, costs, target(params["name"]))
+    return [
+        (layer, {"ms": max(bound) * 1e3, "compute_ms": bound.compute * 1e3,
+                 "memory_ms": bound.memory * 1e3})
+        for layer, bound in zip(layers, found, strict=True)
+    ]  # fmt: skip
+
+
+def _nodes(model: ir.Model, costs: dict[str, NodeCost]) -> dict[str, Any]:
+    """Node → operator, multiply-accumulates, bytes of constants, and who makes what it reads."""
+    from optkit import graph
+
+    found: dict[str, Any] = {}
+    for node in model.graph:
+        makers = [value.producer() for value in node.inputs if value is not None]
+        reads = [n for maker in makers if maker for n in graph.names_in(str(maker.name))]
+        cost = costs[str(node.name)]
+        fact = {"op": node.op_type, "macs": cost.macs, "weight_bytes": cost.weight_bytes,
+                "reads": list(dict.fromkeys(reads))}  # fmt: skip
+        found |= dict.fromkeys(graph.names_in(str(node.name)), fact)
+    return found

@@ -1,0 +1,35 @@
+"""The store memoises steps by content, so that resume is the same command again.
+
+    root/objects/ab/<sha256>        foreign files, copied in by stage.py; files from other machines
+    root/steps/ab/<key>/            one published step: its files and entry.json
+    root/reads/<key>.json           what a step that runs user code read last time
+    root/devices/                   what a library learned on a GPU: timings, kernels (no result)
+    root/tmp/<pid>-<random>/        work in progress, private
+    root/locks/<key>.lock           flock, one builder per key
+    root/quarantine/                entries whose bytes did not match
+
+Publish = write into tmp, fsync, rename, fsync the folder: a kill at any instant leaves either no
+entry or a whole one. A hit is verified against the recorded digests before it is used; a corrupt
+entry moves to quarantine and the step runs again. A `Remote` beside it is where machines exchange
+entries.
+"""
+
+from __future__ import annotations
+
+from optkit.store.digests import (
+    digest_file,
+    digest_json,
+    digest_names,
+    digest_once,
+    remember_digest,
+)
+from optkit.store.disk import fsync_dir, storage_errors, write_durably
+from optkit.store.entry import Entry
+from optkit.store.folder import Store, default_root
+from optkit.store.remote import Damaged, Remote, RemoteLost
+
+__all__ = [
+    "Damaged", "Entry", "Remote", "RemoteLost", "Store", "default_root", "digest_file",
+    "digest_json", "digest_names", "digest_once", "fsync_dir", "remember_digest", "storage_errors",
+    "write_durably",
+]  # fmt: skip

@@ -1,0 +1,51 @@
+"""Digests: what is the same has the same name, on any machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+_LARGE = 64 << 20
+_digests: dict[tuple[int, ...], str] = {}  # of large files that this process has read or written
+
+
+def digest_json(value: Any) -> str:
+    """sha256 over RFC 8785 canonical JSON: the same value gives the same digest on any machine."""
+    import rfc8785
+
+    return hashlib.sha256(rfc8785.dumps(value)).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_names(folder: Path) -> str:
+    """Of the names in a folder. Raises OSError."""
+    return digest_json(sorted(path.name for path in folder.iterdir()))
+
+
+def digest_once(path: Path) -> str:
+    """`digest_file` of the store's own, which nobody writes to: a large file is read once in the
+    life of this process, under whatever names it is linked."""
+    with path.open("rb") as file:
+        identity = _identity(file.fileno())
+        sha256 = _digests.get(identity) or hashlib.file_digest(file, "sha256").hexdigest()
+        if identity == _identity(file.fileno()):
+            remember_digest(file.fileno(), sha256)
+    return sha256
+
+
+def remember_digest(descriptor: int, sha256: str) -> None:
+    """Tell `digest_once` of a large file that has just been hashed while it was written."""
+    if os.fstat(descriptor).st_size >= _LARGE:
+        _digests[_identity(descriptor)] = sha256
+
+
+def _identity(descriptor: int) -> tuple[int, ...]:
+    """Another one after any write. (Not the inode's change time: a new link changes it too.)"""
+    facts = os.fstat(descriptor)
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns

@@ -1,0 +1,75 @@
+"""Writing that a kill at any instant leaves undone or done, and errors that name the place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from optkit.errors import StorageError
+
+# No permission, or a file (or /proc, or nothing at all) where a folder is wanted.
+_NOT_HERE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT,
+             errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # fmt: skip
+
+
+@contextmanager
+def storage_errors(where: Path) -> Iterator[None]:
+    """Turn an OSError (disk full, no permission, IO) into a StorageError that names the place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            hint = "free some space (`optkit cache gc`), then run the same command again"
+        elif error.errno in _NOT_HERE:
+            hint = "choose a folder you may write to (--out, --cache or OPTKIT_CACHE)"
+        else:
+            hint = "check the disk, then run the same command again"
+        place = str(error.filename or where)
+        raise StorageError(error.strerror or str(error), where=place, hint=hint) from error
+
+
+def fsync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` atomically: readers see the old bytes or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_dir(path.parent)
+
+
+@contextmanager
+def scratch(root: Path) -> Iterator[Path]:
+    """A private folder on a store's disk, named so that the store's gc knows its process."""
+    folder = root / "tmp" / f"{os.getpid()}-{secrets.token_hex(8)}"
+    folder.mkdir(parents=True, mode=0o700)
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def remove(path: Path) -> None:
+    """A file or a folder, as far as it is there and can be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,280 @@
+"""A place where machines exchange finished steps: any file system that fsspec knows.
+
+    url/optkit.json             says that this is one, and in which form
+    url/files/ab/<sha256>       every file, once, under its digest
+    url/steps/ab/<key>.json     the record that makes an entry of files; it holds a check of itself
+    url/reads/ab/<key>.json     what a step that runs user code read
+    url/progress/<name>.json    how far a task of a cluster is
+
+Files go first, the record last, so that half an upload is no entry. Two that write the same do so
+with the same bytes, or each with its own files: whose record comes last counts. An object store
+shows an object when it is whole; where a file can be seen before, it is renamed when it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+from optkit.errors import IntegrityError, OptkitError, StorageError, ToolchainMissing, UsageError
+from optkit.store.digests import digest_once
+
+_MARK, _SCHEMA = "optkit.json", "optkit.remote/v1"
+_ANSWER_SECONDS = 30.0  # what is no transfer of a file; clients themselves may wait for an hour
+_OWN_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_READ_ONLY = 0o444
+
+T = TypeVar("T")
+
+
+class RemoteLost(StorageError):
+    """The remote does not answer, or refuses."""
+
+
+class RemoteReadOnly(RemoteLost):
+    """The remote refuses to be written to. It may still be read."""
+
+
+class Damaged(IntegrityError):
+    """What a record of the remote names is missing there, or has other bytes. `sha256`: its."""
+
+    def __init__(self, message: str, sha256: str = "") -> None:
+        super().__init__(message)
+        self.sha256 = sha256
+
+
+class Remote:
+    """The place at `url`. Options and credentials are taken by fsspec from the environment.
+
+    Raises UsageError (no such kind of URL), ToolchainMissing (the library for it is not installed),
+    and, as all methods do, RemoteLost. Safe for several threads.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.takes = True
+        """Whether it can be written to, as far as is known."""
+        self._turn: Any = nullcontext()
+        self._known: dict[str, bool] = {}  # name → whether it is there, and sound
+        with self._asked():
+            self._files, self._root = self._soon(_opened, url)
+            if not self._files.async_impl:  # a connection of its own, for one at a time
+                self._turn = threading.Lock()
+            # an object store has no rename: fsspec's own `mv` copies and removes
+            own = next(kind for kind in type(self._files).__mro__ if "mv" in vars(kind))
+            self._renames = own.__module__ != "fsspec.spec"
+        self.check()
+
+    def __str__(self) -> str:
+        return re.sub(r"//[^/]*@", "//", self.url).partition("?")[0]
+
+    def check(self) -> None:
+        """Find the mark of such a place, or leave it: that it can be written to is then known."""
+        data = self._read(_MARK)
+        if data is None:
+            self._write(_MARK, json.dumps({"schema": _SCHEMA}).encode())
+            return
+        with suppress(ValueError):
+            if json.loads(data) == {"schema": _SCHEMA}:
+                return
+        raise RemoteLost(
+            "it is no store of this form",
+            where=str(self),
+            hint=f"see {_MARK} there; choose another",
+        )
+
+    def record(self, kind: str, key: str) -> Any:
+        """What was kept under that key ("steps" or "reads"), or None. Raises Damaged."""
+        name = _record(kind, key)
+        if self._known.get(name) is False:
+            return None
+        data = self._read(name)
+        self._known[name] = data is not None
+        try:
+            return None if data is None else json.loads(data)
+        except ValueError:
+            raise Damaged("its record is damaged") from None
+
+    def has(self, kind: str, key: str) -> bool:
+        return self._has(_record(kind, key))
+
+    def keep(self, kind: str, key: str, value: Any) -> None:
+        """Replace the record of that key."""
+        self._write(_record(kind, key), json.dumps(value).encode())
+        self._known[_record(kind, key)] = True
+
+    def doubt(self, kind: str, key: str) -> None:
+        """Take it that there is no such record, since it is not sound."""
+        self._known[_record(kind, key)] = False
+
+    def put(self, path: Path, sha256: str) -> None:
+        """Have the file there."""
+        name = _file(sha256)
+        if not self._has(name, path.stat().st_size):
+            self._write(name, path)
+        self._known[name] = True
+
+    def fetch(self, sha256: str, target: Path) -> None:
+        """The file of that digest as the new file `target`, read-only. Raises Damaged, and OSError
+        where this machine's disk is full."""
+        name = _file(sha256)
+        try:
+            with self._asked(), self._turn:
+                self._files.get_file(f"{self._root}/{name}", str(target))
+        except FileNotFoundError:
+            self._known[name] = False
+            raise Damaged(f"file {sha256[:12]} is not there", sha256) from None
+        target.chmod(_READ_ONLY)
+        self._known[name] = digest_once(target) == sha256
+        if not self._known[name]:
+            raise Damaged(f"file {sha256[:12]} does not match its digest", sha256)
+
+    def doubt_file(self, sha256: str) -> None:
+        self._known[_file(sha256)] = False
+
+    def tell(self, name: str, progress: Any) -> None:
+        self._write(f"progress/{name}.json", json.dumps(progress).encode())
+
+    def told(self, name: str) -> Any:
+        """What `tell` was given last, or None."""
+        with suppress(ValueError):
+            return json.loads(self._read(f"progress/{name}.json") or b"null")
+        return None
+
+    def forget(self, name: str) -> None:
+        with suppress(FileNotFoundError), self._asked():
+            self._soon(self._files.rm_file, f"{self._root}/progress/{name}.json")
+
+    def _has(self, name: str, size: int | None = None) -> bool:
+        if name not in self._known:
+            try:
+                with self._asked():
+                    found = self._soon(self._files.info, f"{self._root}/{name}")
+                self._known[name] = size in (None, found["size"])
+            except FileNotFoundError:
+                self._known[name] = False
+        return self._known[name]
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            with self._asked():
+                data: bytes = self._soon(self._files.cat_file, f"{self._root}/{name}")
+        except FileNotFoundError:
+            return None
+        return data
+
+    def _write(self, name: str, content: Path | bytes) -> None:
+        place = f"{self._root}/{name}"
+        whole = f"{place}.{secrets.token_hex(4)}" if self._renames else place
+        with self._asked(writing=True):
+            if self._renames:
+                self._soon(self._files.makedirs, place.rpartition("/")[0], True)
+            if isinstance(content, bytes):
+                self._soon(self._files.pipe_file, whole, content)
+            else:
+                with self._turn:
+                    self._files.put_file(str(content), whole)
+            if self._renames:
+                self._soon(self._files.mv, whole, place)
+
+    def _soon(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What the function returns or raises; TimeoutError when it does neither."""
+        answer: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(function(*arguments))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        with self._turn:
+            threading.Thread(target=work, daemon=True).start()
+            return answer.result(_ANSWER_SECONDS)
+
+    @contextmanager
+    def _asked(self, *, writing: bool = False) -> Iterator[None]:
+        """Whatever a file system raises is a RemoteLost, but that there is no such file, and that
+        this machine's disk is full."""
+        try:
+            yield
+        except OptkitError:
+            raise
+        except Exception as error:
+            own = isinstance(error, OSError) and error.errno in _OWN_DISK
+            if not writing and (own or isinstance(error, FileNotFoundError)):
+                raise
+            if writing and isinstance(error, PermissionError | NotImplementedError):
+                self.takes = False
+                raise self._lost(error, RemoteReadOnly) from None
+            raise self._lost(error) from None
+
+    def _lost(self, error: Exception, kind: type[RemoteLost] = RemoteLost) -> RemoteLost:
+        """Without the secrets that the URL may hold, which libraries like to repeat."""
+        text = str(error).strip().partition("\n")[0] or type(error).__name__
+        if isinstance(error, TimeoutError):
+            text = f"no answer in {_ANSWER_SECONDS:.0f} s"
+        for secret in _secrets(self.url):
+            text = text.replace(secret, "***")
+        return kind(
+            f"the remote does not answer, or refuses: {text}",
+            where=str(self),
+            hint="is it up, does it exist, and are its credentials in the environment?",
+        )
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system, and the place in it."""
+    if "://" not in url:
+        raise UsageError(
+            "it is no URL",
+            where="--remote",
+            hint="e.g. s3://bucket/folder, file:///mnt/shared",
+        )
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise ToolchainMissing(
+            "fsspec is not installed", where="--remote", hint="pip install 'optkit[remote]'"
+        ) from None
+    protocol = url.partition(":")[0]
+    try:
+        files, root = url_to_fs(url, skip_instance_cache=True)
+    except ImportError as error:  # fsspec says which library it is
+        raise ToolchainMissing(
+            str(error), where=f"--remote {protocol}://", hint="pip install it beside optkit"
+        ) from None
+    except ValueError as error:
+        if "Protocol not known" not in str(error):
+            raise
+        raise UsageError(
+            f"no file system is known for {protocol}://",
+            where="--remote",
+            hint="s3://, gs://, az://, file://, sftp://: what fsspec knows",
+        ) from None
+    return files, str(root).rstrip("/")
+
+
+def _record(kind: str, key: str) -> str:
+    return f"{kind}/{key[:2]}/{key}.json"
+
+
+def _file(sha256: str) -> str:
+    return f"files/{sha256[:2]}/{sha256}"
+
+
+def _secrets(url: str) -> list[str]:
+    """User, password and query of a URL, longest first."""
+    users = re.findall(r"//([^/]*)@", url)
+    query = url.partition("?")[2]
+    found = [*users, *(user.partition(":")[2] for user in users), query]
+    found += [value for _, value in parse_qsl(query)]
+    return sorted({part for text in found for part in (text, unquote(text)) if part}, key=len)[::-1]

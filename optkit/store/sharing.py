@@ -1,0 +1,103 @@
+"""Files between a store's folder and a remote, by their digests."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from optkit.store.digests import digest_once
+from optkit.store.disk import scratch
+from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
+
+IN_USE_SECONDS = 3600.0
+"""What was used so lately is not removed."""
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+T = TypeVar("T")
+
+
+class Sharing:
+    """A store's side of a remote. When that is lost the store goes on without it, which one of
+    `warnings` tells."""
+
+    def __init__(self, root: Path, remote: Remote | None) -> None:
+        self.remote = remote
+        self.warnings: list[str] = []
+        self._only_read = False
+        self._root = root
+        self._sent: dict[str, Path] = {}  # by digest
+
+    def ask(self, what: Callable[[Remote], T]) -> T | None:
+        """None without a remote, and where it is lost."""
+        try:
+            return None if self.remote is None else what(self.remote)
+        except RemoteLost as error:
+            self.lose(error)
+            return None
+
+    def reached(self) -> Remote:
+        """The remote. Raises RemoteLost where there is none any more."""
+        if self.remote is None:
+            raise RemoteLost("the remote was given up")
+        return self.remote
+
+    def lose(self, error: RemoteLost) -> None:
+        """Go on without the remote, or where it only refuses to be written to, without that."""
+        only_read = isinstance(error, RemoteReadOnly)
+        if self.remote is None or (only_read and self._only_read):
+            return  # it is told
+        self._only_read = only_read
+        if not only_read:
+            self.remote = None
+        how = "only reading from it" if only_read else "going on without it"
+        self.warnings.append(f"{error}; {how}")
+
+    def send(self, path: Path) -> dict[str, str]:
+        """Have a file, or a folder's files, on the remote: name beside the path → sha256. Raises
+        RemoteLost."""
+        remote, found = self.reached(), {}
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            if file.is_file():
+                sha256 = digest_once(file)
+                remote.put(file, sha256)
+                self._sent[sha256] = file
+                found[file.relative_to(path.parent).as_posix()] = sha256
+        return found
+
+    def bring(self, files: Mapping[str, str], folder: Path) -> None:
+        """Have files of the remote (relative name → sha256) in a folder, read-only: links to the
+        store's own copies, which are fetched once. Raises RemoteLost, Damaged."""
+        remote = self.reached()
+        for name, sha256 in files.items():
+            if not _is_inside(name) or not _SHA256.fullmatch(sha256):
+                raise Damaged(f"{name!r} cannot name a file of it")
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = self._object(remote, sha256)
+            try:
+                target.hardlink_to(source)
+            except OSError:  # a disk without links
+                shutil.copy(source, target)
+
+    def _object(self, remote: Remote, sha256: str) -> Path:
+        """The store's own copy of a file of the remote."""
+        place = self._root / "objects" / sha256[:2] / sha256
+        for path in (self._sent.get(sha256), place):
+            if path is not None and path.is_file() and digest_once(path) == sha256:
+                if time.time() - path.stat().st_mtime > IN_USE_SECONDS / 2:
+                    os.utime(path)  # gc goes by it; not each time, since it is hashed anew then
+                return path
+        with scratch(self._root) as folder:
+            remote.fetch(sha256, folder / sha256)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (folder / sha256).replace(place)
+        return place
+
+
+def _is_inside(name: str) -> bool:
+    return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))

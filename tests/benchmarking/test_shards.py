@@ -1,0 +1,185 @@
+"""Evaluation in parts, on as many machines: the same bits as in one run, for every task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import content, graph
+from optkit.data import spool
+from optkit.errors import InputRefused, IntegrityError
+from optkit.runtime import TensorInfo
+from optkit.steps import GRAPH, SCORES, STEPS
+from optkit.steps.files import Counted
+
+SAMPLES, BATCH = 46, 4
+WRITTEN = [5, 1, 8, 3, 7, 6, 2, 9, 4, 1]  # samples per batch, as a source may give them
+MODEL = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[N,%s] x) => (float[N,%s] y) <float[%d] w = {%s}> { y = Add(x, w) }"""
+
+# task → shape of a sample's output, its labels (of how many classes, or two texts of a pair)
+CLASSES, TOKENS, VECTORS = (5,), (3, 6), (4,)
+TASKS: dict[str, tuple[tuple[int, ...], str]] = {
+    "digits_top1": (CLASSES, "class"),
+    "exact_match": (TOKENS, "tokens"),
+    "f1": (CLASSES, "class"),
+    "perplexity": (TOKENS, "tokens"),
+    "retrieval": (VECTORS, "text"),
+    "retrieval_agreement": (VECTORS, "text"),
+    "similarity": (VECTORS, "text"),
+    "similarity_agreement": (VECTORS, "text"),
+    "token_f1": (TOKENS, "tokens"),
+    "top1": (CLASSES, "class"),
+}
+NEEDS_A_DECODER = {"greedy_agreement"}
+
+
+def quiet(what: str, fraction: float) -> None: ...
+
+
+def labels(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    if kind == "text":
+        spans = np.tile([0.0, 1.0], (SAMPLES, 1))
+        return np.concatenate([rng.uniform(0, 5, (SAMPLES, 1)), spans], axis=1)
+    size = (SAMPLES,) if kind == "class" else (SAMPLES, shape[0])
+    return rng.integers(0, shape[-1], size)
+
+
+def batches(*arrays: np.ndarray) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+    cuts = np.cumsum(WRITTEN)[:-1]
+    for x, tags in zip(*(np.split(array, cuts) for array in arrays), strict=True):
+        yield {"x": x}, tags
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Path]]:
+    """Two graphs and the samples of a kind, as the steps find them."""
+    root = tmp_path_factory.mktemp("shards")
+
+    def make(shape: tuple[int, ...], kind: str) -> dict[str, Path]:
+        folder, rng = root / kind, np.random.default_rng(3)
+        paths = {name: folder / name for name in ("graph", "reference", "samples")}
+        if not folder.exists():
+            for path in paths.values():
+                path.mkdir(parents=True)
+            axes, width = ",".join(map(str, shape)), shape[-1]
+            for name, scale in (("graph", 1.0), ("reference", 0.0)):
+                weight = ", ".join(f"{scale * v:.3f}" for v in rng.standard_normal(width))
+                text = MODEL % (axes, axes, width, weight)
+                graph.save(ir.from_onnx_text(text), paths[name] / GRAPH)
+            x = rng.standard_normal((SAMPLES, *shape)).astype(np.float32)
+            spool.write(
+                batches(x, labels(kind, shape, rng)), paths["samples"],
+                (TensorInfo("x", "float32", ("N", *shape)),),
+                limit_samples=None, memory_bytes=1 << 20, progress=quiet,
+            )  # fmt: skip
+        return paths
+
+    return make
+
+
+def run(step: str, inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, bytes]:
+    out.mkdir()
+    settings = {"file": GRAPH, "batch": BATCH, "evidence": "simulated", "metric": "m", "args": {}}
+    meta = STEPS[step].run(inputs, {**settings, **params}, out, quiet)
+    file = out / SCORES
+    return meta, file.read_bytes() if file.exists() else b""
+
+
+def in_parts(
+    step: str, count: int, inputs: dict[str, Path], root: Path, **params: Any
+) -> tuple[Any, bytes]:
+    root.mkdir()
+    parts = {f"shard-{i}": root / f"{i}" for i in range(count)}
+    for i, out in enumerate(parts.values()):
+        assert run(step, inputs, out, shard=[i, count], **params)[0] == {}
+    return run(step, {**inputs, **parts}, root / "merged", **params)
+
+
+def test_every_task_is_tried() -> None:
+    names = {path.stem for path in (content.root() / "eval").glob("*.py")}
+    assert names == {*TASKS} | NEEDS_A_DECODER
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_parts_score_to_the_bits_of_one_run(
+    name: str, prepared: Callable[..., dict[str, Path]], tmp_path: Path
+) -> None:
+    inputs = prepared(*TASKS[name])
+    params = {"path": str(content.find_task(name, Path()).path)}
+    baseline = {"samples": inputs["samples"], "graph": inputs["reference"]}
+    whole = run("evaluate", baseline, tmp_path / "whole", **params)
+    assert in_parts("evaluate", 3, baseline, tmp_path / "parts", **params) == whole
+    if name.endswith("agreement"):
+        inputs = {**inputs, "baseline_score": tmp_path / "whole"}
+        whole = run("evaluate", inputs, tmp_path / "candidate", **params)
+        assert in_parts("evaluate", 3, inputs, tmp_path / "again", **params) == whole
+    score = whole[0]["score"]
+    assert score["samples"] in (SAMPLES, SAMPLES // 2)
+    assert score["ci95"][0] < score["value"] < score["ci95"][1] or score["value"] in (0, 1)
+
+
+@pytest.mark.parametrize("count", [2, 7, 30])
+def test_parts_compare_to_the_bits_of_one_run(
+    count: int, prepared: Callable[..., dict[str, Path]], tmp_path: Path
+) -> None:
+    """Also where there are more parts than batches."""
+    inputs = prepared(*TASKS["f1"])
+    whole = run("compare", inputs, tmp_path / "whole")
+    assert whole[0]["fidelity"]["ci95"] is not None
+    assert in_parts("compare", count, inputs, tmp_path / "parts") == whole
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 30])
+@pytest.mark.parametrize("batch", [BATCH, None])
+def test_parts_have_the_batches_of_one_run(
+    count: int, batch: int | None, prepared: Callable[..., dict[str, Path]]
+) -> None:
+    path = prepared(*TASKS["f1"])["samples"]
+    told: list[float] = []
+
+    def heard(what: str, fraction: float) -> None:
+        told.append(fraction)
+
+    whole = [feed["x"] for feed, _ in spool.Spool(path).batches(batch)]
+    made: list[np.ndarray] = []
+    for index in range(count):
+        part = Counted(path, batch, heard, (index, count))
+        assert part.first == sum(map(len, made))
+        made += [feed["x"] for feed, _ in part.rest(0)]
+    assert [len(x) for x in made] == [len(x) for x in whole]
+    assert np.array_equal(np.concatenate(made), np.concatenate(whole))
+    assert len(told) == len(whole) and max(told) == 1.0
+
+
+def test_a_part_tells_the_number_of_a_bad_sample(
+    prepared: Callable[..., dict[str, Path]], tmp_path: Path
+) -> None:
+    (tmp_path / "task.py").write_text(
+        "import numpy as np\n"
+        "def score(outputs, labels):\n"
+        "    return np.where(labels == labels.max(), np.nan, 1.0)\n"
+    )
+    inputs, params = prepared(*TASKS["f1"]), {"path": str(tmp_path / "task.py")}
+    tags = np.concatenate([tags for _, tags in spool.Spool(inputs["samples"]).batches(BATCH)])
+    with pytest.raises(InputRefused) as caught:
+        run("evaluate", inputs, tmp_path / "part", shard=[2, 3], **params)
+    assert "sample" in str(caught.value.where)
+    number = int(str(caught.value.where).split()[-1])
+    assert number >= SAMPLES * 2 // 3
+    start = Counted(inputs["samples"], BATCH, quiet, (2, 3)).first
+    first = tags[start : start + BATCH]
+    assert number == start + int(np.argmax(first == first.max()))
+
+
+def test_a_part_that_is_lost_is_told(
+    prepared: Callable[..., dict[str, Path]], tmp_path: Path
+) -> None:
+    inputs = {**prepared(*TASKS["f1"]), "shard-0": tmp_path}
+    with pytest.raises(IntegrityError):
+        run("compare", inputs, tmp_path / "merged")

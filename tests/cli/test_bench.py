@@ -1,0 +1,113 @@
+"""`optkit bench`: sweeps, and an artifact beside another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optkit.api import against
+from optkit.cli.build import exit_code
+from optkit.measurement import Difference, Interval, Latency
+from optkit.runtime import Evidence
+
+Optkit = Callable[..., Any]
+
+ARTIFACT = "artifacts/small-cpu-int8"
+
+
+@pytest.fixture
+def run(optkit_here: Optkit, small: Path, store: Path) -> Optkit:
+    return lambda *line: optkit_here("bench", *line, cwd=small, cache=store)
+
+
+def test_a_sweep_names_its_knee_and_the_best_batch(run: Optkit) -> None:
+    line = ["--target", "cpu", "--batch", 2, "--batch", 4, "--latency", "60s"]
+    found = run(*line, "--json").json
+    batches = [one["batch"] for one in found["latency"]]
+    assert {2, 4} <= set(batches)
+    fastest = max(found["latency"], key=lambda one: one["throughput"])
+    assert found["sweep"]["limit_ms"] == 60_000
+    assert found["sweep"]["best_under_limit"] == fastest["batch"]
+    assert found["sweep"]["knee"] in batches
+    assert all(isinstance(one["marks"], list) for one in found["latency"])
+    text = run(*line).out
+    assert f"batch {found['sweep']['knee']}, " in text and "within 60000 ms" in text
+
+
+def test_two_artifacts_are_timed_in_one_run_and_never_from_the_store(run: Optkit) -> None:
+    line = [ARTIFACT, "--against", ARTIFACT, "--batch", 2, "--batch", 8, "--json"]
+    first, again = (run(*line).result for _ in range(2))
+    assert [row["batch"] for row in first["rows"]] == [2, 8]
+    assert first["verdict"] is None and first["conditions"]["cores"][0] >= 1
+    for row in first["rows"]:
+        low, high = row["slowdown"]["ci95"]
+        assert low <= row["slowdown"]["value"] <= high
+        assert row["latency"]["runs"] == row["against_latency"]["runs"] >= 10
+    assert first["rows"] != again["rows"]
+
+
+def test_what_cannot_be_compared_is_refused(run: Optkit, built: Path) -> None:
+    other = built / "digits-vit-l4-int8"
+    for line, code, told in (
+        ([ARTIFACT, "--against", other], 5, "it is for l4, the other for cpu"),
+        ([ARTIFACT, "--against", "nothing"], 5, "no manifest.json"),
+        ([ARTIFACT, "--against", ARTIFACT, "--batch", 4096], 2, "both are built for 1 to "),
+        ([ARTIFACT, "--against", ARTIFACT, "--target", "cpu"], 2, "means nothing beside --against"),
+        (["--against", ARTIFACT], 2, "which artifact is it that is timed?"),
+        (["--target", "cpu", "--max-slowdown", "5%"], 2, "against which artifact?"),
+        (["--target", "cpu", "--max-slowdown", "5"], 2, "write it like 5%"),
+        ([], 2, "see `optkit targets`"),
+        (["--target", "cpu", "--batch", 4096], 2, "it is built for 1 to "),
+        (["--target", "l4", "--batch", 2], 2, "l4 is not this machine"),
+    ):
+        done = run(*line)
+        assert done.code == code, (line, done.err)
+        done.told(told)
+
+
+def raced(low: float, high: float, *marks: str) -> Any:
+    """The step `bench` with a speedup between `low` and `high`."""
+    one = Latency(Evidence.MEASURED, 1.0, 8, 8000.0, marks=marks).to_json()
+    speedup = Difference((low + high) / 2, Interval(low, high), Evidence.MEASURED)
+    row = {"engine": one, "baseline": one, "speedup": speedup.to_json()}
+    return SimpleNamespace(meta={"rows": [row], "conditions": {}})
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict", "codes"),
+    [
+        (raced(0.8, 0.9), "fail", (3, 3)),
+        (raced(0.9, 1.0), "inconclusive", (0, 3)),
+        (raced(0.99, 1.0), "pass", (0, 0)),
+        (raced(0.99, 1.0, "the fan stopped"), "pass", (0, 3)),
+    ],
+)
+def test_a_regression_fails_only_beyond_doubt(
+    run: Optkit,
+    monkeypatch: pytest.MonkeyPatch,
+    made: Any,
+    verdict: str,
+    codes: tuple[int, int],
+) -> None:
+    monkeypatch.setattr(against, "against", lambda *sides, **settings: made)
+    line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%"]
+    done, strict = run(*line, "--json"), run(*line, "--strict")
+    assert (done.code, strict.code) == codes
+    assert done.result["verdict"] == verdict
+    assert done.result["status"] == ("gate_failed" if verdict == "fail" else "ok")
+    assert verdict in strict.out
+    marked = made.meta["rows"][0]["engine"]["marks"]
+    assert ("bad conditions: the fan stopped" in done.err) == bool(marked)
+
+
+def test_a_marked_latency_passes_unless_strict() -> None:
+    latency = Latency(Evidence.MEASURED, 1.0, 8, 8000.0, marks=("the fan stopped",)).to_json()
+    result = {"error": None, "gate": {"verdict": "pass"}, "parts": None, "latency": None,
+              "baseline": {"latency": latency}}  # fmt: skip
+    assert (exit_code(result, strict=False), exit_code(result, strict=True)) == (0, 3)
+    whole = {**result, "baseline": None, "parts": {"encoder": result}}
+    assert (exit_code(whole, strict=False), exit_code(whole, strict=True)) == (0, 3)

@@ -1,0 +1,145 @@
+"""What a terminal shows: tables of 80 columns, pace, nothing that acts; and a job's summary."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from optkit.cli import github, summary, terminal
+from optkit.errors import OptkitError
+
+Optkit = Callable[..., Any]
+
+words = st.text(st.sampled_from("abc 1"), max_size=30)
+tables = st.integers(1, 8).flatmap(
+    lambda n: st.lists(st.lists(words, min_size=n, max_size=n), min_size=2, max_size=5)
+)
+
+
+@given(tables)
+def test_a_folded_table_fits_80_columns_and_loses_nothing(rows: list[list[str]]) -> None:
+    told = terminal.folded(rows[0], rows[1:])
+    assert all(len(line) <= terminal.WIDTH for line in told.splitlines())
+    for row in rows:
+        assert all(" ".join(cell.split()) in re.sub(" +", " ", told) for cell in row)
+
+
+def made(**changes: Any) -> dict[str, Any]:
+    score = {"metric": "top1", "value": 0.9833, "evidence": "simulated"}
+    found = {
+        "target": "a100-pcie-80gb", "precision": "int8-weight-only", "status": "ok",
+        "artifact": "artifacts/a", "gate": {"verdict": "inconclusive", "reasons": []},
+        "latency": {"p50_ms": 0.000426, "batch": 8, "evidence": "predicted", "marks": []},
+        "speedup": {"value": 1.3, "ci95": None, "evidence": "predicted"}, "accuracy": score,
+        "drop": {"value": -0.0011, "ci95": [-0.0063, 0.0032], "evidence": "simulated"},
+        "size": {"bytes": 3 << 20, "baseline_bytes": 2 << 20}, "fidelity": None, "pending": [],
+        "engine": {"evidence": "compiled", "landing": {"landed": 17, "planned": 18}},
+        "baseline": {"precision": "fp16"}, "parts": None,
+    }  # fmt: skip
+    return found | changes
+
+
+def test_the_final_table_fits_80_columns_with_the_longest_names() -> None:
+    first, *rest = summary.table([made()]).splitlines()
+    assert first.split() == ["build", "gate", "latency", "b8", "speedup", "top1"]
+    assert "  engine compiled, latency predicted, accuracy simulated" in rest
+    assert "artifacts/a: 3.00 MiB (150% of fp16), 17/18 landed" in rest
+    assert all(len(line) <= 80 for line in [first, *rest])
+
+
+def test_what_differs_stands_in_the_rows() -> None:
+    other = {**made()["accuracy"], "metric": "f1\x1b[2J"}
+    told = summary.table([made(), made(latency=None), made(accuracy=other)])
+    assert "top1 0.9833" in told and "f1\ufffd[2J 0.9833" in told and "latency b8" in told
+
+
+@pytest.mark.parametrize(
+    ("fraction", "seconds", "told"),
+    [
+        (0.0, 5.0, ""),
+        (0.43, 20.0, "43%, 2.1%/s, 27 s left"),
+        (0.5, 60.0, "50%, 0.8%/s, 1:00 left"),
+        (0.001, 60.0, "0%, 0.1%/min, 16:39:00 left"),
+    ],
+)
+def test_pace_tells_share_rate_and_time_left(fraction: float, seconds: float, told: str) -> None:
+    assert terminal.pace(fraction, seconds) == told
+
+
+def told_by(ears: terminal.Terminal, tty: bool) -> str:
+    """What two steps leave on a stream, one of which tells how far it is."""
+    stream = io.StringIO()
+    ears._console = Console(file=stream, force_terminal=tty, width=80, color_system=None)
+    ears.start("calibrate", "calibrate \x1b]0;owned\x07")
+    ears.progress("batch 3 of 4", 0.75)
+    ears.done("calibrate", "calibrate \x1b]0;owned\x07", False, 1.25)
+    ears.close()
+    return stream.getvalue()
+
+
+def test_steps_are_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_SILENCE", -1)
+    first, pace, last = told_by(terminal.Terminal(), tty=False).splitlines()
+    assert first == "  ... calibrate \ufffd]0;owned\ufffd"
+    assert re.search(r"batch 3 of 4, 75%, [0-9.]+%/s, [0-9]+ s left$", pace)
+    assert last == "     1.2 s  calibrate \ufffd]0;owned\ufffd"
+    assert told_by(terminal.Terminal(quiet=True), tty=False) == ""
+
+
+def test_a_terminal_gets_a_live_line_and_no_name_that_acts() -> None:
+    told = told_by(terminal.Terminal(), tty=True)
+    assert "\x1b]0" not in told and "\x07" not in told
+    assert "calibrate" in told
+
+
+def test_errors_and_results_show_no_name_that_acts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.show_error(OptkitError("node \x1b[31m\u202ex", where="conv\x07"))
+    assert capsys.readouterr().err == "error: conv\ufffd: node \ufffd[31m\ufffdx\n"
+    terminal.put("as it \x1b is")  # in a pipe
+    assert capsys.readouterr().out == "as it \x1b is\n"
+    monkeypatch.setattr(terminal, "_stdout", lambda: _Tty())
+    terminal.put("family \U0001f468\u200d\U0001f469 \x1b[2J")
+    assert _Tty.said == "family \U0001f468\u200d\U0001f469 \ufffd[2J\n"
+
+
+class _Tty(io.StringIO):
+    said = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        _Tty.said += text
+        return len(text)
+
+
+def test_a_jobs_summary_gets_the_report(
+    optkit_apart: Optkit, small: Path, store: Path, tmp_path: Path
+) -> None:
+    shown = tmp_path / "summary.md"
+    shown.write_text("before\n")
+    done = optkit_apart("build", "--target", "cpu", "--out", tmp_path / "out", "--quiet", cwd=small,
+                        cache=store, env={"GITHUB_STEP_SUMMARY": str(shown)})  # fmt: skip
+    assert done.code == 0, done.err
+    report = (tmp_path / "out/small-cpu-int8/report.md").read_text()
+    assert shown.read_text() == f"before\n{report}\n" and report.startswith("## small · cpu")
+
+
+def test_a_summary_that_cannot_be_written_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", os.fspath(tmp_path))
+    (tmp_path / "report.md").write_text("## x\n")
+    github.summarize(github.reports([made(artifact=str(tmp_path))]))
+    assert "GITHUB_STEP_SUMMARY: Is a directory" in capsys.readouterr().err

@@ -1,0 +1,179 @@
+"""Comparisons: figures against published intervals, graphs against edits that are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from onnx import TensorProto, helper, numpy_helper
+
+import optkit
+import optkit.report
+from optkit.benchmarking.intervals import wilson
+from optkit.diffing import figures, to_text
+from optkit.diffing.side import Side
+from optkit.errors import InputRefused, UsageError
+
+SCHEMA = json.loads((Path(optkit.report.__file__).parent / "schemas/diff.json").read_text())
+
+
+def side(**changed: Any) -> Side:
+    latency = {"p50_ms": 2.0, "ci95_ms": [1.9, 2.1], "band": None, "evidence": "measured",
+               "batch": 8, "marks": []}  # fmt: skip
+    accuracy = {"metric": "top1", "value": 0.8, "ci95": [0.7, 0.9], "samples": 70,
+                "evidence": "simulated"}  # fmt: skip
+    result = {"model": "net", "target": "l4", "precision": "int8", "latency": latency,
+              "accuracy": accuracy, "drop": None, "speedup": None, "fidelity": None,
+              "engine": None, "gate": None, **changed}  # fmt: skip
+    return Side(Path("a"), "a report", result=result)
+
+
+def row(a: Side, b: Side, figure: str) -> dict[str, Any]:
+    return next(one for one in figures.compare(a, b) if one["figure"].startswith(figure))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [  # Newcombe 1998 (Statistics in Medicine 17:873-890), table II, method 10
+        ((48, 80), (56, 70), (0.0524, 0.3339)),
+        ((3, 10), (9, 10), (0.1705, 0.8090)),
+    ],
+)
+def test_a_difference_of_proportions_has_newcombe_s_interval(
+    a: tuple[int, int], b: tuple[int, int], expected: tuple[float, float]
+) -> None:
+    def scored(right: int, n: int) -> Side:
+        return side(accuracy={"metric": "top1", "value": right / n, "ci95": list(wilson(right, n)),
+                              "samples": 70, "evidence": "simulated"})  # fmt: skip
+
+    found = row(scored(*a), scored(*b), "top1")
+    assert found["change"]["interval"] == pytest.approx(expected, abs=1e-4)
+    assert found["seen"] == ("higher" if expected[0] > 0 else "none")
+
+
+def timed(p50: float, half: float, **more: Any) -> Side:
+    return side(latency={"p50_ms": p50, "ci95_ms": [p50 - half, p50 + half], "band": None,
+                         "evidence": "measured", "batch": 8, "marks": [], **more})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "seen", "note"),
+    [
+        (timed(2.0, 0.1), timed(1.0, 0.1), "lower", None),
+        (timed(2.0, 0.1), timed(2.05, 0.1), "none", None),
+        (timed(2.0, 0.1), timed(3.0, 0.1, marks=["busy"]), "unknown", "bad conditions"),
+        (timed(2.0, 0.1), timed(3.0, 0.1, evidence="predicted"), "unknown", "beside predicted"),
+    ],
+)
+def test_a_latency_differs_where_its_interval_says_so(
+    a: Side, b: Side, seen: str, note: str | None
+) -> None:
+    found = row(a, b, "latency")
+    assert found["seen"] == seen
+    assert (note or "") in (found["note"] or "")
+
+
+positive = st.floats(0.1, 10)
+
+
+@given(positive, positive, st.floats(0.01, 0.5), st.floats(0.01, 0.5))
+def test_a_ratio_turned_round_is_its_inverse(a: float, b: float, x: float, y: float) -> None:
+    there = row(timed(a, a * x), timed(b, b * y), "latency")["change"]
+    back = row(timed(b, b * y), timed(a, a * x), "latency")["change"]
+    assert there["value"] == pytest.approx(1 / back["value"])
+    assert there["interval"] == pytest.approx([1 / end for end in reversed(back["interval"])])
+    assert there["interval"][0] <= there["value"] <= there["interval"][1]
+
+
+def network(**changed: Any) -> onnx.ModelProto:
+    """x → Q/DQ → MatMul (weight Q/DQ) → Relu → y, with some of it otherwise."""
+    said = {"scale": 0.1, "weight": 1, "name": "second", "op": "Relu", "extra": False, **changed}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"], "q"),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"], "dq"),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["wd"], "dqw", axis=1),
+        helper.make_node("MatMul", ["xd", "wd"], ["h"], "first"),
+        helper.make_node(said["op"], ["h"], ["y" if not said["extra"] else "z"], said["name"]),
+    ]
+    if said["extra"]:
+        nodes.append(helper.make_node("Neg", ["z"], ["y"], "extra"))
+    arrays = {
+        "xs": np.float32(said["scale"]), "xz": np.uint8(3),
+        "w": np.full((4, 3), said["weight"], np.int8),
+        "ws": np.asarray([0.1, 0.2, 0.3], np.float32) * said["scale"],
+    }  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("diff")
+
+    def compare(**changed: Any) -> dict[str, Any]:
+        for name, model in (("a", network()), ("b", network(**changed))):
+            onnx.save(model, folder / f"{name}.onnx")
+        found = optkit.diff(folder / "a.onnx", folder / "b.onnx", cache=folder / "cache")
+        Draft202012Validator(SCHEMA).validate(found)
+        assert all(len(line) <= 80 for line in to_text(found).splitlines())
+        return found
+
+    return compare
+
+
+def test_equal_graphs_have_no_difference(compared: Any) -> None:
+    found = compared()
+    assert found["same"]
+    assert "no difference" in to_text(found)
+
+
+def test_every_kind_of_change_in_a_graph_is_told(compared: Any) -> None:
+    found = compared(scale=0.2, weight=2, op="Sigmoid", extra=True)["graph"]
+    assert found["nodes"]["added"] == [{"name": "extra", "op": "Neg"}]
+    assert found["nodes"]["changed"] == [
+        {"name": "second", "op": ["Relu", "Sigmoid"], "attributes": []}
+    ]
+    assert [one["name"] for one in found["weights"]["changed"]] == ["w"]
+    moved = {one["tensor"]: one["factor"] for one in found["scales"]["moved"]}
+    assert moved.keys() == {"x", "w"}
+    assert moved["x"] == pytest.approx([2, 2])
+    assert {one["op"] for one in found["operators"]} == {"Relu", "Sigmoid", "Neg"}
+    renamed = compared(name="other")["graph"]["nodes"]
+    assert [one["name"] for one in renamed["removed"] + renamed["added"]] == ["second", "other"]
+
+
+def test_what_products_multiply_is_compared(compared: Any, tmp_path: Path) -> None:
+    plain = network()
+    del plain.graph.node[:3]
+    plain.graph.node[0].input[:] = ["x", "w"]
+    weight = next(one for one in plain.graph.initializer if one.name == "w")
+    weight.CopyFrom(numpy_helper.from_array(np.ones((4, 3), np.float32), "w"))
+    onnx.save(plain, tmp_path / "plain.onnx")
+    onnx.save(network(), tmp_path / "quantized.onnx")
+    found = optkit.diff(tmp_path / "plain.onnx", tmp_path / "quantized.onnx", cache=tmp_path / "c")
+    assert found["graph"]["precision"] == [
+        {"node": "first", "a": "float × float", "b": "uint8 × int8"}
+    ]
+    assert not found["same"]
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "a.onnx")
+    (tmp_path / "b.json").write_text(json.dumps({"schema": "optkit.result/v1", **side().result}))
+    (tmp_path / "c.json").write_text('{"schema": "optkit.fleet/v1"}')
+    (tmp_path / "d.json").write_text("[1")
+    for other, error in (("b", UsageError), ("c", InputRefused), ("d", InputRefused)):
+        with pytest.raises(error):
+            optkit.diff(tmp_path / "a.onnx", tmp_path / f"{other}.json", cache=tmp_path / "cache")

@@ -1,0 +1,136 @@
+"""What goes to a node that has a store of its own, and comes back, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fsspec")
+
+from optkit.errors import StorageError
+from optkit.execute import node, transfer
+from optkit.execute.local import Limits
+from optkit.execute.transfer import Ground, ThroughRemote
+from optkit.store import Remote, RemoteLost, Store
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ThroughRemote:
+    """That of a machine; on its node OPTKIT_CACHE names another folder."""
+    monkeypatch.setenv("OPTKIT_CACHE", str(tmp_path / "node"))
+    transfer._connected.cache_clear()
+    return ThroughRemote(Store(tmp_path / "driver", Remote(f"file://{tmp_path}/remote")))
+
+
+def copied(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
+    """A node's function: every file beside the input and in it, with the node's place of each."""
+    here.out.mkdir()
+    places = [Path(here.place(path)) for path in argument["needs"]]
+    for number, place in enumerate(places):
+        folder = place if place.is_dir() else place.parent
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                (here.out / str(number)).mkdir(exist_ok=True)
+                (here.out / str(number) / path.name).write_bytes(path.read_bytes())
+    here.tell("copied", 1.0)
+    return {"meta": {"places": [*map(str, places), here.place(argument["kept"])]}}
+
+
+def carried(
+    driver: ThroughRemote, function: node.Call, argument: Mapping[str, Any], attempt: Path
+) -> dict[str, Any]:
+    """What Ray would do with it: JSON there and back."""
+    given = json.loads(json.dumps(driver.packed(argument, attempt)))
+    return dict(json.loads(json.dumps(node.answered(function, given))))
+
+
+def test_a_node_reads_and_writes_in_its_own_store(driver: ThroughRemote, tmp_path: Path) -> None:
+    root = tmp_path / "driver"
+    model = root / "objects/ab/abcd/model.onnx"
+    shard = root / "tmp/1-shard-0"
+    for path, text in ((model, "graph"), (model.with_name("w.data"), "data"), (shard / "s", "s")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    out = root / "tmp/1"
+    out.mkdir()
+    argument = {"needs": [str(model), str(shard)], "kept": str(root / "devices"), "out": str(out)}
+    answer = carried(driver, copied, argument, out.with_name("1-try"))
+    driver.adopt(out.with_name("1-try"), answer["files"], out)
+    assert {path.relative_to(out).as_posix(): path.read_text() for path in out.rglob("*/*")} == {
+        "0/model.onnx": "graph", "0/w.data": "data", "1/s": "s",
+    }  # fmt: skip
+    *places, kept = answer["meta"]["places"]
+    assert all(place.startswith(str(tmp_path / "node/tmp")) for place in places)
+    assert kept == str(tmp_path / "node/devices")
+    assert not list((tmp_path / "node/tmp").iterdir())
+
+
+def test_a_task_runs_on_a_node_without_the_drivers_folder(
+    driver: ThroughRemote, tmp_path: Path
+) -> None:
+    inputs = [{"name": "x", "dtype": "float32", "shape": [4, 8], "range": None}]
+    task = {"step": "random", "inputs": {}, "params": {"inputs": inputs, "axes": {}},
+            "out": str(tmp_path / "driver/tmp/1"), "stays": True}  # fmt: skip
+    answer = carried(driver, node.perform, node.packed(task, Limits(2**31)), tmp_path / "1-try")
+    driver.adopt(tmp_path / "1-try", answer["files"], tmp_path / "got")
+    assert (tmp_path / "got/index.json").is_file() and "meta" in answer
+
+
+def test_a_file_that_is_lost_on_the_way_is_sent_again(
+    driver: ThroughRemote, tmp_path: Path
+) -> None:
+    path = tmp_path / "driver/steps/ab/abcd/model.onnx"
+    path.parent.mkdir(parents=True)
+    path.write_text("graph")
+    argument = {"needs": [str(path)], "kept": "", "out": str(tmp_path / "out")}
+    driver.packed(argument, tmp_path / "1-try")
+    for file in (tmp_path / "remote/files").glob("*/*"):
+        file.write_text("other")  # of the same size
+    answer = carried(driver, copied, argument, tmp_path / "2-try")
+    driver.doubt(answer["lacking"])
+    assert "files" in carried(driver, copied, argument, tmp_path / "3-try")
+
+
+def test_a_node_that_cannot_reach_the_remote_gets_no_tasks(
+    driver: ThroughRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = driver.packed({"needs": [], "kept": "", "out": ""}, tmp_path / "1-try")
+    given["remote"]["url"] = "ftp://me:hunter2@127.0.0.1:1/place"
+    answer = node.answered(copied, given)
+    assert "127.0.0.1" in answer["unfit"] and "hunter2" not in answer["unfit"]
+    driver.check()  # it is the node's own trouble
+    (tmp_path / "remote/optkit.json").write_text("other")
+    with pytest.raises(RemoteLost):
+        driver.check()
+    driver.lose(RemoteLost("gone"))
+    with pytest.raises(RemoteLost, match="given up"):
+        driver.packed({"needs": []}, tmp_path / "2-try")
+
+
+def test_progress_goes_through_the_remote(
+    driver: ThroughRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_POSTED_SECONDS", 0.0)
+    heard: list[tuple[str, float]] = []
+    attempt = tmp_path / "1-try"
+
+    def busy(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
+        here.tell("half", 0.5)
+        for _ in range(500):
+            driver.hear(attempt, lambda what, fraction: heard.append((what, fraction)))
+            if heard:
+                break
+            time.sleep(0.01)
+        here.out.mkdir()
+        return {"meta": {}}
+
+    carried(driver, busy, {"needs": [], "out": str(tmp_path / "out")}, attempt)
+    assert heard[0] == ("half", 0.5)
+    assert not list((tmp_path / "remote/progress").iterdir())
+    with pytest.raises(StorageError):
+        Store(tmp_path / "alone").sharing.reached()

@@ -1,0 +1,43 @@
+"""Builds as `optkit build` makes them, of a quantized graph that a fault was planted into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optkit import api, graph, pipeline
+from optkit.execute.runner import Steps
+from optkit.pipeline import Build, Foreign, Job, delivery, findings
+from optkit.pipeline.graphs import written
+from optkit.pipeline.quantizing import quantize
+from optkit.recipe import Recipe
+from optkit.store import digest_file
+from tests.explaining.faults import Fault
+
+
+def build(recipe: Recipe, target: str, out: Path, cache: Path, fault: Fault | None = None) -> Path:
+    """The artifact of `recipe` in INT8 with that fault in its graphs."""
+    runner = api.open_runner(cache=cache)
+    job = Job(recipe, *api.pair(target, "int8"))
+    folder = out / "planted"
+
+    def plant(made: Build, steps: Steps) -> None:
+        if fault is None:
+            return
+        entry = made.entries["quantized"]
+        folder.mkdir(parents=True)
+        for name in entry.files:
+            model = graph.load(entry.file(name))
+            fault(model)
+            graph.save(model, folder / name)
+        files = {name: digest_file(folder / name) for name in entry.files}
+        found = Foreign(folder, files["model.onnx"], entry.meta, files)
+        made.entries["quantized"] = found
+        made.entries["graph"] = written(made, found, "int8", steps)
+
+    stages: list[Any] = []
+    for stage in pipeline.BUILD:
+        stages += [stage, plant] if stage is quantize else [stage]
+    made = pipeline.run(job, runner, stages)
+    judged = findings.judge(made, runner.records, artifact=str(out / job.name))
+    return delivery.deliver(made, judged, out, 1 << 20, runner.store)

@@ -1,0 +1,231 @@
+"""The rules on hand-made subjects: what each finds, what it costs, and when it is silent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from optkit.explaining import Subject, Times, accuracy, explain, speed
+from optkit.explaining.subject import Node, Timed, connected
+from optkit.runtime import Evidence, FusedLayer, LayerTensor
+
+RECIPE: dict[str, Any] = {
+    "quantization": {"nodes": {}, "embeddings": True, "placement": {"tensor_ops": None}},
+    "calibration": {"method": "percentile", "samples": 64},
+}
+LIKE = {"sqnr_db": 40.0, "cosine": 1.0, "max_abs_error": 0.1}
+
+
+def tensor(name: str, dtype: str = "int8", size: int = 1000) -> LayerTensor:
+    return LayerTensor(name, (size,), dtype)
+
+
+def layer(
+    name: str, reads: str, ms: float, *, dtype: str | None = "int8", nodes: tuple[str, ...] = (),
+    kind: str = "gemm", weights: int = 1000, compute: float | None = None,
+) -> Timed:  # fmt: skip
+    """A kernel `name` that reads one value and writes another, called after it."""
+    own = nodes or (name,)
+    fused = FusedLayer(
+        name, kind, (tensor(reads),), (tensor("w", dtype or "int8", weights),),
+        (tensor(f"{name}.out"),), own, own if dtype else (), dtype,
+    )  # fmt: skip
+    return Timed(fused, ms, compute, ms)
+
+
+def row(node: str, *, landed: bool = True, planned: str = "int8") -> dict[str, Any]:
+    return {"node": node, "op": "Gemm", "planned": planned, "landed": landed, "note": None,
+            "dtype": "int8" if landed else "float16", "layer": node}  # fmt: skip
+
+
+def likeness(node: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "node": node, "op": "Gemm", "reads": [f"{node}.in"], "isolated": LIKE, "propagated": LIKE,
+        "weights": LIKE, "scales": "channel", "by_channel_db": 41.0, "restored": None, **changes,
+    }  # fmt: skip
+
+
+def subject(**changes: Any) -> Subject:
+    """Three products that gained threefold, and what a test changes of them."""
+    names = ["a/Gemm", "b/Gemm", "c/Gemm"]
+    result = {
+        "precision": "int8", "baseline": {"precision": "fp16"}, "drop": None, "accuracy": None,
+        "latency": {"batch": 8}, "gate": None,
+    }  # fmt: skip
+    report = {
+        "result": {**result, **changes.get("result", {})},
+        "landing": changes.get("landing", [row(name) for name in names]),
+        "quantization": [
+            {"node": name, "precision": "int8", "reason": None, "activation": f"{name}.in",
+             "method": "percentile"} for name in names
+        ],
+        "layer_fidelity": {"sqnr_db": 30.0, "rows": changes.get("rows", []),
+                           "values": changes.get("values", [])},
+        "gates": changes.get("gates", []),
+        "provenance": {"recipe": changes.get("recipe", RECIPE)},
+    }  # fmt: skip
+    chain = dict(zip(names, ((), ("a/Gemm",), ("b/Gemm",)), strict=True))
+    nodes = {name: Node("Gemm", 100, 10, reads) for name, reads in chain.items()}
+    ours = [layer(n, f"{n}.in", 1.0) for n in names]
+    theirs = [layer(n, f"{n}.in", 3.0, dtype="float16") for n in names]
+    times = Times(
+        Evidence.PREDICTED,
+        tuple(changes.get("candidate", ours)),
+        tuple(changes.get("baseline", theirs)),
+        {**nodes, **changes.get("nodes", {})},
+    )
+    return Subject(report, times)
+
+
+def test_a_sound_artifact_has_no_findings() -> None:
+    found = explain(subject())
+    assert found.findings == ()
+    assert found.spent is not None and found.spent["candidate"]["product"] == pytest.approx(3.0)
+
+
+def test_a_product_in_floats_costs_what_the_landed_ones_promise() -> None:
+    sides = [layer(f"{n}/Gemm", "x", 1.0) for n in "ac"]
+    slow = layer("b/Gemm", "x", 3.0, dtype="float16")
+    landing = [row("a/Gemm"), row("b/Gemm", landed=False), row("c/Gemm")]
+    (found,) = speed.left_in_float(subject(candidate=[sides[0], slow, sides[1]], landing=landing))
+    assert found.cost.ms == pytest.approx(3.0 - 3.0 / 3)
+    assert found.cost.evidence is Evidence.PREDICTED
+    assert found.nodes == ("b/Gemm",) and found.modules == ("b",)
+    assert found.change.lines == ['quantization: {nodes: {"b/Gemm": fp16}}']
+
+
+def test_a_pair_between_two_readers_of_codes_is_idle_and_one_at_the_end_is_not() -> None:
+    halves = {
+        "dq": Node("DequantizeLinear", 0, 8, ("q0",)), "q": Node("QuantizeLinear", 0, 8, ("dq",)),
+    }  # fmt: skip
+    dq = layer("dq", "a/Gemm.out", 0.5, dtype=None, kind="DequantizeLinear")
+    q = layer("q", "dq.out", 0.25, dtype=None, kind="QuantizeLinear")
+    products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
+    (found,) = speed.unfused_pairs(subject(candidate=[*products, dq, q], nodes=halves))
+    assert found.cost.ms == pytest.approx(0.75) and set(found.nodes) == {"dq", "q"}
+    assert found.cost.share == pytest.approx(0.75 / 3.75)
+    assert not list(speed.unfused_pairs(subject(candidate=[*products, dq], nodes=halves)))
+
+
+def test_a_pair_on_a_shortcut_is_the_rule_of_placement_s() -> None:
+    nodes = {
+        "relu": Node("Relu", 0, 0, ()), "q": Node("QuantizeLinear", 0, 8, ("relu",)),
+        "dq": Node("DequantizeLinear", 0, 8, ("q",)), "add": Node("Add", 0, 0, ("dq",)),
+    }  # fmt: skip
+    dq = layer("dq", "q.out", 0.5, dtype=None, kind="DequantizeLinear")
+    add = layer("add", "dq.out", 0.1, dtype=None, kind="Add")
+    (found,) = speed.unfused_pairs(subject(candidate=[dq, add], nodes=nodes))
+    assert found.change.lines == ["quantization: {placement: {residual_adds: false}}"]
+
+
+def test_layers_that_are_slower_quantized_are_left_in_float() -> None:
+    nodes = {"q": Node("QuantizeLinear", 0, 8, ("b/Gemm",))}
+    behind = layer("q", "b/Gemm.out", 2.5, dtype=None, kind="kgen")
+    products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
+    (found,) = speed.does_not_pay(subject(candidate=[*products, behind], nodes=nodes))
+    assert found.nodes == ("b/Gemm",)
+    assert found.cost.ms == pytest.approx(1.0 + 2.5 - 3.0)
+
+
+def test_kernels_that_only_move_are_one_finding_for_each_chain() -> None:
+    moves = {n: Node("Transpose", 0, 0, ()) for n in ("t1", "t2", "t3")}
+    chain = [layer("t1", "y", 0.2, dtype=None, kind="Transpose"),
+             layer("t2", "t1.out", 0.2, dtype=None, kind="Transpose"),
+             layer("t3", "z", 0.1, dtype=None, kind="Transpose")]  # fmt: skip
+    found = list(speed.layout(subject(candidate=chain, nodes=moves)))
+    assert [one.nodes for one in found] == [("t1", "t2"), ("t3",)]
+    assert found[0].cost.ms == pytest.approx(0.4) and found[0].change.lines == []
+
+
+def test_what_waits_for_memory_is_a_limit_and_stands_last() -> None:
+    waiting = [layer(f"{n}/Gemm", "x", 1.0, compute=0.1, weights=9000) for n in "abc"]
+    before = [layer(f"{n}/Gemm", "x", 3.0, dtype="float16", compute=0.2) for n in "abc"]
+    (found,) = speed.memory_bound(subject(candidate=waiting, baseline=before))
+    assert found.limit and found.cost.ms == pytest.approx(3 * 9000 / 11000 / 2)
+    busy = [replace(one, compute_ms=0.9) for one in waiting]
+    twice = [replace(one, compute_ms=1.8) for one in before]
+    assert not list(speed.memory_bound(subject(candidate=busy, baseline=twice)))
+    moving = layer("t", "y", 0.1, dtype=None, kind="Transpose")
+    everything = explain(subject(candidate=[*waiting, moving], baseline=before))
+    assert [one.rule for one in everything.findings] == ["layout", "memory_bound"]
+
+
+def clipping(**changes: Any) -> dict[str, Any]:
+    return {"value": "b/Gemm.in", "readers": ["b/Gemm"], "sqnr_db": 12.0, "share": 0.1,
+            "noise": 0.9, "low": -1.0, "high": 1.0, "seen": [-9.0, 9.0], **changes}  # fmt: skip
+
+
+def test_a_clipped_range_costs_what_restoring_its_readers_wins() -> None:
+    rows = [likeness("b/Gemm", restored={"sqnr_db": 40.0})]
+    drop = {"value": 0.05, "ci95": None, "evidence": "simulated"}
+    (found,) = accuracy.clipped(subject(rows=rows, values=[clipping()], result={"drop": drop}))
+    assert found.cost.db == pytest.approx(10.0) and found.cost.share == pytest.approx(0.9)
+    assert found.cost.points == pytest.approx(0.05 * 0.9)
+    assert found.change.lines == ["calibration: {method: minmax}"]
+
+
+@pytest.mark.parametrize("harmless", [{"noise": 0.4}, {"sqnr_db": 38.0}])
+def test_a_range_that_clips_little_is_sound(harmless: dict[str, float]) -> None:
+    rows = [likeness("b/Gemm", restored={"sqnr_db": 40.0})]
+    assert not list(accuracy.clipped(subject(rows=rows, values=[clipping(**harmless)])))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"scales": "summed"}, True),
+        ({"scales": "tensor", "weights": {**LIKE, "sqnr_db": 30.0}}, True),
+        ({"scales": "tensor"}, False),
+        ({"weights": None}, False),
+    ],
+)
+def test_scales_that_do_not_follow_the_channels(changes: dict[str, Any], found: bool) -> None:
+    rows = [likeness("b/Gemm", restored={"sqnr_db": 36.0}, **changes)]
+    assert bool(list(accuracy.weight_axis(subject(rows=rows)))) is found
+
+
+def test_one_scale_per_tensor_that_the_recipe_asks_for_is_taken_back() -> None:
+    quantization = {**RECIPE["quantization"], "placement": {"tensor_ops": ["Conv", "Gemm"]}}
+    rows = [likeness("b/Gemm", scales="tensor", weights={**LIKE, "sqnr_db": 20.0})]
+    (found,) = accuracy.weight_axis(
+        subject(rows=rows, recipe={**RECIPE, "quantization": quantization})
+    )
+    assert found.change.lines == ['quantization: {placement: {tensor_ops: ["Conv"]}}']
+
+
+@pytest.mark.parametrize(("outcome", "count"), [("fail", 1), ("pass", 0)])
+def test_noisy_layers_are_told_of_where_a_gate_is_broken(outcome: str, count: int) -> None:
+    rows = [likeness("b/Gemm", restored={"sqnr_db": 33.0}),
+            likeness("c/Gemm", restored={"sqnr_db": 30.2})]  # fmt: skip
+    gate = {"gate": "max_drop", "outcome": outcome, "value": 0.001, "limit": 0.01}
+    made = subject(rows=rows, gates=[gate], result={"accuracy": {"value": 0.9}})
+    assert [one.nodes for one in accuracy.sensitive(made)] == [("b/Gemm",)] * count
+
+
+def test_findings_of_all_kinds_are_ranked_by_their_share() -> None:
+    rows = [likeness("b/Gemm", restored={"sqnr_db": 33.0})]
+    moving = layer("t", "y", 3.0, dtype=None, kind="Transpose")
+    products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
+    made = subject(rows=rows, values=[clipping()], candidate=[*products, moving])
+    found = explain(made).findings
+    assert [(one.rule, round(one.cost.share, 2)) for one in found] == [
+        ("layout", 0.5), ("clipped", 0.5),
+    ]  # fmt: skip
+    assert found[0].cost.share > found[1].cost.share
+
+
+def test_without_an_engine_accuracy_is_still_explained() -> None:
+    rows = [likeness("b/Gemm", restored={"sqnr_db": 40.0})]
+    made = replace(subject(rows=rows, values=[clipping()]), times=None)
+    found = explain(made)
+    assert [one.rule for one in found.findings] == ["clipped"]
+    assert found.to_json()["time"] is None
+
+
+def test_connected_layers_meet_through_others() -> None:
+    a, b, c = (layer(n, r, 1.0) for n, r in (("a", "x"), ("b", "c.out"), ("c", "a.out")))
+    assert [{one.layer.name for one in group} for group in connected([a, b, c])] == [
+        {"a", "b", "c"}
+    ]

@@ -1,0 +1,233 @@
+"""The pages in a browser: nothing is asked for, nothing complains, tables can be searched, both
+themes are readable on a desk and on a phone, and names of strangers do nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optkit.report import figures
+from optkit.report.html import to_html
+from tests.conftest import Ran
+from tests.report import hostile
+
+pytestmark = pytest.mark.slow
+
+BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
+STRANGERS = 200
+STRANGE = [hostile.name(number) for number in range(STRANGERS)]
+
+# Text whose contrast with what lies behind it is below that of WCAG AA (4.5, large text 3).
+FAINT = """() => {
+  const rgba = (css) => {
+    const parts = css.match(/[\\d.]+/g).map(Number);
+    const scale = css.startsWith("color(") ? 255 : 1;
+    return [...parts.slice(0, 3).map((part) => part * scale), parts[3] ?? 1];
+  };
+  const luminance = (colour) => {
+    const [r, g, b] = colour.map((part) => part / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = rgba(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const contrast = (element, style) => {
+    const ink = rgba(element.closest("svg") ? style.fill : style.color);
+    const both = [ink, behind(element)].map((colour) => luminance(colour.slice(0, 3)));
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+  };
+  const found = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement, text = texts.currentNode.data.trim();
+    if (!text || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element), size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.6 && style.fontWeight >= 700);
+    const ratio = contrast(element, style);
+    if (ratio < (large ? 3 : 4.5)) found.push(`${text.slice(0, 40)}: ${ratio.toFixed(2)}`);
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip("no Chromium here: `make browser` installs Debian's")
+    with sync.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def real(
+    optkit_apart: Callable[..., Ran], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """The report of an artifact whose latency was measured, and that of the fleet it is of."""
+    out = tmp_path_factory.mktemp("real")
+    quick = ["--set", "bench.seconds=0.5", "--set", "bench.warmup_seconds=0.2"]
+    line = ["build", "--recipe", "digits-cnn", "--target", "cpu", "--precision", "int8"]
+    done = optkit_apart(*line, "--precision", "fp16", *quick, "--out", out, cache=out / "cache")
+    assert done.code == 0, done.err
+    return {"artifact": out / "digits-cnn-cpu-int8/report.html",
+            "fleet": out / "digits-cnn-fleet/report.html"}  # fmt: skip
+
+
+class Page:
+    """A page in a browser, and what it said and asked for while it was open."""
+
+    def __init__(self, chromium: Any, file: Path, **context: Any) -> None:
+        self.context = chromium.new_context(
+            **{"viewport": {"width": 1100, "height": 800}} | context
+        )
+        self.tab = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.tab.on("console", lambda message: self.said.append(message.text))
+        self.tab.on("pageerror", lambda error: self.said.append(str(error)))
+        self.tab.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.tab.on("request", lambda request: self.asked.append(request.url))
+        self.tab.goto(file.as_uri())
+        self.home = file.as_uri()
+
+    def close(self) -> None:
+        assert self.said == []
+        assert self.asked == [self.home]
+        self.context.close()
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Callable[..., Any]]:
+    pages: list[Page] = []
+
+    def open_(file: Path, **context: Any) -> Any:
+        pages.append(Page(chromium, file, **context))
+        return pages[-1].tab
+
+    yield open_
+    for page in pages:
+        page.close()
+
+
+def shown(table: Any) -> int:
+    return int(table.locator("tbody tr:visible").count())
+
+
+def test_a_real_report_is_readable_searched_and_printed(
+    real: dict[str, Path], opened: Callable[..., Any]
+) -> None:
+    for page, theme, width in product(real.values(), ("light", "dark"), (1100, 375)):
+        _read(opened(page, color_scheme=theme, viewport={"width": width, "height": 800}), theme)
+    _search(opened(real["artifact"]))
+    _print(opened(real["artifact"]), opened(real["artifact"], java_script_enabled=False))
+
+
+def _read(tab: Any, theme: str) -> None:
+    """No part is wider than the page or too faint, and drawings and tables say what they show."""
+    for state in ("one.open", "true"):  # as it is, then all unfolded
+        tab.evaluate(
+            f"document.querySelectorAll('details').forEach((one) => {{ one.open = {state} }})"
+        )
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert tab.evaluate(FAINT) == []
+    red = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/)[0]")
+    assert (int(red) > 128) == (theme == "light")
+    assert tab.locator("svg[role=img]").count() == tab.locator("svg[aria-label]").count() > 0
+    assert tab.locator("table").count() == tab.locator("table > caption").count() > 0
+    assert tab.locator("nav a").count() == tab.locator("section").count() > 0
+
+
+def _search(tab: Any) -> None:
+    """A table is searched, chosen from and sorted with the keyboard."""
+    table = tab.locator("#layers table.find").first
+    bar = tab.locator("#layers .finder").first
+    told, box = bar.locator("output"), bar.locator("input")
+    assert shown(table) == 12 and told.text_content() == "12 of 12 rows"
+    box.focus()
+    tab.keyboard.type("blocks.1")
+    assert shown(table) == 3 and told.text_content() == "3 of 12 rows"
+    box.fill("")
+    bar.get_by_label("op").select_option("Gemm")
+    assert shown(table) == 1
+    bar.get_by_label("op").select_option("")
+    alone = table.locator("th", has_text="alone")
+    for direction in ("ascending", "descending"):
+        alone.locator("button").focus()
+        tab.keyboard.press("Enter")
+        assert alone.get_attribute("aria-sort") == direction
+        values = table.locator("tbody tr td:nth-child(6)[data-value]").evaluate_all(
+            "cells => cells.map((cell) => Number(cell.dataset.value))"
+        )
+        assert len(values) == 11
+        assert values == sorted(values, reverse=direction == "descending")
+
+
+def _print(paper: Any, still: Any) -> None:
+    """On paper what is folded is there; without script every row is."""
+    closed = paper.locator("details:not([open]) table").first
+    assert not closed.is_visible()
+    paper.emulate_media(media="print")
+    assert closed.is_visible()
+    assert not paper.locator(".finder label").first.is_visible()
+    assert shown(still.locator("#layers table.find").first) == 12
+    assert still.locator(".finder").count() == 0
+
+
+@pytest.fixture(scope="module")
+def inhabited(make: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same report twice: with names of strangers, and with 200 others in their places."""
+    folder = tmp_path_factory.mktemp("names")
+
+    def write(file: str, rename: Callable[[str], str], nodes: list[str]) -> Path:
+        report = make(rename, measure=True, lost=2)
+        first = {key: report[key][0] for key in ("quantization", "landing")}
+        likeness = report["layer_fidelity"]["rows"][0]
+        for node in nodes:
+            report["quantization"].append({**first["quantization"], "node": node})
+            report["landing"].append({**first["landing"], "node": node, "layer": node})
+            report["layer_fidelity"]["rows"].append({**likeness, "node": node, "module": node})
+        (folder / file).write_text(to_html(report), encoding="utf-8")
+        return folder / file
+
+    return {
+        "hostile": write("hostile.html", hostile.renamer(STRANGERS), STRANGE),
+        "benign": write("benign.html", lambda name: name, [f"n#{i}" for i in range(STRANGERS)]),
+    }
+
+
+def test_names_of_strangers_are_shown_and_do_nothing(
+    inhabited: dict[str, Path], opened: Callable[..., Any]
+) -> None:
+    size = {"width": 375, "height": 800}
+    strange, plain = (opened(inhabited[kind], viewport=size) for kind in ("hostile", "benign"))
+    tags = "[...document.querySelectorAll('*')].map((one) => one.tagName).join()"
+    assert strange.evaluate(tags) == plain.evaluate(tags)
+    attributes = "[...document.querySelectorAll('*')].flatMap((one) => one.getAttributeNames())"
+    found = strange.evaluate(attributes)
+    assert found == plain.evaluate(attributes)
+    assert not [name for name in found if name.startswith("on") or name == "style"]
+    listed = (
+        strange.locator("#layers table.find")
+        .first.locator("tbody th.name")
+        .evaluate_all("cells => cells.map((cell) => cell.textContent)")
+    )
+    assert set(map(figures.name, STRANGE)) <= set(listed)
+    assert strange.evaluate("window.pwned") is None
+    text = strange.evaluate("document.documentElement.textContent")
+    assert not set(text) & set("\u202e\u2066\u200b\u2028\ufeff\x1b\x07\x9b")
+    _read(strange, "light")
+    strange.locator("#layers .finder input").first.fill("</script>")
+    assert 1 <= shown(strange.locator("#layers table.find").first) < STRANGERS

@@ -1,0 +1,71 @@
+"""Node by node: what was planned, where it runs and what it costs, joined from three lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from optkit.report import charts, layers
+
+
+def nodes_of(report: dict[str, Any]) -> list[layers.Node]:
+    ours, theirs = (layers.layers(report["layers"][side]) for side in ("engine", "baseline"))
+    return layers.nodes(report, ours, theirs)
+
+
+def test_what_did_not_land_comes_first_beside_the_baselines_bytes(make: Any) -> None:
+    found = layers.by_need(nodes_of(make(lost=2)))
+    assert [one.landed for one in found] == [False] * 2 + [True] * 10 + [None]
+    assert found[0].moved == found[0].baseline_moved == 8 * 17 * (64 + 192) * 2
+    assert found[2].moved == 8 * 17 * (64 + 192)
+    assert (found[-1].name, found[-1].why) == ("patch/Conv", "one input channel never lands")
+
+
+def test_what_costs_most_comes_before_what_costs_less(make: Any) -> None:
+    worst, *_, last = layers.by_need(nodes_of(make()))
+    assert (worst.gain.text, worst.gain.heat) == ("+2.6", 3)
+    assert worst.alone.value == 18.0 and worst.alone.heat == 4
+    assert last.alone == layers.Cell()
+
+
+@pytest.mark.parametrize(
+    ("sqnr", "text", "heat"),
+    [(None, "equal", 0), (50.0, "50.0", 0), (49.9, "49.9", 1), (20.0, "20.0", 3), (3.0, "3.0", 4)],
+)
+def test_the_noisier_the_hotter(sqnr: float | None, text: str, heat: int) -> None:
+    assert layers.noise(sqnr) == layers.Cell(text, sqnr, heat)
+
+
+def test_a_node_is_credited_to_the_layer_that_multiplies_it(make: Any) -> None:
+    report = make()
+    listed = report["layers"]["engine"]
+    listed.append({**listed[-1], "nodes": listed[0]["nodes"]})  # a reformat names it too
+    found = layers.nodes({**report, "landing": report["landing"][:1]}, layers.layers(listed), [])
+    assert found[0].moved == 8 * 17 * (64 + 192)
+
+
+def test_kinds_add_up_and_unknown_sizes_stay_unknown(make: Any) -> None:
+    report = make()
+    ours, theirs = (layers.layers(report["layers"][side]) for side in ("engine", "baseline"))
+    found = {kind.kind: kind for kind in layers.kinds(ours, theirs)}
+    assert found["gemm"].candidate == (12, 12 * 8 * 17 * 256)
+    assert found["gemm"].baseline == (12, 12 * 8 * 17 * 512)
+    dynamic = report["layers"]["engine"]
+    dynamic[0]["inputs"][0]["shape"][0] = -1
+    assert layers.kinds(layers.layers(dynamic), [])[1].candidate == (12, None)
+    silent = [{**layer, "inputs": [], "outputs": []} for layer in dynamic]
+    assert layers.layers(silent)[0].moved is None
+
+
+def test_the_strip_has_a_bar_for_every_node_in_the_order_of_the_graph(make: Any) -> None:
+    rows = nodes_of(make(lost=1))
+    drawn = charts.strip(rows)
+    assert drawn is not None
+    assert [bar.css for bar in drawn.bars] == ["missed", *["engine"] * 11, ""]
+    noisiest = max(range(13), key=lambda index: drawn.bars[index].height)
+    assert rows[noisiest].alone.value == min(r.alone.value for r in rows if r.alone.value)
+    assert drawn.told == (
+        "11 of 12 planned nodes landed; the noisiest alone is blocks.2/fc2/MatMul at 18.0 dB"
+    )
+    assert charts.strip([]) is None

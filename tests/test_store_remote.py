@@ -1,0 +1,322 @@
+"""A store beside a remote: what machines share, and what a remote may do to a build (nothing)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("fsspec")
+
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+
+from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
+from optkit.store import Damaged, Remote, RemoteLost, Store, digest_json
+from optkit.store import remote as remotes
+
+URL = "shaky://place"
+
+
+class Shaky(MemoryFileSystem):
+    """Files in memory. Call number `left` and all after it fail; a write leaves half of itself."""
+
+    protocol = "shaky"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    left = sys.maxsize
+    failure: type[Exception] = ConnectionError
+    writes: ClassVar[list[str]] = []
+
+    def _may(self) -> bool:
+        Shaky.left -= 1
+        return Shaky.left >= 0
+
+    def _put(self, path: str, data: bytes) -> None:
+        good = self._may()
+        super().pipe_file(path, data if good else data[: len(data) // 2])
+        if not good:
+            raise self.failure("no more")
+        Shaky.writes.append(path)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        self._put(path, value)
+
+    def put_file(self, lpath: str, rpath: str, *args: Any, **kwargs: Any) -> None:
+        self._put(rpath, Path(lpath).read_bytes())
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        if not self._may():
+            raise self.failure("no more")
+        return dict(super().info(path, **kwargs))
+
+    def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
+        if not self._may():
+            raise self.failure("no more")
+        return bytes(super().cat_file(path, *args, **kwargs))
+
+
+def emptied() -> None:
+    Shaky.store.clear()
+    Shaky.left, Shaky.failure = sys.maxsize, ConnectionError
+    Shaky.writes.clear()
+
+
+@pytest.fixture
+def shaky() -> Iterator[type[Shaky]]:
+    fsspec.register_implementation("shaky", Shaky, clobber=True)
+    emptied()
+    yield Shaky
+    emptied()
+
+
+@pytest.fixture(params=["file", "shaky"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, shaky: Any) -> str:
+    return URL if request.param == "shaky" else f"file://{tmp_path}/remote"
+
+
+def writing(files: dict[str, bytes]) -> Callable[[Path], dict[str, Any]]:
+    def produce(folder: Path) -> dict[str, Any]:
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        return {"files": len(files)}
+
+    return produce
+
+
+def never(folder: Path) -> dict[str, Any]:
+    pytest.fail("ran again")
+
+
+FILES = {"a.bin": b"alpha" * 9, "deep/b.bin": b"beta", "same": b"beta"}
+KEY = "ab12cd"
+
+
+def test_a_step_of_one_machine_is_a_hit_on_another(url: str, tmp_path: Path) -> None:
+    made, _ = Store(tmp_path / "one", Remote(url)).make(KEY, "say", writing(FILES))
+    other = Store(tmp_path / "two", Remote(url))
+    found, hit = other.make(KEY, "say", never)
+    assert hit and (found.files, found.meta, found.seconds) == (made.files, made.meta, made.seconds)
+    assert {name: found.file(name).read_bytes() for name in FILES} == FILES
+    assert Store(tmp_path / "two").get(KEY) == found and other.warnings == []
+    assert not list((tmp_path / "two/tmp").iterdir())
+    _, hit = Store(tmp_path / "two", Remote(url)).make("other", "say", writing({"x": b"x"}))
+    assert not hit
+
+
+def test_what_was_made_before_there_was_a_remote_is_shared_too(tmp_path: Path, shaky: Any) -> None:
+    Store(tmp_path / "one").make(KEY, "say", writing(FILES))
+    Store(tmp_path / "one", Remote(URL)).make(KEY, "say", never)
+    assert Store(tmp_path / "two", Remote(URL)).get(KEY) is not None
+    once = list(shaky.writes)
+    assert len([path for path in once if "/files/" in path]) == 2  # "beta" has two names
+    Store(tmp_path / "one", Remote(URL)).make(KEY, "say", never)
+    assert shaky.writes == once
+
+
+def test_reads_are_shared(url: str, tmp_path: Path) -> None:
+    first, second = ({"files": {"/m.py": digest}, "packages": {}} for digest in ("1", "2"))
+    one = Store(tmp_path / "one", Remote(url))
+    one.remember("zz", first)
+    one.share_reads("zz", first)
+    two = Store(tmp_path / "two", Remote(url))
+    two.remember("zz", second)
+    assert list(two.recalled("zz")) == [second, first]
+    two.share_reads("zz", first)
+    assert two.recall("zz") == first
+    assert list(Store(tmp_path / "three").recalled("zz")) == []
+
+
+@given(
+    files=st.dictionaries(
+        st.sampled_from(["a", "b", "c/d", "c/e"]), st.binary(max_size=40), max_size=4
+    ),
+    calls=st.integers(0, 14),
+)
+@settings(max_examples=25, deadline=None)
+def test_an_interrupted_upload_is_never_an_entry(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], calls: int
+) -> None:
+    """After any number of calls the machine is gone; the next one finds all or nothing."""
+    fsspec.register_implementation("shaky", Shaky, clobber=True)
+    emptied()
+    root = tmp_path_factory.mktemp("stores")
+    remote = Remote(URL)
+    Shaky.left = calls
+    made, _ = Store(root / "one", remote).make(KEY, "say", writing(files))
+    Shaky.left = sys.maxsize
+    two = Store(root / "two", Remote(URL))
+    found = two.get(KEY)
+    assert found is None or dict(found.files) == dict(made.files)
+    again, hit = two.make(KEY, "say", writing(files))
+    assert hit == (found is not None) and again.digest == made.digest
+    three = Store(root / "three", Remote(URL))
+    assert three.make(KEY, "say", never)[0].digest == made.digest and three.warnings == []
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _rename_in(record: Path, name: str) -> None:
+    """A record that is sound, but for what it names its files."""
+    body = json.loads(record.read_bytes())
+    body["files"] = dict.fromkeys([name], *body["files"].values())
+    body.pop("check")
+    text = json.dumps(body, sort_keys=True)
+    body["check"] = hashlib.sha256(text.encode()).hexdigest()
+    record.write_text(json.dumps(body))
+
+
+CORRUPTIONS: dict[str, Callable[[Path, Path], object]] = {
+    "file flipped": lambda file, record: _flip(file),
+    "file cut": lambda file, record: file.write_bytes(b""),
+    "file gone": lambda file, record: file.unlink(),
+    "record flipped": lambda file, record: _flip(record),
+    "record cut": lambda file, record: record.write_bytes(record.read_bytes()[:40]),
+    "record is a list": lambda file, record: record.write_text("[]"),
+    "name leads out": lambda file, record: _rename_in(record, "../../../out"),
+    "name is absolute": lambda file, record: _rename_in(record, "/tmp/out"),
+}
+
+
+@pytest.mark.parametrize("how", sorted(CORRUPTIONS))
+def test_a_corrupt_entry_is_told_once_and_replaced(tmp_path: Path, how: str) -> None:
+    url = f"file://{tmp_path}/remote"
+    made, _ = Store(tmp_path / "one", Remote(url)).make(KEY, "say", writing({"a": b"alpha"}))
+    (file,), (record,) = (
+        (tmp_path / "remote").glob("files/*/*"),
+        (tmp_path / "remote").glob("steps/*/*"),
+    )
+    CORRUPTIONS[how](file, record)
+    two = Store(tmp_path / "two", Remote(url))
+    again, hit = two.make(KEY, "say", writing({"a": b"alpha"}))
+    assert not hit and again.digest == made.digest
+    assert len(two.warnings) == 1 and "of the remote was corrupt" in two.warnings[0]
+    three = Store(tmp_path / "three", Remote(url))
+    assert three.make(KEY, "say", never)[1] and three.warnings == []
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "three", "remote"}
+
+
+def test_a_remote_that_is_lost_is_told_once_and_the_work_goes_on(
+    tmp_path: Path, shaky: Any
+) -> None:
+    store = Store(tmp_path, Remote(URL))
+    shaky.left = 0
+    for key in ("aa", "bb", "cc"):
+        assert not store.make(key, "say", writing(FILES))[1]
+    assert len(store.warnings) == 1 and "going on without it" in store.warnings[0]
+
+
+def test_a_remote_that_takes_nothing_is_read(tmp_path: Path, shaky: Any) -> None:
+    Store(tmp_path / "one", Remote(URL)).make(KEY, "say", writing(FILES))
+    two = Store(tmp_path / "two", Remote(URL))
+    real = shaky._put
+
+    def refused(self: Shaky, path: str, data: bytes) -> None:
+        raise PermissionError("Access Denied")
+
+    shaky._put = refused
+    try:
+        for key in ("aa", "bb"):
+            two.make(key, "say", writing(FILES))
+    finally:
+        shaky._put = real
+    assert two.make(KEY, "say", never)[1]
+    assert len(two.warnings) == 1 and "only reading from it" in two.warnings[0]
+    shaky.left = 0
+    for key in ("cc", "dd"):
+        two.make(key, "say", writing(FILES))
+    assert len(two.warnings) == 2 and "going on without it" in two.warnings[1]
+
+
+def test_a_remote_that_never_answers_is_lost(
+    tmp_path: Path, shaky: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, waiting = Store(tmp_path, Remote(URL)), threading.Event()
+    monkeypatch.setattr(remotes, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(Shaky, "cat_file", lambda *args, **kwargs: waiting.wait())
+    store.make(KEY, "say", writing(FILES))
+    waiting.set()
+    assert len(store.warnings) == 1 and "no answer" in store.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        ("shaky://bob:p%40ss@host/place?token=tkn123", ("p%40ss", "p@ss", "tkn123")),
+        ("shaky://hunter2@host/place", ("hunter2",)),
+    ],
+)
+def test_no_secret_of_a_url_is_told(
+    url: str, secrets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, shaky: Any
+) -> None:
+    def failing(self: Shaky, *args: Any, **kwargs: Any) -> bytes:
+        raise RuntimeError(f"GET {url} as {' and '.join(secrets)}")
+
+    monkeypatch.setattr(Shaky, "cat_file", failing)
+    with pytest.raises(RemoteLost, match="GET") as caught:
+        Remote(url)
+    told = json.dumps(caught.value.to_json())
+    assert not [part for part in secrets if part in told]
+    assert "host/place" in told and caught.value.exit_code == StorageError.exit_code
+    assert caught.value.__suppress_context__  # or a traceback would tell
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "hint"),
+    [
+        ("ftp://127.0.0.1:1/place", RemoteLost, "is it up"),
+        ("nosuch://place", UsageError, "s3://"),
+        ("place", UsageError, "s3://"),
+        ("file:///proc/place", RemoteLost, "is it up"),
+    ],
+)
+def test_a_wrong_url_is_told_at_once(url: str, error: type[Exception], hint: str) -> None:
+    with pytest.raises(error) as caught:
+        Remote(url)
+    assert hint in str(getattr(caught.value, "hint", ""))
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "adlfs", None)
+    with pytest.raises(ToolchainMissing, match="adlfs"):
+        Remote("abfs://place")
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(ToolchainMissing) as caught:
+        Remote("s3://place")
+    assert "optkit[remote]" in str(caught.value.hint)
+
+
+def test_another_form_of_remote_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "optkit.json").write_text('{"schema": "optkit.remote/v9"}')
+    with pytest.raises(RemoteLost, match="form"):
+        Remote(f"file://{tmp_path}")
+
+
+def test_files_go_by_their_digest(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/remote"
+    one, two = (Store(tmp_path / name, Remote(url)) for name in ("one", "two"))
+    (tmp_path / "tree/deep").mkdir(parents=True)
+    (tmp_path / "tree/deep/x").write_bytes(b"x")
+    sent = one.sharing.send(tmp_path / "tree")
+    assert list(sent) == ["tree/deep/x"]
+    for place in ("first", "second"):
+        two.sharing.bring(sent, tmp_path / place)
+        assert (tmp_path / place / "tree/deep/x").read_bytes() == b"x"
+    copies = list((tmp_path / "two/objects").glob("*/*"))
+    assert len(copies) == 1 and copies[0].stat().st_nlink == 3
+    with pytest.raises(Damaged) as caught:
+        two.sharing.bring({"y": digest_json("absent")}, tmp_path / "third")
+    assert isinstance(caught.value, IntegrityError) and caught.value.sha256
