@@ -108,6 +108,8 @@ def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
         run(DEFER, workshop, page)
     if line.startswith("optkit bench artifacts/"):
         run("optkit build --target cpu", workshop, page)
+    if line.startswith("optkit explain "):
+        run("optkit build --target l4 --precision int8", workshop, page)
     done = run(line, workshop, page)
     assert done.returncode == 0, done.stderr
     if line.startswith("optkit init"):

@@ -6,8 +6,9 @@ Two nodes of one core each on this machine, which lends them two cores. `optkit 
 optkit's own for `l4`, as often with `--parallel 1` as with `--parallel 2`, in turn, each time from
 a store of its own that has everything but the trials: the model is built and surveyed there before.
 Seconds are those of the command: the trials, then the judgement and the artifact, which are one
-after the other either way; `trials_seconds` are those until the last trial has ended. Results go to
-`searches.json` beside this file.
+after the other either way; `trials_seconds` are those until the last trial has ended, `load_before`
+how many processes wanted a core of this machine before it began. Results go to `searches.json`
+beside this file.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def search(scratch: Path, address: str, name: str, trials: int, parallel: int) -
 
 
 def main() -> None:
-    scratch = Path(sys.argv[1]).absolute()
+    scratch, (before, *_) = Path(sys.argv[1]).absolute(), os.getloadavg()
     scratch.mkdir(parents=True, exist_ok=True)
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE}
     fake = Fake(initialize_head=True, head_node_args=head)
@@ -94,6 +95,7 @@ def main() -> None:
     found = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": {"cores": len(os.sched_getaffinity(0)), "of": os.cpu_count(),
+                    "load_before": round(before, 1),
                     "system": f"{platform.system()} {platform.machine()}"},
         "command": f"optkit {' '.join(SEARCH)} --trials {TRIALS} --parallel K --on ray",
         "nodes": CORES,

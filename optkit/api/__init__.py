@@ -37,6 +37,7 @@ from optkit.api.tuned import Found, tune, tune_one
 __all__ = [
     "Built", "Fleet", "Found", "Silent", "bench", "bench_against", "build", "build_fleet",
     "build_one", "compile", "diagnose", "diff", "diff_one", "evaluate", "explain", "explain_one",
-    "export", "figures", "files", "finish", "fuse", "inspect", "load", "open_runner", "open_store", "pair", "plan",
-    "plan_described", "plan_one", "quantize", "rehearse", "resolve", "tune", "tune_one",
+    "export", "figures", "files", "finish", "fuse", "inspect", "load", "open_runner", "open_store",
+    "pair", "plan", "plan_described", "plan_one", "quantize", "rehearse", "resolve", "tune",
+    "tune_one",
 ]  # fmt: skip

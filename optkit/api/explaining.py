@@ -96,27 +96,24 @@ def _of(result: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> dict[str, Any] | None:
-    """Write the recipe with the changes, and read it back. None: no finding has any."""
+    """Write the recipe with the changes, once it is found valid. None: no finding has any."""
     from ruamel.yaml import YAML
 
     if not any(finding.change.settings for finding in findings):
         return None
-    record = artifact.manifest.recipe
-    data, missing = explaining.applied(record, findings, file.absolute().parent)
+    folder = file.absolute().parent
+    data, missing = explaining.applied(artifact.manifest.recipe, findings, folder)
+    try:
+        recipe = Recipe.from_dict(data, folder)
+    except OptkitError as error:
+        error.hint = "write it beside the recipe that the artifact was built from"
+        raise
     buffer = io.BytesIO()
     buffer.write(f"# {artifact.name}, changed as `optkit explain` found\n\n".encode())
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
     # the last pattern of a node's name counts: their order is kept
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    writer.dump(data, buffer)
+    writer.dump(recipe.model_dump(mode="json", exclude_defaults=True), buffer)
     write_durably(file, buffer.getvalue())
-    try:
-        Recipe.load(file)
-    except OptkitError as error:
-        file.unlink()
-        error.hint = (
-            "write it beside the recipe that the artifact was built from, whose files it names"
-        )
-        raise
     return {"path": str(file), "missing": missing}

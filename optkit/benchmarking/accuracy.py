@@ -21,8 +21,8 @@ from optkit.benchmarking.evidence import weaker
 from optkit.benchmarking.intervals import (
     CONFIDENCE,
     Z95,
-    bootstrap,
     corrected,
+    mean_bootstrap,
     paired_score,
     replicates,
     wilson,
@@ -195,11 +195,7 @@ def from_samples(
             hint="return one number per row, or define aggregate(scores)",
         )
     proportion = bool(np.isin(scores, (0.0, 1.0)).all())
-    interval = (
-        wilson(float(scores.sum()), n)
-        if proportion
-        else bootstrap(n, lambda chosen: float(scores[chosen].mean()))
-    )
+    interval = wilson(float(scores.sum()), n) if proportion else mean_bootstrap(scores)
     return Score(
         evidence, metric, float(scores.mean()), interval, n, proportion, tuple(scores.tolist()),
         lower_is_better=lower_is_better,
@@ -215,7 +211,7 @@ def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | N
         return None
     if score.replicates:
         return corrected(np.asarray(score.replicates), score.value, score.samples, confidence)
-    return bootstrap(score.samples, lambda drawn: float(values[drawn].mean()), confidence)
+    return mean_bootstrap(values, confidence)
 
 
 def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> Difference:
@@ -257,7 +253,7 @@ def _of_means(
     with the score interval of how many these are."""
     lost, gained = _flips(relative)
     if lost + gained >= _FEW:
-        return bootstrap(relative.size, lambda drawn: float(relative[drawn].mean()), confidence)
+        return mean_bootstrap(relative, confidence)
     reach = float(np.ptp((baseline.per_sample, candidate.per_sample))) / abs(baseline.value)
     worst = paired_score(lost, 0, relative.size, confidence).high
     best = paired_score(0, gained, relative.size, confidence).low

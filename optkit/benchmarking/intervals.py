@@ -107,14 +107,30 @@ def bootstrap(
     return corrected(replicates(count, statistic), value, count, confidence)
 
 
+def mean_bootstrap(values: np.ndarray, confidence: float = CONFIDENCE) -> Interval:
+    """`bootstrap` of the mean of values [count], from sums of whole blocks."""
+    count, length = len(values), _block(len(values))
+    starts = _starts(count)
+    upto = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:length]]))])
+    sums = upto[starts + length] - upto[starts]  # [RESAMPLES, blocks]
+    last, left = starts[:, -1], count - length * (starts.shape[1] - 1)
+    sums[:, -1] = upto[last + left] - upto[last]
+    return corrected(sums.sum(1) / count, float(values.mean()), count, confidence)
+
+
 def replicates(count: int, statistic: Callable[[np.ndarray], float]) -> np.ndarray:
     """`statistic(indices)` of each resample [RESAMPLES]: blocks of neighbours, the last one next to
     the first. The fixed seed draws two models scored on the same units alike, so that their
     replicates are paired."""
-    rng, length = np.random.default_rng(SEED), _block(count)
-    starts = rng.integers(0, count, (RESAMPLES, -(-count // length), 1))
-    within = np.arange(length)
-    return np.asarray([statistic(((one + within) % count).ravel()[:count]) for one in starts])
+    within = np.arange(_block(count))
+    drawn = (((one[:, None] + within) % count).ravel()[:count] for one in _starts(count))
+    return np.asarray([statistic(indices) for indices in drawn])
+
+
+def _starts(count: int) -> np.ndarray:
+    """The first units of the blocks of each resample [RESAMPLES, blocks]."""
+    blocks = -(-count // _block(count))
+    return np.random.default_rng(SEED).integers(0, count, (RESAMPLES, blocks))
 
 
 def corrected(
@@ -126,7 +142,8 @@ def corrected(
     value and a how their spread grows with it. For a mean both are γ/(6·√n) (Efron 1987, section
     4), so a = z₀ here. z is √(m/(m-1)) times Student's t of m - 1 for m blocks.
     """
-    below = float((draws < value).mean() + (draws == value).mean() / 2)
+    level = np.isclose(draws, value, rtol=1e-9, atol=0.0)  # whatever order they were summed in
+    below = float(((draws < value) & ~level).mean() + level.mean() / 2)
     bias = _NORMAL.inv_cdf(min(max(below, 1 / len(draws)), 1 - 1 / len(draws)))
     blocks = count / _block(count)
     others = max(blocks - 1, 0.1)  # of a single block the most extreme draws

@@ -8,7 +8,7 @@ Exact search over all segmentations: Jackson et al. 2005 (IEEE Signal Processing
 which PELT prunes (Killick et al. 2012). Capped cost: Fearnhead & Rigaill 2019 (JASA 114:169). σ
 comes from the differences of neighbours, which a shift of the level enters only once. A series is
 steady from where it keeps to its last level: Barrett et al. 2017, "Virtual machine warmup blows hot
-and cold" (OOPSLA), who show that a fixed number of warm-up runs is wrong as often as not.
+and cold" (OOPSLA), who show how often a fixed number of warm-up runs is wrong.
 """
 
 from __future__ import annotations

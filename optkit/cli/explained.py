@@ -88,7 +88,7 @@ def _findings(found: Json) -> Iterator[str]:
         lines = one["change"]["recipe"]
         yield from (f"     {figures.name(line)}" for line in lines[:_LINES])
         if len(lines) > _LINES:
-            yield f"     and {len(lines) - _LINES} lines more (--json, --apply)"
+            yield f"     and {len(lines) - _LINES} more (--json, --apply)"
 
 
 def _cost(one: Json) -> str:

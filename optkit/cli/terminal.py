@@ -65,8 +65,7 @@ class Terminal:
                 task = self._bar.add_task(printable(label), total=None, pace="")
             else:
                 self._line(f"  ... {label}")
-            now = time.monotonic()
-            self._running[threading.get_ident()] = _Running(label, now, now, task)
+            self._running[threading.get_ident()] = _Running(label, time.monotonic(), task)
 
     def progress(self, what: str, fraction: float) -> None:
         with self._lock:
@@ -74,7 +73,12 @@ class Terminal:
             if step is None:
                 return
             now = time.monotonic()
-            told = pace(fraction, now - step.began)
+            if step.first is None:
+                step.first = fraction, now  # a step that goes on where it was killed begins here
+            done, since = step.first
+            told = f"{fraction:.0%}"
+            if not what.endswith(" left"):  # which a step that counts samples says by itself
+                told += pace(fraction, fraction - done, now - since)
             if self._bar is not None and step.task is not None:
                 shown = printable(f"{step.label}: {what}")
                 self._bar.update(
@@ -82,7 +86,7 @@ class Terminal:
                 )
             elif now - step.said > _SILENCE:
                 step.said = now
-                self._line(f"  ... {step.label}: {', '.join(filter(None, (what, told)))}")
+                self._line(f"  ... {step.label}: {what}, {told}")
 
     def done(self, step: str, label: str, hit: bool, seconds: float) -> None:
         with self._lock:
@@ -112,21 +116,23 @@ class Terminal:
 
 @dataclass
 class _Running:
-    """A step that runs: when it began and was last told of, and its live line."""
+    """A step that runs: when it was last told of, its live line, and how far it was when it first
+    said so."""
 
     label: str
-    began: float
     said: float
     task: TaskID | None
+    first: tuple[float, float] | None = None
 
 
-def pace(fraction: float, seconds: float) -> str:
-    """How far, how fast and how long yet, e.g. "43%, 2.1%/s, 27 s left"; empty at the start."""
-    if fraction <= 0 or seconds <= 0:
+def pace(fraction: float, done: float, seconds: float) -> str:
+    """How fast and how long yet, e.g. ", 2.1%/s, 27 s left", of a step that is so far and did a
+    share `done` in `seconds`; empty where that tells nothing."""
+    if done <= 0 or seconds <= 0:
         return ""
-    rate = 100 * fraction / seconds
+    rate = 100 * done / seconds
     fast = f"{rate:.1f}%/s" if rate >= 0.1 else f"{60 * rate:.1f}%/min"
-    return f"{fraction:.0%}, {fast}, {_span(seconds * (1 / fraction - 1))} left"
+    return f", {fast}, {_span(seconds * (1 - fraction) / done)} left"
 
 
 def _span(seconds: float) -> str:

@@ -56,7 +56,8 @@ def _claim(row: Json) -> str:
         return f"not compared: {row['note']}"
     show = figures.times if row["change"]["kind"] == "ratio" else _signed
     low, high = row["change"]["interval"]
-    told = f"{show(row['change']['value'])}, 95 % interval {show(low)} to {show(high)}"
+    kind = "band" if "predicted" in _evidence(row) else "95 % interval"
+    told = f"{show(row['change']['value'])}, {kind} {show(low)} to {show(high)}"
     return f"{'no difference seen' if row['seen'] == 'none' else row['seen']}: {told}"
 
 

@@ -1,7 +1,8 @@
 """Rules that say why an artifact is not faster. Each cost is what its change would win back.
 
 A layer that was not quantized, or did not land, would take what those that landed take: the median
-over these of their time in the candidate over that in the baseline, times its own in the baseline.
+over these of their time in the candidate, with the kernels behind them, over that in the baseline,
+times its own in the baseline.
 """
 
 from __future__ import annotations
@@ -75,8 +76,12 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
         summed = (subject.likeness.get(node) or {}).get("scales") == "summed"
         if summed:  # told by its own rule, with its noise
             continue
-        why = row["note"] or reasons.get(node) or "the compiler found no integer form of it"
         own = _patterns(subject, node)
+        why = (
+            f"the recipe says so: {named(own)}"
+            if own
+            else (row["note"] or reasons.get(node) or "the compiler found no integer form of it")
+        )
         if own and planned is None:
             change = Change("take the line out that leaves it in float", {
                 ("quantization", "nodes", pattern): subject.precision for pattern in own
@@ -98,40 +103,42 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
 
 
 def does_not_pay(subject: Subject) -> Iterator[Finding]:
-    """Layers that are slower quantized than they were, together with the kernels that quantizing
-    them added.
+    """The whole is slower than its baseline: what quantized layers gain, other kernels lose.
 
     Such a kernel has no product in it, only conversions and what the baseline computes inside its
     products (bias, activation, sum): TensorRT-RTX writes what an integer product with scales per
     channel leaves as floats and requantizes it apart. It is counted with the product it follows.
+    Which layers to leave in float is no sum of these losses: a kernel stays as long as one of its
+    neighbours wants codes. A search that compiles each candidate answers that.
     """
-    if subject.times is None:
+    speedup = subject.result["speedup"]
+    if subject.times is None or not subject.planned or speedup is None:
+        return
+    if (speedup["ci95"] or [speedup["value"]])[-1] >= 1:
         return
     ours, theirs = subject.by_node
-    added = _added(subject)
-    losing: list[tuple[float, str]] = []
-    kernels = 0
-    for node in subject.planned:
-        if not (subject.landed.get(node) or {"landed": False})["landed"]:
-            continue
-        if node not in ours or node not in theirs:
-            continue
-        both = len(ours[node].layer.products), len(theirs[node].layer.products)
-        extra = added.get(node, [])
-        loss = ours[node].ms / both[0] + sum(one.ms for one in extra) - theirs[node].ms / both[1]
-        if loss > 0:
-            losing.append((loss, node))
-            kernels += len(extra)
-    nodes = [node for _, node in sorted(losing, reverse=True)]
-    if nodes:
-        yield _slow(
-            subject, "does_not_pay", tuple(nodes), sum(loss for loss, _ in losing),
-            what=f"{subject.precision} is slower than {subject.baseline} in "
-            f"{several(len(nodes), 'layer')}"
-            + (f", with {several(kernels, 'kernel')} behind to requantize" if kernels else ""),
-            why="the products gain less than quantizing their inputs and outputs costs",
-            change=Change(f"leave them in {subject.baseline}", to_float(subject, nodes)),
-        )  # fmt: skip
+    behind = _behind(subject)
+    losses = {
+        node: _each(ours[node]) + behind.get(node, 0.0) - _each(theirs[node])
+        for node, row in subject.landed.items()
+        if row["landed"] and node in ours and node in theirs
+    }
+    nodes = tuple(sorted((n for n, loss in losses.items() if loss > 0), key=lambda n: -losses[n]))
+    slower = f"{subject.precision} is slower than {subject.baseline}"
+    losing = (
+        f"{len(nodes)} of {several(len(losses), 'layer')} lose, with the kernels behind them, "
+        f"which take {sum(behind.values()):.3g} ms in all"
+    )
+    yield _slow(
+        subject, "does_not_pay", nodes, (1 - speedup["value"]) * subject.total_ms,
+        what=f"{slower}: {losing}" if nodes else f"{slower}, though no layer is",
+        why=f"{subject.baseline} computes inside its products what runs apart here: bias, "
+        "activation, sum, and the step to codes",
+        change=Change(
+            f"`optkit tune --target {subject.result['target']}` finds the layers that pay; or "
+            f"deploy {subject.baseline}"
+        ),
+    )  # fmt: skip
 
 
 def layout(subject: Subject) -> Iterator[Finding]:
@@ -241,7 +248,7 @@ def left_behind(subject: Subject, node: str) -> float:
     ours, theirs = subject.by_node
     if node not in ours or node not in theirs:
         return 0.0
-    return max(ours[node].ms - _promised(subject) * theirs[node].ms, 0.0)
+    return max(_each(ours[node]) - _promised(subject) * _each(theirs[node]), 0.0)
 
 
 def to_float(subject: Subject, nodes: Iterable[str]) -> dict[tuple[str, ...], str]:
@@ -276,11 +283,23 @@ def _is_idle(subject: Subject, group: list[Timed]) -> bool:
 
 
 def _there_and_back(subject: Subject, one: Timed) -> bool:
-    """Whether a kernel quantizes and dequantizes with nothing between: both halves of one pair."""
+    """Whether a kernel quantizes and dequantizes with nothing between, and would not be there
+    without: the baseline has all else inside its products, and no integer product needs it."""
     halves = {n: _op(subject, n) for n in one.layer.nodes}
     codes = {n for n, op in halves.items() if op == "QuantizeLinear"}
-    facts = subject.times.nodes if subject.times else {}
-    return any(codes & set(facts[n].reads) for n, op in halves.items() if op == "DequantizeLinear")
+    times = subject.times
+    facts = times.nodes if times else {}
+    idle = any(codes & set(facts[n].reads) for n, op in halves.items() if op == "DequantizeLinear")
+    if not idle or times is None:
+        return False
+    own = {n for t in times.baseline if not t.layer.products for n in t.layer.nodes}
+    needing = {t.name for other in times.candidate for t in other.layer.outputs
+               if any(_is_landed(subject, n) for n in other.layer.products)}  # fmt: skip
+    return not own & halves.keys() and not any(t.name in needing for t in one.layer.inputs)
+
+
+def _is_landed(subject: Subject, node: str) -> bool:
+    return bool((subject.landed.get(node) or {"landed": False})["landed"])
 
 
 def _around(subject: Subject, group: list[Timed]) -> tuple[str, ...]:
@@ -311,29 +330,37 @@ def _without_pair(subject: Subject, pairs: Iterable[str], around: Iterable[str])
     return Change("take the pair out of the graph: no product reads its codes")
 
 
-def _added(subject: Subject) -> dict[str, list[Timed]]:
-    """Product → the kernels that quantizing added behind it."""
-    assert subject.times is not None
-    own = {n for one in subject.times.baseline if not one.layer.products for n in one.layer.nodes}
-    makers = {t.name: one for one in subject.times.candidate for t in one.layer.outputs}
-    found: dict[str, list[Timed]] = {}
-    for one in subject.times.candidate:
+def _behind(subject: Subject) -> dict[str, float]:
+    """Product → milliseconds of the kernels that quantizing added behind it."""
+    times = subject.times
+    assert times is not None
+    own = {n for one in times.baseline if not one.layer.products for n in one.layer.nodes}
+    makers = {t.name: one for one in times.candidate for t in one.layer.outputs}
+    found: dict[str, float] = {}
+    for one in times.candidate:
         if one.layer.products or not subject.ops(one) or own & set(one.layer.nodes):
             continue
-        for tensor in one.layer.inputs:
-            maker = makers.get(tensor.name)
-            if maker is not None and maker.layer.products:
-                found.setdefault(maker.layer.products[0], []).append(one)
-                break
+        made = (makers[t.name] for t in one.layer.inputs if t.name in makers)
+        product = next((n for maker in made for n in maker.layer.products), None)
+        if product is not None:
+            found[product] = found.get(product, 0.0) + one.ms
     return found
 
 
+def _each(one: Timed) -> float:
+    """Milliseconds of a layer for each of the products in it."""
+    return one.ms / max(len(one.layer.products), 1)
+
+
 def _promised(subject: Subject) -> float:
-    """Time of a landed layer over its time in the baseline, the median."""
-    ours, theirs = subject.by_node
-    landed = [n for n, row in subject.landed.items() if row["landed"]]
-    ratios = [ours[n].ms / theirs[n].ms for n in landed
-              if n in ours and n in theirs and theirs[n].ms]  # fmt: skip
+    """Time of a landed layer, with what runs behind it, over its time in the baseline: the median,
+    at most 1."""
+    (ours, theirs), behind = subject.by_node, _behind(subject)
+    ratios = [
+        (_each(ours[n]) + behind.get(n, 0.0)) / _each(theirs[n])
+        for n, row in subject.landed.items()
+        if row["landed"] and n in ours and n in theirs and theirs[n].ms
+    ]
     return min(median(ratios), 1.0) if ratios else _HALF
 
 

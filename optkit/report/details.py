@@ -149,7 +149,10 @@ def memory(report: Json, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list
         Held("Weights in the engine", _weights(theirs), _weights(ours), compiled),
         Held("Most that one layer reads and writes", _most(theirs), _most(ours), compiled),
         Held(
-            "Workspace the compiler may use", workspace("baseline_engine"), workspace("engine"), compiled
+            "Workspace the compiler may use",
+            workspace("baseline_engine"),
+            workspace("engine"),
+            compiled,
         ),
     ]
     for gate in report["gates"]:

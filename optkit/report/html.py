@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -44,6 +45,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         phases=details.phases(result),
         machine=details.machine(report["conditions"]),
         nodes=layers.by_need(nodes),
+        explain=result["artifact"] and f"optkit explain {shlex.quote(result['artifact'])}",
         strip=charts.strip(nodes),
         pairs=layers.pairs(report["layer_fidelity"]),
         ours=ours,

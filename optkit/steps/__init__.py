@@ -100,8 +100,8 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ),
             ("ort", 5, ("onnx", "onnx-ir"), ort),
             ("compile", 2, (), compile_),
-            ("evaluate", 3, ("onnxruntime", "numpy"), evaluate),
-            ("compare", 3, ("onnxruntime", "numpy"), compare),
+            ("evaluate", 4, ("onnxruntime", "numpy"), evaluate),
+            ("compare", 4, ("onnxruntime", "numpy"), compare),
             ("bench", 2, ("onnxruntime", "numpy"), bench),
             (
                 "compare_layers",

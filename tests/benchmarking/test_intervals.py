@@ -14,6 +14,7 @@ from optkit.benchmarking.intervals import (
     Z95,
     _student,
     bootstrap,
+    mean_bootstrap,
     median_interval,
     paired_score,
     wilson,
@@ -180,3 +181,11 @@ def test_a_bootstrap_sees_that_neighbours_are_alike() -> None:
     found = bootstrap(values.size, lambda drawn: float(values[drawn].mean()))
     independent = 2 * Z95 / np.sqrt(values.size)
     assert 2 * independent < found.high - found.low < 3.2 * independent
+
+
+@given(st.integers(1, 90), st.integers(0, 9))
+@settings(max_examples=15)
+def test_sums_of_blocks_give_the_same_bootstrap_of_a_mean(count: int, seed: int) -> None:
+    values = np.random.default_rng(seed).gamma(2.0, size=count)
+    expected = bootstrap(count, lambda drawn: float(values[drawn].mean()))
+    assert mean_bootstrap(values) == pytest.approx(expected)

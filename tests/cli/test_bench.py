@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from optkit import artifact
 from optkit.api import against
+from optkit.artifact import Manifest
 from optkit.cli.build import exit_code
 from optkit.measurement import Difference, Interval, Latency
 from optkit.runtime import Evidence
@@ -50,8 +52,9 @@ def test_two_artifacts_are_timed_in_one_run_and_never_from_the_store(run: Optkit
     assert first["rows"] != again["rows"]
 
 
-def test_what_cannot_be_compared_is_refused(run: Optkit, built: Path) -> None:
-    other = built / "digits-vit-l4-int8"
+def test_what_cannot_be_compared_is_refused(run: Optkit, tmp_path: Path) -> None:
+    elsewhere = Manifest("other", "l4", "fp16", "d" * 64, {}, (), (), {}, {"status": "ok"})
+    other = artifact.write(tmp_path, elsewhere, {}).path
     for line, code, told in (
         ([ARTIFACT, "--against", other], 5, "it is for l4, the other for cpu"),
         ([ARTIFACT, "--against", "nothing"], 5, "no manifest.json"),

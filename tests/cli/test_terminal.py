@@ -63,16 +63,19 @@ def test_what_differs_stands_in_the_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fraction", "seconds", "told"),
+    ("fraction", "done", "seconds", "told"),
     [
-        (0.0, 5.0, ""),
-        (0.43, 20.0, "43%, 2.1%/s, 27 s left"),
-        (0.5, 60.0, "50%, 0.8%/s, 1:00 left"),
-        (0.001, 60.0, "0%, 0.1%/min, 16:39:00 left"),
+        (0.0, 0.0, 5.0, ""),
+        (0.43, 0.43, 20.0, ", 2.1%/s, 27 s left"),
+        (0.5, 0.5, 60.0, ", 0.8%/s, 1:00 left"),
+        (0.9, 0.1, 10.0, ", 1.0%/s, 10 s left"),  # the rest was there before
+        (0.001, 0.001, 60.0, ", 0.1%/min, 16:39:00 left"),
     ],
 )
-def test_pace_tells_share_rate_and_time_left(fraction: float, seconds: float, told: str) -> None:
-    assert terminal.pace(fraction, seconds) == told
+def test_pace_tells_rate_and_time_left(
+    fraction: float, done: float, seconds: float, told: str
+) -> None:
+    assert terminal.pace(fraction, done, seconds) == told
 
 
 def told_by(ears: terminal.Terminal, tty: bool) -> str:
@@ -80,7 +83,9 @@ def told_by(ears: terminal.Terminal, tty: bool) -> str:
     stream = io.StringIO()
     ears._console = Console(file=stream, force_terminal=tty, width=80, color_system=None)
     ears.start("calibrate", "calibrate \x1b]0;owned\x07")
+    ears.progress("batch 1 of 4", 0.25)
     ears.progress("batch 3 of 4", 0.75)
+    ears.progress("7 samples, 3/s, 9 s left", 0.8)
     ears.done("calibrate", "calibrate \x1b]0;owned\x07", False, 1.25)
     ears.close()
     return stream.getvalue()
@@ -88,9 +93,11 @@ def told_by(ears: terminal.Terminal, tty: bool) -> str:
 
 def test_steps_are_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "_SILENCE", -1)
-    first, pace, last = told_by(terminal.Terminal(), tty=False).splitlines()
+    first, begun, pace, own, last = told_by(terminal.Terminal(), tty=False).splitlines()
     assert first == "  ... calibrate \ufffd]0;owned\ufffd"
+    assert begun.endswith("batch 1 of 4, 25%")
     assert re.search(r"batch 3 of 4, 75%, [0-9.]+%/s, [0-9]+ s left$", pace)
+    assert own.endswith("7 samples, 3/s, 9 s left, 80%")
     assert last == "     1.2 s  calibrate \ufffd]0;owned\ufffd"
     assert told_by(terminal.Terminal(quiet=True), tty=False) == ""
 

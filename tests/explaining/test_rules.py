@@ -51,8 +51,8 @@ def subject(**changes: Any) -> Subject:
     """Three products that gained threefold, and what a test changes of them."""
     names = ["a/Gemm", "b/Gemm", "c/Gemm"]
     result = {
-        "precision": "int8", "baseline": {"precision": "fp16"}, "drop": None, "accuracy": None,
-        "latency": {"batch": 8}, "gate": None,
+        "precision": "int8", "target": "l4", "baseline": {"precision": "fp16"}, "drop": None,
+        "accuracy": None, "latency": {"batch": 8}, "gate": None, "speedup": None,
     }  # fmt: skip
     report = {
         "result": {**result, **changes.get("result", {})},
@@ -120,13 +120,25 @@ def test_a_pair_on_a_shortcut_is_the_rule_of_placement_s() -> None:
     assert found.change.lines == ["quantization: {placement: {residual_adds: false}}"]
 
 
-def test_layers_that_are_slower_quantized_are_left_in_float() -> None:
+@pytest.mark.parametrize(
+    ("ci95", "slower"), [(None, True), ([0.7, 0.95], True), ([0.7, 1.1], False)]
+)
+def test_a_whole_that_is_slower_names_the_layers_that_lose(
+    ci95: list[float] | None, slower: bool
+) -> None:
     nodes = {"q": Node("QuantizeLinear", 0, 8, ("b/Gemm",))}
-    behind = layer("q", "b/Gemm.out", 2.5, dtype=None, kind="kgen")
+    behind = layer("q", "b/Gemm.out", 7.0, dtype=None, kind="kgen")
     products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
-    (found,) = speed.does_not_pay(subject(candidate=[*products, behind], nodes=nodes))
-    assert found.nodes == ("b/Gemm",)
-    assert found.cost.ms == pytest.approx(1.0 + 2.5 - 3.0)
+    speedup = {"value": 0.9, "ci95": ci95, "evidence": "measured"}
+    found = list(
+        speed.does_not_pay(
+            subject(candidate=[*products, behind], nodes=nodes, result={"speedup": speedup})
+        )
+    )
+    assert bool(found) is slower  # what chance may be is not told
+    for one in found:
+        assert one.nodes == ("b/Gemm",) and one.cost.ms == pytest.approx(0.1 * 10)
+        assert "optkit tune --target l4" in one.change.text
 
 
 def test_kernels_that_only_move_are_one_finding_for_each_chain() -> None:

@@ -180,6 +180,8 @@ def _print(paper: Any, still: Any) -> None:
     closed = paper.locator("details:not([open]) table").first
     assert not closed.is_visible()
     paper.emulate_media(media="print")
+    paper.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins
+    assert paper.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert closed.is_visible()
     assert not paper.locator(".finder label").first.is_visible()
     assert shown(still.locator("#layers table.find").first) == 12

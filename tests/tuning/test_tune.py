@@ -65,6 +65,7 @@ def test_files_lie_beside_the_artifact(tuned: Json) -> None:
     assert json.loads((folder / "tune.json").read_text()) == tuned
     assert (folder / "front.svg").read_text().startswith("<svg")
     assert "| layers |" in (folder / "tune.md").read_text()
+    assert f"<h1>{tuned['model']} " in (folder / "report.html").read_text()
 
 
 def test_budget_that_nothing_keeps_exits_3_with_the_best(project: Any, tmp_path: Path) -> None:
