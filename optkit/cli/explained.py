@@ -50,8 +50,8 @@ def _speed(found: Json) -> Iterator[str]:
     rows = [
         [
             f"  {_KINDS[kind]}",
-            figures.ms(time["candidate"][kind]),
-            figures.ms(time["baseline"][kind]),
+            figures.ms(round(time["candidate"][kind], 6)),
+            figures.ms(round(time["baseline"][kind], 6)),
         ]
         for kind in _KINDS
     ]

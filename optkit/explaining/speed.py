@@ -228,7 +228,7 @@ def heavy_weights(subject: Subject) -> Iterator[Finding]:
                 or "8" in tensor.dtype
             ):
                 continue
-            nodes = one.layer.products or one.layer.nodes
+            nodes = one.layer.products or _heaviest(subject, one)
             ms = _constant_ms(one) * size / max(one.layer.constant_bytes, 1)
             yield _slow(
                 subject, "heavy_weight", nodes, ms / 2,
@@ -345,6 +345,13 @@ def _behind(subject: Subject) -> dict[str, float]:
         if product is not None:
             found[product] = found.get(product, 0.0) + one.ms
     return found
+
+
+def _heaviest(subject: Subject, one: Timed) -> tuple[str, ...]:
+    """The node of a layer that reads most bytes of constants."""
+    facts = subject.times.nodes if subject.times else {}
+    known = [node for node in one.layer.nodes if node in facts]
+    return tuple(sorted(known, key=lambda node: -facts[node].weight_bytes)[:1])
 
 
 def _each(one: Timed) -> float:

@@ -93,10 +93,12 @@ def _look(made: Build, runner: Steps, roles: dict[str, tuple[Made, str, Evidence
             {"memory": runner.limits.memory_bytes // 4},
         )
         made.entries[drawn_name(part)] = drawn
+        known = True
         for role in ("baseline", "candidate"):
             found = score(made, runner, role, *roles[role], drawn)
             made.entries[score_name(role, part)] = found
-        if decided(made):
+            known = known and "score" in found.meta
+        if not known or decided(made):  # unknown in a rehearsal, which ends at the first look
             break
     for done in range(part + 1):
         drawn = made.entries[drawn_name(done)]
