@@ -12,8 +12,8 @@ import pytest
 import optkit
 
 PUBLIC = {
-    "Artifact", "Recipe", "Target", "bench", "build", "compile", "diff", "errors", "evaluate", "explain",
-    "export", "fuse", "load", "plan", "quantize", "tune",
+    "Artifact", "Recipe", "Target", "bench", "build", "compile", "diff", "errors", "evaluate",
+    "explain", "export", "fuse", "load", "plan", "quantize", "tune",
 }  # fmt: skip
 
 

@@ -139,9 +139,8 @@ def _noisy(
     """The finding with its cost; None where restoring the layers wins too little."""
     cost = _cost(subject, rows)
     if subject.share(ms) >= LEAST:
-        cost = replace(cost, ms=ms, share=max(cost.share, subject.share(ms)))
-        if not cost.db:
-            cost = replace(cost, evidence=Evidence.PREDICTED)
+        share = max(cost.share, subject.share(ms))
+        cost = replace(cost, ms=ms, share=share, evidence=Evidence.PREDICTED)
     if cost.db is not None and cost.db < least and cost.ms is None:
         return None
     return Finding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)
@@ -159,7 +158,8 @@ def _cost(subject: Subject, rows: Sequence[Row]) -> Cost:
         share = 1 - 10 ** (-db / 10)
     drop = subject.result["drop"]
     lost = drop["value"] * share if drop is not None and drop["value"] > 0 else None
-    return Cost(share, Evidence.SIMULATED, db=db, points=lost)
+    known = Evidence.SIMULATED if lost is None else Evidence.PREDICTED  # that points follow noise
+    return Cost(share, known, db=db, points=lost)
 
 
 def _wider(subject: Subject, value: str) -> Change:

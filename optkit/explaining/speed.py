@@ -138,6 +138,7 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
             f"`optkit tune --target {subject.result['target']}` finds the layers that pay; or "
             f"deploy {subject.baseline}"
         ),
+        limit=True,
     )  # fmt: skip
 
 

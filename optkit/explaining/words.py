@@ -6,8 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from optkit import graph
-
 _NAMED = 2  # of several
 
 
@@ -25,6 +23,8 @@ def named(nodes: Sequence[str]) -> str:
 
 def modules(nodes: Sequence[str]) -> tuple[str, ...]:
     """The PyTorch modules that nodes are called after, each once."""
+    from optkit import graph  # loads onnx_ir, which other commands of the parent do without
+
     found = (graph.module_of(node) for node in nodes)
     return tuple(dict.fromkeys(name for name in found if name is not None))
 

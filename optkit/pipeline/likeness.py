@@ -6,7 +6,7 @@ from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, Foreign
 from optkit.steps import GRAPH, SIMULATION, STEPS
 
-_SAMPLES = 32
+_SAMPLES = 16
 _RESTORED = 4  # groups of layers that are made FP32 again, each in a run of its own
 _BYTES = 24  # per parameter: FP32, its codes and what they stand for, each laid out anew once
 

@@ -22,12 +22,14 @@ def samples(count=256, seed=1):
 
 
 def residual(folder: Path, channels: int = 32) -> Recipe:
-    """x [batch, 8, 32, 32] → stem → two residual blocks → pool → y [batch, 16], named as a PyTorch
-    export names them."""
+    """x [batch, 8, 32, 32] → stem → two residual blocks, the second at half the size → pool → y
+    [batch, 16], nodes named as a PyTorch export names them."""
     net = _Net(("batch", 8, 32, 32), 16)
     x = net.conv("stem", "x", 8, channels)
     x = net.node("Relu", "stem", [x])
     for block in ("blocks.0", "blocks.1"):
+        if block == "blocks.1":
+            x = net.node("MaxPool", "down", [x], kernel_shape=[2, 2], strides=[2, 2])
         inner = net.node("Relu", block, [net.conv(f"{block}.conv1", x, channels, channels)])
         inner = net.conv(f"{block}.conv2", inner, channels, channels)
         x = net.node("Relu", f"{block}.out", [net.node("Add", block, [inner, x])])
