@@ -169,13 +169,19 @@ class Checker:
         )
 
 
+def _kind(item: Any) -> str:
+    """Its type; of a tuple those of its parts as well."""
+    parts = f" ({', '.join(type(each).__name__ for each in item)})" if type(item) is tuple else ""
+    return f"{type(item).__name__}{parts}"
+
+
 def parted(item: Any, sample: int) -> tuple[Mapping[str, Any], Any, Any]:
     """Feed, labels and slices of an item, None where it has none. Raises InputRefused."""
     parts = item if isinstance(item, tuple) and len(item) in (2, 3) else (item,)
     feed, labels, slices = (*parts, None, None)[:3]
     if not isinstance(feed, Mapping):
         raise InputRefused(
-            f"a sample source yields {type(feed).__name__}, not a feed",
+            f"a sample source yields {_kind(item)}, not a feed",
             where=f"sample {sample}",
             hint="yield {input name: array}, for a task ({input name: array}, labels)",
         )
