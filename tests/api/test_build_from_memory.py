@@ -122,6 +122,7 @@ def test_a_module_becomes_an_artifact_for_the_cpu(
     assert again.result["cache_hits"] > result["cache_hits"]
 
 
+@pytest.mark.slow
 def test_a_module_becomes_an_artifact_for_a_gpu_that_is_not_here(
     build: Any, model: Classifier, data: Any, tmp_path: Path
 ) -> None:

@@ -171,6 +171,7 @@ def test_what_cannot_be_is_told_before_any_work(
     assert not cache.exists() and not out.exists()
 
 
+@pytest.mark.slow
 def test_several_pairs_share_their_steps_and_come_in_one_object(
     optkit_here: Optkit, project: Path, tmp_path: Path
 ) -> None:

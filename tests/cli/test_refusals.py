@@ -266,6 +266,7 @@ def test_an_onnx_model_for_the_cpu_needs_neither_torch_nor_tensorrt(
     assert done.result["accuracy"]["value"] > 0.99
 
 
+@pytest.mark.slow
 def test_both_wheels_of_onnx_runtime_are_refused(
     optkit_apart: Optkit, project: Path, tmp_path: Path
 ) -> None:

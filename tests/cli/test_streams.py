@@ -133,7 +133,7 @@ def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize(
     ("number", "group", "code"),
     [
-        (signal.SIGINT, False, 130),
+        pytest.param(signal.SIGINT, False, 130, marks=pytest.mark.slow),
         (signal.SIGINT, True, 130),  # Ctrl-C in a terminal reaches the whole group
         (signal.SIGTERM, False, 143),
     ],

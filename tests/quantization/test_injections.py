@@ -186,6 +186,7 @@ def check_told(kind: str, name: str, nodes: list[str], meta: dict[str, Any]) -> 
             assert meta["assignment"]["reasons"][node]
 
 
+@pytest.mark.slow
 def test_the_network_has_about_fifty_tensors_and_says_nothing_by_itself(
     network: Network, feed: Any, chain: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -209,7 +209,11 @@ def in_memory(bench: Bench, model: ir.Model, samples: list[Feed], precision: str
     return quantized
 
 
-@pytest.mark.parametrize("precision", ["int4", "nf4", "int8-weight-only"])
+@pytest.mark.parametrize(
+    "precision",
+    [pytest.param("int4", marks=pytest.mark.slow), pytest.param("nf4", marks=pytest.mark.slow),
+     "int8-weight-only"],
+)  # fmt: skip
 def test_one_part_is_what_is_decided_in_memory(bench: Bench, precision: str) -> None:
     out, _ = bench.quantize(PLENTY, precision=precision)
     wanted = in_memory(bench, bench.model, list(feeds(1)), precision)

@@ -80,6 +80,7 @@ def landing(project: Path, where: str, precision: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_int8_int4_and_fp32_land_each_as_itself_on_a_processor(project: Path) -> None:
     found = landing(project, "cpu", "int8")
     rows = {row["node"]: (row["planned"], row["landed"]) for row in found["rows"]}
@@ -88,6 +89,7 @@ def test_int8_int4_and_fp32_land_each_as_itself_on_a_processor(project: Path) ->
     assert found["by_dtype"] == {"uint8": 2, "int4": 1}
 
 
+@pytest.mark.slow
 def test_fp8_int4_and_fp16_land_each_as_itself_on_a_gpu(project: Path) -> None:
     try:
         importlib.metadata.version("tensorrt-rtx")

@@ -38,7 +38,7 @@ VERDICTS = {
     "garbage": "crashed",
 }  # fmt: skip
 _OTHERS = ("adopt", "random", "quantize_layers", "ort", "bench", "summary", "survey",
-           "sensitivity", "deviate", "divide")  # fmt: skip
+           "sensitivity", "deviate", "divide", "draw", "outline", "peak", "attribute")  # fmt: skip
 STEPS = tuple(name for name in steps.STEPS if name not in _OTHERS)
 MIB = 2**20
 

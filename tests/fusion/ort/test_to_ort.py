@@ -65,8 +65,11 @@ class Block(torch.nn.Module):
         return self.second(x + self.out(o.transpose(1, 2).flatten(2)))
 
 
-@pytest.mark.parametrize("rms", [False, True])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("rms", "dynamic"),
+    [(True, True), pytest.param(True, False, marks=pytest.mark.slow), (False, False),
+     pytest.param(False, True, marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_an_exported_block(as_ort, tmp_path: Path, rms: bool, dynamic: bool) -> None:
     torch.manual_seed(0)
     batch, rows = torch.export.Dim("batch", max=64), torch.export.Dim("rows", min=2, max=64)
