@@ -89,7 +89,8 @@ PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 
 LONG = (  # half a minute and more
     "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
-    "optkit build --target l4 --precision fp16", "optkit finish ", "optkit plan my-", "optkit bench ",
+    "optkit build --target l4 --precision fp16", "optkit finish ", "optkit plan my-",
+    "optkit bench ",
 )  # fmt: skip
 DEFER = "optkit build --target cpu --precision int8 --defer"
 
