@@ -98,7 +98,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes"),
                 quantize_layers,
             ),
-            ("ort", 5, ("onnx", "onnx-ir"), ort),
+            ("ort", 6, ("onnx", "onnx-ir"), ort),
             ("compile", 2, (), compile_),
             ("evaluate", 4, ("onnxruntime", "numpy"), evaluate),
             ("compare", 4, ("onnxruntime", "numpy"), compare),

@@ -27,7 +27,7 @@ from optkit.fusion.ort.norm import rms_norm, sum_apart, sum_bias
 from optkit.fusion.ort.product import multiply, part
 from optkit.fusion.ort.projection import projection
 from optkit.fusion.ort.rotary import rotary
-from optkit.fusion.ort.rows import packed, turned
+from optkit.fusion.ort.rows import packed
 from optkit.fusion.ort.together import together
 from optkit.fusion.rule import FusionLog, Rule
 from optkit.fusion.select import select_early
@@ -56,7 +56,6 @@ RULES: tuple[Rule[Any], ...] = (
     multiply,
     part,
     together,
-    turned,
     packed,
     channels_last,
     remove_dead,

@@ -1,4 +1,4 @@
-"""An attention with a cache turns its queries and keys, and takes them side by side."""
+"""An attention with a cache takes queries, keys and values side by side, and is told angles."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ INPUTS = (
 )
 LONGER = f"float[b, {GROUPS}, r, {SIZE}]"
 OUTPUTS = f"float[b, s, {WIDTHS[0]}] y, {LONGER} nk, {LONGER} nv"
-SPLIT = "q0, k0, v = Split<axis = -1>(x, sizes)"
+SPLIT = "q, k, v = Split<axis = -1>(x, sizes)"
 TURN = f"""
-    cos = Cos(angles) sin = Sin(angles)
+    q0, k0, v = Split<axis = -1>(x, sizes) cos = Cos(angles) sin = Sin(angles)
     q = RotaryEmbedding<num_heads = {HEADS}>(q0, cos, sin)
     k = RotaryEmbedding<num_heads = {GROUPS}>(k0, cos, sin)
 """
@@ -68,56 +68,34 @@ def feed(batch: int, rows: int, past: int, padding: int = 0) -> dict[str, np.nda
     batch=st.integers(1, 3), rows=st.integers(1, 5), past=st.integers(0, 6),
     padding=st.integers(0, 4),
 )  # fmt: skip
-def test_it_turns_and_takes_rows_side_by_side(
+def test_rows_are_taken_side_by_side(
     as_ort, build, batch: int, rows: int, past: int, padding: int
 ) -> None:
     """A batch, several rows behind a past, padding on the left: what its kernel accepts at all."""
     if past and rows > 1:
         batch = 1
     sizes = (batch, rows, past, min(padding, past + rows - 1))
-    after, log = as_ort(attention(build, SPLIT + TURN + ATTEND), feed(*sizes))
-    assert log.counts["turned"] == 1 and log.counts["packed"] == 1
-    ops = [node.op_type for node in after.graph]
-    assert {"RotaryEmbedding", "Split"}.isdisjoint(ops)
+    after, log = as_ort(attention(build, SPLIT + ATTEND), feed(*sizes))
+    assert log.counts["packed"] == 1
+    assert "Split" not in [node.op_type for node in after.graph]
     (node,) = (each for each in after.graph if each.op_type == "GroupQueryAttention")
     assert node.inputs[0].name == "x" and node.inputs[1] is node.inputs[2] is None
 
 
-def test_rows_are_taken_side_by_side_when_nothing_is_turned(as_ort, build) -> None:
-    body = SPLIT.replace("q0, k0", "q, k") + ATTEND
-    after, log = as_ort(attention(build, body), feed(2, 1, 4, 2))
-    assert log.counts["packed"] == 1 and "turned" not in log.counts
-    assert "Split" not in [node.op_type for node in after.graph]
-
-
-def test_layers_share_tables_of_angles(as_ort, build) -> None:
-    second = ATTEND.split("bias = Expand(keys, wide)")[1].replace("y, nk, nv", "z, ok, ov")
-    other = second.replace("(q, k, v,", "(q2, k2, v2,")
-    again = TURN.split("sin = Sin(angles)")[1]
-    for name in ("q", "k"):
-        again = again.replace(f"{name} = ", f"{name}2 = ").replace(f"({name}0", f"({name}1")
-    body = SPLIT + TURN + ATTEND + SPLIT.replace("q0, k0, v", "q1, k1, v2").replace("(x,", "(x2,")
-    body = body.replace("q1, k1", "x2 = Neg(x) q1, k1") + again + other
-    body = body.replace("    y, nk, nv = com", "    first, nk, nv = com") + " y = Add(first, z)"
-    model = attention(build, body)
-    model.graph.sort()
-    after, log = as_ort(model, feed(1, 3, 2))
-    ops = [node.op_type for node in after.graph]
-    assert log.counts["turned"] == 2 and ops.count("Pad") == 2 and ops.count("Range") == 1
+def test_a_batch_of_padded_prompts_is_turned_by_the_angles_of_each_sample(as_ort, build) -> None:
+    """Its kernel's own rotation takes all samples of a prompt to begin at position 0."""
+    after, _ = as_ort(attention(build, TURN + ATTEND), feed(2, 4, 0, 2))
+    assert [node.op_type for node in after.graph].count("RotaryEmbedding") == 2
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (SPLIT + TURN.replace("(k0, cos, sin)", "(k0, cos, two) ").replace(
-            "cos = Cos", "two = Tanh(angles) cos = Cos") + ATTEND, "the same angles"),
-        (SPLIT + TURN.replace(f"<num_heads = {HEADS}>", f"<num_heads = {HEADS}, interleaved = 1>")
-            + ATTEND, "interleaves"),
-        (SPLIT + TURN + ATTEND.replace("y, nk, nv =", "y0, nk, nv =") + "y = Add(y0, q)",
+        (SPLIT + ATTEND.replace("y, nk, nv =", "y0, nk, nv =") + "y = Add(y0, q)",
             "used elsewhere"),
-        (SPLIT.replace("q0, k0, v", "q0, v, k0") + TURN + ATTEND, "side by side"),
+        (SPLIT.replace("q, k, v", "q, v, k") + ATTEND, "side by side"),
     ],
-    ids=["angles", "interleaved", "read twice", "order"],
+    ids=["read twice", "order"],
 )  # fmt: skip
 def test_it_stays_where_that_would_not_be_the_same(as_ort, build, body: str, reason: str) -> None:
     _, log = as_ort(attention(build, body), feed(2, 1, 3))
