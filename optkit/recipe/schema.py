@@ -251,10 +251,11 @@ class Gates(Limits):
 
     def of(self, name: str) -> Limits:
         """The limits for a target: what its own section says comes first."""
-        found = self.model_dump(exclude={"targets"})
+        found = {field: getattr(self, field) for field in Limits.model_fields}
         if name in self.targets:
-            found |= self.targets[name].model_dump(exclude_unset=True)
-        return Limits.model_validate(found)
+            own = self.targets[name]
+            found |= {field: getattr(own, field) for field in own.model_fields_set}
+        return Limits.model_construct(**found)  # checked already, and no longer as it was written
 
 
 class Compiler(Part):

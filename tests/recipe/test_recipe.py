@@ -468,6 +468,8 @@ def test_gates_may_be_others_for_a_target() -> None:
     recorded = Recipe.from_dict({"name": "net", "gates": recipe.to_json()["gates"]})
     assert recorded.gates == recipe.gates
     assert recorded.gates.of("l4") == recipe.gates.of("l4")
+    whole = Recipe.from_dict({"name": "net", "gates": {"max_drop": "100%"}})
+    assert whole.gates.of("l4").max_drop == 1.0  # which, written so, would be refused
 
 
 @pytest.mark.parametrize(
