@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    PlainSerializer,
     field_serializer,
     model_validator,
 )
@@ -43,6 +44,12 @@ def fraction(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= 1:
         raise ValueError(f"{value} would be {value * 100:g} %; write {value}% or {value / 100:g}")
     return value
+
+
+def percentage(value: float | None) -> float | str | None:
+    """A fraction as `fraction` reads it: "100%" for 1.0."""
+    clear = value is None or abs(value) < 1
+    return value if clear else f"{Decimal(repr(value)) * 100}%"
 
 
 def amount(value: Any) -> Any:
@@ -206,7 +213,11 @@ class Eval(Part):
 
 
 Amount = Annotated[float | None, BeforeValidator(amount)]
-Fraction = Annotated[float | None, BeforeValidator(fraction)]
+Fraction = Annotated[
+    float | None,
+    BeforeValidator(fraction),
+    PlainSerializer(percentage, return_type=float | str | None, when_used="json"),
+]
 
 
 class Limits(Part):

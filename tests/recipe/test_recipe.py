@@ -468,8 +468,17 @@ def test_gates_may_be_others_for_a_target() -> None:
     recorded = Recipe.from_dict({"name": "net", "gates": recipe.to_json()["gates"]})
     assert recorded.gates == recipe.gates
     assert recorded.gates.of("l4") == recipe.gates.of("l4")
-    whole = Recipe.from_dict({"name": "net", "gates": {"max_drop": "100%"}})
-    assert whole.gates.of("l4").max_drop == 1.0  # which, written so, would be refused
+
+
+@pytest.mark.parametrize("text", ["100%", "150%", "1%", "33.3%", "-5%"])
+def test_a_recorded_percentage_is_read_again(text: str) -> None:
+    gates = {"max_drop": text, "targets": {"l4": {"max_slice_drop": text}}}
+    recipe = Recipe.from_dict({"name": "net", "gates": gates})
+    recorded = Recipe.from_dict({"name": "net", "gates": recipe.to_json()["gates"]})
+    assert recorded.gates == recipe.gates
+    for name in ("l4", "cpu"):  # for a target nothing is parsed anew: 1.0 would be refused
+        assert recorded.gates.of(name).max_drop == recipe.gates.max_drop
+    assert recorded.gates.of("l4").max_slice_drop == recipe.gates.max_drop
 
 
 @pytest.mark.parametrize(
