@@ -27,6 +27,9 @@ class NumberFormat:
 
     `limit_bits`: those that integer codes use, where a kernel's sums would overflow with all of
     them. `block_size`: numbers along the summed axis that share a scale, for granularity "block".
+    `signed_scale`: of symmetric 4-bit codes, where kernels take negative scales (as llama.cpp's
+    Q4_0 has them): the code -8, which has no counterpart, then stands for the number that is
+    largest in size, whatever its sign.
     """
 
     dtype: Codes
@@ -34,6 +37,7 @@ class NumberFormat:
     symmetric: bool
     limit_bits: int | None = None
     block_size: int | None = None
+    signed_scale: bool = False
 
     @property
     def bits(self) -> int:
@@ -62,7 +66,7 @@ class NumberFormat:
     @property
     def largest(self) -> float:
         """The largest value a code of scale 1 stands for: what a symmetric range is divided by."""
-        return _LARGEST.get(self.dtype, float(self.qmax))
+        return _LARGEST.get(self.dtype, float(-self.qmin if self.signed_scale else self.qmax))
 
 
 @dataclass(frozen=True)

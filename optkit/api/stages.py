@@ -38,10 +38,21 @@ def compile(model: str | Path | None = None, **options: Any) -> Path:
     return _stage("compile", model, **options)
 
 
-def bench(model: str | Path | None = None, **options: Any) -> dict[str, Any]:
-    """Latency and speedup per batch size, each with its evidence. options: target, precision,
-    recipe, cache, remote, memory, listener."""
-    return _figured("bench", model, **options)
+def bench(
+    model: str | Path | None = None,
+    *,
+    batches: Sequence[int] = (),
+    limit_ms: float | None = None,
+    strict: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Latency and speedup per batch size, each with its evidence, and the sweep's knee.
+
+    batches: sizes instead of the recipe's. limit_ms: on one call, to name the best batch by.
+    strict: measured once more where conditions were bad. options: target, precision, recipe, cache,
+    remote, memory, listener. Raises UsageError for a batch that the model is not built for.
+    """
+    return _figured("bench", model, batches=batches, limit_ms=limit_ms, strict=strict, **options)
 
 
 def evaluate(model: str | Path | None = None, **options: Any) -> dict[str, Any]:
@@ -74,6 +85,9 @@ def _figured(
     target: str,
     recipe: str | Path | Mapping[str, Any] | None = None,
     precision: str = "int8",
+    batches: Sequence[int] = (),
+    limit_ms: float | None = None,
+    strict: bool = False,
     **limits: Any,
 ) -> dict[str, Any]:
     settings = request.resolve(None if model is None else str(model), recipe=recipe)
@@ -83,6 +97,9 @@ def _figured(
         target=target,
         precision=precision,
         runner=request.open_runner(**limits),
+        batches=batches,
+        limit_ms=limit_ms,
+        strict=strict,
     )
 
 

@@ -57,20 +57,6 @@ class Task:
     agreement: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
-def score(
-    session: Session,
-    batches: Iterable[tuple[Feed, np.ndarray]],
-    task: Task,
-    *,
-    evidence: Evidence,
-    kept: Kept | None = None,
-) -> Score:
-    """`run` every batch, and `pool` what it scores."""
-    kept = kept or Kept(None)
-    run(session, batches, task, kept)
-    return pool(kept, task, evidence=evidence)
-
-
 def run(
     session: Session, batches: Iterable[tuple[Feed, np.ndarray]], task: Task, kept: Kept
 ) -> None:

@@ -58,6 +58,7 @@ def _share(context: click.Context, parameter: click.Parameter, value: str | None
     help="With --against: exit 3 where all of the interval is beyond, e.g. 5%.",
 )
 @options.strict
+@options.junit
 @options.work
 @options.output
 def bench(
@@ -68,6 +69,7 @@ def bench(
     against: Path | None,
     max_slowdown: float | None,
     strict: bool,
+    junit: Path | None,
     **shared: Any,
 ) -> int:
     """Latency beside the baseline: measured where the target is this machine, else predicted.
@@ -79,7 +81,10 @@ def bench(
     request = options.gather(shared)
     if against is not None:
         asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
-        return _race(request, against, batches, max_slowdown, strict, asked)
+        return _race(request, against, batches, max_slowdown, strict, junit, asked)
+    if junit is not None:
+        hint = "--against ARTIFACT --max-slowdown SHARE"
+        raise UsageError("without a limit there is no verdict", where="--junit", hint=hint)
     if max_slowdown is not None:
         raise UsageError("against which artifact?", where="--max-slowdown", hint="--against PATH")
     if target is None:
@@ -128,14 +133,19 @@ def _race(
     batches: tuple[int, ...],
     max_slowdown: float | None,
     strict: bool,
+    junit: Path | None,
     asked: dict[str, Any],
 ) -> int:
     from optkit import api
     from optkit.cli import summary, terminal
+    from optkit.cli.build import write_junit
 
     for option, value in asked.items():
         if value is not None:
             raise UsageError("it means nothing beside --against", where=option)
+    if junit is not None and max_slowdown is None:
+        raise UsageError("without a limit there is no verdict", where="--junit",
+                         hint="--max-slowdown SHARE, e.g. 5%")  # fmt: skip
     if request.model is None:
         hint = "optkit bench NEW --against OLD"
         raise UsageError("which artifact is it that is timed?", where="--against", hint=hint)
@@ -155,12 +165,29 @@ def _race(
         terminal.put_json(made)
     else:
         terminal.put(summary.race(made))
+    if junit is not None:
+        write_junit(junit, [(_named(made), _cases(made))], strict=strict)
     if made["verdict"] == "inconclusive":
         ears.note("inconclusive: a longer run (bench.seconds) or a quieter machine may decide")
     marks = dict.fromkeys(mark for row in made["rows"] for mark in row["marks"])
     code = _ended(ears, list(marks), strict)
     failed = made["verdict"] == "fail" or (strict and made["verdict"] == "inconclusive")
     return 3 if failed else code
+
+
+def _named(made: dict[str, Any]) -> dict[str, Any]:
+    """What a suite of tests tells of the comparison."""
+    name = f"{Path(made['artifact']).name} against {Path(made['against']).name}"
+    return {**made, "model": name, "precision": None}
+
+
+def _cases(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """A case per batch size."""
+    return [
+        {"gate": f"max_slowdown batch {row['batch']}", "outcome": row["outcome"],
+         "reason": row["reason"], "evidence": row["slowdown"]["evidence"]}
+        for row in made["rows"]
+    ]  # fmt: skip
 
 
 def _ended(ears: Any, marks: list[str], strict: bool) -> int:

@@ -81,7 +81,7 @@ def _of_tile(
         consider(ideal * ratio)
     _, v = _error(x, carry(best), z, fmt, weights)
     over, under = _products(x, v, weights), _products(v, v, weights)
-    consider(np.divide(over, under, out=best.copy(), where=(over > 0) & (under > 0)))
+    consider(np.divide(over, under, out=best.copy(), where=(over * best > 0) & (under > 0)))
     return best
 
 

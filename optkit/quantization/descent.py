@@ -105,7 +105,8 @@ def fit_scales(
         gain = np.einsum("kn,kn->n", v, h[rows] @ difference)
         curve = np.einsum("kn,kn->n", v, h[rows, rows] @ v)
         wanted = s[index] + np.divide(gain, curve, out=np.zeros_like(gain), where=curve > 0)
-        step = hold(np.maximum(wanted, 0).astype(np.float64)) - s[index]
-        step = np.where((wanted > 0) & (step * (step * curve - 2 * gain) < 0), step, 0)
+        wanted = np.where(wanted * s[index] > 0, wanted, s[index])  # its sign stays
+        step = hold(wanted.astype(np.float64)) - s[index]
+        step = np.where(step * (step * curve - 2 * gain) < 0, step, 0)
         difference[rows] -= v * step
         s[index] += step

@@ -56,6 +56,8 @@ def weight_scale(
     """Scales s = max(max|w| / largest, floor), one per index of `axis` (None: one scale of rank 0
     for the whole array), or of blocks along the first axis of w [K, N], whatever `axis` says.
 
+    Signed scales (`NumberFormat.signed_scale`) are negative where the number of the largest size is
+    positive, so that the lowest code stands for it: s = -max|w| / largest.
     Asymmetric integers: s = (max w - min w) / (qmax - qmin) with the range widened to hold zero.
     Nothing but zeros gets scale 1: its codes are zero under any scale. "mse" searches near that
     for the least squared error, `importance` [K] or [K, K] being the inputs' second moments
@@ -66,6 +68,8 @@ def weight_scale(
     if fmt.symmetric or not fmt.is_integer:
         extreme = np.maximum(-low, high)
         ideal, offset = extreme / fmt.largest, np.zeros(extreme.shape)
+        if fmt.signed_scale:
+            ideal = np.where(high > -low, -ideal, ideal)
     else:
         low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
         ideal = (high - low) / (fmt.qmax - fmt.qmin)
@@ -78,7 +82,8 @@ def weight_scale(
     least = np.max(floor) if ideal.ndim == 0 else floor
 
     def hold(wanted: np.ndarray) -> tuple[np.ndarray, int]:
-        return carried(np.maximum(wanted, least), carrier, outer)
+        size = np.maximum(np.abs(wanted), least)
+        return carried(np.where(wanted < 0, -size, size), carrier, outer)
 
     if search == "mse" and w.size:
         matrix = w if fmt.granularity == "block" else _matrix(w, axis)
@@ -204,8 +209,8 @@ def dequantize(
 def carried(
     ideal: np.ndarray, carrier: np.dtype | type, outer: np.ndarray | None = None
 ) -> tuple[np.ndarray, int]:
-    """Ideal scales (float64, at least 0) as the graph holds them, float32, never zero, subnormal
-    or infinite, and how many had to be moved for that. 0 becomes 1.
+    """Ideal scales (float64) as the graph holds them, float32, never zero, subnormal or infinite,
+    and how many had to be moved for that. 0 becomes 1; a sign stays.
 
     Rounded to the carrier; with `outer` to E4M3 numbers times that.
     """
@@ -215,7 +220,8 @@ def carried(
         return formats.nearest(held, formats.E4M3) * outer, int((held != wanted).sum())
     limits = ml_dtypes.finfo(carrier)  # type: ignore[no-untyped-call]
     wanted = np.where(ideal == 0, 1.0, ideal)
-    held = np.clip(wanted, float(limits.smallest_normal), float(limits.max))
+    size = np.clip(np.abs(wanted), float(limits.smallest_normal), float(limits.max))
+    held = np.copysign(size, wanted)
     rounded: np.ndarray = held.astype(carrier).astype(np.float32)
     return rounded, int((held != wanted).sum())
 

@@ -110,7 +110,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 compare_layers,
             ),
             ("outline", 1, ("onnx", "onnx-ir"), outline),
-            ("peak", 1, ("onnxruntime",), peak),
+            ("peak", 2, ("onnxruntime",), peak),
             ("predict", 1, ("onnx", "onnx-ir"), predict),
             ("attribute", 1, ("onnxruntime", "onnx", "onnx-ir"), attribute),
             ("summary", 1, ("onnx", "onnx-ir"), summary),

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import Task, drop, from_samples, samples_to_decide, score
+from optkit.benchmarking.accuracy import Task, drop, from_samples, samples_to_decide
 from optkit.benchmarking.intervals import paired_score, wilson
 from optkit.errors import InputRefused
 from optkit.measurement import Score
 from optkit.runtime import Evidence, Feed
+from tests.scoring import score
 
 LABELS = np.array([0, 1, 2, 1, 0, 2, 2])
 

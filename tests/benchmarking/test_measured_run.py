@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit.benchmarking import accuracy, gates, latency
 from optkit.benchmarking.fidelity import fidelity
 from optkit.runtime import Evidence, Feed, Session, backend
+from tests.scoring import score
 
 pytest.importorskip("onnxruntime")
 
@@ -69,7 +70,7 @@ def test_a_slightly_noisy_copy_is_measured_and_passes(tmp_path: Path) -> None:
     task = accuracy.Task("top1", top1)
     with opened(exact) as reference, opened(rough) as candidate:
         scores = tuple(
-            accuracy.score(session, batches, task, evidence=Evidence.MEASURED)
+            score(session, batches, task, evidence=Evidence.MEASURED)
             for session in (reference, candidate)
         )
         likeness = fidelity(

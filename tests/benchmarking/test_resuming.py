@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from optkit.benchmarking import resuming
-from optkit.benchmarking.accuracy import Task, score
+from optkit.benchmarking.accuracy import Task
 from optkit.benchmarking.resuming import Kept
 from optkit.runtime import Evidence, Feed
+from tests.scoring import score
 
 VALUES = np.random.default_rng(0).uniform(0, 1, (23, 2))
 TASK = Task("m", lambda outputs, labels: outputs["x"], aggregate=lambda rows: float(rows.mean()))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -63,6 +64,8 @@ def test_what_cannot_be_compared_is_refused(run: Optkit, tmp_path: Path) -> None
         (["--against", ARTIFACT], 2, "which artifact is it that is timed?"),
         (["--target", "cpu", "--max-slowdown", "5%"], 2, "against which artifact?"),
         (["--target", "cpu", "--max-slowdown", "5"], 2, "write it like 5%"),
+        (["--target", "cpu", "--junit", "a.xml"], 2, "without a limit there is no verdict"),
+        ([ARTIFACT, "--against", ARTIFACT, "--junit", "a.xml"], 2, "without a limit there is no"),
         ([], 2, "see `optkit targets`"),
         (["--target", "cpu", "--batch", 4096], 2, "it is built for 1 to "),
         (["--target", "l4", "--batch", 2], 2, "l4 is not this machine"),
@@ -91,6 +94,7 @@ def raced(low: float, high: float, *marks: str) -> Any:
 )
 def test_a_regression_fails_only_beyond_doubt(
     run: Optkit,
+    small: Path,
     monkeypatch: pytest.MonkeyPatch,
     made: Any,
     verdict: str,
@@ -98,7 +102,12 @@ def test_a_regression_fails_only_beyond_doubt(
 ) -> None:
     monkeypatch.setattr(against, "against", lambda *sides, **settings: made)
     line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%"]
-    done, strict = run(*line, "--json"), run(*line, "--strict")
+    done = run(*line, "--json", "--junit", "gates.xml")
+    (case,) = ElementTree.parse(small / "gates.xml").iter("testcase")
+    outcome = {"fail": ["failure"], "inconclusive": ["skipped"], "pass": ["system-out"]}[verdict]
+    assert case.get("name") == "max_slowdown batch 8"
+    assert [child.tag for child in case] == outcome
+    strict = run(*line, "--strict")
     assert (done.code, strict.code) == codes
     assert done.result["verdict"] == verdict
     assert done.result["status"] == ("gate_failed" if verdict == "fail" else "ok")

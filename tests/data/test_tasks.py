@@ -15,10 +15,11 @@ from sklearn.metrics import f1_score
 from tokenizers import Tokenizer
 
 from optkit import content
-from optkit.benchmarking.accuracy import Task, score
+from optkit.benchmarking.accuracy import Task
 from optkit.data.packing import IGNORED
 from optkit.measurement import Score
 from optkit.runtime import Evidence, Feed, TensorInfo
+from tests.scoring import score
 
 IDS = {n: TensorInfo(n, "int64", ("batch", "sequence")) for n in ("input_ids", "attention_mask")}
 TABLE = np.random.default_rng(6).standard_normal((320, 16))  # a vector per token

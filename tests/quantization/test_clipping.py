@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -82,9 +84,10 @@ def test_clipping_pays_for_four_bits() -> None:
 
 
 @pytest.mark.parametrize("squares", [False, True])
-def test_importance_lowers_the_weighted_error(squares: bool) -> None:
+@pytest.mark.parametrize("signed", [False, True])
+def test_importance_lowers_the_weighted_error(squares: bool, signed: bool) -> None:
     rng, k = np.random.default_rng(3), 70  # a last block of 6
-    w, fmt = weights(k, 30, seed=3), scheme("int4", "block")
+    w, fmt = weights(k, 30, seed=3), replace(scheme("int4", "block"), signed_scale=signed)
     x = rng.standard_normal((500, k)) @ (np.eye(k) + 0.4 * rng.standard_normal((k, k)))
     x *= np.exp(rng.standard_normal(k))
     h = x.T @ x / len(x)

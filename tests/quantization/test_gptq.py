@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ FORMATS = {
     "int8": NumberFormat("int8", "channel", True),
     "int8 per tensor": NumberFormat("int8", "tensor", True),
     "int4": INT4,
+    "int4 signed": replace(INT4, signed_scale=True),
     "uint4": NumberFormat("uint4", "block", False, block_size=32),
     "fp8": NumberFormat("float8e4m3fn", "channel", True),
     "nf4": NumberFormat("nf4", "block", True, block_size=32),
@@ -178,13 +180,15 @@ def test_output_error_is_the_mean_square_of_the_product() -> None:
 def test_sweeps_lower_the_error_further(name: str, seed: int) -> None:
     fmt, (w, h) = FORMATS[name], layer(80, 16, seed)
     damped = h + 0.01 * h.diagonal().mean() * np.eye(80)
-    errors = []
+    errors, signs = [], []
     for sweeps in range(3):
         (found,) = gptq([w], h, fmt, np.float16, sweeps=sweeps)
         errors.append(lost(w, found.dequantize(), damped))
+        signs.append(np.sign(found.scale.scale))
         assert found.error == pytest.approx(lost(w, found.dequantize(), h), rel=1e-3)
         s = found.scale.scale
-        assert (s > 0).all()
+        assert np.array_equal(signs[-1], signs[0])
+        assert (s != 0).all() if fmt.signed_scale else (s > 0).all()
         if found.scale.outer is None:
             assert np.array_equal(s.astype(np.float16).astype(np.float32), s)
         else:

@@ -70,17 +70,21 @@ def test_float_zero_points_are_those_of_the_published_alternation() -> None:
 )
 def test_no_block_is_worse_than_rounded(dtype: Codes, granularity: str, k: int, seed: int) -> None:
     size = 16 if granularity == "block" else None
-    fmt = NumberFormat(dtype, granularity, dtype != "uint4", block_size=size)  # type: ignore[arg-type]
+    fmt = NumberFormat(
+        dtype, granularity, dtype != "uint4", block_size=size,  # type: ignore[arg-type]
+        signed_scale=dtype == "int4" and seed % 2 == 1,
+    )  # fmt: skip
     w = weights(k, 6, seed)
     start = weight_scale(w, 1, fmt, np.float16)
     found = hqq(w, fmt, np.float16)
     assert found.codes.dtype == storage(fmt) == found.scale.zero_point.dtype
-    s = np.atleast_2d(start.scale)
+    s = np.abs(np.atleast_2d(start.scale))
     rounded = round_to_nearest(w, fmt, np.float16).dequantize()
     before, after = (objective(w, b, size or k, s) for b in (rounded, found.dequantize()))
     assert (after <= before * (1 + 1e-3) + 1e-4).all()
     held = carried(found.scale.scale.astype(np.float64), np.float16, found.scale.outer)[0]
-    assert np.array_equal(held, found.scale.scale) and (found.scale.scale > 0).all()
+    assert np.array_equal(held, found.scale.scale) and found.scale.scale.all()
+    assert np.array_equal(np.sign(found.scale.scale), np.sign(start.scale))
 
 
 @pytest.mark.parametrize("float_zero_point", [False, True])

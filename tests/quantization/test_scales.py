@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -246,6 +248,7 @@ FORMATS = [
     for dtype in ("int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4")
     for granularity, size in (("tensor", None), ("channel", None), ("block", 16), ("block", 48))
 ]  # fmt: skip
+SIGNED = NumberFormat("int4", "block", symmetric=True, block_size=16, signed_scale=True)
 NASTY = st.one_of(
     st.floats(-1, 1, width=32),
     st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 1e-12, 6e4, 1e38, -1e38]),
@@ -254,19 +257,20 @@ NASTY = st.one_of(
 
 @settings(deadline=None)
 @given(
-    st.sampled_from(FORMATS),
+    st.sampled_from([*FORMATS, SIGNED]),
     hnp.arrays(np.float32, st.tuples(st.integers(1, 60), st.integers(1, 4)), elements=NASTY),
     st.sampled_from(["absmax", "mse"]),
     st.sampled_from([np.float16, np.float32, ml_dtypes.bfloat16]),
 )
-def test_every_scale_is_a_positive_number_that_the_carrier_holds(
+def test_every_scale_is_a_number_that_the_carrier_holds(
     fmt: NumberFormat, w: np.ndarray, search: Search, carrier: type
 ) -> None:
     axis = None if fmt.granularity == "tensor" else 1
     scale = weight_scale(w, axis, fmt, carrier, search=search)
     assert scale.scale.dtype == np.float32 and scale.zero_point.dtype == storage(fmt)
     assert scale.scale.shape == scale.zero_point.shape
-    assert np.isfinite(scale.scale).all() and (scale.scale > 0).all()
+    size = np.abs(scale.scale) if fmt.signed_scale else scale.scale
+    assert np.isfinite(size).all() and (size > 0).all()
     if scale.outer is None:
         assert np.array_equal(scale.scale.astype(carrier).astype(np.float32), scale.scale)
     assert np.isfinite(dequantize(quantize(w, scale, fmt, axis), scale, axis, fmt)).all()
@@ -286,6 +290,35 @@ def test_blocks_are_ranges_of_the_first_axis(k: int, size: int, dtype: Codes) ->
     assert len(scale.scale) == -(-k // size)
     assert np.array_equal(expand(scale.scale, fmt, k), np.repeat(scale.scale, size, axis=0)[:k])
     assert expand(alone.scale, channel, k) is alone.scale
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.integers(0, 99))
+def test_under_a_signed_scale_the_lowest_code_is_the_largest_number(k: int, seed: int) -> None:
+    w = np.random.default_rng(seed).standard_normal((k, 5)).astype(np.float32)
+    scale = weight_scale(w, 1, SIGNED, np.float32)
+    codes = quantize(w, scale, SIGNED).astype(int)
+    back = dequantize(codes, scale, fmt=SIGNED)
+    for start in range(0, k, 16):
+        part = slice(start, start + 16)
+        peak = np.abs(w[part]).argmax(axis=0)
+        columns = np.arange(5)
+        assert (codes[part][peak, columns] == -8).all()
+        assert back[part][peak, columns] == pytest.approx(w[part][peak, columns], rel=1e-6)
+        opposite = (w[part] / scale.scale[start // 16]).max(axis=0) > 7.5
+        error = np.abs(back[part] - w[part]) / np.abs(scale.scale[start // 16])
+        assert (error.max(axis=0) <= np.where(opposite, 1.0, 0.5) + 1e-5).all()
+
+
+@pytest.mark.parametrize("search", ["absmax", "mse"])
+def test_signed_scales_lose_less_than_those_without_a_sign(search: Search) -> None:
+    w = np.random.default_rng(0).standard_normal((512, 64)).astype(np.float32)
+    signed, plain = (
+        np.square(dequantize(quantize(w, scale, fmt), scale, fmt=fmt) - w).sum()
+        for fmt in (SIGNED, replace(SIGNED, signed_scale=False))
+        for scale in [weight_scale(w, 1, fmt, np.float16, search=search)]
+    )
+    assert signed < 0.95 * plain
 
 
 @pytest.mark.parametrize("dtype", ["uint4", "uint8", "int4"])
@@ -343,11 +376,12 @@ def test_an_fp8_activation_fills_the_format(a: float, b: float) -> None:
         assert high == -low == pytest.approx(max(abs(a), abs(b)), rel=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "uint8"])
+@pytest.mark.parametrize(
+    "fmt", [*(fmt for fmt in FORMATS if fmt.is_integer and fmt.block_size == 16), SIGNED]
+)
 @pytest.mark.parametrize("k", [64, 70])  # a short last block
-def test_blocks_are_those_of_onnxruntime(dtype: Codes, k: int) -> None:
+def test_blocks_are_those_of_onnxruntime(fmt: NumberFormat, k: int) -> None:
     w = np.random.default_rng(0).standard_normal((k, 9)).astype(np.float32)
-    fmt = NumberFormat(dtype, "block", not dtype.startswith("u"), block_size=16)
     scale = weight_scale(w, 1, fmt, np.float16)
     codes = quantize(w, scale, fmt)
     node = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], axis=0, block_size=16)

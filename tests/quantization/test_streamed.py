@@ -65,7 +65,7 @@ def constants(built: ir.Model) -> dict[str, tuple[object, bytes]]:
 
 @pytest.mark.parametrize("weights", ["rtn", "auto"])
 @pytest.mark.parametrize("block", [16, 32])
-@pytest.mark.parametrize("codes", ["int4", "uint4", "int8"])
+@pytest.mark.parametrize("codes", ["int4", "signed", "uint4", "int8"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
 def test_codes_and_scales_are_those_found_in_memory(
     weights: str,
@@ -76,7 +76,10 @@ def test_codes_and_scales_are_those_found_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streamed, "_NUMBERS", 2000)  # several pieces of each weight
-    fmt = NumberFormat(codes, "block", symmetric=codes != "uint4", block_size=block)
+    fmt = NumberFormat(
+        "int4" if codes == "signed" else codes,  # type: ignore[arg-type]
+        "block", symmetric=codes != "uint4", block_size=block, signed_scale=codes == "signed",
+    )  # fmt: skip
     carrier = np.dtype(getattr(ml_dtypes, dtype, dtype))
     settings, own = Quantization(weights=weights), rules(fmt)
     wanted, built = model(dtype), model(dtype)

@@ -1,0 +1,43 @@
+"""The memory of a run: what the graph takes, whatever the process held before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from optkit import graph
+from optkit.data import spool
+from optkit.runtime import TensorInfo
+from optkit.steps import GRAPH, STEPS
+
+MIB = 1 << 20
+MODEL = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[N,1024] x) => (float[N,1024] y) { y = MatMul (x, w) }"""
+
+
+def quiet(what: str, done: float) -> None:
+    pass
+
+
+@pytest.mark.parametrize("used_before", [0, 400 * MIB])
+def test_the_peak_is_that_of_the_graph(tmp_path: Path, used_before: int) -> None:
+    model = ir.from_onnx_text(MODEL)
+    weight = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
+    values = {value.name: value for node in model.graph for value in node.inputs if value}
+    values["w"].const_value = ir.tensor(weight, name="w")
+    model.graph.register_initializer(values["w"])
+    inputs = {name: tmp_path / name for name in ("graph", "samples")}
+    for path in inputs.values():
+        path.mkdir()
+    graph.save(model, inputs["graph"] / GRAPH)
+    spool.write(
+        [{"x": weight[:8]}], inputs["samples"], (TensorInfo("x", "float32", ("N", 1024)),),
+        limit_samples=None, memory_bytes=MIB, progress=quiet,
+    )  # fmt: skip
+    earlier = np.ones(used_before, np.uint8)  # resident, and given back
+    del earlier
+    found = STEPS["peak"].run(inputs, {"batch": 8, "threads": 1}, tmp_path, quiet)
+    assert weight.nbytes <= found["bytes"] < weight.nbytes + 60 * MIB

@@ -1,0 +1,25 @@
+"""A task's Score over a session in one go, as the steps `evaluate` and `pool` make it in two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from optkit.benchmarking.accuracy import Task, pool, run
+from optkit.benchmarking.resuming import Kept
+from optkit.measurement import Score
+from optkit.runtime import Evidence, Feed, Session
+
+
+def score(
+    session: Session,
+    batches: Iterable[tuple[Feed, np.ndarray]],
+    task: Task,
+    *,
+    evidence: Evidence,
+    kept: Kept | None = None,
+) -> Score:
+    kept = kept or Kept(None)
+    run(session, batches, task, kept)
+    return pool(kept, task, evidence=evidence)
