@@ -135,6 +135,18 @@ def _typed(data: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a model takes. measured: the peak that loading and running it adds; compiled: what
+    its compiler states for weights and activations at their largest, without a run. `marks`: why
+    the measurement was no good one, in words.
+    """
+
+    evidence: Evidence
+    bytes: int
+    marks: tuple[str, ...] = ()
+
+
 Outcome = Literal["pass", "fail", "inconclusive"]
 
 

@@ -246,6 +246,13 @@ class Engine:
     versions: dict[str, str] = field(default_factory=dict)
     note: str | None = None
 
+    @property
+    def stated_bytes(self) -> int | None:
+        """What it takes on its device, as the builder states it: weights, and activations (scratch
+        of kernels among them) at the largest sizes. None where it states nothing."""
+        kinds = ("weights", "activation", "device_persistent")
+        return sum(self.memory.get(kind, 0) for kind in kinds) or None
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -376,6 +383,19 @@ class Phased(Session, Protocol):
     """A session on a device that times the phases of a run apart."""
 
     def phases(self, feed: Feed) -> Phases: ...
+
+
+@runtime_checkable
+class Profiled(Session, Protocol):
+    """A session on a device that times its own layers apart."""
+
+    def layer_times(
+        self, feed: Feed, products: Collection[str], seconds: float
+    ) -> list[tuple[FusedLayer, float]]:
+        """The engine's layers and the milliseconds of each, the median over runs for about so many
+        seconds. `products`: names of the ONNX nodes that multiply (Conv, MatMul, Gemm).
+
+        Closes the session: what was profiled once is no longer what users run."""
 
 
 class Recurrent(Session, Protocol):

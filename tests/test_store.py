@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from optkit import store as stores
 from optkit.errors import InputRefused, OptkitError, StorageError
-from optkit.store import Store, digest_json, digests
+from optkit.store import Store, digest_json, digests, durably, own_name
 
 
 def write(text: str):
@@ -334,10 +334,37 @@ def test_gc_counts_a_linked_file_once(tmp_path: Path) -> None:
     assert removed == 1 and freed >= shared + 10_000
 
 
+def test_work_of_another_machine_is_abandoned_when_it_is_old(tmp_path: Path) -> None:
+    """A process id of another machine or container says nothing here."""
+    _, here, token = own_name().split("-")
+    names = [
+        own_name(),
+        f"999999999-{here}-{token}",
+        "999999999-0000dead-1",
+        "999999999-0000dead-2",
+    ]
+    for name in names:
+        (tmp_path / "tmp" / name).mkdir(parents=True)
+    then = time.time() - 48 * 3600
+    os.utime(tmp_path / "tmp" / names[3], (then, then))
+    Store(tmp_path).gc(max_bytes=1 << 30)
+    assert sorted(path.name for path in (tmp_path / "tmp").iterdir()) == sorted(
+        [names[0], names[2]]
+    )
+
+
+def test_two_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    with durably(path) as one, durably(path) as other:
+        one.write_text("one")
+        other.write_text("other")
+    assert path.read_text() == "one" and list(tmp_path.iterdir()) == [path]
+
+
 def test_abandoned_links_free_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     entry, _ = store.make("aa", "say", write("x" * 50_000))
-    left = tmp_path / "tmp" / "999999999-left"
+    left = tmp_path / "tmp" / f"999999999-{own_name().partition('-')[2]}"
     left.mkdir(parents=True)
     (left / "w.data").hardlink_to(entry.file("a.txt"))
     assert store.gc(max_bytes=1 << 30) == (1, 0)

@@ -281,6 +281,7 @@ def test_no_secret_of_a_url_is_told(
         ("nosuch://place", UsageError, "s3://"),
         ("place", UsageError, "s3://"),
         ("file:///proc/place", RemoteLost, "is it up"),
+        ("file://mnt/place", UsageError, "file:///mnt"),
     ],
 )
 def test_a_wrong_url_is_told_at_once(url: str, error: type[Exception], hint: str) -> None:

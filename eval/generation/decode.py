@@ -1,15 +1,18 @@
 """Decode speed of a Hugging Face decoder: our artifacts beside ONNX Runtime GenAI's own model.
 
-    python eval/generation/decode.py FOLDER --root SCRATCH [--threads 2] [--rounds 20]
+    python eval/generation/decode.py PROJECT --root SCRATCH [--threads 2] [--rounds 20]
 
+PROJECT: a Hugging Face folder model/, a recipe, and data/held-out.jsonl, as examples/02_tiny_llama.
 Contenders, each in every round, in random order, with as many threads, which spin as by default:
 
-    optkit   `optkit generate`'s loop, in Python, over our artifacts (int4 also in floats) and over
-             what GenAI's builder makes of FOLDER (int4, blocks of 32, accuracy level 4)
+    optkit   `optkit generate`'s loop, in Python, over what `optkit build PROJECT` makes (int4 as
+             the recipe says, in blocks of 32, and in floats) and over what GenAI's builder makes of
+             the model (int4, blocks of 32, accuracy level 4)
     genai    GenAI's loop, in C++, over the same: our artifacts are folders that it loads
 
-Models are compared in one loop. The result goes to decode.json beside this file: tokens per second,
-and ratios round by round.
+Models are compared in one loop. The result goes to decode.json beside this file: tokens per second
+with ratios round by round; and what each model loses, on WINDOWS windows of held-out text: the SQNR
+of its logits against our FP32, and its perplexity.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import onnx_ir as ir
+from transformers import AutoTokenizer
 
 import optkit
 from optkit import graph
@@ -36,22 +41,24 @@ from optkit.decoder import Decoder
 from optkit.fusion.ort.cached import note_in_place
 from optkit.generate.decoding import Ending, Pace, decode
 from optkit.generate.sampling import greedy
-from optkit.runtime import Session, backend
+from optkit.runtime import Recurrent, backend
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
 import environments
 
-IN_FLOATS = {"name": "in-floats", "quantization": {"placement": {"nbits_accuracy": 0}}}
-ARTIFACTS: dict[str, tuple[str, dict[str, Any] | None]] = {  # our name -> precision, recipe
-    "fp32": ("fp32", None),
-    "int4": ("int4", None),
-    "int4-in-floats": ("int4", IN_FLOATS),
+ARTIFACTS = {  # our name -> precision, what the recipe does not say
+    "fp32": ("fp32", ()),
+    "int4": ("int4", ()),
+    "int4 by 32": ("int4", ("quantization.block_size=32",)),
+    "int4 in floats": ("int4", ("quantization.placement.nbits_accuracy=0",)),
 }
+COMMAND = [sys.executable, "-c", "from optkit.cli import main; main()", "build"]
 REQUIREMENTS = [environments.TORCH, "onnxruntime-genai==0.18.0", "onnxruntime==1.31.1",
                 "transformers==5.23.0", "onnx-ir==1.1.0"]  # fmt: skip
 BUILDER = ["-p", "int4", "-e", "cpu", "--extra_options", "int4_accuracy_level=4",
            "int4_block_size=32"]  # fmt: skip
 REST_SECONDS = 0.2
+WINDOWS, WINDOW = 32, 256
 YARDSTICK = "genai: its builder's int4"
 BORROWED = "optkit: genai's int4"
 
@@ -60,7 +67,7 @@ Run = Callable[[list[int], int], dict[str, Pace]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("project", type=Path)
     parser.add_argument("--root", type=Path, required=True, help="artifacts, environment, cache")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
@@ -69,21 +76,21 @@ def main() -> None:
     options = parser.parse_args()
     python = environment(options.root)
     built = {
-        name: optkit.build(
-            str(options.folder), target="cpu", precision=precision, recipe=recipe,
-            out=options.root / "artifacts", cache=options.root / "cache",
-        ).path
-        for name, (precision, recipe) in ARTIFACTS.items()
-    }  # fmt: skip
-    yardstick = builders(python, options.folder, options.root)
+        name: artifact(options.project, precision, changes, options.root, name)
+        for name, (precision, changes) in ARTIFACTS.items()
+    }
+    yardstick = builders(python, options.project / "model", options.root)
+    sessions: dict[str, Any] = {
+        f"optkit: {name}": optkit.load(path).session(threads=options.threads)
+        for name, path in built.items()
+    }
+    sessions[BORROWED] = in_place(yardstick, options.root, options.threads)
+    lost = dict(losses(sessions, options.project))
     with subprocess.Popen(
         [str(python), str(Path(__file__).with_name("with_genai.py"))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as genai:  # fmt: skip
-        contenders = {
-            f"optkit: {name}": ours(path, options.threads) for name, path in built.items()
-        }
-        contenders[BORROWED] = running(in_place(yardstick, options.root, options.threads))
+        contenders = {name: running(session) for name, session in sessions.items()}
         contenders[YARDSTICK] = theirs(genai, yardstick, options.threads)
         for name, path in built.items():
             contenders[f"genai: our {name}"] = theirs(genai, path, options.threads)
@@ -98,15 +105,56 @@ def main() -> None:
         print(f"behind {row['behind']:4d}  {row['name']:26s} {row['tokens_per_second']:8.1f}/s  "
               f"{row['of_fp32']['ratio']:.2f} of our FP32, "
               f"{row['of_genai']['ratio']:.2f} of GenAI's model in this loop")  # fmt: skip
-    found = {"circumstances": circumstances(options.threads), "rows": rows}
+    for name, one in lost.items():
+        print(f"{name:26s} {one['sqnr_db'] or inf:.1f} dB, perplexity {one['perplexity']:.3f}")
+    found = {"circumstances": circumstances(options.threads), "rows": rows, "accuracy": lost}
     Path(__file__).with_name("decode.json").write_text(f"{json.dumps(found, indent=1)}\n")
 
 
-def ours(path: Path, threads: int) -> Run:
-    return running(optkit.load(path).session(threads=threads))
+def artifact(project: Path, precision: str, changes: Sequence[str], root: Path, name: str) -> Path:
+    out, cache = root / "artifacts" / name.replace(" ", "-"), root / "cache"
+    asked = ["--target", "cpu", "--precision", precision, "--out", out, "--cache", cache, "--json"]
+    done = subprocess.run(
+        [*COMMAND, project, *map(str, asked), *(f"--set={change}" for change in changes)],
+        check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return Path(json.loads(done.stdout)["artifact"])
 
 
-def in_place(folder: Path, root: Path, threads: int) -> Session:
+def losses(
+    sessions: dict[str, Recurrent], project: Path
+) -> Iterator[tuple[str, dict[str, float | None]]]:
+    """What each model loses against the first. Windows stand side by side, each from an empty
+    cache; each token but a window's first is judged by those before it."""
+    tokenizer = AutoTokenizer.from_pretrained(project / "model")
+    lines = (project / "data" / "held-out.jsonl").read_text().splitlines()
+    ids = np.array([i for line in lines for i in tokenizer(json.loads(line)["text"])["input_ids"]])
+    windows = ids[: WINDOWS * WINDOW].reshape(-1, 1, WINDOW)
+    exact = None
+    for name, session in sessions.items():
+        logits = np.concatenate([read(session, window) for window in windows]).astype(np.float64)
+        exact = logits if exact is None else exact
+        noise = np.square(logits - exact).sum()
+        told = logits[:, :-1] - np.logaddexp.reduce(logits[:, :-1], axis=-1, keepdims=True)
+        own = np.take_along_axis(told, windows[:, 0, 1:, None], axis=-1)
+        sqnr = 10 * np.log10(np.square(exact).sum() / noise) if noise else None
+        yield name, {"sqnr_db": None if sqnr is None else round(float(sqnr), 2),
+                     "perplexity": round(float(np.exp(-own.mean())), 4)}  # fmt: skip
+
+
+def read(session: Recurrent, ids: np.ndarray) -> np.ndarray:
+    """Logits [1, sequence, vocabulary] of one window."""
+    decoder = Decoder.of(session.inputs, session.outputs)
+    assert decoder is not None
+    feed = {info.name: np.zeros((1, decoder.heads, 0, decoder.head_size), info.dtype)
+            for info in decoder.cache}  # fmt: skip
+    feed |= {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    if decoder.positions:
+        feed["position_ids"] = np.arange(ids.shape[1])[None]
+    return session.run(feed)["logits"]
+
+
+def in_place(folder: Path, root: Path, threads: int) -> Recurrent:
     """A session of GenAI's model, whose cache is one buffer and of declared width."""
     model = graph.load(folder / "model.onnx")
     width = json.loads((folder / "genai_config.json").read_text())["model"]["decoder"]["head_size"]
@@ -120,7 +168,7 @@ def in_place(folder: Path, root: Path, threads: int) -> Session:
     return backend("onnxruntime").session(path, threads=threads)
 
 
-def running(session: Session) -> Run:
+def running(session: Recurrent) -> Run:
     decoder = Decoder.of(session.inputs, session.outputs)
     assert decoder is not None
 

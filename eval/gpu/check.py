@@ -5,8 +5,10 @@ for build options pay. Writes JSON with date, GPU and versions; a check that can
 
 Each way runs the artifact's graph on random samples: TensorRT and TensorRT-RTX (plain, recorded,
 once more with the timings or kernels kept), ONNX Runtime's CUDA and TensorRT providers. Outputs are
-compared with ONNX Runtime on the CPU. Then full TensorRT is built with one option at a time set
-back to the library's default, so that each rule's effect stands alone.
+compared with ONNX Runtime on the CPU. Of both kinds of engine, what `optkit explain` and the memory
+gate measure: the time of each layer, whose sum lies a little above the compute time of a run, and
+the device's memory, beside what the compiler states. Then full TensorRT is built with one option at
+a time set back to the library's default, so that each rule's effect stands alone.
 """
 
 from __future__ import annotations
@@ -23,14 +25,28 @@ from typing import Any
 
 import numpy as np
 
+from optkit import graph
 from optkit.artifact import SIMULATION, Artifact
 from optkit.backends.cuda import Cuda
-from optkit.errors import OptkitError
+from optkit.backends.landing import products
+from optkit.errors import OptkitError, ToolchainMissing
 from optkit.pipeline import tool_versions
-from optkit.runtime import AxisRange, BuildSpec, Feed, Phased, Session, TensorInfo, backend
+from optkit.runtime import (
+    AxisRange,
+    BuildSpec,
+    Engine,
+    Feed,
+    Phased,
+    Profiled,
+    Session,
+    TensorInfo,
+    backend,
+)
+from optkit.steps.memory import on_device
 from optkit.target import Target, target
 
 RUNS = 200
+SECONDS = 2.0  # of profiled runs
 # the library's own value of each option that a rule sets
 DEFAULTS = {
     "aux_streams": "builder",
@@ -77,12 +93,19 @@ class Checks:
         return backend(name).spec(self.inputs, device, self.precision, self.axes)
 
     def built(self, name: str, spec: BuildSpec) -> Path:
+        """The file of an engine of `spec`."""
+        return self.compiled(name, spec)[0]
+
+    def compiled(self, name: str, spec: BuildSpec) -> tuple[Path, Engine]:
         """An engine of `spec`, in a folder of its own."""
         out = Path(tempfile.mkdtemp(dir=self.folder))
-        engine = backend(name).compile(
-            self.model, spec, {}, out, lambda what, done: None, self.folder / "kept"
+        engine = backend(name).compile(self.model, spec, {}, out, quiet, self.folder / "kept")
+        return out / engine.file, engine
+
+    def opened(self, name: str, engine: Path, device: Target, **options: Any) -> Session:
+        return backend(name).session(
+            engine, target=device.name, kept=self.folder / "kept", **options
         )
-        return out / engine.file
 
     def timed(self, session: Session) -> dict[str, Any]:
         """Latency from host to host, its phases (medians) where the session tells them apart, and
@@ -109,6 +132,26 @@ class Checks:
         }
         quantiles = {f"p{q}_ms": round(float(np.percentile(times, q)), 4) for q in (50, 90, 99)}
         return {**quantiles, "runs": RUNS, "phases": phases, "relative_difference": off}
+
+    def profiled(self, session: Session) -> dict[str, Any]:
+        """Medians of what the engine's own profiler tells: of all layers, of those that multiply,
+        and of those that its inspector does not list as kernels."""
+        with session:
+            if not isinstance(session, Profiled):
+                raise ToolchainMissing("it does not tell the time of layers")
+            rows = session.layer_times(self.feed, products(graph.load(self.model)), SECONDS)
+        return {
+            "layers": len(rows),
+            "together_ms": round(sum(ms for _, ms in rows), 4),
+            "products_ms": round(sum(ms for layer, ms in rows if layer.products), 4),
+            "unlisted_ms": round(sum(ms for layer, ms in rows if layer.kind == "unlisted"), 4),
+        }
+
+    def weighed(self, name: str, spec: BuildSpec, device: Target) -> dict[str, Any]:
+        """Memory that an engine takes on the device beyond the CUDA context."""
+        file, engine = self.compiled(name, spec)
+        found = on_device(lambda: self.opened(name, file, device), self.feed, quiet)
+        return {**found, "stated_bytes": engine.stated_bytes}
 
 
 def main() -> None:
@@ -144,21 +187,24 @@ def run(checks: Checks, device: Target) -> None:
             checks.check(
                 f"{name}{', recorded' if recorded else ''}",
                 lambda name=name, spec=spec, recorded=recorded: checks.timed(
-                    backend(name).session(
-                        checks.built(name, spec),
-                        target=device.name,
-                        cuda_graph=recorded,
-                        kept=checks.folder / "kept",
-                    )
+                    checks.opened(name, checks.built(name, spec), device, cuda_graph=recorded)
                 ),
             )
+        checks.check(
+            f"{name}, time of layers",
+            lambda name=name, spec=spec: checks.profiled(
+                checks.opened(name, checks.built(name, spec), device)
+            ),
+        )
+        checks.check(
+            f"{name}, memory of the device",
+            lambda name=name, spec=spec: checks.weighed(name, spec, device),
+        )
     checks.check("tensorrt builds the same engine again", lambda: repeated(checks, device))
     for name in ("onnxruntime-cuda", "onnxruntime-tensorrt"):
         checks.check(
             name,
-            lambda name=name: checks.timed(
-                backend(name).session(checks.model, target=device.name, kept=checks.folder / "kept")
-            ),
+            lambda name=name: checks.timed(checks.opened(name, checks.model, device)),
         )
     for option, value in DEFAULTS.items():
         spec = checks.spec("tensorrt", device)
@@ -171,6 +217,10 @@ def run(checks: Checks, device: Target) -> None:
                 backend("tensorrt").session(checks.built("tensorrt", plain), target=device.name)
             ),
         )
+
+
+def quiet(what: str, done: float) -> None:
+    """Progress that nobody watches."""
 
 
 def drawn(info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray:

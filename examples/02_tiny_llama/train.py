@@ -79,7 +79,6 @@ def train(model: LlamaForCausalLM, tokens: Tensor, steps: int) -> None:
         [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
         lr=2e-3,
         betas=(0.9, 0.95),
-        fused=True,
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=2e-3, total_steps=steps, pct_start=0.1, cycle_momentum=False
@@ -132,7 +131,7 @@ def main() -> None:
     tokenizer = train_tokenizer(texts, size=512 if quick else 4096)
     model = LlamaForCausalLM(configure(tokenizer, quick=quick))
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters", flush=True)
-    train(model, stream(tokenizer, texts), steps=20 if quick else 2400)
+    train(model, stream(tokenizer, texts), steps=20 if quick else 800)
     if out is not None:
         model.save_pretrained(out / "model")
         tokenizer.save_pretrained(out / "model")

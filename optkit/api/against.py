@@ -10,7 +10,7 @@ from optkit.api.artifacts import load
 from optkit.api.finishing import check_device
 from optkit.artifact import Artifact
 from optkit.benchmarking import regression
-from optkit.errors import InputRefused
+from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Runner
 from optkit.measurement import Difference
 from optkit.pipeline.against import against
@@ -18,6 +18,7 @@ from optkit.report.result import plain
 from optkit.target import target
 
 AGAINST = "optkit.against/v1"
+_OVERRIDES = ("bench.seconds", "bench.warmup_seconds", "bench.threads")
 _WORST_FIRST = ("fail", "inconclusive", "pass")
 
 
@@ -27,18 +28,28 @@ def bench_against(
     *,
     runner: Runner,
     batches: Sequence[int] = (),
+    overrides: Sequence[str] = (),
     max_slowdown: float | None = None,
     strict: bool = False,
 ) -> dict[str, Any]:
     """Both artifacts timed in one run on their target, which this machine has: latencies, and the
     slowdown of the candidate with its interval, by batch size.
 
-    max_slowdown: a share (0.05); each batch size is judged by it, and the worst counts. strict: a
-    run under bad conditions is done once more.
+    overrides: bench.seconds, bench.warmup_seconds and bench.threads as KEY=VALUE, instead of the
+    candidate's recipe. max_slowdown: a share (0.05); each batch size is judged by it, and the worst
+    counts. strict: a run under bad conditions is done once more.
 
     Raises ToolchainMissing (no such device here), IntegrityError (damaged), InputRefused (other
-    inputs or another target, no engine, several graphs), UsageError (a batch it is not built for).
+    inputs or another target, no engine, several graphs), UsageError (a batch it is not built for,
+    another override).
     """
+    for text in overrides:
+        if text.partition("=")[0].strip() not in _OVERRIDES:
+            raise UsageError(
+                "it means nothing to two artifacts that are built",
+                where=f"--set {text}",
+                hint=f"what may be set is {', '.join(_OVERRIDES)}; batch sizes are --batch",
+            )
     ours, theirs = (_opened(path) for path in (candidate, reference))
     if ours.manifest.target != theirs.manifest.target:
         raise InputRefused(
@@ -47,7 +58,7 @@ def bench_against(
         )
     device = target(ours.manifest.target)
     check_device(device, str(candidate))
-    made = against(ours, theirs, device, batches, runner, strict=strict)
+    made = against(ours, theirs, device, batches, runner, overrides=overrides, strict=strict)
     rows = [_row(row, max_slowdown) for row in made.meta["rows"]]
     outcomes = {row["outcome"] for row in rows}
     verdict = next((one for one in _WORST_FIRST if one in outcomes), None)

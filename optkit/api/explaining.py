@@ -68,6 +68,7 @@ def _explained(artifact: Artifact, runner: Runner) -> Explanation:
 
 def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
     result = artifact.result
+    nothing: dict[str, Any] = {"time": None, "untimed": None, "findings": []}  # but in its parts
     fidelity = found and found.subject.report.get("layer_fidelity")
     return {
         "schema": SCHEMA,
@@ -84,7 +85,7 @@ def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
         "layers_compared": fidelity and {
             key: fidelity[key] for key in ("evidence", "samples", "sqnr_db", "reason")
         },
-        **(found.to_json() if found is not None else {"time": None, "findings": []}),
+        **(found.to_json() if found is not None else nothing),
         "recipe": None,
         "parts": None,
     }  # fmt: skip

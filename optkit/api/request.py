@@ -12,8 +12,9 @@ from typing import Any
 from optkit import content, pipeline
 from optkit.api import objects
 from optkit.errors import UsageError
+from optkit.execute.joining import checked
 from optkit.execute.local import Limits
-from optkit.execute.ray import Cluster, checked
+from optkit.execute.ray import Cluster
 from optkit.execute.runner import Listener, Runner
 from optkit.execute.transfer import SharedFolder, ThroughRemote
 from optkit.pipeline import Job

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optkit.api import building, objects, request
+from optkit.api import building, elsewhere, objects, request
 from optkit.api.artifacts import load
 from optkit.errors import UsageError
 from optkit.execute.runner import Listener, Runner
@@ -46,7 +46,7 @@ def tune(
     min_sqnr: float | None = None,
     max_latency_ms: float | None = None,
     max_bytes: int | None = None,
-    trials: int = 24,
+    trials: int | None = None,
     seconds: float | None = None,
     seed: int = 0,
     parallel: int | None = None,
@@ -65,10 +65,10 @@ def tune(
 
     max_drop: a fraction of the metric; min_sqnr: dB; max_latency_ms at the tuned batch size;
     max_bytes of the engine. What is not given stays as the recipe's gates have it. The search stops
-    after `trials` candidates or `seconds`. parallel: candidates tried at a time, which needs a
-    cluster; None: as many as it has cores, in at least four rounds. The other arguments are those
-    of `build`. The recipe that builds the artifact again, and the front, lie in `<artifact>.tune`
-    beside it.
+    after `trials` candidates (None: `tuning.TRIALS`) or `seconds`. parallel: candidates tried at a
+    time, which needs a cluster; None: as many as it has cores, in at least four rounds. The other
+    arguments are those of `build`. The recipe that builds the artifact again, and the front, lie in
+    `<artifact>.tune` beside it.
 
     Raises OptkitError subclasses. A budget that nothing keeps does not raise: the artifact is the
     best there is, and its gate says so.
@@ -87,7 +87,8 @@ def tune(
         calibration=calibration, name=name, runner=runner,
     )  # fmt: skip
     budget = tuning.Budget(max_drop, min_sqnr, max_latency_ms, max_bytes)
-    wish = tuning.Wish(budget, names, trials, seconds, seed, parallel)
+    most = tuning.TRIALS if trials is None else trials
+    wish = tuning.Wish(budget, names, most, seconds, seed, parallel)
     return load(_search(job, wish, runner, Path(out), evaluate).path)
 
 
@@ -158,7 +159,10 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: objects.Evaluate
         folder.mkdir(parents=True, exist_ok=True)
         again = reproduction(job, folder, tuned.paths)
         reproduced = replace(job, recipe=again.recipe)
-        path = building.deliver(reproduced, runner, out, building.EMBED_EVAL, evaluate).path
+        path = elsewhere.completed(
+            lambda: building.deliver(reproduced, runner, out, building.EMBED_EVAL, evaluate),
+            job.target.name, runner, strict=job.strict,
+        ).path  # fmt: skip
         made = load(path)
         found = document.document(
             tuned, made.result, recipe=str(again.file), command=again.command, digest=made.digest

@@ -59,6 +59,12 @@ class Cuda:
         self._pointers.discard(pointer)
         self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
 
+    def free_bytes(self) -> int:
+        """What of the device's memory nobody uses, this process or another."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
     def upload(self, pointer: int, array: np.ndarray) -> None:
         """Copy a contiguous array to the device, in the stream."""
         if array.nbytes:

@@ -9,18 +9,19 @@ becomes the input's of the next run, and nothing is copied. Unverified on a card
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 
 from optkit.backends.cuda import Cuda
+from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.ort_session import check_feed
 from optkit.errors import Impossible, InputRefused, WorkerFailed
-from optkit.runtime import Feed, Phases, TensorInfo
+from optkit.runtime import Feed, FusedLayer, Phases, TensorInfo
 
 # TensorRT's data types that a feed can hold
 _DTYPES: Mapping[str, str] = MappingProxyType(
@@ -54,8 +55,8 @@ class EngineSession:
         records: bool,
         done: Callable[[], None],
     ) -> None:
+        self._trt, self._cuda = trt, cuda
         self._runtime, self._engine, self._context = runtime, engine, context
-        self._cuda = cuda
         self._where, self._reason, self._records, self._done = where, reason, records, done
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         read = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
@@ -127,6 +128,46 @@ class EngineSession:
             download_ms=self._cuda.elapsed_ms(computed, downloaded),
             enqueue_ms=enqueue_ns / 1e6,
         )
+
+    def layer_times(
+        self, feed: Feed, products: Collection[str], seconds: float
+    ) -> list[tuple[FusedLayer, float]]:
+        """The engine's layers at these sizes and the median milliseconds of each, as its own
+        profiler tells them; half of the seconds go by before it is asked, until clocks have risen.
+        Raises as `run` does, and ToolchainMissing where what is told is not understood.
+
+        Launches are not recorded meanwhile: one that is replayed tells nothing. Closes the session:
+        the library takes no profiler off an execution context again.
+        """
+        with self:
+            check_feed(feed, self.inputs)
+            for name, array in feed.items():
+                self.put(name, array)
+            self._ready()
+            self._again(seconds / 2)
+            spent = Spent()
+            self._context.profiler = profiler(self._trt, spent)
+            self._context.enqueue_emits_profile = True  # at each launch, not when asked for
+            self._again(seconds / 2, spent.begin)
+            listed = self._listed()
+        return by_layer(listed, products, spent.medians())
+
+    def _again(self, seconds: float, begin: Callable[[], None] = lambda: None) -> None:
+        """Launch again and again, each when the one before is done; once where there is no time."""
+        ends = monotonic() + seconds
+        while True:
+            begin()
+            self._launch()
+            self._cuda.synchronize()
+            if monotonic() >= ends:
+                return
+
+    def _listed(self) -> str:
+        """The engine's layers at the sizes of the context, as the builder logs them."""
+        inspector = self._engine.create_engine_inspector()
+        inspector.execution_context = self._context
+        found = inspector.get_engine_information(self._trt.LayerInformationFormat.ONELINE)
+        return str(found)
 
     def execute(self) -> dict[str, tuple[int, ...]]:
         """Run in the stream; the shapes of the outputs."""

@@ -226,16 +226,16 @@ class OnnxRuntime:
 
 
 def kernel_times(
-    model: Path, shapes: Mapping[str, tuple[int, ...]], seconds: float
+    model: Path, shapes: Mapping[str, tuple[int, ...]], seconds: float, threads: int | None
 ) -> list[tuple[FusedLayer, float]]:
     """The kernels a graph becomes on this machine, and the median milliseconds of each over runs on
-    zeros of these shapes, for about so many seconds.
+    zeros of these shapes, for about so many seconds. `threads`: as for `session`.
 
     Raises ToolchainMissing or InputRefused (names the node).
     """
     from optkit import graph
 
-    layers, spent = _profiled(model, shapes, products(graph.load(model)), seconds)
+    layers, spent = _profiled(model, shapes, products(graph.load(model)), seconds, threads)
     return [(layer, float(np.median(spent.get(layer.name, [0.0])))) for layer in layers]
 
 
@@ -259,13 +259,14 @@ def _profiled(
     shapes: Mapping[str, tuple[int, ...]],
     nodes: Mapping[str, ir.Node],
     seconds: float,
+    threads: int | None = None,
 ) -> tuple[tuple[FusedLayer, ...], dict[str, list[float]]]:
     """The kernels, and by name the milliseconds of each run (0 `seconds`: of one)."""
     from optkit import graph
 
     with tempfile.TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
-        options = session_options(None, False, "all")
+        options = session_options(threads, False, "all")
         options.optimized_model_filepath = str(optimized)
         for key, value in (("file_name", "optimized.data"), ("min_size_in_bytes", "1024")):
             options.add_session_config_entry(

@@ -289,15 +289,19 @@ def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | 
 
 def samples_to_show(score: Score, limit: float) -> int | None:
     """The same for the metric itself: where its interval would clear `limit`."""
-    n, (low, high) = score.samples, score.ci95
+
+    def interval(size: int) -> Interval:
+        if score.proportion:
+            return wilson(score.value * size, size)
+        low, high = score.ci95
+        shrink = sqrt(score.samples / size)
+        return Interval(
+            score.value - (score.value - low) * shrink, score.value + (high - score.value) * shrink
+        )
 
     def decided(size: int) -> bool:
-        shrink = sqrt(n / size)
-        return not (
-            score.value - (score.value - low) * shrink
-            <= limit
-            <= score.value + (high - score.value) * shrink
-        )
+        low, high = interval(size)
+        return not low <= limit <= high
 
     return _fewest(decided)
 

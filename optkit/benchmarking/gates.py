@@ -24,6 +24,7 @@ from optkit.measurement import (
     GateRow,
     Interval,
     Latency,
+    Memory,
     Outcome,
     Score,
     Verdict,
@@ -81,14 +82,14 @@ def judge(
     latency: Latency | None = None,
     speedup: Difference | None = None,
     size_bytes: int | None = None,
-    memory_bytes: int | None = None,
+    memory: Memory | None = None,
     told: str | None = None,
 ) -> Verdict:
     """Judge every gate that is set. `drop` None = there was no evaluation task.
 
     `scores`: of baseline and candidate; `slices`: the slice of each of their samples.
-    `memory_bytes`: the peak of a run, where it was measured. `told`: what is to be said of how the
-    samples were scored.
+    `memory`: only what was measured decides. `told`: what is to be said of how the samples were
+    scored.
     The verdict is fail if one gate fails, else inconclusive if one is or if there was no
     evaluation task, else pass; `reasons` are those of the gates that did not pass.
     """
@@ -103,7 +104,8 @@ def judge(
         *scored,
         *_fidelity_rows(gates, fidelity),
         *_timing_rows(gates, latency, speedup),
-        *_bytes_rows(gates, size_bytes, memory_bytes),
+        *_size_rows(gates, size_bytes),
+        *_memory_rows(gates, memory),
     )
     reasons = [f"{row.gate}: {row.reason}" for row in rows if row.outcome != "pass"]
     if drop is None and gates.max_drop is None:
@@ -283,20 +285,36 @@ def _timing_rows(
         )
 
 
-def _bytes_rows(
-    gates: Gates, size_bytes: int | None, memory_bytes: int | None
-) -> Iterator[GateRow]:
-    for name, limit, size, evidence, why in (
-        ("max_bytes", gates.max_bytes, size_bytes, Evidence.COMPILED, "there is no engine yet"),
-        ("max_memory_bytes", gates.max_memory_bytes, memory_bytes, Evidence.MEASURED,
-         "the memory of a run was not measured"),
-    ):  # fmt: skip
-        if limit is None:
-            continue
-        if size is None:
-            yield _unseen(name, limit, why)
-        else:
-            yield _at_most(name, limit, _Seen(size, None, evidence), lambda v: f"{v:,.0f} bytes")
+def _size_rows(gates: Gates, size_bytes: int | None) -> Iterator[GateRow]:
+    limit = gates.max_bytes
+    if limit is None:
+        return
+    if size_bytes is None:
+        yield _unseen("max_bytes", limit, "there is no engine yet")
+    else:
+        yield _at_most("max_bytes", limit, _Seen(size_bytes, None, Evidence.COMPILED), _in_bytes)
+
+
+def _memory_rows(gates: Gates, memory: Memory | None) -> Iterator[GateRow]:
+    limit = gates.max_memory_bytes
+    if limit is None:
+        return
+    if memory is None or memory.evidence != Evidence.MEASURED:
+        why = "the memory of a run was not measured"
+        if memory is not None:
+            why += (
+                f"; the compiler states {_in_bytes(memory.bytes)} for weights and activations "
+                f"({memory.evidence})"
+            )
+        yield _unseen("max_memory_bytes", limit, why)
+        return
+    seen = _Seen(memory.bytes, None, memory.evidence)
+    row = _at_most("max_memory_bytes", limit, seen, _in_bytes)
+    yield replace(row, reason="; ".join([row.reason, *memory.marks]))
+
+
+def _in_bytes(value: float) -> str:
+    return f"{value:,.0f} bytes"
 
 
 def _interval(latency: Latency) -> Interval | None:

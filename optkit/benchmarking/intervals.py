@@ -18,7 +18,7 @@ is z²/(n + z²), where a bootstrap would say [0, 0].
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import cbrt, inf, sqrt
+from math import cbrt, copysign, inf, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -30,6 +30,7 @@ CONFIDENCE = 0.95
 Z95 = _NORMAL.inv_cdf(0.975)
 SEED = 20_251
 RESAMPLES = 2_000
+_FEW_BLOCKS = 5  # the least that say how their sums spread
 _QUANTILES = 64  # of a round that stand for its calls
 _BISECTIONS = 60  # halves [-1, 1] below 1e-17
 
@@ -140,18 +141,29 @@ def corrected(
 
     BCa: z → z₀ + (z₀ + z) / (1 - a·(z₀ + z)), where z₀ says how far the draws' median is from the
     value and a how their spread grows with it. For a mean both are γ/(6·√n) (Efron 1987, section
-    4), so a = z₀ here. z is √(m/(m-1)) times Student's t of m - 1 for m blocks.
+    4), so a = z₀ here. z is √(m/(m-1)) times Student's t of m - 1 for m blocks. Where it asks for
+    more than all draws, as for many slices at once, the end is as far as from the tenth draw on by
+    normal steps of the draws' deviation. Of fewer than five blocks the extreme draws are the ends.
     """
     level = np.isclose(draws, value, rtol=1e-9, atol=0.0)  # whatever order they were summed in
     below = float(((draws < value) & ~level).mean() + level.mean() / 2)
     bias = _NORMAL.inv_cdf(min(max(below, 1 / len(draws)), 1 - 1 / len(draws)))
     blocks = count / _block(count)
-    others = max(blocks - 1, 0.1)  # of a single block the most extreme draws
+    others = max(blocks - 1, 0.1)
     wide = _student(0.5 + confidence / 2, others) * sqrt(blocks / others)
+    last, tenth = (_NORMAL.inv_cdf(1 - left / len(draws)) for left in (1, 10))
+    spread = float(draws.std())
 
     def end(z: float) -> float:
+        side = copysign(1.0, z)
         slope = max(1 - bias * (bias + z), 0.05)
-        return float(np.quantile(draws, _NORMAL.cdf(bias + (bias + z) / slope)))
+        asked = bias + (bias + z) / slope
+        drawn = float(np.quantile(draws, _NORMAL.cdf(asked)))
+        reach = min(abs(asked), abs(z))  # no more than z where slope has ended
+        if reach <= last or blocks < _FEW_BLOCKS:
+            return drawn
+        tail = float(np.quantile(draws, _NORMAL.cdf(side * tenth)))
+        return side * max(side * drawn, side * tail + (reach - tenth) * spread)
 
     return Interval(min(end(-wide), value), max(end(wide), value))
 

@@ -26,6 +26,15 @@ def segments(samples: int) -> list[tuple[int, int]]:
     return list(zip([0, *stops], [*stops, samples], strict=True))
 
 
+def restoring(samples: int, parts: int) -> np.ndarray:
+    """The indices that bring the rows of the first parts into the samples' own order. Each part has
+    its rows in that order, but one part comes after another, and a bootstrap over blocks of
+    neighbours has to find them side by side."""
+    drawn = order(samples)
+    numbers = [np.sort(drawn[start:stop]) for start, stop in segments(samples)[:parts]]
+    return np.argsort(np.concatenate(numbers))
+
+
 def order(samples: int) -> np.ndarray:
     """The samples' numbers in the order they are drawn in, the same on every machine."""
     return np.random.default_rng(_SEED).permutation(samples)

@@ -36,8 +36,7 @@ class Merged:
 
     def readers(self, quantize: ir.Node) -> tuple[str, ...]:
         """Names of the nodes that read what the pair gives."""
-        pairs = [use for use in quantize.outputs[0].consumers() if use.op_type == _DEQUANTIZE]
-        nodes = [node for pair in pairs for node in pair.outputs[0].consumers()]
+        nodes = [node for half in dequantized(quantize) for node in half.outputs[0].consumers()]
         return tuple(dict.fromkeys(str(node.name).removeprefix(OURS) for node in nodes))
 
 
@@ -92,15 +91,16 @@ class Copies:
         return self._copied(self._theirs.values[tensor], quantized)
 
     def quantized(self) -> list[tuple[ir.Node, str]]:
-        """The QuantizeLinear nodes on values of the reference, and their names."""
-        found = [(n, n.inputs[0]) for n in self._theirs.nodes.values() if n.op_type == _QUANTIZE]
+        """The QuantizeLinear nodes of pairs on values of the reference, and their names. (Codes
+        that are an output, or that an integer operator reads, came with the graph.)"""
+        found = [(n, n.inputs[0]) for n in self._theirs.nodes.values()
+                 if n.op_type == _QUANTIZE and dequantized(n)]  # fmt: skip
         return [(n, self._theirs.names[v]) for n, v in found
                 if v is not None and self._of_reference(v) is not None]  # fmt: skip
 
     def pair(self, quantize: ir.Node) -> ir.Value:
         """What the pair gives of the reference's value."""
-        pairs = [n for n in quantize.outputs[0].consumers() if n.op_type == _DEQUANTIZE]
-        return self._copied(pairs[0].outputs[0], True)
+        return self._copied(dequantized(quantize)[0].outputs[0], True)
 
     def reads(self, tensor: str) -> tuple[str, ...]:
         """The values that the layer reads through a pair."""
@@ -164,6 +164,11 @@ def copied(
     )  # fmt: skip
     made |= dict(zip(node.outputs, outputs, strict=True))
     return made[value]
+
+
+def dequantized(quantize: ir.Node) -> list[ir.Node]:
+    """The DequantizeLinear nodes that read a QuantizeLinear's codes."""
+    return [use for use in quantize.outputs[0].consumers() if use.op_type == _DEQUANTIZE]
 
 
 def range_of(quantize: ir.Node) -> tuple[float, float] | None:

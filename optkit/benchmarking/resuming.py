@@ -9,7 +9,6 @@ size: that is the key of the step. A killed try's file that is damaged is not us
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +19,7 @@ from safetensors import SafetensorError
 
 from optkit.errors import IntegrityError
 from optkit.statistics.file import read_tensors, write_tensors
-from optkit.store import fsync_dir, storage_errors
+from optkit.store import durably, storage_errors
 
 _FILE = "scores.safetensors"
 _SECONDS = 10.0  # between two writes, and never more than a twentieth of the time to write
@@ -75,14 +74,9 @@ class Kept:
     def save(self, folder: Path) -> None:
         """Write all scores there; a part of the samples may have none. Raises StorageError."""
         file = folder / _FILE
-        temporary = file.with_name(f".{file.name}.part")
         scores = np.concatenate(self.scores or [np.zeros(0)])
-        with storage_errors(file):
+        with storage_errors(file), durably(file) as temporary:
             write_tensors(temporary, {"scores": scores}, [len(one) for one in self.scores])
-            with temporary.open("rb") as opened:
-                os.fsync(opened.fileno())
-            temporary.replace(file)
-            fsync_dir(folder)
 
 
 def _read(file: Path) -> list[np.ndarray]:

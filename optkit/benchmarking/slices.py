@@ -104,7 +104,8 @@ def _split(
     together = 1 - (1 - confidence) / len(kinds)
     found = []
     for index, name in enumerate(kinds.tolist()):
-        before, after = (_part(score, place == index) for score in (baseline, candidate))
+        before = _part(baseline, place == index)
+        after = before if candidate is baseline else _part(candidate, place == index)
         own, joint = (interval(before, after, level) for level in (confidence, together))
         found.append(Slice(name, before, after, after.value, own, joint))
     return found

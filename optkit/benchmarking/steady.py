@@ -2,7 +2,9 @@
 
     x             logarithms of the times, in order
     cost          Σ min((x − median of the segment)², (K·σ)²) / σ²    an outlier is no level
-    levels        the segmentation of least cost + 3·ln n for each segment, by dynamic programming
+    levels        the segmentation of least cost + 3·ln n for each segment, by dynamic programming;
+                  the first and the last are two times or longer: an outlier at an end would be a
+                  level for one more segment, which for n ≤ 20 costs less than its K²
 
 Exact search over all segmentations: Jackson et al. 2005 (IEEE Signal Processing Letters 12:105),
 which PELT prunes (Killick et al. 2012). Capped cost: Fearnhead & Rigaill 2019 (JASA 114:169). σ
@@ -47,6 +49,8 @@ def levels(times: np.ndarray) -> list[Level]:
     begins = np.zeros(n + 1, dtype=int)  # of the last level among them
     for stop in range(1, n + 1):
         for start in range(stop):
+            if stop - start == 1 < n and (start == 0 or stop == n):
+                continue
             part = x[start:stop]
             off = (part - np.median(part)) / noise
             total = best[start] + float(np.minimum(off * off, _CAP**2).sum()) + penalty
@@ -74,8 +78,9 @@ def steady_from(times: np.ndarray) -> int:
 
 def drift(times: np.ndarray) -> float:
     """How far apart the highest and the lowest of the lasting levels of a series lie, as a share of
-    the lowest; 0 for one level."""
-    found = [one for one in levels(times) if one.stop - one.start >= _LASTING * len(times)]
+    the lowest; 0 for one level. One time alone does not last."""
+    least = max(2, _LASTING * len(times))
+    found = [one for one in levels(times) if one.stop - one.start >= least]
     shift = max(one.time for one in found) / min(one.time for one in found) - 1 if found else 0.0
     return shift if shift > TOLERANCE else 0.0
 

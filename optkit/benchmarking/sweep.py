@@ -20,10 +20,11 @@ def knee(latencies: Sequence[Latency]) -> int:
 
 def best_under(latencies: Sequence[Latency], limit_ms: float) -> int | None:
     """The batch of the largest throughput among those whose latency surely keeps the limit: the
-    whole 95 % interval of its median. None: no batch does."""
+    whole 95 % interval of its median, or the whole band of a prediction. None: no batch does."""
 
     def longest(one: Latency) -> float:
-        return one.ci95_ms.high if one.ci95_ms else one.p50_ms
+        interval = one.ci95_ms or one.band
+        return interval.high if interval else one.p50_ms
 
     kept = [one for one in latencies if longest(one) <= limit_ms]
     return max(kept, key=lambda one: one.throughput).batch if kept else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from optkit.statistics.file import (
     value_to_arrays,
     write_tensors,
 )
-from optkit.store import fsync_dir, storage_errors
+from optkit.store import durably, storage_errors
 
 _SECONDS = (
     10.0  # between two checkpoints, and never more than a twentieth of the time to write them
@@ -128,13 +127,8 @@ def _moments_file(folder: Path, group: int) -> Path:
 
 
 def _replace(path: Path, tensors: Mapping[str, np.ndarray], metadata: Any) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    with storage_errors(path):
+    with storage_errors(path), durably(path) as temporary:
         write_tensors(temporary, tensors, metadata)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        fsync_dir(path.parent)
 
 
 def _products(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

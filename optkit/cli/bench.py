@@ -81,6 +81,7 @@ def bench(
     request = options.gather(shared)
     if against is not None:
         asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
+        asked |= options.of_a_job(request)
         return _race(request, against, batches, max_slowdown, strict, junit, asked)
     if junit is not None:
         hint = "--against ARTIFACT --max-slowdown SHARE"
@@ -141,7 +142,7 @@ def _race(
     from optkit.cli.build import write_junit
 
     for option, value in asked.items():
-        if value is not None:
+        if value:
             raise UsageError("it means nothing beside --against", where=option)
     if junit is not None and max_slowdown is None:
         raise UsageError("without a limit there is no verdict", where="--junit",
@@ -156,19 +157,21 @@ def _race(
             against,
             runner=options.runner(request, ears),
             batches=batches,
+            overrides=request.overrides,
             max_slowdown=max_slowdown,
             strict=strict,
         )
     finally:
         ears.close()
+    if junit is not None:
+        write_junit(junit, [(_named(made), _cases(made))], strict=strict)
     if request.json:
         terminal.put_json(made)
     else:
         terminal.put(summary.race(made))
-    if junit is not None:
-        write_junit(junit, [(_named(made), _cases(made))], strict=strict)
     if made["verdict"] == "inconclusive":
-        ears.note("inconclusive: a longer run (bench.seconds) or a quieter machine may decide")
+        longer = "a longer run (--set bench.seconds=10)"
+        ears.note(f"inconclusive: {longer} or a quieter machine may decide")
     marks = dict.fromkeys(mark for row in made["rows"] for mark in row["marks"])
     code = _ended(ears, list(marks), strict)
     failed = made["verdict"] == "fail" or (strict and made["verdict"] == "inconclusive")

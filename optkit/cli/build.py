@@ -82,9 +82,9 @@ def build(
     else:
         results, fleet = _build(request, pairs, out, embed_eval=embed_eval, deferred=deferred,
                                 strict=strict)  # fmt: skip
-    _show(request, results, fleet, several=len(pairs) > 1)
     if junit is not None:
         write_junit(junit, gates_of(results), strict=strict)
+    _show(request, results, fleet, several=len(pairs) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
@@ -172,13 +172,18 @@ def exit_code(result: dict[str, Any], strict: bool) -> int:
 def write_junit(
     file: Path, results: list[tuple[dict[str, Any], list[dict[str, Any]]]], *, strict: bool
 ) -> None:
-    """Results and the rows of their gates as JUnit XML. Raises StorageError."""
+    """Results and the rows of their gates as JUnit XML; before they are printed, since with --json
+    a command prints one object, which may be the error. Raises StorageError."""
     from optkit.report.junit import to_junit
-    from optkit.store import storage_errors
+    from optkit.store import storage_errors, write_durably
 
+    content, place = to_junit(results, strict=strict), file.resolve()
     with storage_errors(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(to_junit(results, strict=strict))
+        if place.exists() and not place.is_file():
+            place.write_bytes(content)  # into a pipe or a device, which must not be replaced
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(place, content)
 
 
 def gates_of(

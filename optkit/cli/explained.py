@@ -15,6 +15,7 @@ _WIDTH = 80
 _LINES = 4  # of a recipe, for one finding
 _KINDS = {"product": "products", "convert": "Q/DQ and casts", "layout": "only moving",
           "other": "all else"}  # fmt: skip
+_WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}
 
 
 def text(found: Json) -> str:
@@ -31,7 +32,8 @@ def text(found: Json) -> str:
 
 def _title(found: Json) -> str:
     artifact = figures.name(found["artifact"])
-    return f"{artifact}: {found['precision']} beside {found['baseline']} on {found['target']}"
+    beside = f" beside {found['baseline']}" if found["baseline"] else ""  # of parts: theirs
+    return f"{artifact}: {found['precision']}{beside} on {found['target']}"
 
 
 def _speed(found: Json) -> Iterator[str]:
@@ -43,8 +45,8 @@ def _speed(found: Json) -> Iterator[str]:
         )
     time = found["time"]
     if time is None:
-        if not found["parts"]:
-            yield "  no engine was compiled: the time of layers is not known"
+        if found["untimed"]:
+            yield from _wrapped(f"the time of layers is not known: {found['untimed']}", "  ")
         return
     yield from _wrapped(f"time of layers ({time['evidence']}): {time['note']}", "  ")
     rows = [
@@ -64,10 +66,9 @@ def _speed(found: Json) -> Iterator[str]:
 def _accuracy(found: Json) -> Iterator[str]:
     score, drop, layers = found["accuracy"], found["drop"], found["layers_compared"]
     if score and drop:
-        show = figures.points if score["proportion"] else figures.percent
         yield (
             f"  {figures.name(score['metric'])} {figures.number(score['value'])}, drop "
-            f"{show(drop['value'])} ({drop['evidence']})"
+            f"{_dropped(found, drop['value'])} ({drop['evidence']})"
         )
     if layers and layers["reason"]:
         yield from _wrapped(f"the layers were not compared with FP32: {layers['reason']}", "  ")
@@ -76,12 +77,18 @@ def _accuracy(found: Json) -> Iterator[str]:
         yield f"  outputs {near} FP32 over {layers['samples']} samples ({layers['evidence']})"
 
 
+def _dropped(found: Json, value: float) -> str:
+    """A drop, or a part of it, as it is of this metric: in points, or in proportion."""
+    return (figures.points if found["accuracy"]["proportion"] else figures.percent)(value)
+
+
 def _findings(found: Json) -> Iterator[str]:
     yield ""
     if not found["findings"]:
-        yield "nothing found: no layer, pair or range costs what a change would win back"
+        sought = "layer, pair or range" if found["time"] else "range or weight"
+        yield f"nothing found: no {sought} costs what a change would win back"
     for number, one in enumerate(found["findings"], start=1):
-        yield f"{number}. {_cost(one)}"
+        yield f"{number}. {_cost(found, one)}"
         yield from _wrapped(one["what"], "   ")
         yield from _wrapped(f"why: {one['why']}", "   ")
         yield from _wrapped(f"mend: {one['change']['text']}", "   ")
@@ -91,24 +98,24 @@ def _findings(found: Json) -> Iterator[str]:
             yield f"     and {len(lines) - _LINES} more (--json, --apply)"
 
 
-def _cost(one: Json) -> str:
+def _cost(found: Json, one: Json) -> str:
     cost = one["cost"]
     parts = []
     if cost["ms"]:
         parts.append(f"{figures.ms(cost['ms'])} a call")
     if cost["points"] is not None:
-        parts.append(figures.points(cost["points"]))
+        parts.append(_dropped(found, cost["points"]))
     if cost["db"] is not None:
         parts.append(figures.decibels(cost["db"]))
     parts = parts or ["unknown"]
-    of = "the latency" if one["question"] == "speed" else "the noise"
-    return f"{', '.join(parts)} ({cost['share']:.0%} of {of}, {cost['evidence']}): {one['rule']}"
+    share = f"{cost['share']:.0%} of {_WHOLES[cost['of']]}"
+    return f"{', '.join(parts)} ({share}, {cost['evidence']}): {one['rule']}"
 
 
 def _recipe(written: Json) -> Iterator[str]:
     yield f"recipe: {written['path']}"
     for given in written["missing"]:
-        yield f"  give again on the command line: {given}"
+        yield f"  give again on the command line: --set {figures.name(given)}"
 
 
 def _wrapped(words: str, indent: str) -> list[str]:

@@ -38,6 +38,8 @@ def finish(
         made = api.finish(artifact, runner=options.runner(request, ears), task=task, strict=strict)
     finally:
         ears.close()
+    if junit is not None:
+        write_junit(junit, gates_of([made.result]), strict=strict)
     if request.json:
         terminal.put_json(made.result)
     else:
@@ -45,6 +47,4 @@ def finish(
     github.summarize(github.reports([made.result]))
     for remark in summary.remarks(made.result):
         ears.note(f"{made.result['target']} {made.result['precision']}: {remark}")
-    if junit is not None:
-        write_junit(junit, gates_of([made.result]), strict=strict)
     return exit_code(made.result, strict)

@@ -85,9 +85,9 @@ def milliseconds(
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    from optkit.execute import ray
+    from optkit.execute.joining import checked
 
-    return None if value is None else ray.checked(value)
+    return None if value is None else checked(value)
 
 
 def job(function: F) -> F:
@@ -219,6 +219,22 @@ def gather(options: dict[str, Any]) -> Request:
     return Request(shapes=shapes, hugging_face=hugging_face, **given)
 
 
+def of_a_job(request: Request) -> dict[str, Any]:
+    """What was said of the model and its data beside MODEL and --set, by option."""
+    said, shapes = request.hugging_face, request.shapes
+    return {
+        "--recipe": request.recipe,
+        "--task": said["task"],
+        "--adapter": said["adapter"],
+        "--trust-remote-code": said["trusted"],
+        "--calibration": request.calibration,
+        "--eval": request.eval_task,
+        "--eval-data": request.eval_data,
+        "--shapes": shapes["all"],
+        **{f"--{name}-shapes": shapes[name] for name in ("min", "opt", "max")},
+    }
+
+
 def recipe(request: Request, *, dry: bool = False) -> Recipe:
     """The recipe that the shared options mean together. Shapes may need the model to be read,
     which is kept in the store, unless `dry`."""
@@ -250,7 +266,7 @@ def runner(request: Request, terminal: Terminal) -> Runner:
     from optkit import api
     from optkit.cli.terminal import keep_stdout
 
-    if request.on is not None:  # Ray prints there that a node died
+    if request.on is not None:  # Ray prints there, and so may its daemons
         keep_stdout()
     return api.open_runner(
         cache=request.cache, remote=request.remote, memory=request.memory,

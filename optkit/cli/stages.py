@@ -99,15 +99,16 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
         )
     finally:
         ears.close()
-    if request.json:
-        terminal.put_json({"schema": "optkit.eval/v1", "status": "ok", **made})
-    else:
-        terminal.put(summary.figures(made))
     gate = made["gate"]
-    for reason in gate["reasons"]:
-        ears.note(reason)
     if junit is not None:
         write_junit(junit, [(made, gate["rows"])], strict=strict)
+    if request.json:
+        status = "gate_failed" if gate["verdict"] == "fail" else "ok"
+        terminal.put_json({"schema": "optkit.eval/v1", "status": status, **made})
+    else:
+        terminal.put(summary.figures(made))
+    for reason in gate["reasons"]:
+        ears.note(reason)
     return 3 if gate["verdict"] == "fail" or (strict and gate["verdict"] != "pass") else 0
 
 

@@ -185,9 +185,24 @@ class _Heedless:
 
 
 def keep_stdout() -> None:
-    """Leave stdout to results: what a library prints there goes to stderr."""
+    """Leave stdout to results: what a library prints there goes to stderr, and so does what native
+    code and the processes that it starts write to descriptor 1."""
     if not isinstance(sys.stdout, _Aside):
-        sys.stdout = _Aside(sys.stdout)
+        sys.stdout = _Aside(_alone_on_its_descriptor(sys.stdout))
+
+
+def _alone_on_its_descriptor(stdout: TextIO) -> TextIO:
+    """Where stdout leads, by a descriptor that nobody knows; 1 leads to stderr then. What is no
+    stream of descriptor 1 (there is none, or it is caught) is handed back."""
+    try:
+        if stdout.fileno() != 1:
+            return stdout
+        stdout.flush()
+        apart = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
+        os.dup2(2 if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY), 1)
+    except (OSError, ValueError, AttributeError):
+        return stdout
+    return apart
 
 
 class _Aside:

@@ -59,10 +59,8 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
-    default=24,
-    show_default=True,
     metavar="N",
-    help="Candidates to try at most.",
+    help="Candidates to try at most; default: 24.",
 )
 @click.option(
     "--time",
@@ -89,7 +87,7 @@ def tune(
     max_latency: str | None,
     max_size: str | None,
     precisions: tuple[str, ...],
-    trials: int,
+    trials: int | None,
     seconds: float | None,
     seed: int,
     parallel: int | None,
@@ -115,7 +113,7 @@ def tune(
         found = api.tune_one(
             recipe=recipe,
             target=target,
-            wish=tuning.Wish(budget, names, trials, seconds, seed, parallel),
+            wish=tuning.Wish(budget, names, trials or tuning.TRIALS, seconds, seed, parallel),
             out=out,
             runner=options.runner(request, ears),
             strict=strict,
@@ -175,6 +173,8 @@ def _show(request: options.Request, found: dict[str, Any]) -> None:
     from optkit.tuning import document
 
     remarks = summary.remarks(found["result"])
+    for remark in [*([found["reason"]] if found["reason"] else []), *remarks]:
+        terminal.Terminal().note(remark)
     if request.json:
         terminal.put_json(found)
     else:
@@ -190,5 +190,3 @@ def _show(request: options.Request, found: dict[str, Any]) -> None:
         terminal.put(f"  again: {found['command']}")
         tried, parallel = found["search"]["trials"], found["search"]["parallel"]
         terminal.put(f"  {tried} trials, {parallel} at a time")
-    for remark in [*([found["reason"]] if found["reason"] else []), *remarks]:
-        terminal.Terminal().note(remark)

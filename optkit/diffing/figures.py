@@ -39,7 +39,7 @@ def _latencies(a: Side, b: Side) -> Iterator[dict[str, Any]]:
     for batch in sorted({*before, *after}):
         old, new = before.get(batch), after.get(batch)
         known = [_figure(one, "p50_ms", ("ci95_ms", "band")) for one in (old, new)]
-        why = _incomparable(a, b, old, new)
+        why = _elsewhere(a, b, old, new)
         yield _row(f"latency, batch {batch}", "ms", *known, change=_ratio, why=why)
 
 
@@ -48,46 +48,63 @@ def _by_batch(side: Side) -> dict[int, Json]:
     return {one["batch"]: one for one in found if one}
 
 
-def _incomparable(a: Side, b: Side, old: Json | None, new: Json | None) -> str | None:
-    """Why two latencies say nothing about each other."""
+_SHOWN = {"batch": "batch {}", "samples": "{} samples"}
+
+
+def _apart(old: Json | None, new: Json | None, *keys: str) -> str | None:
+    """Why two records say nothing about each other: their evidence differs, or one of `keys`."""
     if old is None or new is None:
         return "only one of the two"
-    if old["evidence"] != new["evidence"]:
-        return f"{old['evidence']} beside {new['evidence']}"
+    for key in ("evidence", *keys):
+        if old[key] != new[key]:
+            return " beside ".join(_SHOWN.get(key, "{}").format(one[key]) for one in (old, new))
+    return None
+
+
+def _elsewhere(a: Side, b: Side, old: Json | None, new: Json | None) -> str | None:
+    """Why two latencies say nothing about each other."""
+    apart = _apart(old, new, "batch")
+    if apart is not None or old is None or new is None:
+        return apart
     targets = [(side.result or {})["target"] for side in (a, b)]
     if targets[0] != targets[1]:
         return "on another target"
+    machines = [_machine(side) for side in (a, b)]
+    if all(machines) and machines[0] != machines[1]:
+        return "on another machine"
     if old.get("marks") or new.get("marks"):
         return "measured under bad conditions"
     return None
 
 
+def _machine(side: Side) -> Json | None:
+    """The device of the machine that measured, where the report tells it; not the host's name, of
+    which there may be many, nor the driver, which is software."""
+    told = side.report["provenance"] if side.report else {}
+    found = (told.get("finished") or told).get("machine")
+    return found and {key: found[key] for key in found.keys() - {"gpus", "host"}}
+
+
 def _accuracies(a: Side, b: Side) -> Iterator[dict[str, Any]]:
     old, new = (a.result or {})["accuracy"], (b.result or {})["accuracy"]
-    why = None
-    if old is None or new is None:
-        why = "only one of the two"
-    elif old["metric"] != new["metric"]:
-        why = f"{old['metric']} beside {new['metric']}"
-    elif old["samples"] != new["samples"] or len({_samples(a), _samples(b)} - {None}) > 1:
+    why = _apart(old, new, "metric", "samples")
+    if why is None and len({_samples(a), _samples(b)} - {None}) > 1:
         why = "on other samples"
     metric = (new or old or {}).get("metric", "accuracy")
     known = [_figure(one, "value", ("ci95",)) for one in (old, new)]
     yield _row(metric, None, *known, change=_difference, why=why)
     for name, unit, change in (("drop", None, _difference), ("speedup", "×", _ratio)):
         pair = [(side.result or {})[name] for side in (a, b)]
-        missing = None if all(pair) else "only one of the two"
-        if name == "speedup" and all(pair):
-            missing = _incomparable(a, b, *((side.result or {})["latency"] for side in (a, b)))
+        timed = [(side.result or {})["latency"] for side in (a, b)]
+        beneath = why if name == "drop" else _elsewhere(a, b, *timed)
         known = [_figure(one, "value", ("ci95",)) for one in pair]
-        yield _row(
-            name, unit, *known, change=change, why=missing or (why if name == "drop" else None)
-        )
+        yield _row(name, unit, *known, change=change, why=_apart(*pair) or beneath)
     pair = [(side.result or {})["fidelity"] for side in (a, b)]
     known = [_figure(one, "sqnr_db", ("ci95",)) for one in pair]
-    same = all(pair) and pair[0]["reference"] == pair[1]["reference"]
-    told = None if same else "to another reference" if all(pair) else "only one of the two"
-    yield _row("SQNR", "dB", *known, change=_difference, why=told)
+    why = _apart(*pair, "reference", "samples")
+    if why is None and None in (known[0]["value"], known[1]["value"]):
+        why = "one of the two is bit-equal to its reference"
+    yield _row("SQNR", "dB", *known, change=_difference, why=why)
 
 
 def _samples(side: Side) -> str | None:
@@ -136,7 +153,7 @@ def _row(
 ) -> dict[str, Any]:
     row = {"figure": figure, "unit": unit, "a": a, "b": b, "change": None, "seen": "unknown",
            "note": why}  # fmt: skip
-    if why is not None or a["value"] is None or b["value"] is None:
+    if why is not None:
         return row
     if not a["interval"] or not b["interval"]:
         return {**row, "note": "without an interval"}

@@ -87,19 +87,27 @@ def _report(path: Path) -> Side:
         with path.open("rb") as file:
             found = json.loads(file.read(_JSON_BYTES))
         schema = found["schema"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if schema not in (RESULT, REPORT):
+            raise InputRefused(
+                f"{schema} is not compared", where=str(path), hint=f"give {REPORT} or {RESULT}"
+            )
+        result = found if schema == RESULT else found["result"]
+        parts = result["parts"]
+        told = {"digests": {}} if schema == RESULT else found["provenance"]
+        side = Side(
+            path, "a report", told["digests"].get("build"), result=result,
+            report=None if schema == RESULT else found, recipe=told.get("recipe", {}),
+            versions=told.get("versions", {}),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputRefused("no report of optkit", where=str(path)) from error
-    if schema == RESULT:
-        return Side(path, "a report", result=found)
-    if schema != REPORT:
-        raise InputRefused(
-            f"{schema} is not compared", where=str(path), hint=f"give {REPORT} or {RESULT}"
+    if parts:
+        raise UsageError(
+            f"it consists of {' and '.join(parts)}",
+            where=str(path),
+            hint="compare part by part: give the report.json of one part of each",
         )
-    told = found["provenance"]
-    return Side(
-        path, "a report", told["digests"].get("build"), result=found["result"], report=found,
-        recipe=told["recipe"], versions=told["versions"],
-    )  # fmt: skip
+    return side
 
 
 def _outline(file: Path, sha256: str, runner: Runner) -> Outline:

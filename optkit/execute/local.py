@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from typing import Any
 
 from optkit import errors
 from optkit.errors import StorageError, WorkerFailed
+from optkit.store import own_name
 
 RESULT_SCHEMA = "optkit.worker/v1"
 DONE = b"null"  # the line on the progress pipe that follows the result
@@ -70,18 +72,22 @@ def run(
     progress: Progress = lambda what, fraction: None,
     command: Sequence[str] = WORKER,
     scratch_root: Path | None = None,
+    unwanted: threading.Event | None = None,
 ) -> dict[str, Any]:
     """Run `task` ({"step", "inputs", "params", "out"}) in a child. Returns the step's meta.
 
-    `scratch_root`: where the child's private working folder is made (and removed).
+    `scratch_root`: where the child's private working folder is made (and removed). `unwanted`: once
+    it is set, nobody wants the result: KeyboardInterrupt.
 
     Raises WorkerFailed with the verdict crashed, timeout, oom or output, StorageError when the disk
     has no room for the result, or whatever OptkitError the step itself raised. No process of the
     task outlives the call.
     """
+    if unwanted is not None and unwanted.is_set():
+        raise KeyboardInterrupt
     child = Child(command, scratch_root)
     try:
-        return child.perform(task, limits, progress)
+        return child.perform(task, limits, progress, unwanted)
     finally:
         child.end()
 
@@ -98,15 +104,20 @@ class Child:
     ) -> None:
         self._command = command
         self._stdin = subprocess.PIPE if stays else subprocess.DEVNULL
-        if scratch_root is not None:
-            scratch_root.mkdir(parents=True, exist_ok=True)
-        # the name starts with our process id, so that a later `cache gc` knows when it is abandoned
-        self._scratch = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch_root))
+        # so named, a later `cache gc` knows when it is abandoned
+        self._scratch = (scratch_root or Path(tempfile.gettempdir())) / own_name()
+        self._scratch.mkdir(parents=True, mode=0o700)
         self._process: subprocess.Popen[bytes] | None = None
         self._pipes = (-1, -1)  # its log, its progress: our ends
         self._progress = -1  # the child's end, by its number there
 
-    def perform(self, task: dict[str, Any], limits: Limits, progress: Progress) -> dict[str, Any]:
+    def perform(
+        self,
+        task: dict[str, Any],
+        limits: Limits,
+        progress: Progress,
+        unwanted: threading.Event | None = None,
+    ) -> dict[str, Any]:
         """The meta of the step. Raises as `run` does; after that the child is of no more use."""
         result = self._scratch / "result.json"
         result.unlink(missing_ok=True)
@@ -116,7 +127,7 @@ class Child:
             self._send({**task, "result": str(result)})
         assert self._process is not None
         watch = _Watch(bytearray())
-        _supervise(self._process, limits, progress, self._pipes, watch)
+        _supervise(self._process, limits, progress, self._pipes, watch, unwanted)
         if watch.verdict:
             self._kill()
         return _verdict(task["step"], self._process, limits, watch, result)
@@ -218,6 +229,7 @@ def _supervise(
     progress: Progress,
     pipes: tuple[int, int],
     watch: _Watch,
+    unwanted: threading.Event | None,
 ) -> None:
     deadline = time.monotonic() + limits.seconds
     pending = bytearray()
@@ -238,6 +250,8 @@ def _supervise(
                     pending = _report(pending + data, progress, watch)
             if ended or (watch.done and child.stdin is not None):
                 return
+            if unwanted is not None and unwanted.is_set():
+                raise KeyboardInterrupt
             memory = resident(child.pid)
             watch.peak_bytes = max(watch.peak_bytes, memory)
             if memory > limits.memory_bytes:

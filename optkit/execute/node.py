@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from optkit.execute.local import Limits
 from optkit.execute.runner import installed
 from optkit.execute.staying import Workers
 from optkit.execute.transfer import Ground, Unfit, ground
-from optkit.store import Damaged, RemoteLost, digest_file
+from optkit.store import Damaged, RemoteLost, RemoteReadOnly, digest_file
 from optkit.target import available_memory
 
 Call = Callable[[dict[str, Any], Ground], dict[str, Any]]
@@ -22,10 +24,10 @@ Call = Callable[[dict[str, Any], Ground], dict[str, Any]]
 def packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """What `perform` needs: the task, its limits, and what a fitting node has.
 
-    `needs`: what of the store it reads. `files`: files outside the store that it names, with their
-    digests.
+    `needs`: what of the store it reads. `files`: files outside the store, with their digests: those
+    that it names, and in params["imports"] those that its code imports.
     """
-    named = [Path(value) for value in task["params"].values() if isinstance(value, str)]
+    named = [Path(value) for value in _texts(task["params"])]
     files = {
         str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()
     }
@@ -33,15 +35,26 @@ def packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
         "task": task,
         "limits": asdict(limits),
         "optkit": installed("optkit"),
-        "files": files,
+        "files": files | task["params"].get("imports", {}),
         "needs": list(task["inputs"].values()),
         "out": task["out"],
     }
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """All strings in JSON that are no keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
+
+
 def _check(task: Mapping[str, Any], argument: Mapping[str, Any]) -> None:
     """Raise Unfit where this node would not do the task as the driver does."""
-    wanted = {"optkit": argument["optkit"], **task.get("versions", {})}
+    # a step whose tools are known only when it is asked for names them in its parameters
+    tools = {**task.get("versions", {}), **task["params"].get("versions", {})}
+    wanted = {"optkit": argument["optkit"], **tools}
     for name, version in wanted.items():
         if installed(name) != version:
             raise Unfit(f"{name} is {installed(name) or 'not there'} on it, and {version} here")
@@ -67,7 +80,19 @@ def perform(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
     if "memory" in params:
         params["memory"] = limits.memory_bytes
     mine = {**task, "inputs": inputs, "params": params, "out": str(here.out)}
-    return {"meta": _WORKERS(mine, limits, here.tell)}
+    meta = _WORKERS(mine, limits, here.tell)
+    checkpoint = params.get("checkpoint")
+    if checkpoint is not None and checkpoint != task["params"]["checkpoint"]:
+        _remove_own(Path(checkpoint))
+    return {"meta": meta}
+
+
+def _remove_own(checkpoint: Path) -> None:
+    """In the node's own store; that in the driver's the driver removes. A part's checkpoint leaves
+    an empty folder around it, unless other parts were here."""
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        checkpoint.parent.rmdir()
 
 
 _WORKERS = Workers()
@@ -76,16 +101,18 @@ _WORKERS = Workers()
 def answered(function: Call, argument: dict[str, Any]) -> dict[str, Any]:
     """On the node: what came of `function`, and the files that it wrote.
 
-    {"error"}: of the step's own; {"unfit"}: why the node can do no task of this run; {"lacking"}: a
-    file that it could not have.
+    {"error"}: of the step's own; {"unfit"}: why the node can do no task of this run; {"lost"}: how
+    the remote failed it meanwhile; {"lacking"}: a file that it could not have.
     """
     try:
         with ground(argument) as here:
             return {**function(argument, here), "files": here.files()}
     except Unfit as why:
         return {"unfit": str(why)}
-    except RemoteLost as error:
+    except RemoteReadOnly as error:
         return {"unfit": str(error)}
+    except RemoteLost as error:
+        return {"lost": str(error)}
     except Damaged as error:
         return {"lacking": error.sha256, "why": error.message}
     except OptkitError as error:

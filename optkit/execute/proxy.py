@@ -14,7 +14,6 @@ import os
 import select
 import shutil
 import struct
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +24,7 @@ from optkit import errors
 from optkit.errors import WorkerFailed
 from optkit.execute import local
 from optkit.execute.local import Limits
+from optkit.store import own_name
 
 SERVE = "serve"
 HEADER = struct.Struct("<Q?")  # bytes that follow, whether they are a result
@@ -44,8 +44,8 @@ class Proxy:
         self, model: Path, options: dict[str, Any], limits: Limits, scratch_root: Path
     ) -> None:
         self._limits = limits
-        scratch_root.mkdir(parents=True, exist_ok=True)
-        self._scratch = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=scratch_root))
+        self._scratch = scratch_root / own_name()
+        self._scratch.mkdir(parents=True, mode=0o700)
         child_in, self._to = os.pipe()
         self._from, child_out = os.pipe()
         self._log = (self._scratch / "log").open("wb")

@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import os
 import re
 import secrets
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,12 +33,13 @@ from optkit.errors import (
     OptkitError,
     StorageError,
     ToolchainMissing,
-    UsageError,
     WorkerFailed,
 )
 from optkit.execute import local
+from optkit.execute.joining import connected
 from optkit.execute.local import Limits, Progress
 from optkit.execute.node import Call, as_text, packed, perform
+from optkit.execute.together import together
 from optkit.execute.transfer import SharedFolder, Transfer
 from optkit.store import Damaged, RemoteLost
 
@@ -53,7 +51,6 @@ _RESOURCE = "accelerator_type:"  # how clusters without that label name it
 _TRIES = 5
 _SHARDS = 16  # at most: each of them opens the graph anew
 _TICK_SECONDS = 0.2
-_joined: dict[str, str] = {}  # "address": as this process was connected here
 _LOOK_SECONDS = 2.0  # between two looks at whether a waiting task can still be placed
 
 
@@ -73,7 +70,7 @@ class Cluster:
     _unfit: dict[str, str] = field(default_factory=dict)  # node → why it gets no tasks
 
     def __post_init__(self) -> None:
-        self._ray = _connected(self.address)
+        self._ray = connected(self.address)
         self._alone = threading.Lock()  # what is measured here
         self._stopped = threading.Event()
 
@@ -88,8 +85,7 @@ class Cluster:
         """As `local.run`. Raises ToolchainMissing where no node fits, WorkerFailed where node after
         node died of it."""
         if _belongs_here(task):
-            with self._alone:
-                return local.run(task, limits, progress, scratch_root=scratch_root)
+            return self._here(task, limits, progress, scratch_root)
         shards = min(self.cores(), _SHARDS) if task.get("shards") else 1
         there = self._there if shards == 1 else partial(self._in_shards, shards)
         return self._or_here(there, task, limits, progress)
@@ -110,8 +106,8 @@ class Cluster:
         task gets that GPU meanwhile. `ended`: once it is set, nobody wants the answer, as after
         `stop`. Raises RemoteLost where files cannot be exchanged any more.
         """
-        out, died = Path(argument["out"]), 0
-        while died < _TRIES:
+        out, died = Path(argument["out"]), list[_Died]()
+        while len(died) < _TRIES:
             attempt = out.with_name(f"{out.name}-{secrets.token_hex(4)}")
             try:
                 given = self.transfer.packed(argument, attempt)
@@ -123,6 +119,9 @@ class Cluster:
                 if "lacking" in answer:
                     self.transfer.doubt(answer["lacking"])
                     raise _Died(f"a node could not have {answer['why']}")
+                if "lost" in answer:
+                    self.transfer.check()
+                    raise _Cut(f"a node cannot exchange files: {answer['lost']}")
                 if "unfit" not in answer:
                     self.transfer.adopt(attempt, answer["files"], out)
                     return answer
@@ -131,10 +130,12 @@ class Cluster:
             except Damaged as error:
                 raise _Absent(f"what a node sent did not arrive: {error}") from error
             except _Died as how:
-                died += 1
+                died.append(how)
                 self.note(f"{how}; its work goes to another")
             finally:
                 self.transfer.remove(attempt)
+        if isinstance(died[-1], _Cut):
+            raise RemoteLost(str(died[-1]))
         raise WorkerFailed(
             f"{_TRIES} nodes in a row could not do it",
             where=self.address,
@@ -146,12 +147,7 @@ class Cluster:
     ) -> list[R]:
         """`map`, with as many calls at the same time as there are cores, or `parallel`. What one of
         them raises ends the others, and this cluster's work."""
-        with ThreadPoolExecutor(parallel or self.cores()) as pool:
-            try:
-                return list(pool.map(function, *items))
-            except BaseException:
-                self.stop()
-                raise
+        return together(function, *items, parallel=parallel or self.cores(), end=self.stop)
 
     def _or_here(
         self, there: _Way, task: dict[str, Any], limits: Limits, progress: Progress
@@ -163,8 +159,13 @@ class Cluster:
             self.note(f"{why.message}: the step runs here")
         except RemoteLost as error:
             self.transfer.lose(error)
+        return self._here(task, limits, progress, Path(task["out"]).parent)
+
+    def _here(
+        self, task: dict[str, Any], limits: Limits, progress: Progress, scratch: Path | None
+    ) -> dict[str, Any]:
         with self._alone:
-            return local.run(task, limits, progress, scratch_root=Path(task["out"]).parent)
+            return local.run(task, limits, progress, scratch_root=scratch, unwanted=self._stopped)
 
     def _there(self, task: dict[str, Any], limits: Limits, progress: Progress) -> dict[str, Any]:
         meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
@@ -187,18 +188,12 @@ class Cluster:
             self.call(perform, packed(parts[index], limits), heard=note, ended=ended)
             note("", 1.0)
 
+        def tell() -> None:
+            slowest, fraction = min(heard, key=lambda told: told[1])
+            progress(f"{count} parts, the slowest: {slowest}", fraction)
+
         try:
-            with ThreadPoolExecutor(count) as pool:
-                left = {pool.submit(work, index) for index in range(count)}
-                try:
-                    while left:
-                        done, left = wait(left, _TICK_SECONDS, FIRST_COMPLETED)
-                        for future in done:
-                            future.result()
-                        slowest, fraction = min(heard, key=lambda told: told[1])
-                        progress(f"{count} parts, the slowest: {slowest}", fraction)
-                finally:
-                    ended.set()
+            together(work, range(count), parallel=count, end=ended.set, meanwhile=tell)
             made = {f"shard-{index}": part["out"] for index, part in enumerate(parts)}
             whole = {**task, "inputs": {**task["inputs"], **made}}
             return self._or_here(self._there, whole, limits, progress)
@@ -300,15 +295,12 @@ class _Died(Exception):
     """A node, or the worker of it, is gone."""
 
 
+class _Cut(_Died):
+    """A node lives, but the remote did not answer it."""
+
+
 class _Absent(StorageError):
     """A node has not the files that a task names, or the driver not those of the node."""
-
-
-def checked(address: str) -> str:
-    """The address as a user may give it. Raises UsageError."""
-    if address == "ray" or address.startswith("ray://"):
-        return address
-    raise UsageError(f"{address!r} is no cluster", where="--on", hint="ray, or ray://HOST:10001")
 
 
 def accelerator(reported: str) -> str:
@@ -336,43 +328,6 @@ def _belongs_here(task: Mapping[str, Any]) -> bool:
     params = task["params"]
     measured = params.get("evidence") == "measured" or params.get("host") is not None
     return measured or bool(task.get("reads_code"))
-
-
-def _connected(address: str) -> Any:
-    """The ray module, connected once per process."""
-    # without being asked, Ray writes a new token into the home folder, and reports to its makers
-    token = Path.home() / ".ray" / "auth_token"
-    if not ({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() or token.exists()):
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError:
-        raise ToolchainMissing(
-            "ray is not installed", where="--on", hint="pip install 'optkit[ray]'"
-        ) from None
-    joined = _joined.get("address", address)
-    if ray.is_initialized() and address.startswith("ray://") and address != joined:
-        raise UsageError(
-            f"this process works on another cluster already: {joined}",
-            where="on",
-            hint="ray.shutdown() ends that",
-        )
-    if not ray.is_initialized():
-        _joined["address"] = address
-        where = {"include_dashboard": False} if address == "ray" else {"address": address}
-        terminated = signal.getsignal(signal.SIGTERM)
-        try:
-            ray.init(**where, logging_level=logging.ERROR, log_to_driver=False)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, terminated)  # Ray puts its own in its place
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise ToolchainMissing(
-                f"the cluster does not answer: {str(error).splitlines()[0]}",
-                where=f"--on {address}",
-                hint="is it up, and of the same versions of Ray and Python?",
-            ) from error
-    return ray
 
 
 def _node(found: Mapping[str, Any]) -> _Node:

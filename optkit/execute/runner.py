@@ -11,6 +11,7 @@ import importlib.metadata
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -236,13 +237,19 @@ class Runner:
         seconds = round(time.monotonic() - started, 3)
         self.records.append(Record(kind.name, label, entry.key, hit, seconds))
         self.listener.done(kind.name, label, hit, seconds)
-        for warning in (*self.store.warnings, *_some(entry.meta.get("warnings", ()))):
+        for warning in (*_taken(self.store.warnings), *_some(entry.meta.get("warnings", ()))):
             self.listener.note(warning)
-        self.store.warnings.clear()
         return entry
 
     def _waiting(self, label: str) -> Callable[[], None]:
         return lambda: self.listener.note(f"{label}: another process is making it; waiting")
+
+
+def _taken(warnings: list[str]) -> Iterator[str]:
+    """One by one: other threads add to them and take from them meanwhile."""
+    with suppress(IndexError):
+        while True:
+            yield warnings.pop(0)
 
 
 def _some(warnings: Sequence[str]) -> Iterator[str]:

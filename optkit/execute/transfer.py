@@ -28,6 +28,7 @@ _TOLD_SECONDS = 0.2
 _POSTED_SECONDS = 2.0  # between two messages through a remote
 _LOOK_SECONDS = 0.2
 _SEEN_SECONDS = 30.0  # until files of another node are expected to show in the shared folder
+_CONNECTS = 3
 _UNITS = ("steps", "objects")
 
 
@@ -170,6 +171,8 @@ def ground(argument: Mapping[str, Any]) -> Iterator[Ground]:
         remote = _connected(argument["remote"]["url"])
     except ToolchainMissing as error:
         raise Unfit(f"{error} ({error.hint})") from None
+    except RemoteLost as error:
+        raise Unfit(str(error)) from None
     store = Store(default_root().absolute(), remote)
     with storage_errors(store.root), store.scratch() as folder:
         found = _Apart(argument, store, folder)
@@ -285,6 +288,11 @@ class _Aside:
 
 @functools.lru_cache(maxsize=1)
 def _connected(url: str) -> Remote:
+    """Raises RemoteLost where it was tried for a while."""
+    for _ in range(_CONNECTS - 1):
+        with contextlib.suppress(RemoteLost):
+            return Remote(url)
+        time.sleep(_POSTED_SECONDS)
     return Remote(url)
 
 

@@ -60,6 +60,7 @@ class Explanation:
                 "note": times.note,
                 **(self.spent or {}),
             },
+            "untimed": self.subject.untimed,
             "findings": [finding.to_json() for finding in self.findings],
         }  # fmt: skip
 

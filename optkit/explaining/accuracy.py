@@ -16,6 +16,7 @@ from optkit.explaining.finding import Change, Cost, Finding
 from optkit.explaining.speed import LEAST, left_behind, to_float
 from optkit.explaining.subject import Subject
 from optkit.explaining.words import modules, named
+from optkit.report import figures
 from optkit.runtime import Evidence
 
 LEAST_DB = 0.5
@@ -49,7 +50,7 @@ def clipped(subject: Subject) -> Iterator[Finding]:
         found = _noisy(
             subject, "clipped", nodes, rows,
             what=f"{value['share']:.2%} of {value['value']} are clipped: it reaches from "
-            f"{least:.3g} to {most:.3g}, its codes from {low:.3g} to {high:.3g}",
+            f"{least:.3g} to {most:.3g}, its codes from {low:.3g} to {high:.3g}{_alone(rows)}",
             why=f"{value['noise']:.0%} of the noise of this pair ({value['sqnr_db']:.1f} dB) is "
             "clipping, not rounding",
             change=_wider(subject, value["value"]),
@@ -92,7 +93,8 @@ def weight_axis(subject: Subject) -> Iterator[Finding]:
             f"{told.get(row['scales'], 'scales that do not fit it')}{noise}",
             why="no integer kernel multiplies by scales inside the sum"
             if row["scales"] == "summed" else "the largest channel sets the step of all others",
-            change=Change(text, settings), ms=left_behind(subject, node), least=0.0,
+            change=Change(text, settings), least=0.0,
+            ms=0.0 if subject.has_landed(node) else left_behind(subject, node),
         )  # fmt: skip
         if found is not None:
             yield found
@@ -116,7 +118,7 @@ def sensitive(subject: Subject) -> Iterator[Finding]:
         nodes = tuple(row["node"] for row in rows)
         found = _noisy(
             subject, "sensitive", nodes, rows,
-            what=f"much of the noise at the outputs comes from {named(nodes)}",
+            what=f"much of the noise at the outputs comes from {named(nodes)}{_alone(rows)}",
             why="in FP32 again, with nothing else changed, the outputs come that much closer",
             change=Change(f"leave it in {subject.baseline}", to_float(subject, nodes)),
         )  # fmt: skip
@@ -139,18 +141,25 @@ def _noisy(
     """The finding with its cost; None where restoring the layers wins too little."""
     cost = _cost(subject, rows)
     if subject.share(ms) >= LEAST:
-        share = max(cost.share, subject.share(ms))
-        cost = replace(cost, ms=ms, share=share, evidence=Evidence.PREDICTED)
+        cost = replace(cost, ms=ms, evidence=Evidence.PREDICTED)
+        if subject.share(ms) > cost.share:
+            cost = replace(cost, share=subject.share(ms), of="layers")
     if cost.db is not None and cost.db < least and cost.ms is None:
         return None
     return Finding(rule, "accuracy", what, why, nodes, modules(nodes), cost, change)
+
+
+def _alone(rows: Sequence[Row]) -> str:
+    """What one layer alone does to the value it leaves."""
+    known = rows[0]["isolated"] if len(rows) == 1 else None
+    return "" if known is None else f"; this layer alone leaves {figures.likeness(known)}"
 
 
 def _cost(subject: Subject, rows: Sequence[Row]) -> Cost:
     whole = (subject.report.get("layer_fidelity") or {"sqnr_db": None})["sqnr_db"]
     restored = next((row["restored"] for row in rows if row["restored"] is not None), None)
     if restored is None or whole is None:
-        return Cost(0.0, Evidence.SIMULATED)
+        return Cost(0.0, "noise", Evidence.SIMULATED)
     if restored["sqnr_db"] is None:  # nothing else is noisy
         share, db = 1.0, None
     else:
@@ -159,7 +168,7 @@ def _cost(subject: Subject, rows: Sequence[Row]) -> Cost:
     drop = subject.result["drop"]
     lost = drop["value"] * share if drop is not None and drop["value"] > 0 else None
     known = Evidence.SIMULATED if lost is None else Evidence.PREDICTED  # that points follow noise
-    return Cost(share, known, db=db, points=lost)
+    return Cost(share, "noise", known, db=db, points=lost)
 
 
 def _wider(subject: Subject, value: str) -> Change:

@@ -10,19 +10,22 @@ from optkit.explaining.words import line
 from optkit.runtime import Evidence
 
 Question = Literal["speed", "accuracy"]
+Whole = Literal["latency", "layers", "noise"]
 
 
 @dataclass(frozen=True)
 class Cost:
     """What the change would win back.
 
-    `share`, in [0, 1]: of the latency, or of the noise at the outputs, whichever is more; findings
+    `share`, in [0, 1]: `of` the latency, of the time of all layers (which a profiler tells one by
+    one, so that it is not the latency), or of the noise at the outputs, whichever is more; findings
     of all kinds are ranked by it. `ms`: milliseconds a call. `db`: of the outputs' SQNR. `points`:
-    of the metric, as a fraction: the drop's part that falls to that noise. None: unknown, or it
-    does not apply.
+    the drop's part that falls to that noise, a fraction as the drop is. None: unknown, or it does
+    not apply.
     """
 
     share: float
+    of: Whole
     evidence: Evidence
     ms: float | None = None
     db: float | None = None

@@ -20,7 +20,7 @@ from optkit.explaining.words import modules, named, several
 from optkit.runtime import Evidence
 
 LEAST = 0.01
-"""Of the latency: what costs less is not told. Layer times of a good run differ by that much."""
+"""Of the whole: what costs less is not told. Layer times of a good run differ by that much."""
 
 _HALF = 0.5  # of the time in FP16: what eight bits promise where no layer landed to tell
 _HEAVY = 0.25  # of all bytes that the layers read of constants
@@ -111,10 +111,12 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
     Which layers to leave in float is no sum of these losses: a kernel stays as long as one of its
     neighbours wants codes. A search that compiles each candidate answers that.
     """
-    speedup = subject.result["speedup"]
-    if subject.times is None or not subject.planned or speedup is None:
+    speedup, latency = subject.result["speedup"], subject.result["latency"]
+    if subject.times is None or not subject.planned or speedup is None or latency is None:
         return
-    if (speedup["ci95"] or [speedup["value"]])[-1] >= 1:
+    # the band of a prediction is too wide to tell by: its bounds are compared as they are
+    sure = speedup["evidence"] != Evidence.PREDICTED and speedup["ci95"]
+    if (speedup["ci95"][1] if sure else speedup["value"]) >= 1:
         return
     ours, theirs = subject.by_node
     behind = _behind(subject)
@@ -129,8 +131,12 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
         f"{len(nodes)} of {several(len(losses), 'layer')} lose, with the kernels behind them, "
         f"which take {sum(behind.values()):.3g} ms in all"
     )
-    yield _slow(
-        subject, "does_not_pay", nodes, (1 - speedup["value"]) * subject.total_ms,
+    lost = latency["p50_ms"] - subject.result["baseline"]["latency"]["p50_ms"]
+    yield Finding(
+        "does_not_pay", "speed", nodes=nodes, modules=modules(nodes),
+        cost=Cost(
+            lost / latency["p50_ms"], "latency", Evidence(speedup["evidence"]), ms=lost
+        ),
         what=f"{slower}: {losing}" if nodes else f"{slower}, though no layer is",
         why=f"{subject.baseline} computes inside its products what runs apart here: bias, "
         "activation, sum, and the step to codes",
@@ -267,7 +273,7 @@ def _slow(
     assert subject.times is not None
     known = evidence or subject.times.evidence
     ms = max(ms, 0.0)
-    cost = Cost(subject.share(ms), known, ms=ms)
+    cost = Cost(subject.share(ms), "layers", known, ms=ms)
     return Finding(rule, "speed", what, why, nodes, modules(nodes), cost, change, limit)
 
 
@@ -295,12 +301,8 @@ def _there_and_back(subject: Subject, one: Timed) -> bool:
         return False
     own = {n for t in times.baseline if not t.layer.products for n in t.layer.nodes}
     needing = {t.name for other in times.candidate for t in other.layer.outputs
-               if any(_is_landed(subject, n) for n in other.layer.products)}  # fmt: skip
+               if any(subject.has_landed(n) for n in other.layer.products)}  # fmt: skip
     return not own & halves.keys() and not any(t.name in needing for t in one.layer.inputs)
-
-
-def _is_landed(subject: Subject, node: str) -> bool:
-    return bool((subject.landed.get(node) or {"landed": False})["landed"])
 
 
 def _around(subject: Subject, group: list[Timed]) -> tuple[str, ...]:

@@ -71,10 +71,12 @@ class Times:
 
 @dataclass(frozen=True)
 class Subject:
-    """One artifact. `report`: its document; `times` None: no layer's time is known."""
+    """One artifact. `report`: its document; `times` None: no layer's time is known, and `untimed`
+    says why."""
 
     report: Mapping[str, Any]
     times: Times | None
+    untimed: str | None = None
 
     @property
     def result(self) -> Mapping[str, Any]:
@@ -111,6 +113,10 @@ class Subject:
     def landed(self) -> dict[str, Mapping[str, Any]]:
         """Node → its row of the landing."""
         return {row["node"]: row for row in self.report["landing"]}
+
+    def has_landed(self, node: str) -> bool:
+        """Whether it runs in the precision that was planned."""
+        return bool((self.landed.get(node) or {"landed": False})["landed"])
 
     @cached_property
     def likeness(self) -> dict[str, Mapping[str, Any]]:
@@ -159,7 +165,7 @@ class Subject:
         return found
 
     def share(self, ms: float) -> float:
-        """Of the latency."""
+        """Of the time of all layers."""
         return ms / self.total_ms if self.total_ms else 0.0
 
 

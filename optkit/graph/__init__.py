@@ -14,7 +14,14 @@ from __future__ import annotations
 
 from onnx_ir import Model as Graph
 
-from optkit.graph.costs import NodeCost, costs, parameters, peak_live_bytes, summary
+from optkit.graph.costs import (
+    NodeCost,
+    border_bytes,
+    costs,
+    parameters,
+    peak_live_bytes,
+    summary,
+)
 from optkit.graph.cutting import Part, between, cut, places
 from optkit.graph.door import (
     INLINE_LIMIT,
@@ -62,6 +69,7 @@ __all__ = [
     "array",
     "between",
     "bind",
+    "border_bytes",
     "check",
     "check_finite",
     "claim_name",

@@ -40,6 +40,13 @@ def costs(model: ir.Model, axes: Mapping[str, int]) -> dict[str, NodeCost]:
     return {str(node.name): _cost(node) for node in static.graph}
 
 
+def border_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
+    """Bytes of all inputs and outputs; one of unknown size counts as nothing."""
+    static = bind(model, axes)
+    border = (*static.graph.inputs, *static.graph.outputs)
+    return sum(_total([value]) or 0 for value in border if not is_constant(value))
+
+
 def peak_live_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
     """Most bytes of activations that are alive at once when nodes run in graph order, each value
     from where it is made to where it is last read; inputs and outputs live all along. Values of

@@ -28,21 +28,25 @@ def against(
     batches: Sequence[int],
     runner: Steps,
     *,
+    overrides: Sequence[str] = (),
     strict: bool,
 ) -> Made:
     """The step `bench` with the candidate as "engine" and the reference as "baseline". `batches`:
-    none for the one that the candidate is tuned for.
+    none for the one that the candidate is tuned for. `overrides`: bench.KEY=VALUE, of how long to
+    time and with how many threads, for both.
 
     Raises InputRefused where the two take other inputs or have no engine, UsageError for a batch
-    that one of them was not built for.
+    that one of them was not built for, RecipeError for an override.
     """
-    ours, theirs = (_restored(one, target) for one in (candidate, reference))
-    if ours.inputs != theirs.inputs:
-        odd = next(info for info in ours.inputs if info not in theirs.inputs)
-        raise InputRefused(
-            "the other one has no such input, so they are no two versions of one model",
-            where=f"{candidate.path}: input {odd.name!r} {odd.dtype} {odd.shape}",
-        )
+    ours, theirs = (_restored(one, target, overrides) for one in (candidate, reference))
+    odd = set(ours.inputs) ^ set(theirs.inputs)  # in whatever order: feeds are by name
+    for artifact, made in ((candidate, ours), (reference, theirs)):
+        for info in made.inputs:
+            if info in odd:
+                raise InputRefused(
+                    "the other one has no such input, so they are no two versions of one model",
+                    where=f"{artifact.path}: input {info.name!r} {info.dtype} {info.shape}",
+                )
     inputs, sides = {}, {}
     for role, one in (("engine", candidate), ("baseline", reference)):
         inputs[role], sides[role] = _side(one, role, ours, runner)
@@ -57,7 +61,7 @@ def against(
     return race(both, runner, strict=strict, anew=True)
 
 
-def _restored(artifact: Artifact, target: Target) -> Build:
+def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> Build:
     manifest = artifact.manifest
     engine = manifest.engine
     if engine is None:
@@ -67,7 +71,7 @@ def _restored(artifact: Artifact, target: Target) -> Build:
             hint=f"optkit finish {artifact.path}",
         )
     return Build(
-        Job(recorded(artifact), target, manifest.precision),
+        Job(recorded(artifact).with_overrides(overrides), target, manifest.precision),
         engine["backend"],
         (),
         manifest.result["baseline"]["precision"],

@@ -2,49 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from optkit.artifact import MODEL, Artifact
+from optkit.errors import ToolchainMissing
 from optkit.execute.runner import Steps
 from optkit.explaining import Subject, Times
 from optkit.pipeline.finishing import read_report, staged_graph
+from optkit.pipeline.job import Foreign, machine
+from optkit.pipeline.judging import kept
 from optkit.runtime import Evidence
 from optkit.steps import STEPS
-from optkit.target import target
+from optkit.target import gpus, target
 
 _SECONDS = 2.0  # of profiled runs, each side
-_BOUND = "a roofline bound of each compiled layer; the engine's own times need its device"
 
 
 def subject(artifact: Artifact, runner: Steps) -> Subject:
     """What is known of an artifact of one graph, whose files were verified: its report, and the
-    time of its layers. On `cpu` ONNX Runtime is profiled on this machine; engines for other devices
-    have the roofline of each layer."""
+    time of its layers. On `cpu` ONNX Runtime is profiled on this machine; an engine whose device
+    is here is run and profiled; other layers have their roofline."""
     report = read_report(artifact)
     layers = report["layers"]
     if not layers["engine"] or not layers["baseline"]:
-        return Subject(report, None)
+        return Subject(report, None, "no engine was compiled")
+    times = _times(artifact, report, runner)
+    return Subject(report, times, None if times else "its backend lists no tensors of its layers")
+
+
+def _times(artifact: Artifact, report: Mapping[str, Any], runner: Steps) -> Times | None:
     device = target(artifact.manifest.target)
     spec = report["provenance"]["build_spec"]["engine"]
-    params: dict[str, Any] = {
-        "axes": {name: span["opt"] for name, span in artifact.manifest.recipe["axes"].items()}
-    }
-    here = spec["backend"] == "onnxruntime"
-    if here:
-        shapes = {name: ends[1] for name, ends in spec["profile"].items()}
-        params |= {"shapes": shapes, "seconds": _SECONDS, "host": device.fingerprint()}
-    else:
-        sides = {"candidate": layers["engine"], "baseline": layers["baseline"]}
-        params |= {"layers": sides, "name": device.name, "target": device.fingerprint()}
+    shapes = {name: ends[1] for name, ends in spec["profile"].items()}
+    timed = {"shapes": shapes, "seconds": _SECONDS, "host": machine(device)}
+    if spec["backend"] == "onnxruntime":
+        timed["threads"] = artifact.manifest.recipe["bench"]["threads"]  # as the latency beside it
+        return _attributed(artifact, runner, timed, Evidence.MEASURED, "profiled on this machine")
+    why = "the engine's own times need its device"
+    if device.name in {gpu.target for gpu in gpus().devices}:
+        own = {"backend": spec["backend"], "session": {"target": device.name}}
+        note = "the engine's own profiler on this machine"
+        try:
+            return _attributed(artifact, runner, {**timed, **own}, Evidence.MEASURED, note)
+        except ToolchainMissing as error:  # no library, or its profile is not understood
+            why = error.message
+    sides = {"candidate": report["layers"]["engine"], "baseline": report["layers"]["baseline"]}
+    if not any(layer["inputs"] or layer["outputs"] for side in sides.values() for layer in side):
+        return None
+    bounded = {"layers": sides, "name": device.name, "target": device.fingerprint()}
+    note = f"a roofline bound of each compiled layer; {why}"
+    return _attributed(artifact, runner, bounded, Evidence.PREDICTED, note)
+
+
+def _attributed(
+    artifact: Artifact, runner: Steps, params: dict[str, Any], evidence: Evidence, note: str
+) -> Times:
+    """The step `attribute` with these parameters; of engines where they name a backend."""
+    inputs = {"candidate": staged_graph(artifact.path / MODEL, runner),
+              "baseline": staged_graph(artifact.path / "baseline" / MODEL, runner)}  # fmt: skip
+    here = {}
+    if "backend" in params:
+        assert artifact.manifest.engine is not None
+        file, folder = artifact.manifest.engine["file"], Foreign(artifact.path, artifact.digest)
+        files = {"candidate_engine": file, "baseline_engine": f"baseline/{file}"}
+        inputs |= dict.fromkeys(files, folder)
+        params, here = {**params, "engines": files}, kept(runner)
+    axes = {name: span["opt"] for name, span in artifact.manifest.recipe["axes"].items()}
     entry = runner.step(
-        STEPS["attribute"].kind,
-        "time the layers",
-        {"candidate": staged_graph(artifact.path / MODEL, runner),
-         "baseline": staged_graph(artifact.path / "baseline" / MODEL, runner)},
-        params,
-    )  # fmt: skip
-    evidence = Evidence.MEASURED if here else Evidence.PREDICTED
-    note = "profiled on this machine" if here else _BOUND
-    return Subject(
-        report, Times.from_json({**entry.meta["times"], "evidence": evidence, "note": note})
+        STEPS["attribute"].kind, "time the layers", inputs, {"axes": axes, **params}, here
     )
+    return Times.from_json({**entry.meta["times"], "evidence": evidence, "note": note})

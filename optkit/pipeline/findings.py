@@ -9,8 +9,9 @@ from typing import Any
 from optkit import pipeline
 from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
+from optkit.benchmarking.latency import ratio
 from optkit.execute.runner import Made, Record
-from optkit.measurement import Difference, Fidelity, Interval, Latency, Score, Verdict
+from optkit.measurement import Difference, Fidelity, Latency, Memory, Score, Verdict
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import slices, stopped, task_scores
 from optkit.report import document
@@ -124,14 +125,11 @@ def _latencies(made: Build) -> dict[str, list[Latency]]:
 
 def speedups(made: Build, times: Mapping[str, list[Latency]]) -> dict[int, Difference]:
     """batch → baseline latency over candidate latency."""
-    if made.measured:
+    if made.measured and not made.is_baseline:
         rows = made.entries["latency"].meta["rows"]
         return {row["engine"]["batch"]: Difference.from_json(row["speedup"]) for row in rows}
     pairs = zip(times["engine"], times["baseline"], strict=True)
-    return {
-        one.batch: Difference(base.p50_ms / one.p50_ms, None, Evidence.PREDICTED)
-        for one, base in pairs
-    }
+    return {one.batch: ratio(base, one) for one, base in pairs}
 
 
 def judge_accuracy(made: Build, scores: Mapping[str, Score]) -> Verdict:
@@ -215,8 +213,6 @@ def _findings(
     candidate, baseline = sides["candidate"], sides["baseline"]
     latency = candidate.latency
     speedup = speedups(made, times).get(latency.batch) if latency else None
-    if made.is_baseline and speedup is not None:
-        speedup = Difference(1.0, Interval(1.0, 1.0), speedup.evidence)
     drop, pair = None, None
     if candidate.accuracy and baseline.accuracy:
         pair = (baseline.accuracy, candidate.accuracy)
@@ -232,9 +228,18 @@ def _findings(
         latency=latency,
         speedup=speedup,
         size_bytes=candidate.engine.bytes if candidate.engine else None,
-        memory_bytes=made.entries["peak"].meta["bytes"] if "peak" in made.entries else None,
+        memory=_memory(made, candidate.engine),
     )
     return Findings(likeness, speedup, drop, verdict)
+
+
+def _memory(made: Build, engine: Engine | None) -> Memory | None:
+    """What a run takes, where it was measured; else what the engine's compiler states."""
+    if "peak" in made.entries:
+        found = made.entries["peak"].meta
+        return Memory(Evidence.MEASURED, found["bytes"], tuple(found.get("marks", ())))
+    stated = engine.stated_bytes if engine is not None else None
+    return None if stated is None else Memory(Evidence.COMPILED, stated)
 
 
 def _note(made: Build, backend: str) -> str | None:
@@ -247,7 +252,10 @@ def _note(made: Build, backend: str) -> str | None:
 
 
 def _at(times: list[Latency], batch: int | None) -> Latency:
-    return next((one for one in times if one.batch == batch), times[0])
+    """The one at a batch size, with the marks of all, which one run measured."""
+    found = next((one for one in times if one.batch == batch), times[0])
+    marks = dict.fromkeys(mark for one in times for mark in one.marks)
+    return replace(found, marks=tuple(marks))
 
 
 def _engine(made: Build, role: str) -> Engine | None:
@@ -282,6 +290,7 @@ def _provenance(made: Build, records: list[Record]) -> dict[str, Any]:
         "versions": pipeline.tool_versions(),
         "steps": [asdict(record) for record in records],
         "build_spec": _specs(made),
+        **({"machine": made.machine} if made.measured else {}),
     }
 
 

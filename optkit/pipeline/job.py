@@ -143,14 +143,8 @@ class Build:
 
     @property
     def machine(self) -> dict[str, Any]:
-        """What a run here depends on: this CPU; or the GPU that is the target, its driver, and the
-        host, of which there may be many like it."""
-        device = self.job.target
-        if device.name == "cpu":
-            return device.fingerprint()
-        found = [gpu for gpu in gpus().devices if gpu.target == device.name]
-        own = [{"name": gpu.name, "driver": gpu.driver} for gpu in found[:1]]
-        return {**device.fingerprint(), "gpus": own, "host": platform.node()}
+        """What a run here depends on."""
+        return machine(self.job.target)
 
     @property
     def simulation(self) -> str:
@@ -160,6 +154,16 @@ class Build:
     @property
     def evidence(self) -> Evidence:
         return Evidence.MEASURED if self.measured else Evidence.SIMULATED
+
+
+def machine(device: Target) -> dict[str, Any]:
+    """What a run on a device here depends on: this CPU; or the GPU that is the target, its driver,
+    and the host, of which there may be many like it."""
+    if device.name == "cpu":
+        return device.fingerprint()
+    found = [gpu for gpu in gpus().devices if gpu.target == device.name]
+    own = [{"name": gpu.name, "driver": gpu.driver} for gpu in found[:1]]
+    return {**device.fingerprint(), "gpus": own, "host": platform.node()}
 
 
 def calibration_of(recipe: Recipe) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def compile_(made: Build, runner: Steps) -> None:
                 {"graph": graph},
                 {"backend": made.backend, "spec": spec.to_json(), "planned": planned,
                  "versions": backend.versions(), "host": _host(made)},
-                _kept(runner),
+                kept(runner),
             )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def score(
         f"evaluate {_named(made, role)}",
         inputs,
         {"file": file, "batch": made.batch, "evidence": evidence, **task, **params},
-        {**here, **_kept(runner)},
+        {**here, **kept(runner)},
     )
 
 
@@ -167,15 +167,23 @@ def time(made: Build, runner: Steps) -> None:
 
 
 def weigh(made: Build, runner: Steps) -> None:
-    """Peak memory of a run, where a gate asks for it and the target is this CPU."""
+    """Peak memory of a run, where a gate asks for it and the target is this machine: of the
+    process on a CPU, of the device where an engine of its own runs there."""
     limits = made.job.recipe.gates.of(made.job.target.name)
-    if limits.max_memory_bytes is None or not made.measured or made.backend != "onnxruntime":
+    if limits.max_memory_bytes is None or not made.measured or made.backend in runtime.PROVIDERS:
         return
+    inputs: dict[str, Input] = {"samples": made.entries["probe"]}
+    if made.backend == "onnxruntime":
+        inputs["graph"] = made.entries["graph"]
+        params: dict[str, Any] = {"threads": made.job.recipe.bench.threads}
+    else:
+        inputs, params = _running(made, inputs, "candidate")
     made.entries["peak"] = runner.step(
         STEPS["peak"].kind,
         f"measure memory of {made.job.precision}",
-        {"graph": made.entries["graph"], "samples": made.entries["probe"]},
-        {"batch": made.batch or 1, "threads": made.job.recipe.bench.threads, "host": made.machine},
+        inputs,
+        {"batch": made.batch or 1, **params, "host": made.machine},
+        kept(runner),
     )
 
 
@@ -199,7 +207,7 @@ def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Made
     params = {"batches": both.batches, "seconds": bench.seconds,
               "warmup_seconds": bench.warmup_seconds, "sides": both.sides,
               "gpu": bool(machine.get("gpus")), "host": machine}  # fmt: skip
-    here = {} if both.sides["engine"]["backend"] == "onnxruntime" else _kept(runner)
+    here = {} if both.sides["engine"]["backend"] == "onnxruntime" else kept(runner)
 
     def run(**again: str) -> Made:
         return runner.step(STEPS["bench"].kind, both.label, both.inputs, {**params, **again}, here)
@@ -253,20 +261,22 @@ def _running(
     return {**inputs, **engines}, {"backend": made.backend, "engines": files, "session": session}
 
 
-def _kept(runner: Steps) -> dict[str, str]:
+def kept(runner: Steps) -> dict[str, str]:
     """Where a library may keep what it learned on this device: beside the store's objects."""
     return {"kept": str(runner.objects.with_name("devices"))}
 
 
 def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The task's score function: its code's digest is what matters, its path only where it is."""
+    """The task's score function: its code's digest is what matters, its path only where it is.
+    `imports`: the Python files that a node must have as they are here."""
     place = made.job.recipe.eval_task
     assert place is not None
     code = samples.meta.get("reads", {}).get("files", {})
     digest = store.digest_json(sorted(code.values()))
     params = {"task": str(place), "code": digest, "metric": samples.meta.get("metric"),
               "args": samples.meta.get("scoring", {})}  # fmt: skip
-    return params, {"path": str(place.path)}
+    imports = {path: sha256 for path, sha256 in code.items() if path.endswith(".py")}
+    return params, {"path": str(place.path), "imports": imports}
 
 
 def _host(made: Build) -> dict[str, Any] | None:

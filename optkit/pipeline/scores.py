@@ -29,14 +29,17 @@ def score_name(role: str, part: int | None = None) -> str:
 
 
 def task_scores(made: Build) -> dict[str, Score]:
-    """role → Score with its per-sample scores, for the roles that were evaluated."""
+    """role → Score with its per-sample scores, for the roles that were evaluated. A candidate that
+    is the baseline has one for both, so that nothing is left to chance between them."""
     found = {}
     for role in _ROLES:
         entries = [made.entries.get(score_name(role))]
         entries += [made.entries.get(score_name(role, part)) for part in range(_parts(made))]
         scores = [_read(entry) for entry in entries if entry is not None]
         if scores:
-            found[role] = scores[0] if len(scores) == 1 else _joined(scores)
+            found[role] = scores[0] if len(scores) == 1 else _joined(scores, _restoring(made))
+    if made.is_baseline and "candidate" in found:
+        found["baseline"] = found["candidate"]
     return found
 
 
@@ -44,7 +47,8 @@ def slices(made: Build) -> list[str]:
     """The slice of each sample that was scored."""
     drawn = [made.entries[drawn_name(part)] for part in range(_parts(made))]
     whole = [made.scored] if made.scored is not None else []
-    return [name for entry in drawn or whole for name in Spool(entry.path).slices()]
+    names = [name for entry in drawn or whole for name in Spool(entry.path).slices()]
+    return [names[row] for row in _restoring(made)] if drawn and names else names
 
 
 def decided(made: Build) -> bool:
@@ -81,9 +85,15 @@ def _drawn(made: Build) -> int:
     return sum(entry.meta["info"]["samples"] for entry in entries)
 
 
-def _joined(scores: list[Score]) -> Score:
+def _restoring(made: Build) -> np.ndarray:
+    """The rows of all looks in the order of their samples."""
+    assert made.scored is not None
+    return looks.restoring(made.scored.meta["info"]["samples"], _parts(made))
+
+
+def _joined(scores: list[Score], restoring: np.ndarray) -> Score:
     first = scores[0]
-    rows = np.concatenate([np.asarray(one.per_sample) for one in scores])
+    rows = np.concatenate([np.asarray(one.per_sample) for one in scores])[restoring]
     return accuracy.from_samples(
         rows, metric=first.metric, evidence=first.evidence, lower_is_better=first.lower_is_better
     )

@@ -76,12 +76,16 @@ def for_graph(
     batch: int,
     planned: Mapping[str, str] = MappingProxyType({}),
     carrier: str = "fp16",
+    *,
+    border: int,
 ) -> Latency:
     """Bound of a graph that no compiler has fused yet. `costs` at the sizes of `batch`, of a graph
-    whose numbers are stored in `carrier`; `planned`: node name → precision of those that differ.
+    whose numbers are stored in `carrier`; `planned`: node name → precision of those that differ;
+    `border`: bytes of its inputs and outputs.
 
-    The left side counts the matrix products alone, as if all else were fused into them; the right
-    side every node by itself. Nodes of unknown size count as nothing.
+    The left side counts the matrix products alone, as if all else were fused into them, but no less
+    than moving inputs and outputs, which no fusion saves; the right side every node by itself.
+    Nodes of unknown size count as nothing.
     """
     compute, memory, unfused = [], [], 0.0
     for name, cost in costs.items():
@@ -94,8 +98,8 @@ def for_graph(
             memory.append(size / _bandwidth(target))
         elif cost.op not in _DISSOLVED:
             unfused += size / _bandwidth(target)
-    overlapped = sum(map(max, compute, memory))
-    separate = sum(compute) + sum(memory) + unfused
+    overlapped = max(sum(map(max, compute, memory)), border / _bandwidth(target))
+    separate = max(sum(compute) + sum(memory) + unfused, overlapped)
     note = f"{_NOTE}, from the unfused graph{_unrolled(costs)}"
     return _latency(overlapped, separate, batch, note)
 

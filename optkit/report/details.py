@@ -163,7 +163,8 @@ def memory(report: Json, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list
 
 
 def _weights(rows: Sequence[Layer]) -> str:
-    return figures.size(sum(layer.weights for layer in rows)) if rows else figures.NONE
+    known = [layer.weights for layer in rows if layer.weights is not None]
+    return figures.size(sum(known)) if known else figures.NONE
 
 
 def _most(rows: Sequence[Layer]) -> str:

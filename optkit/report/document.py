@@ -18,7 +18,8 @@ Schema `optkit.report/v1` (schemas/report.json):
                          where one of them is not known
     conditions           the host while latency was measured
     provenance           recipe, digests, versions, steps (key, hit, seconds), build_spec by role;
-                         finished: machine and versions, where another one has finished it
+                         machine: which one measured; finished: machine and versions, where another
+                         one has finished it
 """
 
 from __future__ import annotations

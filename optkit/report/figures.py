@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NONE = "–"
@@ -44,6 +44,11 @@ def ms(value: float | None) -> str:
 
 def decibels(value: float) -> str:
     return f"{value:.1f} dB"
+
+
+def likeness(known: Mapping[str, Any]) -> str:
+    """What of a tensor beside its reference its SQNR does not say."""
+    return f"cosine {known['cosine']:.6f}, largest error {_digits(known['max_abs_error'])}"
 
 
 def rate(value: float | None) -> str:

@@ -234,7 +234,9 @@ def _latency(latency: Json | None) -> Entry:
 def _difference(found: Json | None, show: Any) -> Entry:
     if found is None:
         return _ABSENT
-    return Entry(show(found["value"]), figures.span(found["ci95"], show), found["value"])
+    kind = "band " if found["evidence"] == "predicted" else ""
+    spread = figures.span(found["ci95"], show)
+    return Entry(show(found["value"]), kind + spread if spread else "", found["value"])
 
 
 def _accuracy(score: Json | None) -> Entry:

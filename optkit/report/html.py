@@ -59,6 +59,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         islands=_pairs(report["cast"].get("islands"), verbatim=True),
         recipe=_pairs(details.flat(provenance["recipe"]), verbatim=True),
         specs=view.asked(report),
+        measured_on=_pairs(details.flat(provenance.get("machine") or {}), verbatim=True),
         finished=_pairs(details.flat(provenance.get("finished") or {}), verbatim=True),
         digests=_pairs(provenance["digests"]),
         versions=_pairs(provenance["versions"], verbatim=True),

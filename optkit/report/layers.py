@@ -5,7 +5,7 @@ was considered with its precision, where it runs, and what quantizing it costs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -31,7 +31,7 @@ class Layer:
     nodes: tuple[str, ...]
     products: tuple[str, ...]  # those among them that it multiplies
     moved: int | None
-    weights: int
+    weights: int | None
 
 
 def layers(rows: Sequence[dict[str, Any]]) -> list[Layer]:
@@ -51,7 +51,7 @@ def _layer(layer: FusedLayer) -> Layer:
         layer.nodes,
         layer.products,
         None if silent else layer.bytes_moved,
-        layer.constant_bytes,
+        None if silent else layer.constant_bytes,
     )
 
 
@@ -79,11 +79,13 @@ def _total(rows: Sequence[Layer], kind: str) -> tuple[int, int | None]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure of a heat map: its text, the number to sort by, and its shade from 0 to 4."""
+    """A figure of a heat map: its text, the number to sort by, its shade from 0 to 4, and what else
+    is known where a reader points at it."""
 
     text: str = ""
     value: float | None = None
     heat: int = 0
+    beside: str = ""
 
 
 _UNKNOWN = Cell()
@@ -182,7 +184,11 @@ def _by_node(rows: Sequence[Layer]) -> dict[str, int | None]:
 
 
 def _noise(likeness: Json | None) -> Cell:
-    return _UNKNOWN if likeness is None else noise(likeness["sqnr_db"])
+    return (
+        _UNKNOWN
+        if likeness is None
+        else replace(noise(likeness["sqnr_db"]), beside=figures.likeness(likeness))
+    )
 
 
 def noise(sqnr_db: float | None) -> Cell:

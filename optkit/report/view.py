@@ -134,8 +134,9 @@ def _p99(latency: Json | None) -> Figure:
 def _speedup(speedup: Json | None) -> Figure:
     if speedup is None:
         return Figure()
+    kind = "band " if speedup["evidence"] == "predicted" else ""
     spread = figures.span(speedup["ci95"], figures.times)
-    return Figure(f"{figures.times(speedup['value'])} as fast", spread)
+    return Figure(f"{figures.times(speedup['value'])} as fast", kind + spread if spread else "")
 
 
 def _accuracy_rows(result: Json, base: Json | None, ours: Json | None) -> list[Row]:

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
-from optkit.store import digest_once, fsync_dir, remember_digest, storage_errors
+from optkit.store import digest_once, fsync_dir, own_name, remember_digest, storage_errors
 
 _CHUNK = 4 << 20
 _AHEAD = 32 << 20  # bytes that the system reads while a chunk is written
@@ -177,7 +176,7 @@ def _copy_hashed(source: int, file: BinaryIO, limit_bytes: int, where: str) -> s
 @contextmanager
 def scratch(store_objects: Path) -> Iterator[Path]:
     """A private folder on the store's disk, named so that the store's gc knows its process."""
-    folder = store_objects.parent / "tmp" / f"{os.getpid()}-{secrets.token_hex(8)}"
+    folder = store_objects.parent / "tmp" / own_name()
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)

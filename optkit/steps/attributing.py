@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optkit.steps.files import GRAPH, Inputs, Params, Progress
+from optkit.errors import ToolchainMissing
+from optkit.steps.files import GRAPH, Inputs, Params, Progress, engine
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -19,7 +20,9 @@ def attribute(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
 
     inputs: candidate and baseline, graphs. params: axes (name → size); layers (side → the
     compiler's, as JSON), name and target (fingerprint, for the key) of the device whose roofline
-    bounds them; or shapes (of the inputs), seconds and host: ONNX Runtime is profiled here.
+    bounds them; or shapes (of the inputs), seconds and host: ONNX Runtime is profiled here with
+    threads, or, with backend, session and engines, the inputs candidate_engine and baseline_engine.
+    here: kept.
     """
     from dataclasses import asdict
 
@@ -31,7 +34,7 @@ def attribute(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
         progress(f"timing the layers of the {side}", 0.5 * (side == "baseline"))
         model = graph.load(inputs[side] / GRAPH)
         costs = graph.costs(model, params["axes"])
-        rows = _profiled(inputs[side] / GRAPH, params) or _bounded(costs, side, params)
+        rows = _profiled(inputs, side, model, params) or _bounded(costs, side, params)
         sides[side] = [{"layer": asdict(layer), **times} for layer, times in rows]
         if side == "candidate":
             nodes = _nodes(model, costs)
@@ -41,16 +44,33 @@ def attribute(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
 Rows = list[tuple["FusedLayer", dict[str, float | None]]]
 
 
-def _profiled(model: Path, params: Params) -> Rows | None:
+def _profiled(inputs: Inputs, side: str, model: ir.Model, params: Params) -> Rows | None:
     if "shapes" not in params:
         return None
-    from optkit.backends.onnxruntime import kernel_times
-
     shapes = {name: tuple(shape) for name, shape in params["shapes"].items()}
-    return [
-        (layer, {"ms": ms, "compute_ms": None, "memory_ms": None})
-        for layer, ms in kernel_times(model, shapes, params["seconds"])
-    ]
+    if "engines" in params:
+        found = _engine_times(inputs, side, model, shapes, params)
+    else:
+        from optkit.backends.onnxruntime import kernel_times
+
+        found = kernel_times(inputs[side] / GRAPH, shapes, params["seconds"], params["threads"])
+    return [(layer, {"ms": ms, "compute_ms": None, "memory_ms": None}) for layer, ms in found]
+
+
+def _engine_times(
+    inputs: Inputs, side: str, model: ir.Model, shapes: dict[str, tuple[int, ...]], params: Params
+) -> list[tuple[FusedLayer, float]]:
+    """On zeros, as ONNX Runtime's kernels."""
+    import numpy as np
+
+    from optkit.backends.landing import products
+    from optkit.runtime import Profiled
+
+    with engine(inputs, params, f"{side}_engine") as session:
+        if not isinstance(session, Profiled):
+            raise ToolchainMissing(f"{params['backend']} does not tell the time of layers")
+        feed = {t.name: np.zeros(shapes[t.name], t.dtype) for t in session.inputs}
+        return session.layer_times(feed, products(model), params["seconds"])
 
 
 def _bounded(costs: dict[str, NodeCost], side: str, params: Params) -> Rows:

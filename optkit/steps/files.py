@@ -43,6 +43,15 @@ def simulator(model: Path, evidence: str) -> Session:
     return cpu(model, level=level)
 
 
+def engine(inputs: Inputs, params: Params, name: str) -> Session:
+    """An engine on its device. params: backend, engines, session (its options), kept."""
+    from optkit.runtime import backend
+
+    kept = Path(params["kept"]) if params.get("kept") else None
+    file = inputs[name] / params["engines"][name]
+    return backend(params["backend"]).session(file, kept=kept, **params["session"])
+
+
 def signature(model: ir.Model) -> dict[str, Any]:
     """Inputs, outputs and number of parameters."""
     from optkit import graph

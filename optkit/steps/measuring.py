@@ -18,6 +18,7 @@ from optkit.steps.files import (
     Params,
     Progress,
     cpu,
+    engine,
     simulator,
 )
 
@@ -41,8 +42,8 @@ def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     chosen.check()
     spec = BuildSpec.from_json(params["spec"])
     kept = Path(params["kept"]) if params.get("kept") else None
-    engine = chosen.compile(inputs["graph"] / GRAPH, spec, params["planned"], out, progress, kept)
-    return {"engine": engine.to_json()}
+    made = chosen.compile(inputs["graph"] / GRAPH, spec, params["planned"], out, progress, kept)
+    return {"engine": made.to_json()}
 
 
 def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def _joined(inputs: Inputs) -> Kept | None:
 def _opened(inputs: Inputs, params: Params) -> Session:
     """The engine, where its device is here; else the graph in ONNX Runtime."""
     for name in params.get("engines", {}):
-        return _engine(inputs, params, name)
+        return engine(inputs, params, name)
     return simulator(inputs["graph"] / params["file"], params["evidence"])
 
 
@@ -211,15 +212,6 @@ def _side(inputs: Inputs, params: Params, name: str, **options: Any) -> Session:
     return backend(side["backend"]).session(file, **{**side["session"], **kept, **options})
 
 
-def _engine(inputs: Inputs, params: Params, name: str) -> Session:
-    """An engine on its device. params: backend, engines, session (its options), kept."""
-    from optkit.runtime import backend
-
-    kept = Path(params["kept"]) if params.get("kept") else None
-    file = inputs[name] / params["engines"][name]
-    return backend(params["backend"]).session(file, kept=kept, **params["session"])
-
-
 def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Roofline bound of an engine's fused layers, or of the unfused graph while there is no engine.
 
@@ -231,13 +223,14 @@ def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     from optkit.runtime import Engine
     from optkit.target import target
 
-    costs = graph.costs(graph.load(inputs["graph"] / GRAPH), params["axes"])
-    device = target(params["name"])
+    model = graph.load(inputs["graph"] / GRAPH)
+    costs, device = graph.costs(model, params["axes"]), target(params["name"])
     if params["engine"] is None:
         found = roofline.for_graph(
-            costs, device, params["batch"], params["planned"], params["carrier"]
-        )
+            costs, device, params["batch"], params["planned"], params["carrier"],
+            border=graph.border_bytes(model, params["axes"]),
+        )  # fmt: skip
     else:
-        engine = Engine.from_json(params["engine"])
-        found = roofline.predict(engine.static_layers, costs, device, params["batch"])
+        layers = Engine.from_json(params["engine"]).static_layers
+        found = roofline.predict(layers, costs, device, params["batch"])
     return {"latency": found.to_json()}

@@ -3,40 +3,106 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
 
-from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu
+from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, engine
+
+if TYPE_CHECKING:
+    from optkit.runtime import Feed, Session
 
 _RUNS = 3
+_LOOK_SECONDS = 1e-3
 
 
 def peak(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """Peak resident memory of this process while a graph is loaded and run, less what the process
-    and its libraries had before: {"bytes"}.
+    """What loading a model and running it takes at its peak: {"bytes", "marks"}.
 
-    params: batch, threads, host (fingerprint, for the key). The high-water mark is the kernel's
-    (VmHWM, proc_pid_status(5)), so that nothing between two samples of it is missed. Before the
-    graph is loaded, freed memory goes back to the system and the mark to what is resident: earlier
-    steps of this process may have left room, or reached higher.
+    params: batch; threads and host (fingerprint, for the key), for the input graph in this
+    process's memory; or backend, engines and session, for the engine in its device's. here: kept.
     """
     from optkit.data.spool import Spool
+
+    feed = Spool(inputs["samples"]).feed(params["batch"])
+    if "engines" in params:
+        return on_device(lambda: engine(inputs, params, "engine"), feed, progress)
+    return _in_process(inputs["graph"] / GRAPH, params["threads"], feed, progress)
+
+
+def _in_process(model: Path, threads: int, feed: Feed, progress: Progress) -> dict[str, Any]:
+    """Resident memory of this process while a graph is loaded and run, less what the process and
+    its libraries had before.
+
+    The high-water mark is the kernel's (VmHWM, proc_pid_status(5)), so that nothing between two
+    samples of it is missed. Before the graph is loaded, freed memory goes back to the system and
+    the mark to what is resident: earlier steps of this process may have left room, or reached
+    higher.
+    """
     from optkit.runtime import backend
 
     backend("onnxruntime").check()  # loads the library, which is no part of what the graph takes
 
-    feed = Spool(inputs["samples"]).feed(params["batch"])
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):  # where it may not, an earlier peak counts: rather too much
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM = VmRSS: proc_pid_clear_refs(5)
     before = _status("VmRSS")
-    with cpu(inputs["graph"] / GRAPH, threads=params["threads"]) as session:
-        for done in range(_RUNS):
-            session.run(feed)
-            progress("running", (done + 1) / _RUNS)
-    return {"bytes": _status("VmHWM") - before}
+    with cpu(model, threads=threads) as session:
+        _run(session, feed, progress)
+    return {"bytes": _status("VmHWM") - before, "marks": []}
+
+
+def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> dict[str, Any]:
+    """Memory of the GPU while an engine is opened and run, less what was taken before, when the
+    process had nothing but its CUDA context.
+
+    The driver tells what is free on the whole device (cuMemGetInfo), so other processes on it make
+    the figure uncertain, and mark it. It is asked every millisecond: what is taken and given back
+    in between is missed. Unverified on a card.
+    """
+    from optkit.backends.cuda import Cuda
+    from optkit.benchmarking import machine
+
+    with machine.watched(gpu=True) as watch, Cuda() as cuda:
+        before = cuda.free_bytes()
+
+        def free() -> int:
+            cuda.enter()
+            return cuda.free_bytes()
+
+        with _looking(free) as left, opened() as session:
+            _run(session, feed, progress)
+            left.append(free())
+    others = {"gpu": {"others": (watch.conditions["gpu"] or {}).get("others")}}
+    return {"bytes": before - min(left), "marks": machine.judge(others)}
+
+
+@contextmanager
+def _looking(look: Callable[[], int]) -> Iterator[list[int]]:
+    """What `look` tells every millisecond, in a thread, until the block ends."""
+    seen: list[int] = []
+    done = Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_SECONDS):
+            seen.append(look())
+
+    thread = Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
+
+
+def _run(session: Session, feed: Feed, progress: Progress) -> None:
+    for done in range(_RUNS):
+        session.run(feed)
+        progress("running", (done + 1) / _RUNS)
 
 
 def _status(field: str) -> int:

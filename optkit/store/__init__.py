@@ -4,7 +4,7 @@
     root/steps/ab/<key>/            one published step: its files and entry.json
     root/reads/<key>.json           what a step that runs user code read last time
     root/devices/                   what a library learned on a GPU: timings, kernels (no result)
-    root/tmp/<pid>-<random>/        work in progress, private
+    root/tmp/<pid>-<host>-<random>/ work in progress, private
     root/locks/<key>.lock           flock, one builder per key
     root/quarantine/                entries whose bytes did not match
 
@@ -23,13 +23,13 @@ from optkit.store.digests import (
     digest_once,
     remember_digest,
 )
-from optkit.store.disk import fsync_dir, storage_errors, write_durably
+from optkit.store.disk import durably, fsync_dir, own_name, storage_errors, write_durably
 from optkit.store.entry import Entry
 from optkit.store.folder import Store, default_root
-from optkit.store.remote import Damaged, Remote, RemoteLost
+from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
 
 __all__ = [
-    "Damaged", "Entry", "Remote", "RemoteLost", "Store", "default_root", "digest_file",
-    "digest_json", "digest_names", "digest_once", "fsync_dir", "remember_digest", "storage_errors",
-    "write_durably",
+    "Damaged", "Entry", "Remote", "RemoteLost", "RemoteReadOnly", "Store", "default_root",
+    "digest_file", "digest_json", "digest_names", "digest_once", "durably", "fsync_dir", "own_name",
+    "remember_digest", "storage_errors", "write_durably",
 ]  # fmt: skip

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import platform
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from optkit.errors import StorageError
@@ -41,13 +44,14 @@ def fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` atomically: readers see the old bytes or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+@contextmanager
+def durably(path: Path) -> Iterator[Path]:
+    """A name beside `path` for a new file, which then replaces it atomically: readers see the old
+    bytes or the new, never a part. Nobody else has that name: several may write the same `path`."""
+    temporary = path.with_name(f".{path.name}.{own_name()}")
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
@@ -56,10 +60,38 @@ def write_durably(path: Path, data: bytes) -> None:
     fsync_dir(path.parent)
 
 
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, as `durably` does."""
+    with durably(path) as temporary, temporary.open("xb") as file:
+        file.write(data)
+
+
+def own_name() -> str:
+    """For work in progress: nobody has it again, and `is_abandoned` knows whose it is."""
+    return f"{os.getpid()}-{_here()}-{secrets.token_hex(4)}"
+
+
+def is_abandoned(name: str) -> bool:
+    """Whether a name that begins as `own_name` gave it is of a process that has ended. What another
+    machine or container left is not, as far as is known here."""
+    process, here, *_ = f"{name}--".split("-")
+    if here != _here() or not process.isdigit():
+        return False
+    return Path("/proc").exists() and not Path(f"/proc/{process}").exists()
+
+
+@cache
+def _here() -> str:
+    """Where a process id means the same process: on this machine, in this container."""
+    namespace = Path("/proc/self/ns/pid")
+    known = [platform.node(), str(namespace.readlink()) if namespace.is_symlink() else ""]
+    return hashlib.sha256("/".join(known).encode()).hexdigest()[:8]
+
+
 @contextmanager
 def scratch(root: Path) -> Iterator[Path]:
     """A private folder on a store's disk, named so that the store's gc knows its process."""
-    folder = root / "tmp" / f"{os.getpid()}-{secrets.token_hex(8)}"
+    folder = root / "tmp" / own_name()
     folder.mkdir(parents=True, mode=0o700)
     try:
         yield folder

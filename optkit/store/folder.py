@@ -17,7 +17,14 @@ from typing import Any
 from optkit.errors import IntegrityError
 from optkit.store import entry as entries
 from optkit.store.digests import digest_once
-from optkit.store.disk import fsync_dir, remove, scratch, storage_errors, write_durably
+from optkit.store.disk import (
+    fsync_dir,
+    is_abandoned,
+    remove,
+    scratch,
+    storage_errors,
+    write_durably,
+)
 from optkit.store.entry import ENTRY, Entry
 from optkit.store.remote import Damaged, Remote
 from optkit.store.sharing import IN_USE_SECONDS, Sharing
@@ -338,9 +345,8 @@ def _reads(remote: Remote, key: str) -> Any:
 
 
 def _abandoned(path: Path, now: float) -> bool:
-    """Work in progress whose process is gone (its name starts with the process id)."""
-    owner = path.name.partition("-")[0]
-    if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc").exists():
+    """Work in progress whose process is gone; where that is not known, work that is old."""
+    if is_abandoned(path.name):
         return True
     try:
         return now - path.stat().st_mtime > 24 * _ABANDONED_SECONDS

@@ -239,13 +239,19 @@ def _opened(url: str) -> tuple[Any, str]:
             where="--remote",
             hint="e.g. s3://bucket/folder, file:///mnt/shared",
         )
+    protocol, _, place = url.partition("://")
+    if protocol in ("file", "local") and not place.startswith("/"):
+        raise UsageError(
+            f"its folder does not start with a slash, so it is in the working folder: {protocol}://",
+            where="--remote",
+            hint="write three slashes, as in file:///mnt/shared",
+        )
     try:
         from fsspec.core import url_to_fs
     except ImportError:
         raise ToolchainMissing(
             "fsspec is not installed", where="--remote", hint="pip install 'optkit[remote]'"
         ) from None
-    protocol = url.partition(":")[0]
     try:
         files, root = url_to_fs(url, skip_instance_cache=True)
     except ImportError as error:  # fsspec says which library it is

@@ -1,14 +1,23 @@
-"""Small graphs in the forms that quantization writes, for one backend or the other."""
+"""Small graphs in the forms that quantization writes, for one backend or the other; and a driver
+and a TensorRT of a few lines."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from optkit.backends import cuda
+from optkit.backends.tensorrt import TensorRT
+from optkit.runtime import Recurrent
+from tests.backends.standins import INPUT, ONELINE, Driver, FakeEngine
 
 
 class Net:
@@ -93,3 +102,41 @@ def quiet(what: str, done: float) -> None:
 @pytest.fixture
 def unwatched() -> Any:
     return quiet
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(cuda, "load", lambda: made)
+    return made
+
+
+@pytest.fixture
+def backend(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorRT:
+    """Full TensorRT over a library of a few lines, and an engine `m.engine`."""
+    runtime = SimpleNamespace(deserialize_cuda_engine=lambda plan: FakeEngine(driver))
+
+    class ILogger:
+        def __init__(self) -> None: ...
+
+    library = SimpleNamespace(
+        ILogger=ILogger,
+        Runtime=lambda log: runtime,
+        TensorIOMode=SimpleNamespace(INPUT=INPUT),
+        TensorLocation=SimpleNamespace(HOST=object()),
+        LayerInformationFormat=SimpleNamespace(ONELINE=ONELINE),
+        IProfiler=type("IProfiler", (), {"__init__": lambda self: None}),
+    )
+    monkeypatch.setitem(sys.modules, "written_here", library)
+    (tmp_path / "m.engine").write_bytes(b"plan")
+
+    written: TensorRT = type("Written", (TensorRT,), {"module": "written_here"})()
+    return written
+
+
+@pytest.fixture
+def opened(backend: TensorRT, tmp_path: Path) -> Callable[..., Recurrent]:
+    def run(**options: Any) -> Recurrent:
+        return backend.session(tmp_path / "m.engine", **{"target": "l4", **options})
+
+    return run

@@ -3,8 +3,6 @@ is asked by eval/gpu/check.py."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.backends import cuda
 from optkit.backends.build_log import Record
 from optkit.backends.kept import Kept
 from optkit.backends.tensorrt import TensorRT
@@ -22,259 +19,9 @@ from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.measurement import Latency
 from optkit.runtime import Feed, Phased, Recurrent, TensorInfo
-from optkit.steps import measuring
+from optkit.steps import files, measuring
 from optkit.target import Gpu, target
-
-
-class Driver:
-    """libcuda: device memory is host memory, in blocks that every access must stay inside. What is
-    put into the stream while it captures runs at a launch."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, Any] = {}
-        self.held: list[Callable[[], None]] | None = None
-        self.graphs: dict[int, list[Callable[[], None]]] = {}
-        self.launches = 0
-        self.limit = 1 << 20
-        self.now = 0.0  # ms, moved by copies and kernels
-        self.events: dict[int, float] = {}
-
-    def cuInit(self, flags: int) -> int:
-        return 0
-
-    def cuDeviceGet(self, out: Any, index: int) -> int:
-        return self.give(out, 0)
-
-    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:
-        name.value = b"NVIDIA L4"
-        return 0
-
-    def cuDeviceTotalMem_v2(self, out: Any, device: Any) -> int:
-        return self.give(out, 23 * 10**9)
-
-    def cuDriverGetVersion(self, out: Any) -> int:
-        return self.give(out, 13000)
-
-    def cuDeviceGetAttribute(self, out: Any, attribute: int, device: Any) -> int:
-        return self.give(out, {75: 8, 76: 9}[attribute])
-
-    def cuDevicePrimaryCtxRetain(self, out: Any, device: Any) -> int:
-        return self.give(out, 1)
-
-    def cuCtxSetCurrent(self, context: Any) -> int:
-        return 0
-
-    def cuStreamCreate(self, out: Any, flags: int) -> int:
-        return self.give(out, 77)
-
-    def cuMemAlloc_v2(self, out: Any, size: Any) -> int:
-        if size.value > self.limit:
-            return 2
-        block = ctypes.create_string_buffer(size.value)
-        self.blocks[ctypes.addressof(block)] = block
-        return self.give(out, ctypes.addressof(block))
-
-    def cuMemFree_v2(self, pointer: Any) -> int:
-        del self.blocks[pointer.value]
-        return 0
-
-    def cuMemcpyHtoDAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> int:
-        assert stream.value == 77
-        ctypes.memmove(self.inside(to.value, size.value), source.value, size.value)
-        self.now += 1.0
-        return 0
-
-    def cuMemcpyDtoHAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> int:
-        ctypes.memmove(to.value, self.inside(source.value, size.value), size.value)
-        self.now += 0.25
-        return 0
-
-    def cuStreamSynchronize(self, stream: Any) -> int:
-        return 0
-
-    def cuStreamBeginCapture_v2(self, stream: Any, mode: int) -> int:
-        self.held = []
-        return 0
-
-    def cuStreamEndCapture(self, stream: Any, out: Any) -> int:
-        self.graphs[1000 + len(self.graphs)], self.held = self.held or [], None
-        return self.give(out, max(self.graphs))
-
-    def cuGraphInstantiateWithFlags(self, out: Any, graph: Any, flags: Any) -> int:
-        return self.give(out, graph.value)
-
-    def cuGraphLaunch(self, handle: Any, stream: Any) -> int:
-        self.launches += 1
-        for work in self.graphs[handle.value]:
-            work()
-        return 0
-
-    def cuGraphDestroy(self, graph: Any) -> int:
-        return 0
-
-    def cuGraphExecDestroy(self, handle: Any) -> int:
-        del self.graphs[handle.value]
-        return 0
-
-    def cuEventCreate(self, out: Any, flags: int) -> int:
-        self.events[500 + len(self.events)] = -1.0
-        return self.give(out, max(self.events))
-
-    def cuEventRecord(self, event: Any, stream: Any) -> int:
-        assert stream.value == 77
-        self.events[event.value] = self.now
-        return 0
-
-    def cuEventElapsedTime(self, out: Any, start: Any, stop: Any) -> int:
-        return self.give(out, self.events[stop.value] - self.events[start.value])
-
-    def cuEventDestroy_v2(self, event: Any) -> int:
-        del self.events[event.value]
-        return 0
-
-    def cuStreamDestroy_v2(self, stream: Any) -> int:
-        return 0
-
-    def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:
-        return 0
-
-    def cuGetErrorString(self, status: int, out: Any) -> int:
-        return self.give(out, {2: b"out of memory"}.get(status, b"unknown"))
-
-    @staticmethod
-    def give(out: Any, value: Any) -> int:
-        out._obj.value = value
-        return 0
-
-    def inside(self, address: int, size: int) -> int:
-        assert any(a <= address and address + size <= a + len(b) for a, b in self.blocks.items())
-        return address
-
-    def array(self, address: int, shape: tuple[int, ...]) -> np.ndarray:
-        count = int(np.prod(shape))
-        kind = ctypes.c_float * count
-        return np.frombuffer(
-            kind.from_address(self.inside(address, 4 * count)), np.float32
-        ).reshape(shape)
-
-
-INPUT, OUTPUT, DEVICE = object(), object(), object()
-
-
-class FakeEngine:
-    """total, state' = x + state, [state ; x]: rows of two floats, 1 to 4 of them, state 0 to 6."""
-
-    num_io_tensors = 4
-    shapes = {"x": (-1, 2), "state": (-1, 2), "total": (2,), "grown": (-1, 2)}  # noqa: RUF012
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-
-    def get_tensor_name(self, index: int) -> str:
-        return list(self.shapes)[index]
-
-    def get_tensor_mode(self, name: str) -> object:
-        return INPUT if name in ("x", "state") else OUTPUT
-
-    def get_tensor_location(self, name: str) -> object:
-        return DEVICE
-
-    def get_tensor_dtype(self, name: str) -> Any:
-        return SimpleNamespace(name="FLOAT")
-
-    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
-        return self.shapes[name]
-
-    def get_tensor_profile_shape(self, name: str, profile: int) -> list[tuple[int, ...]]:
-        return [(1, 2), (2, 2), (4, 2)] if name == "x" else [(0, 2), (2, 2), (6, 2)]
-
-    def create_execution_context(self, config: Any = None) -> FakeContext:
-        return FakeContext(self, config)
-
-
-class FakeContext:
-    def __init__(self, engine: FakeEngine, config: Any) -> None:
-        self.engine, self.config = engine, config
-        self.sizes: dict[str, tuple[int, ...]] = {}
-        self.places: dict[str, int] = {}
-        self.fails = False
-
-    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        least, _, most = self.engine.get_tensor_profile_shape(name, 0)
-        fits = least[0] <= shape[0] <= most[0]
-        if fits:
-            self.sizes[name] = shape
-        return fits
-
-    def infer_shapes(self) -> list[str]:
-        return [name for name in ("x", "state") if name not in self.sizes]
-
-    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
-        if name == "grown":
-            return (self.sizes["x"][0] + self.sizes["state"][0], 2)
-        return self.sizes.get(name, self.engine.shapes[name])
-
-    def set_tensor_address(self, name: str, address: int) -> bool:
-        self.places[name] = address
-        return bool(address)
-
-    def execute_async_v3(self, stream: int) -> bool:
-        assert stream == 77
-        driver, places = self.engine.driver, dict(self.places)
-        sizes = {name: self.get_tensor_shape(name) for name in self.engine.shapes}
-
-        def work() -> None:
-            seen = {name: driver.array(places[name], sizes[name]) for name in sizes}
-            grown = np.concatenate([seen["state"], seen["x"]])
-            seen["total"][...] = grown.sum(0)
-            seen["grown"][...] = grown
-            driver.now += 8.0
-
-        if driver.held is None:
-            work()
-        else:
-            driver.held.append(work)
-        return not self.fails
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    made = Driver()
-    monkeypatch.setattr(cuda, "load", lambda: made)
-    return made
-
-
-@pytest.fixture
-def backend(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorRT:
-    """Full TensorRT over the library of this file, and an engine `m.engine`."""
-    runtime = SimpleNamespace(deserialize_cuda_engine=lambda plan: FakeEngine(driver))
-
-    class ILogger:
-        def __init__(self) -> None: ...
-
-    library = SimpleNamespace(
-        ILogger=ILogger,
-        Runtime=lambda log: runtime,
-        TensorIOMode=SimpleNamespace(INPUT=INPUT),
-        TensorLocation=SimpleNamespace(HOST=object()),
-    )
-    monkeypatch.setitem(sys.modules, "written_here", library)
-    (tmp_path / "m.engine").write_bytes(b"plan")
-
-    written: TensorRT = type("Written", (TensorRT,), {"module": "written_here"})()
-    return written
-
-
-@pytest.fixture
-def opened(backend: TensorRT, tmp_path: Path) -> Callable[..., Recurrent]:
-    def run(**options: Any) -> Recurrent:
-        return backend.session(tmp_path / "m.engine", **{"target": "l4", **options})
-
-    return run
-
-
-def rows(*values: float) -> np.ndarray:
-    return np.asarray([[v, -v] for v in values], np.float32).reshape(-1, 2)
+from tests.backends.standins import Driver, rows
 
 
 def test_an_engine_runs_and_frees_what_it_took(
@@ -368,12 +115,12 @@ def test_a_step_opens_an_engine_for_its_target(
     monkeypatch.setattr("optkit.runtime.backend", lambda name: backend)
     params = {"backend": "tensorrt", "engines": {"engine": "m.engine"},
               "session": {"target": "l4", "cuda_graph": True}, "kept": str(tmp_path)}  # fmt: skip
-    with measuring._engine({"engine": tmp_path}, params, "engine") as session:
+    with files.engine({"engine": tmp_path}, params, "engine") as session:
         for _ in range(3):
             session.run({"x": rows(1), "state": rows()})
     assert driver.launches == 2
     with pytest.raises(ToolchainMissing, match="built for t4"):
-        measuring._engine({"engine": tmp_path}, {**params, "session": {"target": "t4"}}, "engine")
+        files.engine({"engine": tmp_path}, {**params, "session": {"target": "t4"}}, "engine")
 
 
 def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from optkit.artifact import Manifest
 from optkit.backends import cuda
 from optkit.errors import ToolchainMissing
 from optkit.runtime import TensorInfo
+from tests.backends.standins import LOADED, rows
 
 SCRIPT = Path(__file__).resolve().parents[2] / "eval" / "gpu" / "check.py"
 
@@ -42,7 +45,28 @@ def test_without_a_gpu_every_figure_is_pending(
     assert all(row["reason"] and "p50_ms" not in row for row in told["checks"])
     names = [row["check"] for row in told["checks"]]
     assert {"tensorrt", "tensorrt-rtx", "onnxruntime-cuda", "onnxruntime-tensorrt"} <= set(names)
+    for name in ("tensorrt", "tensorrt-rtx"):
+        assert {f"{name}, time of layers", f"{name}, memory of the device"} <= set(names)
     assert "tensorrt, tiling = NONE instead of MODERATE" in names
+
+
+def test_what_a_card_would_be_asked_of_layers_and_memory(
+    net: Any, opened: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a library of a few lines, which takes what it takes."""
+    checks: Any = object.__new__(runpy.run_path(str(SCRIPT))["Checks"])
+    build = net(carrier="float32")
+    y = build.node("MatMul", ["x", build.floats("w", (2, 2))], "fc")
+    checks.model = build.write(tmp_path / "m.onnx", y, (2, 2), (2, 2))
+    checks.feed = {"x": rows(1, 2), "state": rows(5)}
+    monkeypatch.setitem(checks.profiled.__globals__, "SECONDS", 0.01)
+    assert checks.profiled(opened()) == {
+        "layers": 3, "together_ms": 8.0, "products_ms": 5.0, "unlisted_ms": 1.0,
+    }  # fmt: skip
+    checks.compiled = lambda name, spec: (tmp_path, SimpleNamespace(stated_bytes=7))
+    checks.opened = lambda name, file, device: opened()
+    found = checks.weighed("tensorrt", None, None)
+    assert found["bytes"] > LOADED and (found["marks"], found["stated_bytes"]) == ([], 7)
 
 
 def test_the_committed_results_are_no_figures() -> None:

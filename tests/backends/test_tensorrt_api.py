@@ -14,6 +14,7 @@ from optkit.backends import (
     build_log,
     build_options,
     engine_session,
+    layer_times,
     tensorrt,
     tensorrt_rtx,
 )
@@ -36,6 +37,7 @@ OBJECTS = {
     "kernels": "IRuntimeCache",
     "engine": "ICudaEngine",
     "context": "IExecutionContext",
+    "inspector": "EngineInspector",
 }
 RTX_ONLY = {
     "trt.ComputeCapability",
@@ -49,7 +51,7 @@ RTX_ONLY = {
     "IRuntimeCache.serialize",
 }
 
-MODULES = (build_log, build_options, engine_session, tensorrt, tensorrt_rtx)
+MODULES = (build_log, build_options, engine_session, layer_times, tensorrt, tensorrt_rtx)
 SOURCE = ast.parse("\n".join(Path(module.__file__ or "").read_text() for module in MODULES))
 DUMPS = {
     path.stem: json.loads(path.read_text())
@@ -106,6 +108,7 @@ def test_the_dumps_are_the_versions_the_backend_claims() -> None:
 def test_the_source_is_really_read() -> None:
     chains = uses(SOURCE)
     assert {"trt.OnnxParser", "Builder.build_serialized_network"} <= chains.keys()
+    assert {"trt.LayerInformationFormat.ONELINE", "IExecutionContext.profiler"} <= chains.keys()
     assert {chain.split(".")[0] for chain in chains} == {"trt", *OBJECTS.values()}
 
 
@@ -131,6 +134,26 @@ def test_calls_fit_the_signatures(version: str) -> None:
             continue
         required, allowed = parameters(signature)
         assert required <= len(call.args) + len(call.keywords) <= allowed, (chain, signature)
+
+
+@pytest.mark.parametrize("version", DUMPS)
+def test_what_the_library_calls_back_is_what_it_declares(version: str) -> None:
+    """Of our subclasses of its classes: the same names, and as many parameters."""
+    written = {
+        ast.unparse(node.bases[0]).removeprefix("trt."): [
+            (method.name, len(method.args.args) - 1)
+            for method in node.body
+            if isinstance(method, ast.FunctionDef) and not method.name.startswith("_")
+        ]
+        for node in ast.walk(SOURCE)
+        if isinstance(node, ast.ClassDef) and node.bases
+        if ast.unparse(node.bases[0]).startswith("trt.")
+    }
+    assert written.keys() == {"ILogger", "IProgressMonitor", "IProfiler"}
+    for owner, methods in written.items():
+        declared = DUMPS[version]["classes"][owner]
+        for name, count in methods:
+            assert parameters(declared[name])[1] == count, (owner, name)
 
 
 def test_every_compute_capability_of_the_table_is_in_the_enum() -> None:

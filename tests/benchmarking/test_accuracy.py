@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.benchmarking import metrics
-from optkit.benchmarking.accuracy import Task, drop, from_samples, samples_to_decide
+from optkit.benchmarking.accuracy import (
+    Task,
+    drop,
+    from_samples,
+    samples_to_decide,
+    samples_to_show,
+)
 from optkit.benchmarking.intervals import paired_score, wilson
 from optkit.errors import InputRefused
 from optkit.measurement import Score
@@ -168,6 +174,22 @@ def test_the_advised_size_decides_and_one_less_does_not(
 def test_zero_flips_need_z_squared_over_the_limit() -> None:
     assert samples_to_decide(*flipped(0, 0, 100), 0.01) == 381
     assert samples_to_decide(*flipped(2, 0, 200), 0.01) is None  # exactly on the limit
+
+
+@pytest.mark.parametrize(
+    ("right", "n", "limit", "needed"),
+    [
+        (100, 100, 0.99, 381),  # z² · L · (1 - L) / (p - L)²: none was wrong
+        (90, 100, 0.85, 196),
+        (90, 100, 0.95, 73),
+        (90, 100, 0.9, None),
+    ],
+)
+def test_a_proportion_shows_a_limit_by_wilson_s_interval(
+    right: int, n: int, limit: float, needed: int | None
+) -> None:
+    score = measured((np.arange(n) < right).astype(float))
+    assert samples_to_show(score, limit) == needed
 
 
 def test_other_metrics_shrink_with_the_root_of_the_size() -> None:

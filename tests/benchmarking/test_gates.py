@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
-from optkit.measurement import Difference, Fidelity, Interval, Latency, Score, Verdict
+from optkit.measurement import (
+    Difference,
+    Fidelity,
+    Interval,
+    Latency,
+    Memory,
+    Score,
+    Verdict,
+)
 from optkit.runtime import Evidence
 
 SIMULATED, MEASURED, PREDICTED = Evidence.SIMULATED, Evidence.MEASURED, Evidence.PREDICTED
@@ -226,8 +234,8 @@ def test_the_metric_itself_is_judged_by_its_interval(
     assert verdict.verdict == outcome
     if outcome == "inconclusive":
         assert "99.00 % (95 % interval 98.17 to 99.46 %)" in verdict.reasons[0]
-        # its lower half is 0.00831 wide, and 0.005 would do: (0.00831 / 0.005)² · 1,000
-        assert "about 2,762 samples would decide it" in verdict.reasons[0]
+        # Wilson's lower end is the limit L at z² · L · (1 - L) / (p - L)² samples
+        assert "about 2,271 samples would decide it" in verdict.reasons[0]
 
 
 def test_values_of_a_bootstrap_need_samples() -> None:
@@ -304,4 +312,20 @@ def test_slices_that_are_not_told_are_inconclusive() -> None:
 )
 def test_the_memory_gate(memory: int | None, outcome: str) -> None:
     limits = Limits(max_memory_bytes=1000)
-    assert judge(limits, drop=NO_DROP, memory_bytes=memory).verdict == outcome
+    found = None if memory is None else Memory(Evidence.MEASURED, memory)
+    assert judge(limits, drop=NO_DROP, memory=found).verdict == outcome
+
+
+def test_memory_that_only_the_compiler_states_decides_nothing() -> None:
+    stated = Memory(Evidence.COMPILED, 123_456)
+    verdict = judge(Limits(max_memory_bytes=1000), drop=NO_DROP, memory=stated)
+    (row,) = verdict.rows
+    assert (row.outcome, row.value, row.evidence) == ("inconclusive", None, None)
+    assert "was not measured" in row.reason and "states 123,456 bytes" in row.reason
+    assert "(compiled)" in row.reason
+
+
+def test_memory_measured_beside_others_says_so() -> None:
+    marked = Memory(Evidence.MEASURED, 900, ("other processes on the GPU: 2",))
+    (row,) = judge(Limits(max_memory_bytes=1000), drop=NO_DROP, memory=marked).rows
+    assert row.outcome == "pass" and row.reason.endswith("; other processes on the GPU: 2")

@@ -156,6 +156,21 @@ def test_equal_tensors_have_no_sqnr(tmp_path: Path) -> None:
     assert found is not None and (found.sqnr_db, found.cosine, found.max_abs_error) == (None, 1, 0)
 
 
+def test_codes_that_the_graph_itself_gives_out_are_no_pair(tmp_path: Path) -> None:
+    own = "  [own] codes = QuantizeLinear (h, sx, zx)\n}"
+    texts = (
+        text.replace("(float[N,4] y) {", "(float[N,4] y, int8[N,16] codes) {").replace(
+            "\n}", f"\n{own}"
+        )
+        for text in (FLOAT.replace("w2)", "w2, float sx, int8 zx)", 1), CODES)
+    )
+    made = side_by_side(*map(model, texts), ["first", "second"])
+    graph.save(made.model, tmp_path / "model.onnx")
+    with OnnxRuntime().session(tmp_path / "model.onnx", level="basic") as session:
+        found = made.compare(session, FEEDS, 5)
+    assert [one.value for one in found.clipping] == ["x", "r"]
+
+
 def test_graphs_of_other_inputs_are_refused() -> None:
     with pytest.raises(InputRefused, match="the reference has another"):
         side_by_side(model(FLOAT), model(CODES.replace("float[N,8] x", "float16[N,8] x")), [])

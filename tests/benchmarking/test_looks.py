@@ -31,6 +31,18 @@ def test_samples_are_drawn_at_random_and_always_alike() -> None:
     assert abs(np.corrcoef(order, np.arange(1000))[0, 1]) < 0.1
 
 
+@given(st.integers(1, 5_000), st.data())
+def test_what_was_drawn_is_put_back_into_the_order_of_the_samples(
+    samples: int, data: st.DataObject
+) -> None:
+    segments = looks.segments(samples)
+    parts = data.draw(st.integers(1, len(segments)))
+    pooled = np.concatenate([np.sort(looks.order(samples)[a:b]) for a, b in segments[:parts]])
+    restored = pooled[looks.restoring(samples, parts)]
+    assert (np.diff(restored) > 0).all()
+    assert len(restored) == segments[parts - 1][1]
+
+
 def pair(lost: int, gained: int, n: int) -> tuple[Score, Score]:
     before, after = np.ones(n), np.ones(n)
     after[:lost] = 0

@@ -38,6 +38,20 @@ def test_outliers_make_no_level() -> None:
     assert (steady_from(times), drift(times)) == (0, 0.0)
 
 
+@pytest.mark.parametrize("n", [6, 10, 16, 20])
+@pytest.mark.parametrize("place", [0, -1])
+def test_an_outlier_at_an_end_of_a_short_series_makes_no_level(n: int, place: int) -> None:
+    for seed in range(20):
+        times = series(seed, (n, 1.0), noise=0.004)
+        times[place] *= 1.3
+        assert drift(times) == 0.0
+        assert steady_from(times) == 0
+
+
+def test_one_time_alone_does_not_drift() -> None:
+    assert drift(np.asarray([1.0, 1.3])) == 0.0
+
+
 def test_levels_within_the_tolerance_are_one_steady_state() -> None:
     near = series(2, (20, 1.01), (20, 1.0), noise=0.001)
     assert len(levels(near)) == 2
@@ -64,6 +78,8 @@ def exhaustive(times: np.ndarray) -> float:
     for cuts in range(n):
         for places in combinations(range(1, n), cuts):
             parts = np.split(x, places)
+            if cuts and min(len(parts[0]), len(parts[-1])) < 2:
+                continue
             off = [((part - np.median(part)) / noise) ** 2 for part in parts]
             fit = sum(float(np.minimum(one, 9.0).sum()) for one in off)
             costs.append(fit + 3 * np.log(n) * len(parts))

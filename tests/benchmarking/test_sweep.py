@@ -32,6 +32,12 @@ def test_the_best_batch_keeps_the_limit_with_all_of_its_interval() -> None:
     assert best_under(sweep, 1.0) is None
 
 
+def test_a_prediction_keeps_the_limit_with_all_of_its_band() -> None:
+    bound = Latency(Evidence.PREDICTED, 2.0, 8, 4e3, band=Interval(2.0, 5.0))
+    assert best_under([bound], 4.9) is None
+    assert best_under([bound], 5.0) == 8
+
+
 def speedup(value: float, low: float, high: float) -> Difference:
     return Difference(value, Interval(low, high), Evidence.MEASURED)
 

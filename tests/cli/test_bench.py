@@ -61,6 +61,11 @@ def test_what_cannot_be_compared_is_refused(run: Optkit, tmp_path: Path) -> None
         ([ARTIFACT, "--against", "nothing"], 5, "no manifest.json"),
         ([ARTIFACT, "--against", ARTIFACT, "--batch", 4096], 2, "both are built for 1 to "),
         ([ARTIFACT, "--against", ARTIFACT, "--target", "cpu"], 2, "means nothing beside --against"),
+        ([ARTIFACT, "--against", ARTIFACT, "--recipe", "optkit.yaml"], 2, "means nothing beside"),
+        ([ARTIFACT, "--against", ARTIFACT, "--opt-shapes", "x:1x16"], 2, "means nothing beside"),
+        ([ARTIFACT, "--against", ARTIFACT, "--set", "gates.max_drop=1%"], 2, "bench.seconds, "),
+        ([ARTIFACT, "--against", ARTIFACT, "--set", "bench.batches=[1]"], 2, "are --batch"),
+        ([ARTIFACT, "--against", ARTIFACT, "--set", "bench.seconds=no"], 2, "bench.seconds=no"),
         (["--against", ARTIFACT], 2, "which artifact is it that is timed?"),
         (["--target", "cpu", "--max-slowdown", "5%"], 2, "against which artifact?"),
         (["--target", "cpu", "--max-slowdown", "5"], 2, "write it like 5%"),
@@ -81,6 +86,23 @@ def raced(low: float, high: float, *marks: str) -> Any:
     speedup = Difference((low + high) / 2, Interval(low, high), Evidence.MEASURED)
     row = {"engine": one, "baseline": one, "speedup": speedup.to_json()}
     return SimpleNamespace(meta={"rows": [row], "conditions": {}})
+
+
+def test_how_two_artifacts_are_timed_may_be_set(
+    run: Optkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def race(both: Any, *rest: Any, **settings: Any) -> Any:
+        asked.append(both)
+        return raced(0.99, 1.0)
+
+    monkeypatch.setattr("optkit.pipeline.against.race", race)
+    line = [ARTIFACT, "--against", ARTIFACT, "--set", "bench.seconds=7", "--set", "bench.threads=1"]
+    assert run(*line).code == 0
+    (both,) = asked
+    assert (both.bench.seconds, both.bench.warmup_seconds) == (7, 0.1)  # else as it was built
+    assert {side["session"]["threads"] for side in both.sides.values()} == {1}
 
 
 @pytest.mark.parametrize(
@@ -114,6 +136,17 @@ def test_a_regression_fails_only_beyond_doubt(
     assert verdict in strict.out
     marked = made.meta["rows"][0]["engine"]["marks"]
     assert ("bad conditions: the fan stopped" in done.err) == bool(marked)
+
+
+def test_one_object_is_printed_where_the_gates_cannot_be_written(
+    run: Optkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(against, "against", lambda *sides, **settings: raced(0.99, 1.0))
+    line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%", "--json"]
+    done = run(*line, "--junit", "/proc/nowhere/gates.xml")
+    assert (done.code, done.json["error"]["code"]) == (8, "storage")
+    assert run(*line, "--junit", "/dev/null").json["verdict"] == "pass"
+    assert Path("/dev/null").is_char_device()
 
 
 def test_a_marked_latency_passes_unless_strict() -> None:

@@ -120,9 +120,33 @@ def test_eval_scores_candidate_and_baseline(run: Optkit) -> None:
     assert 0.98 < found["accuracy"]["value"] <= 1 == found["baseline_accuracy"]["value"]
     assert found["drop"]["value"] == pytest.approx(1 - found["accuracy"]["value"])
     assert found["fidelity"]["reference"] == "fp32" and found["fidelity"]["sqnr_db"] > 25
+    assert found["status"] == "ok"
     text = run("eval", "--target", "cpu")
     assert_plain(text)
     assert "agreement" in text.out and "dB" in text.out
+    failed = run("eval", "--target", "cpu", "--set", "gates.max_drop=-20%", "--json")
+    assert (failed.code, failed.json["status"]) == (3, "gate_failed")
+
+
+@pytest.mark.parametrize("command", ["build", "eval"])
+def test_one_object_is_printed_where_the_gates_cannot_be_written(
+    command: str, run: Optkit, tmp_path: Path
+) -> None:
+    out = ["--out", tmp_path] if command == "build" else []
+    line = [command, "--target", "cpu", *out, "--json", "--junit", "/proc/nowhere/gates.xml"]
+    done = run(*line)
+    assert (done.code, done.json["error"]["code"]) == (8, "storage")
+
+
+def test_a_baseline_is_no_worse_and_no_slower_than_itself(run: Optkit) -> None:
+    line = ["--target", "cpu", "--precision", "fp32", "--json"]
+    limits = ["--set", "gates.max_drop=0.01%", "--set", "gates.max_slice_drop=0.01%"]
+    found = run("eval", *line, *limits, "--strict")
+    assert found.code == 0, found.err
+    assert found.json["drop"]["ci95"] == [0, 0]
+    assert [row["ci95"] for row in found.json["gate"]["rows"]] == [[0, 0], [0, 0]]
+    for one in run("bench", *line).json["speedup"]:
+        assert (one["value"], one["ci95"]) == (1, [1, 1])
 
 
 def test_inspect_reads_graphs_and_artifacts(run: Optkit, small: Path, tmp_path: Path) -> None:

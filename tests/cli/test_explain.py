@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import optkit
-from optkit import explaining
+from optkit import api, explaining
+from optkit.api.explaining import explain_one
+from optkit.artifact import Artifact
+from optkit.backends import onnxruntime
+from optkit.cli import explained
 from optkit.explaining import Change, Cost, Finding
+from optkit.pipeline import attributing, job
 from optkit.recipe import Recipe
-from optkit.runtime import Evidence
+from optkit.runtime import Evidence, layers_from_json
+from optkit.steps import STEPS
+from optkit.target.gpus import Gpu, Gpus
 
 Optkit = Callable[..., Any]
 
@@ -50,17 +59,115 @@ def test_the_object_is_valid_and_the_most_costly_comes_first(
     assert optkit.explain(built / "digits-vit-l4-int8", cache=store) == found
 
 
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An L4 in this machine, as far as anybody asks."""
+    one = Gpu(0, "NVIDIA L4", 23034 << 20, "8.9", "580.65")
+    for module in (attributing, job):
+        monkeypatch.setattr(module, "gpus", lambda: Gpus((one,), "nvml", None))
+
+
+def test_an_engine_whose_device_is_here_tells_its_own_times(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps run in this process, over a session that has each layer take a millisecond."""
+    artifact = Artifact.load(built / "digits-vit-l4-int8")
+    layers = json.loads((artifact.path / "report.json").read_text())["layers"]
+    opened: list[tuple[Path, dict[str, Any]]] = []
+
+    class Session:
+        inputs, outputs = artifact.manifest.inputs, artifact.manifest.outputs
+
+        def __init__(self, model: Path, **options: Any) -> None:
+            opened.append((model, options))
+            side = "baseline" if model.parent.name == "baseline" else "engine"
+            self.layers = layers_from_json(layers[side])
+
+        def layer_times(self, feed: Any, products: Any, seconds: float) -> Any:
+            assert feed["image"].shape == (8, 1, 8, 8)  # the optimum
+            return [(layer, 1.0) for layer in self.layers]
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *exc: object) -> None: ...
+        def run(self, feed: Any) -> Any: ...
+        def close(self) -> None: ...
+
+    here(monkeypatch)
+    monkeypatch.setattr("optkit.runtime.backend", lambda name: SimpleNamespace(session=Session))
+    runner = api.open_runner(cache=tmp_path / "cache")
+    runner.carry = in_this_process
+    found = explain_one(artifact.path, apply=None, runner=runner)
+    assert found["time"]["evidence"] == "measured"
+    assert found["time"]["note"] == "the engine's own profiler on this machine"
+    for side, listed in (("candidate", "engine"), ("baseline", "baseline")):
+        assert sum(found["time"][side].values()) == len(layers[listed])
+    assert [model.relative_to(artifact.path).as_posix() for model, _ in opened] == [
+        "tensorrt-rtx.engine", "baseline/tensorrt-rtx.engine",
+    ]  # fmt: skip
+    assert all(options["target"] == "l4" for _, options in opened)
+    known = {(one["rule"], one["cost"]["evidence"]) for one in found["findings"]}
+    # what layers take was measured; the latencies that the build compares were not
+    assert known == {("layout", "measured"), ("does_not_pay", "predicted")}
+
+
+def in_this_process(task: dict[str, Any], *limits: Any, **more: Any) -> dict[str, Any]:
+    inputs = {name: Path(path) for name, path in task["inputs"].items()}
+    return STEPS[task["step"]].run(inputs, task["params"], Path(task["out"]), lambda *told: None)
+
+
+def test_where_the_engine_does_not_run_its_layers_are_bounded_and_it_says_why(
+    run: Optkit, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here(monkeypatch)
+    found = run("explain", built / "digits-vit-l4-int8", "--json").result
+    assert found["time"]["evidence"] == "predicted"
+    assert found["time"]["note"].startswith("a roofline bound of each compiled layer; ")
+    assert "libcuda.so.1 does not load" in found["time"]["note"]
+
+
 def test_kernels_of_the_cpu_are_timed_here(run: Optkit) -> None:
     found = run("explain", CPU, "--json").result
     assert found["time"]["evidence"] == "measured"
     assert found["time"]["candidate"]["product"] > 0
 
 
+def test_kernels_of_the_cpu_are_timed_with_the_threads_of_the_latency_beside_them(
+    run: Optkit, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = Artifact.load(small / CPU)
+    artifact.manifest.recipe["bench"]["threads"] = 1
+    asked: list[int | None] = []
+    options = onnxruntime.session_options
+
+    def noted(threads: int | None, *rest: Any) -> Any:
+        asked.append(threads)
+        return options(threads, *rest)
+
+    monkeypatch.setattr(onnxruntime, "session_options", noted)
+    runner = api.open_runner(cache=tmp_path / "cache")
+    runner.carry = in_this_process
+    assert attributing.subject(artifact, runner).times is not None
+    assert asked == [1, 1]
+
+
+def test_layers_without_tensors_have_no_bound(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = Artifact.load(built / "digits-vit-l4-int8")
+    report = json.loads((artifact.path / "report.json").read_text())
+    for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
+        layer.update(inputs=[], outputs=[])
+    monkeypatch.setattr(attributing, "read_report", lambda artifact: report)
+    found = attributing.subject(artifact, api.open_runner(cache=tmp_path / "cache"))
+    assert found.times is None and found.untimed == "its backend lists no tensors of its layers"
+
+
 @pytest.fixture
 def with_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """A finding, whatever the artifact."""
     change = Change("another range", {("calibration", "method"): "mse"})
-    cost = Cost(0.5, Evidence.SIMULATED, db=3.0)
+    cost = Cost(0.5, "noise", Evidence.SIMULATED, db=3.0)
     one = Finding("clipped", "accuracy", "what", "why", ("first",), (), cost, change)
     monkeypatch.setattr(explaining, "RULES", (lambda subject: iter([one]),))
 
@@ -86,6 +193,32 @@ def test_a_recipe_that_does_not_load_is_not_left(run: Optkit, tmp_path: Path) ->
     done = run("explain", CPU, "--apply", tmp_path / "changed.yaml")  # far from its files
     assert done.code == 2 and not (tmp_path / "changed.yaml").exists()
     done.told("write it beside the recipe")
+
+
+def test_a_cost_is_told_as_its_metric_s_drop_and_says_what_it_is_a_share_of() -> None:
+    cost = {"share": 0.9, "of": "noise", "evidence": "predicted", "ms": None, "db": 3.0,
+            "points": 0.045}  # fmt: skip
+    one = {"rule": "clipped", "what": "what", "why": "why", "cost": cost,
+           "change": {"text": "text", "recipe": []}}  # fmt: skip
+    score = {"metric": "perplexity", "value": 9.0, "proportion": False}
+    shares = {"metric": "top1", "value": 0.9, "proportion": True}
+    part = {"precision": "int8", "baseline": "fp32", "latency": None, "baseline_latency": None,
+            "speedup": None, "accuracy": score, "drop": {"value": 0.05, "evidence": "simulated"},
+            "layers_compared": None, "time": None, "untimed": "no engine was compiled",
+            "parts": None, "findings": [one]}  # fmt: skip
+    whole = {**part, "artifact": "a", "target": "cpu", "baseline": None, "accuracy": None,
+             "parts": {"encoder": part, "decoder": {**part, "accuracy": shares}},
+             "recipe": {"path": "r.yaml", "missing": ["model.path=net.onnx"]}}  # fmt: skip
+    title, *lines = explained.text(whole).splitlines()
+    assert title == "a: int8 on cpu"
+    assert "  the time of layers is not known: no engine was compiled" in lines
+    assert "1. 4.50 %, 3.0 dB (90% of the noise, predicted): clipped" in lines
+    assert "1. 4.50 points, 3.0 dB (90% of the noise, predicted): clipped" in lines
+    layers = {**one, "cost": {**cost, "of": "layers", "points": None, "ms": 1.0}}
+    assert "(90% of the layers' time, " in explained.text(
+        {**whole, "parts": {"x": {**part, "findings": [layers]}}}
+    )
+    assert lines[-1] == "  give again on the command line: --set model.path=net.onnx"
 
 
 def test_a_changed_artifact_is_refused(run: Optkit, small: Path, tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ def test_what_is_finished_is_what_a_build_here_gives(
     for key in ("engine", "accuracy", "drop", "size", "gate"):
         assert found.result[key] == direct.result[key], key
     assert report["provenance"]["finished"]["machine"]["name"] == "cpu"
+    assert report["provenance"]["finished"]["machine"] == wanted["provenance"]["machine"]
+    assert "machine" not in report["provenance"]  # the host that built it measured nothing
+    check("report", wanted)
     assert found.result["references"] == []  # they have not seen the samples of this task
     assert SAMPLES not in found.manifest.files
     assert found.manifest.data["evaluation"]["source"] == "given:task.py"

@@ -214,3 +214,21 @@ def test_two_projects_with_files_of_the_same_name_do_not_share_their_samples(
     assert (quantized(project, "two"), quantized(other, "two")) == (mine, theirs)
     (project / "source.py").write_text((other / "source.py").read_text())
     assert quantized(project, "three") == theirs
+
+
+def test_a_graph_without_products_has_a_latency_above_nothing(
+    optkit_here: Optkit, store: Path, tmp_path: Path
+) -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 64]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], "relu")], "relu", [x], [y])
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "relu.onnx")
+    line = ["build", "relu.onnx", "--target", "l4", "--precision", "fp16", "--shapes", "x:8x64",
+            "--set", "gates.min_throughput=1", "--defer", "--json"]  # fmt: skip
+    done = optkit_here(*line, cwd=tmp_path, cache=store)
+    assert done.code == 0, done.err
+    result = done.result
+    low, high = result["latency"]["band"]
+    assert 0 < low <= high
+    assert result["speedup"]["ci95"] == [1, 1]
+    assert result["latency"]["throughput"] > 0

@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,22 @@ def test_work_goes_on_when_nobody_reads_stderr(how: str, again: Optkit) -> None:
         os.close(write)
     assert done.code == 0
     assert done.result["status"] == "ok"
+
+
+def test_stdout_is_left_to_results_also_by_native_code_and_other_processes() -> None:
+    code = """if True:
+        import os, subprocess
+        from optkit.cli import terminal
+        terminal.keep_stdout()
+        os.write(1, b"native ")
+        subprocess.run(["echo", "other"], check=True)
+        print("library")
+        terminal.put("result")
+        os.write(1, b"daemon")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "result\n"
+    assert done.stderr.split() == ["native", "other", "library", "daemon"]
 
 
 def test_help_and_version_reach_stdout_or_say_why_not(optkit_apart: Optkit) -> None:

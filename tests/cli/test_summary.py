@@ -49,6 +49,26 @@ def test_a_stage_that_logs_no_rewrites_has_no_line() -> None:
         assert summary.rewrites(details) == []
 
 
+def test_no_batch_within_the_limit_is_as_sure_as_the_latencies() -> None:
+    bound = {"batch": 8, "p50_ms": 2.0, "throughput": 4e3, "evidence": "predicted"}
+    sweep = {"knee": None, "limit_ms": 1.0, "best_under_limit": None}
+    *_, last = summary.figures({"latency": [bound], "sweep": sweep}).splitlines()
+    assert " ".join(last.split()) == "best batch within 1 ms none predicted"
+
+
+def test_a_predicted_loss_is_told_whatever_its_band() -> None:
+    def said(evidence: str) -> list[str]:
+        speedup = {"value": 0.9, "ci95": [0.5, 1.5], "evidence": evidence}
+        side = {"precision": "fp16", "latency": None}
+        return summary.remarks({
+            "gate": None, "parts": None, "latency": None, "precision": "int8",
+            "baseline": side, "speedup": speedup,
+        })  # fmt: skip
+
+    assert said("measured") == []
+    assert said("predicted")[0].startswith("not faster than fp16: 0.90x (predicted)")
+
+
 entries = st.builds(
     entry,
     st.sampled_from(["attention", "gelu", "remove_dead", "remove_unused"]),

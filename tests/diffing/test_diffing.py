@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def side(**changed: Any) -> Side:
                 "evidence": "simulated"}  # fmt: skip
     result = {"model": "net", "target": "l4", "precision": "int8", "latency": latency,
               "accuracy": accuracy, "drop": None, "speedup": None, "fidelity": None,
-              "engine": None, "gate": None, **changed}  # fmt: skip
+              "engine": None, "gate": None, "parts": None, **changed}  # fmt: skip
     return Side(Path("a"), "a report", result=result)
 
 
@@ -63,6 +64,14 @@ def timed(p50: float, half: float, **more: Any) -> Side:
                          "evidence": "measured", "batch": 8, "marks": [], **more})  # fmt: skip
 
 
+def measured_on(cpu: str, p50: float, host: str = "here") -> Side:
+    made = timed(p50, 0.1)
+    assert made.result is not None
+    told = {"machine": {"name": "cpu", "cpu": cpu, "host": host}}
+    report = {"latencies": {"engine": [made.result["latency"]]}, "provenance": told}
+    return replace(made, report=report)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "seen", "note"),
     [
@@ -70,6 +79,8 @@ def timed(p50: float, half: float, **more: Any) -> Side:
         (timed(2.0, 0.1), timed(2.05, 0.1), "none", None),
         (timed(2.0, 0.1), timed(3.0, 0.1, marks=["busy"]), "unknown", "bad conditions"),
         (timed(2.0, 0.1), timed(3.0, 0.1, evidence="predicted"), "unknown", "beside predicted"),
+        (measured_on("EPYC", 2.0), measured_on("Xeon", 3.0), "unknown", "on another machine"),
+        (measured_on("EPYC", 2.0), measured_on("EPYC", 3.0, host="other"), "higher", None),
     ],
 )
 def test_a_latency_differs_where_its_interval_says_so(
@@ -78,6 +89,33 @@ def test_a_latency_differs_where_its_interval_says_so(
     found = row(a, b, "latency")
     assert found["seen"] == seen
     assert (note or "") in (found["note"] or "")
+
+
+def noise(sqnr_db: float | None, samples: int = 16) -> dict[str, Any]:
+    return {"sqnr_db": sqnr_db, "ci95": [30.0, 40.0], "evidence": "simulated",
+            "reference": "fp32", "samples": samples}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("figure", "a", "b", "note"),
+    [
+        ("top1", side(), side(accuracy={**side().result["accuracy"], "evidence": "measured"}),
+         "simulated beside measured"),
+        ("top1", side(), side(accuracy={**side().result["accuracy"], "samples": 80}),
+         "70 samples beside 80 samples"),
+        ("speedup", timed(2.0, 0.1, batch=1), timed(3.0, 0.1), "batch 1 beside batch 8"),
+        ("SQNR", side(fidelity=noise(35.0)), side(fidelity=noise(31.0, 900)),
+         "16 samples beside 900 samples"),
+        ("SQNR", side(fidelity=noise(35.0)), side(fidelity=noise(None)), "bit-equal"),
+    ],
+)  # fmt: skip
+def test_nothing_is_claimed_of_what_was_found_otherwise(
+    figure: str, a: Side, b: Side, note: str
+) -> None:
+    speedup = {"value": 2.0, "ci95": [1.9, 2.1], "evidence": "measured"}
+    both = [replace(one, result={**(one.result or {}), "speedup": speedup}) for one in (a, b)]
+    found = row(*both, figure)
+    assert found["seen"] == "unknown" and note in found["note"]
 
 
 positive = st.floats(0.1, 10)
@@ -174,6 +212,13 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text(json.dumps({"schema": "optkit.result/v1", **side().result}))
     (tmp_path / "c.json").write_text('{"schema": "optkit.fleet/v1"}')
     (tmp_path / "d.json").write_text("[1")
-    for other, error in (("b", UsageError), ("c", InputRefused), ("d", InputRefused)):
+    (tmp_path / "e.json").write_text('{"schema": "optkit.report/v1"}')
+    (tmp_path / "f.json").write_text('{"schema": "optkit.result/v1", "parts": null}')
+    parts = {"encoder": side().result, "decoder": side().result}
+    several = {"schema": "optkit.result/v1", **side(parts=parts, latency=None).result}
+    (tmp_path / "g.json").write_text(json.dumps(several))
+    with pytest.raises(UsageError, match="it consists of encoder and decoder"):
+        optkit.diff(tmp_path / "g.json", tmp_path / "g.json", cache=tmp_path / "cache")
+    for other, error in (("b", UsageError), *((name, InputRefused) for name in "cdef")):
         with pytest.raises(error):
             optkit.diff(tmp_path / "a.onnx", tmp_path / f"{other}.json", cache=tmp_path / "cache")

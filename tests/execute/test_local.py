@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +50,26 @@ def test_each_failure_has_its_verdict_and_leaves_no_process(fault: str, tmp_path
     assert "anything" in str(caught.value)
     assert processes_of_mine() == set()
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_what_nobody_wants_any_more_ends_at_once(tmp_path: Path) -> None:
+    task = {"step": "s", "inputs": {}, "params": {}, "out": str(tmp_path)}
+    command, unwanted = (sys.executable, str(FAULTY), "hang", "*"), threading.Event()
+    found: list[set[int]] = []
+
+    def interrupt() -> None:
+        while not processes_of_mine():
+            time.sleep(0.02)
+        found.append(processes_of_mine())
+        unwanted.set()
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    for _ in range(2):  # the second begins no child
+        with pytest.raises(KeyboardInterrupt):
+            local.run(task, Limits(2**30, seconds=60), command=command, unwanted=unwanted)
+    thread.join()
+    assert len(found) == 1 and processes_of_mine() == set()
 
 
 def test_a_result_that_cannot_be_written_says_why(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from optkit.errors import StorageError
 from optkit.execute import node, transfer
 from optkit.execute import ray as carrying
 from optkit.execute.local import Limits
+from optkit.store import digest_file
 from optkit.target import device_names, names
 
 
@@ -38,6 +39,7 @@ def packed(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     ("changes", "why"),
     [
         ({"versions": {"numpy": "0.1"}}, "numpy is"),
+        ({"params": {"versions": {"tensorrt-rtx": "0.1"}}}, "tensorrt-rtx is"),
         ({"inputs": {"model": "/no/such"}}, "store is not the same"),
         ({"out": "/no/such/tmp/1"}, "store is not there"),
     ],
@@ -46,10 +48,18 @@ def test_a_node_says_why_it_does_not_fit(changes: Any, why: str, tmp_path: Path)
     assert why in node.answered(node.perform, packed(tmp_path, **changes))["unfit"]
 
 
-def test_a_project_file_must_be_the_same_on_the_node(tmp_path: Path) -> None:
-    argument = packed(tmp_path)
-    (tmp_path / "task.py").write_text("two")
-    assert "task.py" in node.answered(node.perform, argument)["absent"]
+@pytest.mark.parametrize("name", ["task.py", "labels.txt", "helper.py"])
+def test_a_project_file_must_be_the_same_on_the_node(name: str, tmp_path: Path) -> None:
+    """The task's own, one that its arguments name, and one that it imports."""
+    files = {each: tmp_path / each for each in ("task.py", "labels.txt", "helper.py")}
+    for file in files.values():
+        file.write_text("one")
+    helper = {str(files["helper.py"]): digest_file(files["helper.py"])}
+    params = {"path": str(files["task.py"]), "args": {"deep": [str(files["labels.txt"])]},
+              "imports": helper}  # fmt: skip
+    argument = packed(tmp_path, params=params)
+    files[name].write_text("two")
+    assert name in node.answered(node.perform, argument)["absent"]
 
 
 def test_a_folder_that_is_not_shared_is_told(

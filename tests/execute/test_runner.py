@@ -52,6 +52,24 @@ def test_a_step_runs_once_and_where_is_not_what(tmp_path: Path) -> None:
     assert third.key != first.key and len(calls) == 2
 
 
+def test_a_warning_of_another_thread_that_comes_meanwhile_is_told_too(tmp_path: Path) -> None:
+    def carry(task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        run.store.warnings.append("first")
+        return {"warnings": ["own"]}
+
+    class Meanwhile(Ears):
+        def note(self, text: str) -> None:
+            super().note(text)
+            if text == "own":
+                run.store.warnings.append("second")
+
+    run, heard = runner(tmp_path, carry), Meanwhile()
+    run.listener = heard
+    run.step(KIND, "double it", {}, {"n": 2})
+    run.step(KIND, "double it", {}, {"n": 2})
+    assert heard.notes == ["first", "own", "second", "own"]
+
+
 def test_the_version_and_the_tools_are_in_the_key() -> None:
     keys = {
         key_of(kind, {}, {"n": 1})

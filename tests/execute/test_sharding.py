@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +44,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Call], carrying.Cluste
         ) -> dict[str, Any]:
             return {"meta": answer(argument["task"], ended)}
 
-        monkeypatch.setattr(carrying, "_connected", lambda address: SimpleNamespace(
+        monkeypatch.setattr(carrying, "connected", lambda address: SimpleNamespace(
             nodes=lambda: [NODE]))  # fmt: skip
         monkeypatch.setattr(carrying.Cluster, "call", call)
         return carrying.Cluster("ray", lambda text: None)
@@ -110,6 +111,40 @@ def test_what_one_part_raises_ends_the_others(
     assert not here and not working._stopped.is_set()  # other work goes on
 
 
+class Nothing:
+    """A transfer of no files, which remembers what was lost."""
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def packed(self, argument: dict[str, Any], attempt: Path) -> dict[str, Any]:
+        return argument
+
+    def lose(self, error: Exception) -> None:
+        self.lost.append(str(error))
+
+    def check(self) -> None: ...
+
+    def adopt(self, attempt: Path, files: Any, out: Path) -> None: ...
+
+    def remove(self, attempt: Path) -> None: ...
+
+
+@pytest.mark.parametrize("hiccups", [4, 5])
+def test_a_remote_that_fails_nodes_again_and_again_leaves_the_work_to_the_driver(
+    hiccups: int, here: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = [{"lost": "no answer", "node": "a"}] * hiccups + [{"meta": {"by": "a"}, "files": {}}]
+    nodes = SimpleNamespace(nodes=lambda: [NODE])
+    monkeypatch.setattr(carrying, "connected", lambda address: nodes)
+    monkeypatch.setattr(carrying.Cluster, "_ask", lambda *how: answers.pop(0))
+    working = carrying.Cluster("ray", lambda text: None, Nothing())
+    found = working({**task(tmp_path), "shards": False}, Limits(2**30))
+    assert found == {"by": "a" if hiccups < 5 else "driver"}
+    assert len(working.transfer.lost) == len(here) == (hiccups == 5)
+    assert working.cores() == CORES  # the node is left out of nothing
+
+
 def test_each_gives_what_map_gives_and_stops_at_an_error(
     cluster: Callable[[Call], carrying.Cluster],
 ) -> None:
@@ -121,6 +156,42 @@ def test_each_gives_what_map_gives_and_stops_at_an_error(
         return -number
 
     assert working.each(one, [4, 3, 2, 1], parallel=2) == [-4, -3, -2, -1]
+    begun: list[int] = []
+
+    def two(number: int) -> int:
+        begun.append(number)
+        if number == 1:
+            return 1 // 0
+        assert working._stopped.wait(30)  # as what runs does
+        raise KeyboardInterrupt
+
     with pytest.raises(ZeroDivisionError):
-        working.each(lambda number: 1 // number, [1, 0])
-    assert working._stopped.is_set()
+        working.each(two, range(9), parallel=2)
+    assert len(begun) <= 3
+
+
+def test_what_runs_here_ends_with_the_others(
+    cluster: Callable[[Call], carrying.Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One at a time does, so that others wait: they do not begin."""
+    ran: list[threading.Event] = []
+
+    def run(task: dict[str, Any], *rest: Any, **how: Any) -> dict[str, Any]:
+        if not how["unwanted"].is_set():
+            ran.append(how["unwanted"])
+        assert how["unwanted"].wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "run", run)
+    working = cluster(lambda task, ended: {})
+
+    def one(number: int) -> dict[str, Any]:
+        if number == 3:
+            while not ran:
+                time.sleep(0.01)
+            raise InputRefused("its own")
+        return working({"reads_code": True, "params": {}, "out": str(tmp_path)}, Limits(2**30))
+
+    with pytest.raises(InputRefused):
+        working.each(one, range(4), parallel=4)
+    assert len(ran) == 1

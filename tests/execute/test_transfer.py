@@ -16,7 +16,7 @@ from optkit.errors import StorageError
 from optkit.execute import node, transfer
 from optkit.execute.local import Limits
 from optkit.execute.transfer import Ground, ThroughRemote
-from optkit.store import Remote, RemoteLost, Store
+from optkit.store import Remote, RemoteLost, RemoteReadOnly, Store
 
 
 @pytest.fixture
@@ -99,6 +99,7 @@ def test_a_file_that_is_lost_on_the_way_is_sent_again(
 def test_a_node_that_cannot_reach_the_remote_gets_no_tasks(
     driver: ThroughRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transfer, "_POSTED_SECONDS", 0.0)
     given = driver.packed({"needs": [], "kept": "", "out": ""}, tmp_path / "1-try")
     given["remote"]["url"] = "ftp://me:hunter2@127.0.0.1:1/place"
     answer = node.answered(copied, given)
@@ -110,6 +111,40 @@ def test_a_node_that_cannot_reach_the_remote_gets_no_tasks(
     driver.lose(RemoteLost("gone"))
     with pytest.raises(RemoteLost, match="given up"):
         driver.packed({"needs": []}, tmp_path / "2-try")
+
+
+@pytest.mark.parametrize(("error", "told"), [(RemoteLost, "lost"), (RemoteReadOnly, "unfit")])
+def test_a_remote_that_fails_a_node_meanwhile_is_no_fault_of_the_node(
+    driver: ThroughRemote, tmp_path: Path, error: type[RemoteLost], told: str
+) -> None:
+    def cut(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
+        raise error("no answer")
+
+    answer = carried(driver, cut, {"needs": [], "out": str(tmp_path / "out")}, tmp_path / "1-try")
+    assert answer == {told: "no answer"}
+
+
+def test_a_node_keeps_no_checkpoint_of_what_is_done(
+    driver: ThroughRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part's, which lies in that of the whole; the driver's own is the driver's."""
+    used: list[Path] = []
+
+    def work(task: dict[str, Any], *rest: Any) -> dict[str, Any]:
+        used.append(Path(task["params"]["checkpoint"]))
+        used[-1].mkdir(parents=True)
+        (used[-1] / "scores").write_text("half")
+        return {}
+
+    monkeypatch.setattr(node, "_WORKERS", work)
+    root = tmp_path / "driver"
+    checkpoint = root / "tmp/resume-abcd/shard-0-of-2"
+    checkpoint.mkdir(parents=True)
+    task = {"step": "evaluate", "inputs": {}, "params": {"checkpoint": str(checkpoint)},
+            "out": str(root / "tmp/1")}  # fmt: skip
+    carried(driver, node.perform, node.packed(task, Limits(2**31)), tmp_path / "1-try")
+    assert used[0].is_relative_to(tmp_path / "node/tmp/resume-abcd")
+    assert not list((tmp_path / "node/tmp").iterdir()) and checkpoint.is_dir()
 
 
 def test_progress_goes_through_the_remote(

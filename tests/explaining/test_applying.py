@@ -16,7 +16,7 @@ NODES = ("quantization", "nodes")
 
 
 def finding(settings: dict[tuple[str, ...], object]) -> Finding:
-    cost = Cost(0.5, Evidence.SIMULATED)
+    cost = Cost(0.5, "noise", Evidence.SIMULATED)
     return Finding("clipped", "accuracy", "", "", (), (), cost, Change("", settings))
 
 
@@ -54,6 +54,65 @@ def test_files_of_the_recipes_folder_keep_their_names_and_others_are_given_again
     data, missing = applied(record, [], tmp_path)
     assert data == {"name": "net", "calibration": {"source": "source.py:samples"}}
     assert missing == ["model.path=net.onnx"]
+
+
+def test_what_is_null_on_purpose_stays(tmp_path: Path) -> None:
+    gates = {"max_drop": None, "targets": {"cpu": {"max_drop": None}, "l4": {"max_drop": "1%"}}}
+    record = Recipe.from_dict({"name": "net", "gates": gates}).to_json()
+    model = {"factory": "recipe:net.py:create", "args": {"bias": None}}
+    data, _ = applied({**record, "model": model}, [], tmp_path)
+    assert data["model"] == {"factory": "net.py:create", "args": {"bias": None}}
+    del data["model"]
+    limits = Recipe.from_dict(data).gates
+    assert limits.max_drop is None
+    assert limits.of("cpu").max_drop is None and limits.of("l4").max_drop == 0.01
+
+
+def test_what_the_command_line_gave_is_told_with_all_that_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def samples(): ...")
+    given = Recipe.from_dict({"name": "net"}, tmp_path).with_overrides(
+        [f"calibration.source={tmp_path / 'mine.py'}", "calibration.samples=64"]
+    )
+    data, missing = applied(
+        given.to_json(), [finding({("calibration", "method"): "mse"})], tmp_path
+    )
+    assert missing == [
+        "calibration.source=mine.py:samples", "calibration.samples=64", "calibration.method=mse",
+    ]  # fmt: skip
+    Recipe.from_dict(data, tmp_path)
+    missing[0] = missing[0].replace("=", f"={tmp_path}/")
+    again = Recipe.from_dict(data, tmp_path).with_overrides(missing)
+    assert again.calibration is not None
+    assert (again.calibration.samples, again.calibration.method) == (64, "mse")
+
+
+def test_given_weights_leave_their_factory_and_a_module_goes_with_its_arguments(
+    tmp_path: Path,
+) -> None:
+    weights = {
+        "factory": "recipe:net.py:create",
+        "weights": "given:w.safetensors",
+        "args": {"n": 2},
+    }
+    data, missing = applied({"name": "net", "model": weights}, [], tmp_path)
+    assert data["model"] == {"factory": "net.py:create", "args": {"n": 2}}
+    assert missing == ["model.weights=w.safetensors"]
+    module = {"factory": "package.nets:create", "path": None, "args": {"n": 2}}
+    data, missing = applied({"name": "net", "model": module}, [], tmp_path)
+    assert "model" not in data
+    assert missing == ["model.factory=package.nets:create", 'model.args={"n": 2}']
+
+
+def test_data_of_another_folder_is_given_again(tmp_path: Path) -> None:
+    (tmp_path / "held-out.txt").write_text("text")
+    record = {
+        "name": "net",
+        "calibration": {"source": "content:calibration/text.py", "args": {"path": "far/a.txt"}},
+        "eval": {"task": "content:eval/perplexity.py", "args": {"path": "held-out.txt"}},
+    }
+    data, missing = applied(record, [], tmp_path)
+    assert missing == ["calibration.args.path=far/a.txt"]
+    assert data["calibration"]["args"] == {} and data["eval"]["args"] == {"path": "held-out.txt"}
 
 
 @pytest.mark.parametrize(

@@ -121,23 +121,31 @@ def test_a_pair_on_a_shortcut_is_the_rule_of_placement_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ci95", "slower"), [(None, True), ([0.7, 0.95], True), ([0.7, 1.1], False)]
+    ("ci95", "evidence", "slower"),
+    [
+        (None, Evidence.MEASURED, True),
+        ([0.7, 0.95], Evidence.MEASURED, True),
+        ([0.7, 1.1], Evidence.MEASURED, False),
+        ([0.5, 1.8], Evidence.PREDICTED, True),  # a band, in which nearly any two meet
+    ],
 )
 def test_a_whole_that_is_slower_names_the_layers_that_lose(
-    ci95: list[float] | None, slower: bool
+    ci95: list[float] | None, evidence: Evidence, slower: bool
 ) -> None:
     nodes = {"q": Node("QuantizeLinear", 0, 8, ("b/Gemm",))}
     behind = layer("q", "b/Gemm.out", 7.0, dtype=None, kind="kgen")
     products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
-    speedup = {"value": 0.9, "ci95": ci95, "evidence": "measured"}
-    found = list(
-        speed.does_not_pay(
-            subject(candidate=[*products, behind], nodes=nodes, result={"speedup": speedup})
-        )
-    )
+    speedup = {"value": 0.9, "ci95": ci95, "evidence": evidence}
+    result = {"speedup": speedup, "latency": {"batch": 8, "p50_ms": 5.0},
+              "baseline": {"precision": "fp16", "latency": {"p50_ms": 4.5}}}  # fmt: skip
+    made = subject(candidate=[*products, behind], nodes=nodes, result=result)
+    found = list(speed.does_not_pay(made))
     assert bool(found) is slower  # what chance may be is not told
     for one in found:
-        assert one.nodes == ("b/Gemm",) and one.cost.ms == pytest.approx(0.1 * 10)
+        assert one.nodes == ("b/Gemm",)
+        # of the latency as it was measured, not of the layers, which together take 10 ms
+        assert (one.cost.ms, one.cost.share, one.cost.of) == pytest.approx((0.5, 0.1, "latency"))
+        assert one.cost.evidence is evidence
         assert "optkit tune --target l4" in one.change.text
 
 
@@ -198,6 +206,23 @@ def test_scales_that_do_not_follow_the_channels(changes: dict[str, Any], found: 
     assert bool(list(accuracy.weight_axis(subject(rows=rows)))) is found
 
 
+@pytest.mark.parametrize(
+    ("landed", "sqnr_db", "ms", "share", "of"),
+    [(True, 36.0, None, 0.749, "noise"), (False, 36.0, 2.0, 0.749, "noise"),
+     (False, 30.1, 2.0, 0.4, "layers")],
+)  # fmt: skip
+def test_a_wrong_axis_costs_time_where_its_layer_did_not_land_for_it(
+    landed: bool, sqnr_db: float, ms: float | None, share: float, of: str
+) -> None:
+    rows = [likeness("b/Gemm", restored={"sqnr_db": sqnr_db}, scales="summed")]
+    sides = [layer("a/Gemm", "x", 1.0), layer("b/Gemm", "x", 3.0), layer("c/Gemm", "x", 1.0)]
+    landing = [row("a/Gemm"), row("b/Gemm", landed=landed), row("c/Gemm")]
+    (found,) = accuracy.weight_axis(subject(rows=rows, candidate=sides, landing=landing))
+    cost = found.cost
+    assert cost.ms == (None if ms is None else pytest.approx(ms))
+    assert (cost.share, cost.of) == (pytest.approx(share, abs=1e-3), of)
+
+
 def test_one_scale_per_tensor_that_the_recipe_asks_for_is_taken_back() -> None:
     quantization = {**RECIPE["quantization"], "placement": {"tensor_ops": ["Conv", "Gemm"]}}
     rows = [likeness("b/Gemm", scales="tensor", weights={**LIKE, "sqnr_db": 20.0})]
@@ -213,7 +238,10 @@ def test_noisy_layers_are_told_of_where_a_gate_is_broken(outcome: str, count: in
             likeness("c/Gemm", restored={"sqnr_db": 30.2})]  # fmt: skip
     gate = {"gate": "max_drop", "outcome": outcome, "value": 0.001, "limit": 0.01}
     made = subject(rows=rows, gates=[gate], result={"accuracy": {"value": 0.9}})
-    assert [one.nodes for one in accuracy.sensitive(made)] == [("b/Gemm",)] * count
+    found = list(accuracy.sensitive(made))
+    assert [one.nodes for one in found] == [("b/Gemm",)] * count
+    alone = "b/Gemm; this layer alone leaves cosine 1.000000, largest error 0.1"
+    assert all(one.what.endswith(alone) for one in found)
 
 
 def test_findings_of_all_kinds_are_ranked_by_their_share() -> None:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from optkit.errors import InputRefused
+from optkit.pipeline import against
 from optkit.pipeline.judging import Race, race
 from optkit.recipe import Bench
+from optkit.runtime import TensorInfo
 
 
 class Steps:
@@ -49,3 +52,36 @@ def test_a_race_that_is_to_be_run_anew_is_never_one_of_before() -> None:
     first, second = steps.asked
     assert first["at"] != second["at"]
     assert not first["gpu"]
+
+
+IDS, MASK = (TensorInfo(name, "int64", ("batch", 8)) for name in ("ids", "mask"))
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "odd"),
+    [
+        ((IDS,), (IDS, MASK), "old: input 'mask'"),
+        ((IDS, MASK), (MASK,), "new: input 'ids'"),
+        ((IDS, MASK), (MASK, IDS), None),
+    ],
+)
+def test_two_versions_of_one_model_take_the_same_inputs_in_any_order(
+    new: tuple[TensorInfo, ...],
+    old: tuple[TensorInfo, ...],
+    odd: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Accepted(Exception):
+        pass
+
+    def accepted(*args: Any) -> Any:
+        raise Accepted
+
+    monkeypatch.setattr(against, "_restored", lambda artifact, *args: artifact)
+    monkeypatch.setattr(against, "_side", accepted)
+    sides: Any = [SimpleNamespace(path=name, inputs=one) for name, one in
+                  (("new", new), ("old", old))]  # fmt: skip
+    with pytest.raises(InputRefused if odd else Accepted) as refused:
+        against.against(*sides, None, (), None, strict=False)  # type: ignore[arg-type]
+    if odd:
+        assert refused.value.where.startswith(odd)

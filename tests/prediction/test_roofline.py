@@ -102,11 +102,11 @@ def test_an_unfused_graph_by_hand() -> None:
     }
     toy = device(1e9, fp16=1e12, int8=2e12)
     # float16: 2 µs of compute under 4 µs of bytes; the Gelu by itself another 2 µs
-    found = roofline.for_graph(costs, toy, 4)
+    found = roofline.for_graph(costs, toy, 4, border=0)
     assert found.p50_ms == pytest.approx(4e-3)
     assert found.band == pytest.approx((4e-3, 8e-3))
     # int8: half the compute, half the bytes of the operands
-    found = roofline.for_graph(costs, toy, 4, {"fc": "int8"})
+    found = roofline.for_graph(costs, toy, 4, {"fc": "int8"}, border=0)
     assert found.p50_ms == pytest.approx(2.5e-3)
     assert found.band == pytest.approx((2.5e-3, 5.5e-3))
     assert found.evidence is Evidence.PREDICTED
@@ -127,7 +127,7 @@ def test_weights_alone_save_bytes_and_no_operations(
 ) -> None:
     costs = {"fc": cost(1_000_000, inputs=1_000, weights=2_000, outputs=1_000)}
     toy = device(1e12, fp16=1e12, int8=2e12, fp8=3e12, fp4=4e12)
-    found = roofline.for_graph(costs, toy, 1, {"fc": precision})
+    found = roofline.for_graph(costs, toy, 1, {"fc": precision}, border=0)
     operations, moved = 2e6 / peak * 1e3, (inputs + weights + 1_000) / 1e12 * 1e3
     assert found.band == pytest.approx((max(operations, moved), operations + moved))
 
@@ -135,22 +135,34 @@ def test_weights_alone_save_bytes_and_no_operations(
 def test_a_mixed_assignment_adds_up() -> None:
     costs = {name: cost(10**6, 10, 10, 10) for name in ("a", "b", "c")}
     toy = device(1e15, fp16=1e12, fp8=2e12)
-    found = roofline.for_graph(costs, toy, 1, {"a": "fp8", "b": "int4"})
+    found = roofline.for_graph(costs, toy, 1, {"a": "fp8", "b": "int4"}, border=0)
     assert found.p50_ms == pytest.approx((1 + 2 + 2) * 1e-3)
+
+
+def test_inputs_and_outputs_are_moved_whatever_is_between() -> None:
+    relu = {"relu": cost(0, inputs=1_000, outputs=1_000, op="Relu")}
+    cast = {"cast": cost(0, inputs=1_000, outputs=500, op="Cast")}
+    toy = device(1e9, fp16=1e12)
+    for costs, border, high in ((relu, 2_000, 2e-3), (cast, 1_500, 1.5e-3), (relu, 500, 2e-3)):
+        found = roofline.for_graph(costs, toy, 4, border=border)
+        assert found.p50_ms == pytest.approx(border / 1e9 * 1e3)
+        assert found.band == pytest.approx((found.p50_ms, high))
+        assert found.throughput == pytest.approx(4e3 / found.p50_ms)
 
 
 def test_unknown_sizes_count_as_nothing() -> None:
     costs = {"top": NodeCost("TopK", None, 0, None, None), "fc": cost(10, 1, 1, 1)}
     known = {"fc": costs["fc"]}
     toy = device(1e9, fp16=1e12)
-    assert roofline.for_graph(costs, toy, 1) == roofline.for_graph(known, toy, 1)
+    found, expected = (roofline.for_graph(one, toy, 1, border=0) for one in (costs, known))
+    assert found == expected
 
 
 def test_what_loops_or_branches_hide_is_told() -> None:
     costs = {"rnn": NodeCost("LSTM", 0, 0, 1, 1), "fc": cost(10, 1, 1, 1)}
     toy = device(1e9, fp16=1e12)
     for found in (
-        roofline.for_graph(costs, toy, 1),
+        roofline.for_graph(costs, toy, 1, border=0),
         roofline.predict([layer(1, "float16", ("fc", "in the loop's body"))], costs, toy, 1),
     ):
         assert "the inside of LSTM is not fully counted" in (found.note or "")

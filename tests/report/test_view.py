@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,9 @@ def test_memory_adds_up_what_the_layers_hold(make: Any) -> None:
     assert rows["Most that one layer reads and writes"].baseline == figures.size(8 * 17 * 256 * 2)
     assert rows["Workspace the compiler may use"].candidate == "1 GiB"
     assert "Peak of a run" not in rows
+    silent = [replace(layer, weights=None, moved=None) for layer in ours]  # no tensors are listed
+    labels = [row.label for row in details.memory(report, silent, silent)]
+    assert labels == ["Workspace the compiler may use"]
     gate = {**report["gates"][0], "gate": "max_memory_bytes", "value": 2**30}
     report["gates"].append(gate)
     assert details.memory(report, ours, theirs)[-1].candidate == "1 GiB"

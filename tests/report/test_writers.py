@@ -116,6 +116,10 @@ def test_a_measured_build_shows_its_distribution_and_machine(make: Any) -> None:
     page = " ".join(Structure(to_html(report)).text)
     assert "1,200 runs" in page and "Over time" in page
     assert "taken by other processes" in page and "2,445 to 2,450" in page
+    assert "Measured on" not in page
+    report["provenance"]["machine"] = {"cpu": "A CPU", "threads": 4}
+    page = to_html(report)
+    assert "<h3>Measured on</h3>" in page and "<dt>cpu</dt><dd>A CPU</dd>" in page
     assert "bad conditions" not in page + to_markdown(report)
     report["result"]["baseline"]["latency"]["marks"] = ["the fan <b>stopped</b>"]
     assert "bad conditions:</strong> the fan &lt;b&gt;stopped" in to_html(report)
@@ -145,6 +149,7 @@ def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
     assert "folded into the convolution" in page
     assert "1×1×8×8, 8×1×8×8, 32×1×8×8" in page
     assert "overflows half precision" in page
+    assert 'title="cosine 0.984151, largest error 0.2">18.0</td>' in page
 
 
 def empty_report(found: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from optkit import api, tuning
+from optkit.cli.tune import tune as command
 from optkit.errors import UsageError
 from optkit.pipeline import Job
 from optkit.recipe import Recipe
@@ -52,6 +53,12 @@ def test_more_than_one_is_refused_where_it_cannot_be(
     with pytest.raises(UsageError) as caught:
         parallel(target, cores, asked=2)
     assert caught.value.where == "--parallel 2" and told in str(caught.value.hint)
+
+
+def test_the_command_tells_how_many_trials_there_are_without_being_asked() -> None:
+    """Its help cannot ask: that would load what a search needs."""
+    option: Any = next(one for one in command.params if one.name == "trials")
+    assert option.help.endswith(f"default: {tuning.TRIALS}.")
 
 
 def test_trials_of_several_threads_are_told_apart() -> None:

@@ -94,7 +94,10 @@ def check(node: ir.Node) -> Cached | Declined | None:
     seen, hidden = map(scalar, choice.inputs[1:]) if choice is not None else (None, None)
     if len(others) == len(parts) or seen != 0 or hidden is None or hidden > _HIDES:
         return Declined("its mask is not known to hide later keys")
-    return Cached(node, lengths, _hidden(others, mask, lengths))
+    left = _hidden(others, mask, lengths)
+    if left is not None and dims(left, 4) is None:
+        return Declined("what its mask hides besides later keys has not four axes")
+    return Cached(node, lengths, left)
 
 
 def attend(match: Cached) -> str:

@@ -38,7 +38,7 @@ CONSTANTS = {
     "zero": np.array(0), "one": np.array(1), "two": np.array(2), "low": np.array(LOW),
     "nothing": np.array(0, np.float32), "soft": np.array(-2, np.float32),
     "key_axes": np.array([0, 1, 2]), "query_axes": np.array([0, 1, 3]),
-    "mask_axes": np.array([1, 2]),
+    "mask_axes": np.array([1, 2]), "first": np.array([0]), "second": np.array([1]),
 }  # fmt: skip
 SHAPES = {
     "q": ("b", "s", HEADS * SIZE), "k": ("b", "s", GROUPS * SIZE), "v": ("b", "s", GROUPS * SIZE),
@@ -192,6 +192,18 @@ def test_its_kernel_wants_heads_of_eight(as_ort, build) -> None:
     _, log = as_ort(attention(build, size=4), feed(1, 1, 5, size=4))
     assert [e.reason for e in log.entries if e.rule == "cached"] == [
         "its head size 4 is no multiple of 8, or not that of values"
+    ]
+
+
+def test_its_kernel_wants_a_bias_of_four_axes(as_ort, build) -> None:
+    """A window without a padding mask is [S, T]."""
+    body = BODY.replace("key_axes", "first").replace("query_axes", "second")
+    narrow = body.replace(
+        "keep = And(later, seen)", f"{WINDOW.split('both')[0]} keep = And(later, near)"
+    )
+    _, log = as_ort(attention(build, narrow), feed(1, 3, 5))
+    assert [e.reason for e in log.entries if e.rule == "cached"] == [
+        "what its mask hides besides later keys has not four axes"
     ]
 
 

@@ -1,0 +1,75 @@
+"""What each layer of an engine takes on its device, by TensorRT's own profiler.
+
+    inspector ─"Layers:"─────────────────────→ the engine's layers ─┐
+    profiler  ─(name, ms) of every run→ median ─────────────────────┴→ (layer, milliseconds)
+
+Both name a layer alike. The list is the engine's own, in the form that the builder logs: one for
+dynamic sizes has other layers than the list with sizes in a report, which is of a second build.
+Unverified on a card (docs/limits.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from statistics import median
+from typing import Any
+
+from optkit.backends.layer_list import parse_layers
+from optkit.errors import ToolchainMissing
+from optkit.runtime import FusedLayer
+
+_RUNS = 500  # at most, the last ones
+
+
+class Spent:
+    """Milliseconds by layer of each run. What a run tells twice of a layer is added up."""
+
+    def __init__(self) -> None:
+        self._runs: deque[dict[str, float]] = deque(maxlen=_RUNS)
+
+    def begin(self) -> None:
+        """A new run."""
+        self._runs.append({})
+
+    def add(self, layer: str, ms: float) -> None:
+        run = self._runs[-1]
+        run[layer] = run.get(layer, 0.0) + ms
+
+    def medians(self) -> dict[str, float]:
+        """Over the runs; a run in which a layer had nothing to do counts as 0."""
+        names = dict.fromkeys(name for run in self._runs for name in run)
+        return {name: median(run.get(name, 0.0) for run in self._runs) for name in names}
+
+
+def profiler(trt: Any, spent: Spent) -> Any:
+    """What an execution context tells the time of each layer."""
+
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            spent.add(layer_name, ms)
+
+    return Profiler()
+
+
+def by_layer(
+    listed: str, products: Collection[str], spent: Mapping[str, float]
+) -> list[tuple[FusedLayer, float]]:
+    """The layers of one `Layers:` message with their milliseconds; then what the profiler told of
+    layers that run no kernel of the graph (copies between formats, signals), each by its name
+    alone. `products`: as for `parse_layers`.
+
+    Raises ToolchainMissing for a list of unknown form, and where the profiler told nothing of a
+    layer that multiplies: then the names do not mean the same.
+    """
+    layers = parse_layers(listed, products)
+    silent = [one.name for one in layers if one.products and one.name not in spent]
+    if silent or not spent:
+        told = f"no time of layer {silent[0]!r}" if silent else "no time of any layer"
+        raise ToolchainMissing(f"the engine's profiler tells {told}", where="TensorRT")
+    known = {one.name for one in layers}
+    others = [FusedLayer(name, "unlisted", (), (), (), ()) for name in spent if name not in known]
+    return [(one, spent.get(one.name, 0.0)) for one in (*layers, *others)]

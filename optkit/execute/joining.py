@@ -1,0 +1,62 @@
+"""How this process becomes part of a Ray cluster: its address, and the one connection."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+from optkit.errors import ToolchainMissing, UsageError
+
+_joined: dict[str, str] = {}  # "address": as this process was connected here
+
+
+def checked(address: str) -> str:
+    """The address as a user may give it. Raises UsageError."""
+    if address == "ray" or address.startswith("ray://"):
+        return address
+    raise UsageError(f"{address!r} is no cluster", where="--on", hint="ray, or ray://HOST:10001")
+
+
+def connected(address: str) -> Any:
+    """The ray module, connected once per process.
+
+    Raises ToolchainMissing where Ray is not installed or the cluster does not answer, UsageError
+    where this process works on another one.
+    """
+    # without being asked, Ray writes a new token into the home folder, and reports to its makers
+    token = Path.home() / ".ray" / "auth_token"
+    if not ({"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() or token.exists()):
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise ToolchainMissing(
+            "ray is not installed", where="--on", hint="pip install 'optkit[ray]'"
+        ) from None
+    joined = _joined.get("address", address)
+    if ray.is_initialized() and address.startswith("ray://") and address != joined:
+        raise UsageError(
+            f"this process works on another cluster already: {joined}",
+            where="on",
+            hint="ray.shutdown() ends that",
+        )
+    if not ray.is_initialized():
+        _joined["address"] = address
+        where = {"include_dashboard": False} if address == "ray" else {"address": address}
+        terminated = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(**where, logging_level=logging.ERROR, log_to_driver=False)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, terminated)  # Ray puts its own in its place
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise ToolchainMissing(
+                f"the cluster does not answer: {str(error).splitlines()[0]}",
+                where=f"--on {address}",
+                hint="is it up, and of the same versions of Ray and Python?",
+            ) from error
+    return ray

@@ -1,0 +1,36 @@
+"""Calls at the same time; the first that fails ends the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+_TICK_SECONDS = 0.2
+
+
+def together(
+    function: Callable[..., R],
+    *items: Iterable[Any],
+    parallel: int,
+    end: Callable[[], None],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> list[R]:
+    """`map` in threads, `parallel` calls at a time. What one of them raises is raised as soon as
+    those that run have ended, which `end` has to tell them; no other begins. `meanwhile` is called
+    now and then."""
+    with ThreadPoolExecutor(parallel) as pool:
+        calls = [pool.submit(function, *each) for each in zip(*items, strict=False)]
+        left = set(calls)
+        try:
+            while left:
+                done, left = wait(left, _TICK_SECONDS, FIRST_COMPLETED)
+                for call in done:
+                    call.result()
+                meanwhile()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            end()
+            raise
+    return [call.result() for call in calls]

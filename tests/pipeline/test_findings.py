@@ -1,0 +1,91 @@
+"""What steps leave and what is made of it, over builds whose steps never ran."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optkit.benchmarking import looks
+from optkit.benchmarking.accuracy import drop, from_samples
+from optkit.benchmarking.gates import judge
+from optkit.measurement import Difference, Interval, Latency
+from optkit.pipeline import scores
+from optkit.pipeline.findings import _at, latencies, speedups
+from optkit.recipe.schema import Limits
+from optkit.runtime import Evidence
+
+NO_DROP = Difference(0.0, Interval(0.0, 0.0), Evidence.SIMULATED)
+
+
+def predicted(p50: float, high: float) -> dict[str, Any]:
+    band = Interval(p50, high)
+    return Latency(Evidence.PREDICTED, p50, 8, 8e3 / p50, band=band).to_json()
+
+
+def build(ours: dict[str, Any], theirs: dict[str, Any], *, same: bool = False) -> Any:
+    """A build that was predicted."""
+    entries = {"latency": ours, "baseline_latency": theirs}
+    metas = {name: SimpleNamespace(meta={"latency": one}) for name, one in entries.items()}
+    return SimpleNamespace(measured=False, is_baseline=same, entries=metas)
+
+
+@pytest.mark.parametrize(
+    ("least", "outcome"), [(0.5, "pass"), (1.2, "inconclusive"), (3.1, "fail")]
+)
+def test_a_predicted_speedup_is_judged_by_both_bands(least: float, outcome: str) -> None:
+    made = build(predicted(1.0, 2.0), predicted(1.3, 3.0))
+    speedup = speedups(made, latencies(made))[8]
+    assert speedup.value == pytest.approx(1.3)
+    assert speedup.ci95 == pytest.approx((1.3 / 2.0, 3.0))
+    limits = Limits(min_speedup=least, accept=("predicted",))
+    assert judge(limits, drop=NO_DROP, speedup=speedup).rows[-1].outcome == outcome
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_baseline_is_as_fast_as_itself(measured: bool) -> None:
+    one, again = predicted(1.0, 2.0), predicted(1.1, 2.2)
+    made = build(one, again, same=True)
+    if measured:  # the same graph timed twice
+        evidence = {"evidence": "measured"}
+        row = {"engine": {**one, **evidence}, "baseline": {**again, **evidence},
+               "speedup": {"value": 1.1, "ci95": [1.05, 1.2], "evidence": "measured"}}  # fmt: skip
+        made.measured, made.entries["latency"] = True, SimpleNamespace(meta={"rows": [row]})
+        side = [Latency.from_json(row["engine"])]
+        times = {"engine": side, "baseline": side}
+    else:
+        times = latencies(made)
+    found = speedups(made, times)[8]
+    assert (found.value, found.ci95) == (1.0, (1.0, 1.0))
+    assert found.evidence == ("measured" if measured else "predicted")
+
+
+def test_a_mark_at_any_batch_size_is_one_of_the_whole_run() -> None:
+    def at(batch: int, *marks: str) -> Latency:
+        return Latency(Evidence.MEASURED, 1.0, batch, 1e3 * batch, marks=marks)
+
+    found = _at([at(1, "the fan stopped", "batch 1: no steady state"), at(8, "the fan stopped")], 8)
+    assert (found.batch, found.marks) == (8, ("the fan stopped", "batch 1: no steady state"))
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_what_looks_have_scored_is_in_the_order_of_the_samples(
+    same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries: dict[str, Any] = {}
+    for part, (start, stop) in enumerate(looks.segments(1_100)):
+        numbers = np.sort(looks.order(1_100)[start:stop]).astype(float)
+        found = from_samples(numbers, metric="m", evidence=Evidence.SIMULATED)
+        entries[scores.drawn_name(part)] = SimpleNamespace(path=numbers)
+        for role in ("candidate", "baseline"):
+            entries[scores.score_name(role, part)] = found
+    monkeypatch.setattr(scores, "_read", lambda entry: entry)
+    monkeypatch.setattr(scores, "Spool", lambda path: SimpleNamespace(slices=lambda: list(path)))
+    scored = SimpleNamespace(meta={"info": {"samples": 1_100}})
+    made: Any = SimpleNamespace(entries=entries, scored=scored, is_baseline=same)
+    told = scores.task_scores(made)
+    assert list(told["candidate"].per_sample) == scores.slices(made) == list(range(1_100))
+    width = np.ptp(drop(told["baseline"], told["candidate"]).ci95)  # type: ignore[arg-type]
+    assert (width == 0) == same  # the baseline beside itself, and else what chance could make

@@ -1,0 +1,84 @@
+"""The memory of a run is asked for where a gate needs it and the model runs here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optkit.measurement import Memory
+from optkit.pipeline import Build, Foreign, Job
+from optkit.pipeline.findings import _memory
+from optkit.pipeline.judging import weigh
+from optkit.recipe import Recipe
+from optkit.runtime import Engine, Evidence, Landing
+from optkit.target import target
+
+
+class Steps:
+    """Runs nothing: keeps what was asked."""
+
+    objects = Path("store/objects")
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
+
+    def step(self, kind: Any, label: str, inputs: Any, params: Any, here: Any = None) -> Any:
+        assert (kind.name, label) == ("peak", "measure memory of int8")
+        self.asked.append((inputs, params, here))
+        return SimpleNamespace(meta={"bytes": 900, "marks": ["other processes on the GPU: 1"]})
+
+
+def made(name: str, backend: str, *, measured: bool = True, gated: bool = True) -> Build:
+    gates = {"max_memory_bytes": 1000} if gated else {}
+    recipe = Recipe.from_dict({"name": "net", "gates": gates})
+    build = Build(Job(recipe, target(name), "int8"), backend, (), "fp16", measured=measured)
+    engine = {"engine": {"file": f"{backend}.engine"}}
+    build.entries = {"graph": Foreign(), "probe": Foreign(), "engine": Foreign(meta=engine)}
+    build.specs = {"engine": SimpleNamespace(options={"cuda_graph": True})}  # type: ignore[dict-item]
+    return build
+
+
+def test_an_engine_is_weighed_on_its_device_as_it_is_run() -> None:
+    build, steps = made("l4", "tensorrt"), Steps()
+    weigh(build, steps)  # type: ignore[arg-type]
+    ((inputs, params, here),) = steps.asked
+    assert inputs.keys() == {"engine", "samples"}
+    assert params["engines"] == {"engine": "tensorrt.engine"} and params["backend"] == "tensorrt"
+    assert params["session"] == {"target": "l4", "cuda_graph": True}
+    assert params["host"]["name"] == "l4" and here["kept"].endswith("devices")
+    expected = Memory(Evidence.MEASURED, 900, ("other processes on the GPU: 1",))
+    assert _memory(build, None) == expected
+
+
+def test_a_graph_is_weighed_in_its_process() -> None:
+    build, steps = made("cpu", "onnxruntime"), Steps()
+    weigh(build, steps)  # type: ignore[arg-type]
+    ((inputs, params, _),) = steps.asked
+    assert inputs.keys() == {"graph", "samples"} and "engines" not in params
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        made("l4", "tensorrt", gated=False),
+        made("l4", "tensorrt-rtx", measured=False),
+        made("l4", "onnxruntime-cuda"),
+    ],
+)
+def test_nothing_is_weighed_without_need_or_where_it_cannot_be(build: Build) -> None:
+    steps = Steps()
+    weigh(build, steps)  # type: ignore[arg-type]
+    assert steps.asked == [] and "peak" not in build.entries
+
+
+def test_what_did_not_run_is_what_its_compiler_states() -> None:
+    stated = {"host_persistent": 80, "device_persistent": 7, "scratch": 90, "activation": 100,
+              "weights": 1000}  # fmt: skip
+    build = made("l4", "tensorrt-rtx", measured=False)
+    for memory, expected in ((stated, Memory(Evidence.COMPILED, 1107)), ({}, None)):
+        engine = Engine("tensorrt-rtx", "l4", "m", 9, (), Landing(0, 0, {}), memory=memory)
+        assert _memory(build, engine) == expected
+    assert _memory(build, None) is None
