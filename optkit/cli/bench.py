@@ -104,8 +104,7 @@ def _figures(
     from optkit import api
     from optkit.cli import summary, terminal
 
-    ears = request.terminal()
-    try:
+    with request.terminal() as ears:
         made = api.figures(
             "bench",
             recipe=options.recipe(request),
@@ -116,8 +115,6 @@ def _figures(
             limit_ms=limit_ms,
             strict=strict,
         )
-    finally:
-        ears.close()
     if request.json:
         terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **made})
     else:
@@ -150,8 +147,7 @@ def _race(
     if request.model is None:
         hint = "optkit bench NEW --against OLD"
         raise UsageError("which artifact is it that is timed?", where="--against", hint=hint)
-    ears = request.terminal()
-    try:
+    with request.terminal() as ears:
         made = api.bench_against(
             Path(request.model),
             against,
@@ -161,8 +157,6 @@ def _race(
             max_slowdown=max_slowdown,
             strict=strict,
         )
-    finally:
-        ears.close()
     if junit is not None:
         write_junit(junit, [(_named(made), _cases(made))], strict=strict)
     if request.json:

@@ -26,11 +26,8 @@ def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
     from optkit.cli import terminal
 
     request = options.gather(shared)
-    ears = request.terminal()
-    try:
+    with request.terminal() as ears:
         found = api.diff_one(a, b, runner=options.runner(request, ears))
-    finally:
-        ears.close()
     if request.json:
         terminal.put_json(found)
     else:

@@ -26,11 +26,8 @@ def explain(artifact: Path, apply: Path | None, **shared: Any) -> None:
     from optkit.cli import explained, terminal
 
     request = options.gather(shared)
-    ears = request.terminal()
-    try:
+    with request.terminal() as ears:
         found = api.explain_one(artifact, apply=apply, runner=options.runner(request, ears))
-    finally:
-        ears.close()
     if request.json:
         terminal.put_json(found)
     else:

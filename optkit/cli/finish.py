@@ -33,11 +33,8 @@ def finish(
     from optkit.cli import github, summary, terminal
 
     request = options.gather(shared)
-    ears = request.terminal()
-    try:
+    with request.terminal() as ears:
         made = api.finish(artifact, runner=options.runner(request, ears), task=task, strict=strict)
-    finally:
-        ears.close()
     if junit is not None:
         write_junit(junit, gates_of([made.result]), strict=strict)
     if request.json:

@@ -24,11 +24,8 @@ def inspect(path: Path, **shared: Any) -> None:
     from optkit.cli import summary, terminal
 
     request = options.gather(shared)
-    ears = request.terminal()
-    try:
+    with request.terminal() as ears:
         found = api.inspect(path, runner=options.runner(request, ears))
-    finally:
-        ears.close()
     if request.json:
         terminal.put_json(found)
     else:

@@ -154,13 +154,10 @@ def plan(
     if described is not None:
         found = api.plan_described(described, wishes)
     else:
-        ears = request.terminal()
-        try:
+        with request.terminal() as ears:
             found = api.plan_one(
                 recipe=options.recipe(request), wishes=wishes, runner=options.runner(request, ears)
             )
-        finally:
-            ears.close()
     if plot is not None:
         _draw(found, plot)
     if request.json:

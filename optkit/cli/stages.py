@@ -88,8 +88,7 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
     from optkit.cli.build import write_junit
 
     request = options.gather(shared)
-    ears = request.terminal()
-    try:
+    with request.terminal() as ears:
         made = api.figures(
             "eval",
             recipe=options.recipe(request),
@@ -97,8 +96,6 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
             precision=precision,
             runner=options.runner(request, ears),
         )
-    finally:
-        ears.close()
     gate = made["gate"]
     if junit is not None:
         write_junit(junit, [(made, gate["rows"])], strict=strict)
@@ -119,8 +116,7 @@ def _files(
     from optkit.cli import summary, terminal
 
     request = options.gather(shared)
-    ears = request.terminal()
-    try:
+    with request.terminal() as ears:
         made = api.files(
             stage,
             recipe=options.recipe(request),
@@ -129,8 +125,6 @@ def _files(
             out=out,
             runner=options.runner(request, ears),
         )
-    finally:
-        ears.close()
     if request.json:
         terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **made})
         return

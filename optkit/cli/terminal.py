@@ -17,7 +17,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from optkit.errors import OptkitError, StorageError, WorkerFailed
 from optkit.report.figures import printable
@@ -101,6 +101,12 @@ class Terminal:
 
     def note(self, text: str) -> None:
         self._line(f"  note: {text}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Stop the live lines, if there are any."""

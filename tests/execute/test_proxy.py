@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +34,22 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def workers() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "optkit.worker" in child.cmdline()]
+Workers = Callable[[], list[psutil.Process]]
 
 
-def test_runs_elsewhere_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def workers() -> Workers:
+    """Those of a test; others of this process stay for its next steps."""
+
+    def running() -> list[psutil.Process]:
+        children = psutil.Process().children(recursive=True)
+        return [child for child in children if "optkit.worker" in child.cmdline()]
+
+    before = running()
+    return lambda: [child for child in running() if child not in before]
+
+
+def test_runs_elsewhere_and_leaves_nothing(model: Path, tmp_path: Path, workers: Workers) -> None:
     scratch = tmp_path / "scratch"
     with Proxy(model, {}, LIMITS, scratch) as session:
         assert session.inputs == ("x",) and session.outputs == ("y",)
@@ -56,7 +67,7 @@ def test_a_bad_feed_is_told_and_the_session_lives_on(model: Path, tmp_path: Path
         assert session.run({"x": np.ones((1, 3), np.float32)})["y"].sum() == 6
 
 
-def test_a_bad_model_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_bad_model_is_told_and_leaves_nothing(tmp_path: Path, workers: Workers) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(b"no model")
     with pytest.raises(InputRefused):
@@ -64,7 +75,7 @@ def test_a_bad_model_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     assert workers() == [] and list((tmp_path / "s").iterdir()) == []
 
 
-def test_a_killed_worker_is_a_verdict(model: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_is_a_verdict(model: Path, tmp_path: Path, workers: Workers) -> None:
     with Proxy(model, {}, LIMITS, tmp_path / "s") as session:
         os.kill(workers()[0].pid, signal.SIGKILL)
         with pytest.raises(WorkerFailed) as caught:
@@ -73,7 +84,7 @@ def test_a_killed_worker_is_a_verdict(model: Path, tmp_path: Path) -> None:
     assert workers() == []
 
 
-def test_a_stopped_worker_is_a_timeout(model: Path, tmp_path: Path) -> None:
+def test_a_stopped_worker_is_a_timeout(model: Path, tmp_path: Path, workers: Workers) -> None:
     with Proxy(model, {}, Limits(2 * 2**30, seconds=20), tmp_path / "s") as session:
         session._limits = Limits(2 * 2**30, seconds=0.5)
         os.kill(workers()[0].pid, signal.SIGSTOP)
