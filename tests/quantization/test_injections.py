@@ -129,7 +129,8 @@ def injected(network: Network, change: Callable[[np.ndarray], np.ndarray], *name
 
 def scales_of(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
     """Every scale that a graph holds, float32, behind the scales of its own if it has two levels.
-    Those that a kernel finds while it runs have only the outer one."""
+    Those that a kernel finds while it runs have only the outer one. Of signed ones, which 4-bit
+    blocks of ONNX Runtime have, the size."""
     for node in model.graph:
         for index in SCALES.get(node.op_type, ()):
             value = node.inputs[index]
@@ -141,7 +142,9 @@ def scales_of(model: ir.Model) -> Iterator[tuple[str, np.ndarray]]:
                 known = [part.astype(np.float32) for part in parts if part is not None]
                 assert known, f"{value} is no constant"
                 numbers = np.multiply(known[0], known[-1]) if len(known) == 2 else known[0]
-            yield f"{node.name}: {value.name}", numbers.astype(np.float32)
+            numbers = numbers.astype(np.float32)
+            signed = node.op_type == "MatMulNBits" and node.attributes["bits"].as_int() == 4
+            yield f"{node.name}: {value.name}", np.abs(numbers) if signed else numbers
 
 
 def check_scales(folder: Path) -> int:
