@@ -119,9 +119,10 @@ def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str
     Raises InputRefused where the candidate has another input.
     """
     known, fixed = by_name(reference), constants(reference)
-    theirs = merge(reference, candidate)
-    copies = Copies(reference, theirs, {n: v for n, v in known.items() if v not in fixed})
-    made, sums = SideBySide(reference), Sums(reference)
+    taken = graph.value_names(reference)
+    theirs = merge(reference, candidate, taken)
+    copies = Copies(reference, theirs, {n: v for n, v in known.items() if v not in fixed}, taken)
+    made, sums = SideBySide(reference), Sums(reference, taken)
     for name in nodes:
         node = theirs.nodes.get(name)
         tensor = None if node is None else copies.left_by(node)
@@ -158,7 +159,7 @@ def restored(reference: ir.Model, candidate: ir.Model, layers: Iterable[Layer]) 
 
     for layer in layers:
         old, nodes = values[layer.tensor], list[ir.Node]()
-        new = copied(ours[layer.tensor], stands_for, nodes, {}, OURS)
+        new = copied(ours[layer.tensor], stands_for, nodes, {}, OURS, taken)
         after = old.producer()
         assert after is not None
         candidate.graph.insert_after(after, nodes)

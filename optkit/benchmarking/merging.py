@@ -40,8 +40,9 @@ class Merged:
         return tuple(dict.fromkeys(str(node.name).removeprefix(OURS) for node in nodes))
 
 
-def merge(model: ir.Model, other: ir.Model) -> Merged:
-    """Move the nodes of `other` behind those of `model`, under new names."""
+def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> Merged:
+    """Move the nodes of `other` behind those of `model`, under new names. `taken`: names of values
+    in use."""
     inputs = {str(value.name): value for value in model.graph.inputs}
     values = by_name(other)
     for value in other.graph.inputs:
@@ -53,7 +54,7 @@ def merge(model: ir.Model, other: ir.Model) -> Merged:
     nodes = {str(node.name): node for node in other.graph}
     for one in ir.convenience.create_value_mapping(other.graph).values():
         if not one.is_graph_input() or one.graph is not other.graph:
-            one.name = f"{OURS}{one.name}"
+            one.name = graph.claim_name(f"{OURS}{one.name}", taken)
     for node in other.graph.all_nodes():
         node.name = f"{OURS}{node.name}"
     other.graph.outputs.clear()
@@ -69,10 +70,14 @@ def merge(model: ir.Model, other: ir.Model) -> Merged:
 
 
 class Copies:
-    """The candidate's layers once more, each fed what the reference computes."""
+    """The candidate's layers once more, each fed what the reference computes. `taken`: names of
+    values in use."""
 
-    def __init__(self, model: ir.Model, theirs: Merged, computed: Mapping[str, ir.Value]) -> None:
+    def __init__(
+        self, model: ir.Model, theirs: Merged, computed: Mapping[str, ir.Value], taken: set[str]
+    ) -> None:
         self._model, self._theirs, self._computed = model, theirs, computed
+        self._taken = taken
         self._fixed = constants(model)
         self._made: dict[bool, dict[ir.Value, ir.Value]] = {True: {}, False: {}}
 
@@ -130,7 +135,7 @@ class Copies:
 
         nodes: list[ir.Node] = []
         prefix = "alone/" if quantized else "weights/"
-        found = copied(value, stands_for, nodes, self._made[quantized], prefix)
+        found = copied(value, stands_for, nodes, self._made[quantized], prefix, self._taken)
         self._model.graph.extend(nodes)
         return found
 
@@ -141,20 +146,27 @@ def copied(
     nodes: list[ir.Node],
     made: dict[ir.Value, ir.Value],
     prefix: str,
+    taken: set[str],
 ) -> ir.Value:
     """A copy of the node that makes the value and of what leads to it, down to values that
-    something `stands_for`. `nodes` gets the new ones in order; `made`: those of earlier calls."""
+    something `stands_for`. `nodes` gets the new ones in order, their names behind `prefix` and none
+    of `taken`; `made`: those of earlier calls."""
     if value in made:
         return made[value]
     node = value.producer()
     if node is None:
         raise InputRefused("nothing makes it in the reference", where=f"tensor {value.name!r}")
     inputs = [
-        None if one is None else stands_for(one) or copied(one, stands_for, nodes, made, prefix)
+        None
+        if one is None
+        else stands_for(one) or copied(one, stands_for, nodes, made, prefix, taken)
         for one in node.inputs
     ]
     outputs = [
-        ir.Value(name=f"{prefix}{one.name}", shape=one.shape, type=one.type) for one in node.outputs
+        ir.Value(
+            name=graph.claim_name(f"{prefix}{one.name}", taken), shape=one.shape, type=one.type
+        )
+        for one in node.outputs
     ]
     nodes.append(
         ir.Node(

@@ -9,15 +9,15 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.benchmarking.merging import OURS
 
 
 class Sums:
-    """Writes comparisons as sums [n] into a graph; `outputs`: one value for each."""
+    """Writes comparisons as sums [n] into a graph; `outputs`: one value for each. `taken`: names of
+    values in use."""
 
-    def __init__(self, model: ir.Model) -> None:
-        self._graph = model.graph
-        self._flat = graph.add_constant(self._graph, f"{OURS}flat", np.array([-1], np.int64))
+    def __init__(self, model: ir.Model, taken: set[str]) -> None:
+        self._graph, self._taken = model.graph, taken
+        self._flat = self._constant("flat", np.array([-1], np.int64))
         self.outputs: list[ir.Value] = []
 
     def compare(self, name: str, r: ir.Value, c: ir.Value) -> None:
@@ -36,7 +36,7 @@ class Sums:
         """Σ x², Σ (x-y)², Σ (x-clip(x))², elements that are clipped, all elements, min x, max x."""
         x, y = self._flattened(x), self._flattened(y)
         low, high = (
-            graph.add_constant(self._graph, f"{name} {end}", np.asarray(number, np.float32))
+            self._constant(f"{name} {end}", np.asarray(number, np.float32))
             for end, number in zip(("low", "high"), ends, strict=True)
         )
         beyond = self._node("Sub", x, self._node("Clip", x, low, high))
@@ -61,9 +61,14 @@ class Sums:
         output.shape, output.type = ir.Shape([len(rows)]), ir.TensorType(ir.DataType.FLOAT)
         self.outputs.append(output)
 
+    def _constant(self, name: str, numbers: np.ndarray) -> ir.Value:
+        return graph.add_constant(self._graph, self._claimed(name), numbers)
+
+    def _claimed(self, name: str) -> str:
+        return graph.claim_name(f"sum/{name}", self._taken)
+
     def _node(self, op: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
         node = ir.node(op, inputs, attributes)
-        node.name = f"sum/{len(self._graph)}"
-        node.outputs[0].name = f"sum/{len(self._graph)}"
+        node.name = node.outputs[0].name = self._claimed(str(len(self._graph)))
         self._graph.append(node)
         return node.outputs[0]

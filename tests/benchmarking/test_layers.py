@@ -156,6 +156,28 @@ def test_equal_tensors_have_no_sqnr(tmp_path: Path) -> None:
     assert found is not None and (found.sqnr_db, found.cosine, found.max_abs_error) == (None, 1, 0)
 
 
+@pytest.mark.parametrize(
+    ("h", "r"),
+    [("flat", "compared/flat"), ("compared/r", "sum/flat"), ("sum/22", "alone/sum/22"),
+     ("weights/r", "sum/pair 0 low")],
+)  # fmt: skip
+def test_the_models_own_names_are_in_nobodys_way(
+    h: str, r: str, compared: Compared, tmp_path: Path
+) -> None:
+    models = [model(FLOAT), model(CODES)]
+    for one in models:
+        for value in {value for node in one.graph for value in node.outputs}:
+            value.name = {"h": h, "r": r}.get(str(value.name), value.name)
+    made = side_by_side(*models, ["first", "second"])
+    graph.save(made.model, tmp_path / "model.onnx")
+    with OnnxRuntime().session(tmp_path / "model.onnx", level="basic") as session:
+        found = made.compare(session, FEEDS, samples=15)
+    assert [layer.tensor for layer in found.layers] == [h, "y"]
+    assert found.likeness == {
+        key: pytest.approx(wanted) for key, wanted in compared.likeness.items()
+    }
+
+
 def test_codes_that_the_graph_itself_gives_out_are_no_pair(tmp_path: Path) -> None:
     own = "  [own] codes = QuantizeLinear (h, sx, zx)\n}"
     texts = (
