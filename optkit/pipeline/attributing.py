@@ -58,7 +58,8 @@ def _times(artifact: Artifact, report: Mapping[str, Any], runner: Steps) -> Time
 def _attributed(
     artifact: Artifact, runner: Steps, params: dict[str, Any], evidence: Evidence, note: str
 ) -> Times:
-    """The step `attribute` with these parameters; of engines where they name a backend."""
+    """The step `attribute` with these parameters, at the sizes tuned for; of engines where they
+    name a backend."""
     inputs = {"candidate": staged_graph(artifact.path / MODEL, runner),
               "baseline": staged_graph(artifact.path / "baseline" / MODEL, runner)}  # fmt: skip
     here = {}
@@ -72,4 +73,5 @@ def _attributed(
     entry = runner.step(
         STEPS["attribute"].kind, "time the layers", inputs, {"axes": axes, **params}, here
     )
-    return Times.from_json({**entry.meta["times"], "evidence": evidence, "note": note})
+    sizes = "".join(f"; {name} {size}" for name, size in axes.items())
+    return Times.from_json({**entry.meta["times"], "evidence": evidence, "note": f"{note}{sizes}"})

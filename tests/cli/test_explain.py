@@ -99,7 +99,7 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
     runner.carry = in_this_process
     found = explain_one(artifact.path, apply=None, runner=runner)
     assert found["time"]["evidence"] == "measured"
-    assert found["time"]["note"] == "the engine's own profiler on this machine"
+    assert found["time"]["note"] == "the engine's own profiler on this machine; batch 8"
     for side, listed in (("candidate", "engine"), ("baseline", "baseline")):
         assert sum(found["time"][side].values()) == len(layers[listed])
     assert [model.relative_to(artifact.path).as_posix() for model, _ in opened] == [
