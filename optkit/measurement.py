@@ -115,6 +115,12 @@ class Difference:
     ci95: Interval | None
     evidence: Evidence
 
+    def below(self, limit: float) -> bool:
+        """Whether all of the interval is. The band of a prediction is too wide to tell by: there
+        the value counts."""
+        sure = None if self.evidence is Evidence.PREDICTED else self.ci95
+        return (sure.high if sure else self.value) < limit
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from optkit.cli import terminal
+from optkit.measurement import Difference
 from optkit.report.figures import name
 
 Json = dict[str, Any]
@@ -63,14 +64,12 @@ def remarks(result: Json) -> list[str]:
     if reasons := marks(result):
         found.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
     speedup, baseline = result["speedup"], result["baseline"]
-    if speedup and baseline and baseline["precision"] != result["precision"]:
-        # the band of a prediction is too wide to tell by: its bounds are compared as they are
-        sure = speedup["evidence"] != "predicted" and speedup["ci95"]
-        if (speedup["ci95"][1] if sure else speedup["value"]) < 1:
-            found.append(
-                f"not faster than {baseline['precision']}: {speedup['value']:.2f}x "
-                f"({speedup['evidence']}); the report lists layers and bytes beside it"
-            )
+    other = speedup and baseline and baseline["precision"] != result["precision"]
+    if other and Difference.from_json(speedup).below(1):
+        found.append(
+            f"not faster than {baseline['precision']}: {speedup['value']:.2f}x "
+            f"({speedup['evidence']}); the report lists layers and bytes beside it"
+        )
     return found
 
 

@@ -17,6 +17,7 @@ from optkit import precision as precisions
 from optkit.explaining.finding import Change, Cost, Finding
 from optkit.explaining.subject import Subject, Timed, connected
 from optkit.explaining.words import modules, named, several
+from optkit.measurement import Difference
 from optkit.runtime import Evidence
 
 LEAST = 0.01
@@ -114,9 +115,7 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
     speedup, latency = subject.result["speedup"], subject.result["latency"]
     if subject.times is None or not subject.planned or speedup is None or latency is None:
         return
-    # the band of a prediction is too wide to tell by: its bounds are compared as they are
-    sure = speedup["evidence"] != Evidence.PREDICTED and speedup["ci95"]
-    if (speedup["ci95"][1] if sure else speedup["value"]) >= 1:
+    if not Difference.from_json(speedup).below(1):
         return
     ours, theirs = subject.by_node
     behind = _behind(subject)

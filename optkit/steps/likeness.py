@@ -34,13 +34,8 @@ def compare_layers(inputs: Inputs, params: Params, out: Path, progress: Progress
     known: dict[str, Any] = {"evidence": "simulated", "reference": "fp32"}
     if not pair.model.graph.outputs:
         reason = "no node that is computed in few bits leaves a value of the FP32 graph"
-        nothing: dict[str, Any] = {
-            "samples": 0,
-            "sqnr_db": None,
-            "reason": reason,
-            "rows": [],
-            "values": [],
-        }
+        nothing: dict[str, Any] = {"samples": 0, "sqnr_db": None, "reason": reason, "rows": [],
+                                   "values": []}  # fmt: skip
         return {"layers": {**known, **nothing}}
 
     def feeds() -> Iterable[Feed]:
