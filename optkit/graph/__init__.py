@@ -2,6 +2,7 @@
 
 door    files, protobuf and the onnx library's own functions (checker, shape inference, opset
         conversion, one-node evaluation); nothing else in optkit imports `onnx`
+older   what onnx's conversion of older opsets leaves to do
 shapes  inputs, outputs, static binding of named axes, taps
 nodes   identity of nodes, constant weights, finite numbers
 weights weights on disk: rows and columns, tensors computed while they are written, links

@@ -12,6 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -27,11 +28,12 @@ from onnx_ir import serde
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
 
 from optkit.errors import InputRefused, UnsafeFile
-from optkit.graph import weights
+from optkit.graph import older, weights
 from optkit.graph.nodes import ensure_names
 from optkit.graph.weights import Computed, Stored
 
 _MINIMUM_IR_VERSION = 10  # the first that may hold opset 21
+_INFERENCE_ERRORS = (RuntimeError, ValueError, onnx.shape_inference.InferenceError)
 _OWN = "optkit."  # what names of our own metadata begin with
 _SMALL_BYTES = 1024  # initializers up to this size stay visible to shape inference (shapes, axes)
 INLINE_LIMIT = 256 << 20
@@ -125,13 +127,7 @@ def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
     """
     _forget_guesses(model)
     light, _ = _with_light_weights(model)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(
-            light, check_type=strict, strict_mode=strict, data_prop=True
-        )
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
-        raise InputRefused(f"shapes do not fit: {_last_line(error)}") from error
-    _take_shapes(model.graph, inferred.graph)
+    _take_shapes(model.graph, _inferred(light, strict).graph)
     return model
 
 
@@ -145,11 +141,14 @@ def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
     """
     for value in [value for value in model.graph.inputs if value.is_initializer()]:
         model.graph.inputs.remove(value)
+    # before the conversion: up to version 3 the library takes no constant that is no input
+    model.ir_version = max(model.ir_version, _MINIMUM_IR_VERSION)
     InlinePass()(model)
-    version = model.opset_imports.get("", 0)
+    version = model.opset_imports.setdefault("", minimum)  # other domains' operators alone: any
+    older.prepare(model)
     if version < minimum:
         model = _convert(model, minimum)
-    model.ir_version = max(model.ir_version, _MINIMUM_IR_VERSION)
+        older.complete(model, version)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     ensure_names(model)
     return infer_shapes(model)
@@ -199,7 +198,7 @@ def _convert(model: ir.Model, target: int) -> ir.Model:
     light, heavy = _with_light_weights(model)
     try:
         converted = ir.from_proto(onnx.version_converter.convert_version(light, target))
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
         raise InputRefused(
             f"opset {source} cannot be converted to {target}: {_last_line(error)}",
             hint=f"export the model again at opset {target} or later",
@@ -249,6 +248,22 @@ def _with_light_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.
         main.value_info.extend(serde.serialize_value(value) for value in known)
     main.output.extend(serde.serialize_value(value) for value in model.graph.outputs)
     return proto, heavy
+
+
+def _inferred(light: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
+    """The model with the shapes of its values, those too that follow from known numbers.
+
+    onnx 1.23 takes the numbers of a matrix for those of a vector and finds that two do not fit
+    each other where they do. So strict inference without numbers decides whether a graph is valid.
+    """
+    infer = onnx.shape_inference.infer_shapes
+    with suppress(*_INFERENCE_ERRORS):
+        return infer(light, check_type=strict, strict_mode=strict, data_prop=True)
+    try:
+        infer(light, check_type=strict, strict_mode=strict)
+        return infer(light, data_prop=True)
+    except _INFERENCE_ERRORS as error:
+        raise InputRefused(f"shapes do not fit: {_last_line(error)}") from error
 
 
 def _take_shapes(graph: ir.Graph, inferred: onnx.GraphProto) -> None:

@@ -1,0 +1,81 @@
+"""What operators of older opsets mean otherwise than those of opset 21, and onnx's converter leaves
+as it was: written so that the converted graph means the same.
+
+    before the conversion    an empty tensor for an input that is not given · attributes that are
+                             left to a default · a Scan over batches, which nothing replaces
+    after it                 the scale and bias that a GroupNormalization had per group
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit.errors import InputRefused
+from optkit.graph.nodes import add_constant, claim_name, value_names
+
+_GROUPED = range(18, 21)  # opsets whose GroupNormalization scales groups, not channels
+_SCAN_OF_BATCHES = 8
+
+
+def prepare(model: ir.Model) -> None:
+    """What must be settled before onnx's own conversion, in place. Raises InputRefused for an
+    operator that no later opset has."""
+    opset = model.opset_imports.get("", 0)
+    for node in model.graph.all_nodes():
+        if node.domain != "":
+            continue
+        if node.op_type == "Scan" and opset == _SCAN_OF_BATCHES:
+            raise InputRefused(
+                "Scan of opset 8 runs over batches, which no later opset does",
+                where=node.name or str(node.outputs[0].name),
+                hint="export the model again at opset 9 or later",
+            )
+        if node.op_type == "Resize" and opset < 13:
+            for index in (1, 2):  # the region of interest and the scales
+                if _is_empty(node, index):
+                    node.replace_input_with(index, None)
+        if node.op_type == "MeanVarianceNormalization" and "axes" not in node.attributes:
+            # strict inference of onnx 1.23 loses the default inside the function's body
+            node.attributes["axes"] = ir.AttrInt64s("axes", [0, 2, 3])
+
+
+def complete(model: ir.Model, opset: int) -> None:
+    """What onnx's own conversion from `opset` forgot, in place."""
+    if opset not in _GROUPED:
+        return
+    names = value_names(model)
+    for node in list(model.graph.all_nodes()):
+        if node.op_type == "GroupNormalization" and node.domain == "":
+            _scale_channels(node, names)
+
+
+def _is_empty(node: ir.Node, index: int) -> bool:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return value is not None and value.shape is not None and 0 in value.shape
+
+
+def _scale_channels(node: ir.Node, names: set[str]) -> None:
+    """Repeat each group's scale and bias for its channels: [G] → [G, 1] → [G, C / G] → [C]."""
+    source, owner = node.inputs[0], node.graph
+    assert source is not None and isinstance(owner, ir.Graph)
+
+    def constant(*numbers: int) -> ir.Value:
+        name = claim_name(f"{node.name or 'GroupNormalization'}.groups", names)
+        return add_constant(owner, name, np.array(numbers, np.int64))
+
+    def add(op: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+        made = ir.node(op, inputs, attributes)
+        made.outputs[0].name = claim_name(f"{node.outputs[0].name}.{op.lower()}", names)
+        owner.insert_before(node, made)
+        return made.outputs[0]
+
+    channels = add("Shape", source, start=1, end=2)
+    each = add("Div", channels, constant(node.attributes["num_groups"].as_int()))
+    shape = add("Concat", constant(1), each, axis=0)
+    axis, flat = constant(1), constant(-1)
+    for index in (1, 2):
+        numbers = node.inputs[index]
+        assert numbers is not None
+        spread = add("Expand", add("Unsqueeze", numbers, axis), shape)
+        node.replace_input_with(index, add("Reshape", spread, flat))
