@@ -81,7 +81,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             run,
         )
         for name, version, tools, run in (
-            ("export", 1, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
+            ("export", 2, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
             ("fuse", 4, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
@@ -98,7 +98,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes"),
                 quantize_layers,
             ),
-            ("ort", 7, ("onnx", "onnx-ir"), ort),
+            ("ort", 8, ("onnx", "onnx-ir"), ort),
             ("compile", 2, (), compile_),
             ("evaluate", 4, ("onnxruntime", "numpy"), evaluate),
             ("compare", 4, ("onnxruntime", "numpy"), compare),

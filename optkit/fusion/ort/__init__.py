@@ -29,14 +29,19 @@ from optkit.fusion.ort.projection import projection
 from optkit.fusion.ort.rotary import rotary
 from optkit.fusion.ort.rows import packed
 from optkit.fusion.ort.together import together
+from optkit.fusion.ort.write import OPSET
 from optkit.fusion.rule import FusionLog, Rule
 from optkit.fusion.select import select_early
 
 __all__ = ["OPSET", "RULES", "to_ort"]
 
-OPSET = 23
-"""The first with Attention and RMSNormalization. From opset 21 on it only allows more dtypes, so a
-graph is raised to it by saying so."""
+_WITHOUT_KERNEL = frozenset(
+    {
+        *("RoiAlign", "MaxRoiPool", "GlobalLpPool", "Multinomial", "Bernoulli"),
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    }
+)
+"""Operators whose kernels in ONNX Runtime 1.31 end at opset 21 (Bernoulli: of a function of it)."""
 
 RULES: tuple[Rule[Any], ...] = (
     unpack_heads,
@@ -66,9 +71,11 @@ def to_ort(model: ir.Model) -> FusionLog:
     """Apply RULES to the main graph until none matches, in place. Subgraphs are left as they are.
 
     A MatMul or Gemm that became an integer product keeps its node name, and an attention has that
-    of its product with the values. Raises InputRefused where an operator's inputs do not fit it.
+    of its product with the values. A graph stays at its opset where an operator of it has no kernel
+    at a later one. Raises InputRefused where an operator's inputs do not fit it.
     """
-    model.opset_imports[""] = max(OPSET, model.opset_imports.get("", OPSET))
+    if not any(node.op_type in _WITHOUT_KERNEL for node in model.graph.all_nodes()):
+        model.opset_imports[""] = max(OPSET, model.opset_imports.get("", OPSET))
     log = apply(model, RULES)
     note_in_place(model)
     return log

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from optkit.fusion.ort.heads import Cache, Rows, continued, joined, repeated_from, split_from
 from optkit.fusion.ort.mask import Keys, above_lowest, as_integers, hides_nothing, keys
-from optkit.fusion.ort.write import MICROSOFT, Attributes, put
+from optkit.fusion.ort.write import MICROSOFT, Attributes, put, too_old
 from optkit.fusion.pattern import (
     dims,
     known_equal,
@@ -74,7 +74,7 @@ def check(node: ir.Node) -> Match | Declined | None:
         return Declined("its softmax runs along another axis")
     if not read_once(softmax.outputs[0]) or not read_once(product.outputs[0]):
         return Declined("its weights are also used elsewhere")
-    return _match(node, product, mask, scale)
+    return too_old(node) or _match(node, product, mask, scale)
 
 
 def attend(match: Match) -> str:

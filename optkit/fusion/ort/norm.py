@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.ort.write import Attributes, put
+from optkit.fusion.ort.write import Attributes, put, too_old
 from optkit.fusion.pattern import (
     biased_product,
     ints,
@@ -64,7 +64,7 @@ def check_rms(node: ir.Node) -> RmsNorm | Declined | None:
         numbers, shape = graph.array(gain), source.shape
         if numbers is None or numbers.ndim != 1 or shape is None or shape[-1] != numbers.size:
             return Declined("its gain is not one constant per feature")
-        return RmsNorm(node, source, gain, epsilon)
+        return too_old(node) or RmsNorm(node, source, gain, epsilon)
     return None
 
 

@@ -8,11 +8,24 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.fusion.rule import Declined
 
 Attributes = Mapping[str, int | float | str | Sequence[int]]
 
 MICROSOFT = "com.microsoft"
 """ONNX Runtime's own operators: docs/ContribOperators.md in its repository."""
+
+OPSET = 23
+"""The first with Attention and RMSNormalization. From opset 21 on it only allows more dtypes, so a
+graph is raised to it by saying so."""
+
+
+def too_old(node: ir.Node) -> Declined | None:
+    """Why there is no Attention or RMSNormalization in the node's graph."""
+    opset = node.graph.opset_imports.get("", 0) if node.graph is not None else 0
+    if opset >= OPSET:
+        return None
+    return Declined(f"an operator of the graph has no kernel beyond opset {opset}")
 
 
 def put(

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.defs
+import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from optkit import graph
 from optkit.fusion import fuse
-from optkit.fusion.ort import OPSET, RULES
+from optkit.fusion.ort import OPSET, RULES, to_ort
 
 torch = pytest.importorskip("torch")
 RNG = np.random.default_rng(31)
@@ -192,3 +194,36 @@ def test_an_exported_decoder(as_ort, decoder: Path, case: str) -> None:
     assert ops.count("RotaryEmbedding") == 2 and ops.count("QuickGelu") == 1
     assert {"Softmax", "Concat", "Transpose", "Expand", "GatherND", "Slice"}.isdisjoint(ops)
     assert log.nodes_after == len(ops) < before / 2
+
+
+@pytest.mark.parametrize(
+    ("node", "operator"),
+    [
+        ("p = RoiAlign<output_height = 2, output_width = 2> (x, rois, picks)", "RoiAlign"),
+        ("p = GlobalLpPool (x)", "GlobalLpPool"),
+        ("p = MaxRoiPool<pooled_shape = [2, 2]> (x, numbered)", "MaxRoiPool"),
+    ],
+)
+def test_operators_whose_kernels_end_keep_the_opset(as_ort, build, node: str, operator) -> None:
+    """An RMS norm beside them stays as it is, since its operator came with opset 23."""
+    text = f"""{node}
+        s = Mul (x, x) m = ReduceMean<keepdims = 1> (s, last) e = Add (m, eps) r = Sqrt (e)
+        n = Div (x, r) y = Mul (n, g)"""
+    model = build(
+        "float[1, 2, 4, 4] x", "float[?, ?, ?, ?] p, float[1, 2, 4, 4] y", text,
+        rois=np.array([[0, 0, 3, 3]], np.float32), picks=np.array([0]),
+        numbered=np.array([[0, 0, 0, 3, 3]], np.float32), last=np.array([-1]),
+        eps=np.array(1e-5, np.float32), g=np.ones(4, np.float32),
+    )  # fmt: skip
+    after, log = as_ort(model, {"x": RNG.standard_normal((1, 2, 4, 4)).astype(np.float32)})
+    assert after.opset_imports[""] == 21
+    assert operator in [one.op_type for one in after.graph]
+    (declined,) = [entry for entry in log.entries if entry.rule == "rms_norm"]
+    assert "no kernel beyond opset 21" in declined.reason
+
+
+def test_random_numbers_keep_the_opset(build) -> None:
+    model = build("float[4] x", "float[4] y", "r = RandomUniformLike (x) y = Add (x, r)")
+    to_ort(model)
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    assert session.run(None, {"x": np.zeros(4, np.float32)})[0].max() < 1
