@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.ort.heads import SPLIT, Rows, split_from
-from optkit.fusion.ort.write import MICROSOFT, constant, once, put
+from optkit.fusion.ort.write import MICROSOFT, constant, once, put, too_old
 from optkit.fusion.pattern import dims, ints, known_equal, made_by, operands, scalar
 from optkit.fusion.rule import Declined, Rule, remove
 
@@ -49,6 +49,8 @@ def check(node: ir.Node) -> Rotation | Declined | None:
                 return Declined(reason)
         if _per_token(cos) != _per_token(sin):
             return Declined("one of its angles is per token, the other per position")
+        if _per_token(cos) and (reason := too_old(node)):
+            return reason
         return Rotation(node, source, split_from(source), cos, sin)
     return None
 

@@ -16,12 +16,12 @@ MICROSOFT = "com.microsoft"
 """ONNX Runtime's own operators: docs/ContribOperators.md in its repository."""
 
 OPSET = 23
-"""The first with Attention and RMSNormalization. From opset 21 on it only allows more dtypes, so a
+"""The first with Attention, RMSNormalization and RotaryEmbedding. From opset 21 on it only allows more dtypes, so a
 graph is raised to it by saying so."""
 
 
 def too_old(node: ir.Node) -> Declined | None:
-    """Why there is no Attention or RMSNormalization in the node's graph."""
+    """Why the node's graph takes no operator of opset 23 (Attention and the like)."""
     opset = node.graph.opset_imports.get("", 0) if node.graph is not None else 0
     if opset >= OPSET:
         return None
