@@ -216,7 +216,8 @@ def test_gc_drops_the_least_recently_used(tmp_path: Path) -> None:
         os.utime(entry.path / "entry.json", (then, then))
     store.gc(max_bytes=0)
     assert [key for key, *_ in store.entries()] == ["cc"]  # used within the hour
-    assert store.clear() > 0 and list(store.entries()) == []
+    freed, kept = store.clear()
+    assert freed > 0 and kept == 0 and list(store.entries()) == []
 
 
 def test_reads_are_remembered(tmp_path: Path) -> None:

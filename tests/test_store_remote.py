@@ -20,6 +20,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
+from optkit.execute.runner import is_current
 from optkit.store import Damaged, Remote, RemoteLost, Store, digest_json
 from optkit.store import remote as remotes
 
@@ -171,12 +172,23 @@ def _flip(path: Path) -> None:
 
 def _rename_in(record: Path, name: str) -> None:
     """A record that is sound, but for what it names its files."""
-    body = json.loads(record.read_bytes())
-    body["files"] = dict.fromkeys([name], *body["files"].values())
-    body.pop("check")
+    _forge(record, files={name: next(iter(json.loads(record.read_bytes())["files"].values()))})
+
+
+def _forge(record: Path, without: str = "", **change: Any) -> None:
+    """A record with a right check over changed fields."""
+    body = {**json.loads(record.read_bytes()), **change}
+    body = {key: value for key, value in body.items() if key not in ("check", without)}
     text = json.dumps(body, sort_keys=True)
     body["check"] = hashlib.sha256(text.encode()).hexdigest()
     record.write_text(json.dumps(body))
+
+
+def _deep(levels: int) -> Any:
+    found: Any = 1
+    for _ in range(levels):
+        found = [found]
+    return found
 
 
 CORRUPTIONS: dict[str, Callable[[Path, Path], object]] = {
@@ -188,6 +200,27 @@ CORRUPTIONS: dict[str, Callable[[Path, Path], object]] = {
     "record is a list": lambda file, record: record.write_text("[]"),
     "name leads out": lambda file, record: _rename_in(record, "../../../out"),
     "name is absolute": lambda file, record: _rename_in(record, "/tmp/out"),
+    "name is too long": lambda file, record: _rename_in(record, "a" * 256),
+    "names are too long": lambda file, record: _rename_in(record, "a/" * 3000 + "a"),
+    "name is half a character": lambda file, record: _rename_in(record, "\ud800"),
+    "name holds an escape": lambda file, record: _rename_in(record, "\x1b[2J"),
+    "name is the record's": lambda file, record: _rename_in(record, "entry.json"),
+    "file and folder of one name": lambda file, record: _forge(
+        record, files={"a": file.name, "a/b": file.name}
+    ),
+    "folder and file of one name": lambda file, record: _forge(
+        record, files={"a/b": file.name, "a": file.name}
+    ),
+    "digest is a number": lambda file, record: _forge(record, files={"a": 5}),
+    "files are a list": lambda file, record: _forge(record, files=["a"]),
+    "meta is a text": lambda file, record: _forge(record, meta="m"),
+    "step is null": lambda file, record: _forge(record, step=None),
+    "seconds are a text": lambda file, record: _forge(record, seconds="1"),
+    "seconds are endless": lambda file, record: _forge(record, seconds=float("inf")),
+    "no seconds": lambda file, record: _forge(record, "seconds"),
+    "meta is deep": lambda file, record: _forge(record, meta={"a": _deep(500)}),
+    "record is deep": lambda file, record: record.write_text("[" * 100_000),
+    "record is no text": lambda file, record: record.write_bytes(b"\xff\xfe\x00"),
 }
 
 
@@ -207,6 +240,28 @@ def test_a_corrupt_entry_is_told_once_and_replaced(tmp_path: Path, how: str) -> 
     three = Store(tmp_path / "three", Remote(url))
     assert three.make(KEY, "say", never)[1] and three.warnings == []
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "three", "remote"}
+
+
+@pytest.mark.parametrize("record", ["[" * 100_000, "\udc80", "5", '{"files": {"/dev/zero": "0"}}'])
+def test_bad_reads_are_as_none(tmp_path: Path, shaky: Any, record: str) -> None:
+    """What a step that runs user code is said to have read; a device is not read to its end."""
+    remote = Remote(URL)
+    shaky.store.clear()
+    Remote(URL)._write("reads/zz/zz.json", record.encode("utf-8", "surrogateescape"))
+    store = Store(tmp_path, remote)
+    assert not [found for found in store.recalled("zz") if is_current({"packages": {}, **found})]
+
+
+def test_a_deep_mark_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "optkit.json").write_text("[" * 100_000)
+    with pytest.raises(RemoteLost, match="no store of this form"):
+        Remote(f"file://{tmp_path}")
+
+
+def test_deep_progress_is_none(tmp_path: Path, shaky: Any) -> None:
+    remote = Remote(URL)
+    remote._write("progress/a.json", b"[" * 100_000)
+    assert remote.told("a") is None
 
 
 def test_a_remote_that_is_lost_is_told_once_and_the_work_goes_on(

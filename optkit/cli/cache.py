@@ -82,7 +82,10 @@ def verify(folder: Path | None, as_json: bool) -> int:
     help="What the store may keep.",
 )
 def gc(folder: Path | None, max_size: int) -> None:
-    """Remove abandoned work, quarantine, and the least recently used entries beyond --max-size."""
+    """Remove abandoned work, quarantine, and the least recently used entries beyond --max-size.
+
+    What was used within the last hour stays, and what running commands use.
+    """
     from optkit import api
     from optkit.cli import terminal
 
@@ -93,12 +96,14 @@ def gc(folder: Path | None, max_size: int) -> None:
 @cache.command("clear")
 @_folder
 def clear(folder: Path | None) -> None:
-    """Remove everything in the store."""
+    """Remove everything in the store, but what running commands use."""
     from optkit import api
     from optkit.cli import terminal
 
     store = api.open_store(folder)
-    terminal.put(f"freed {store.clear() / 2**20:.1f} MiB, {store.root}")
+    freed, kept = store.clear()
+    used = f", kept {kept / 2**20:.1f} MiB that running commands use" if kept else ""
+    terminal.put(f"freed {freed / 2**20:.1f} MiB{used}, {store.root}")
 
 
 def _ago(used: float) -> str:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from optkit.errors import StorageError
 from optkit.stage.door import publish
-from optkit.store import digest_json, digest_once, fsync_dir, storage_errors, write_durably
+from optkit.store import (
+    Lease,
+    digest_json,
+    digest_once,
+    fsync_dir,
+    storage_errors,
+    write_durably,
+)
 
 ENTRY = "entry.json"  # what the folder holds; the store's gc dates a folder by it
 
@@ -21,8 +27,9 @@ def publish_tree(tree: Path, files: Files, store_objects: Path) -> tuple[Path, s
     digest = digest_json({name: list(facts) for name, facts in files.items()})
     place = store_objects / digest[:2] / digest
     if place.exists():
+        with storage_errors(place):
+            Lease(store_objects.parent).use(place / ENTRY)  # first: now nobody removes it
         if _intact(place, files):
-            os.utime(place / ENTRY)  # least recently used goes first
             return place, digest
         with storage_errors(place):
             place.rename(tree.parent / "corrupt")  # removed with the scratch folder

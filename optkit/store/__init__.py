@@ -7,11 +7,12 @@
     root/tmp/<pid>-<host>-<random>/ work in progress, private
     root/locks/<key>.lock           flock, one builder per key
     root/quarantine/                entries whose bytes did not match
+    root/users/<pid>-<host>-<random> who uses the store, and since when
 
 Publish = write into tmp, fsync, rename, fsync the folder: a kill at any instant leaves either no
 entry or a whole one. A hit is verified against the recorded digests before it is used; a corrupt
-entry moves to quarantine and the step runs again. A `Remote` beside it is where machines exchange
-entries.
+entry moves to quarantine and the step runs again. `gc` and `clear` leave what a living user has
+used since it began. A `Remote` beside it is where machines exchange entries.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from optkit.store.digests import (
 from optkit.store.disk import durably, fsync_dir, own_name, storage_errors, write_durably
 from optkit.store.entry import Entry
 from optkit.store.folder import Store, default_root
+from optkit.store.leases import Lease
 from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
 
 __all__ = [
-    "Damaged", "Entry", "Remote", "RemoteLost", "RemoteReadOnly", "Store", "default_root",
+    "Damaged", "Entry", "Lease", "Remote", "RemoteLost", "RemoteReadOnly", "Store", "default_root",
     "digest_file", "digest_json", "digest_names", "digest_once", "durably", "fsync_dir", "own_name",
     "remember_digest", "storage_errors", "write_durably",
 ]  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,9 @@ def digest_json(value: Any) -> str:
 
 
 def digest_file(path: Path) -> str:
+    """Raises OSError, also for what is no regular file: a device or a pipe may have no end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -67,17 +67,17 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def own_name() -> str:
-    """For work in progress: nobody has it again, and `is_abandoned` knows whose it is."""
+    """For work in progress: nobody has it again, and `lives` knows whose it is."""
     return f"{os.getpid()}-{_here()}-{secrets.token_hex(4)}"
 
 
-def is_abandoned(name: str) -> bool:
-    """Whether a name that begins as `own_name` gave it is of a process that has ended. What another
-    machine or container left is not, as far as is known here."""
+def lives(name: str) -> bool | None:
+    """Whether the process lives that has made a name that begins as `own_name` gave it. None: it is
+    of another machine or container, and nothing is known of it here."""
     process, here, *_ = f"{name}--".split("-")
-    if here != _here() or not process.isdigit():
-        return False
-    return Path("/proc").exists() and not Path(f"/proc/{process}").exists()
+    if here != _here() or not process.isdigit() or not Path("/proc").exists():
+        return None
+    return Path(f"/proc/{process}").exists()
 
 
 @cache

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,9 @@ from optkit.errors import IntegrityError
 from optkit.store.digests import digest_json, digest_once
 
 ENTRY = "entry.json"
+_SHA256 = re.compile("[0-9a-f]{64}")
+_PART_BYTES, _NAME_BYTES = 255, 1024  # of a file's name: what any file system takes
+_DEPTH = 100  # levels of lists and objects in a record
 
 
 @dataclass(frozen=True)
@@ -49,15 +54,59 @@ def record(
 
 
 def opened(body: Any, key: str, path: Path) -> Entry:
-    """The entry in the folder `path` that a record tells of. Raises IntegrityError, KeyError."""
-    if not isinstance(body, dict) or body.get("check") != _check(body) or body.get("key") != key:
-        raise IntegrityError("its entry.json is damaged")
-    return Entry(key, body["step"], path, body["files"], body["meta"], body["seconds"])
+    """The entry in the folder `path` that a record tells of.
+
+    Raises IntegrityError where the record is damaged, and where it has a right check over what is
+    no entry, which only other means can have made.
+    """
+    if not isinstance(body, dict) or not _is_shallow(body):
+        raise IntegrityError(f"its {ENTRY} is damaged")
+    if body.get("check") != _check(body) or body.get("key") != key:
+        raise IntegrityError(f"its {ENTRY} is damaged")
+    step, files, meta, seconds = (body.get(name) for name in ("step", "files", "meta", "seconds"))
+    if (
+        not isinstance(step, str)
+        or not isinstance(files, dict)
+        or not isinstance(meta, dict)
+        or not isinstance(seconds, int | float)
+        or not math.isfinite(seconds)
+    ):
+        raise IntegrityError(f"a field of its {ENTRY} is missing or wrong")
+    check_files(files)
+    if any(name.partition("/")[0] == ENTRY for name in files):
+        raise IntegrityError(f"{ENTRY} cannot name a file of it")
+    return Entry(key, step, path, files, meta, seconds)
 
 
 def read(path: Path, key: str) -> Entry:
-    """Raises as `opened`, OSError and ValueError."""
-    return opened(json.loads((path / ENTRY).read_bytes()), key, path)
+    """Raises as `opened`, and OSError."""
+    try:
+        body = json.loads((path / ENTRY).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"its {ENTRY} is damaged") from error
+    return opened(body, key, path)
+
+
+def check_files(files: Mapping[str, Any]) -> None:
+    """Raise IntegrityError unless all of these (relative name → sha256) can lie in one folder."""
+    folders = {
+        "/".join(parts[:depth])
+        for parts in (name.split("/") for name in files)
+        for depth in range(1, len(parts))
+    }
+    for name, sha256 in files.items():
+        if (
+            not name.isprintable()  # a control character, half a character
+            or len(name.encode()) > _NAME_BYTES
+            or name in folders
+            or any(
+                part in ("", ".", "..") or len(part.encode()) > _PART_BYTES
+                for part in name.split("/")
+            )
+        ):
+            raise IntegrityError(f"{name[:80]!a} cannot name a file of it")
+        if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+            raise IntegrityError(f"file {name[:80]!a} has no sha256")
 
 
 def verify(entry: Entry) -> None:
@@ -80,3 +129,8 @@ def verify(entry: Entry) -> None:
 def _check(body: Mapping[str, Any]) -> str:
     text = json.dumps({k: v for k, v in body.items() if k != "check"}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_shallow(value: Any, left: int = _DEPTH) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left > 0 and all(_is_shallow(one, left - 1) for one in inner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import secrets
 import stat
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,18 @@ from optkit.store import entry as entries
 from optkit.store.digests import digest_once
 from optkit.store.disk import (
     fsync_dir,
-    is_abandoned,
-    remove,
+    lives,
     scratch,
     storage_errors,
     write_durably,
 )
 from optkit.store.entry import ENTRY, Entry
+from optkit.store.leases import IN_USE_SECONDS, Lease
 from optkit.store.remote import Damaged, Remote
-from optkit.store.sharing import IN_USE_SECONDS, Sharing
+from optkit.store.sharing import Sharing
 
-_ABANDONED_SECONDS = 3600.0
+_ABANDONED_SECONDS = 24 * 3600.0
+_ROOMS = ("steps", "objects", "reads", "devices", "quarantine", "locks")
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -48,7 +51,8 @@ class Store:
 
     def __init__(self, root: Path, remote: Remote | None = None) -> None:
         self.root = root
-        self.sharing = Sharing(root, remote)
+        self.lease = Lease(root)
+        self.sharing = Sharing(root, self.lease, remote)
 
     @property
     def warnings(self) -> list[str]:
@@ -56,21 +60,26 @@ class Store:
 
     @property
     def objects(self) -> Path:
+        """Where foreign files are staged. What is there when it is used stays while this lives."""
+        with storage_errors(self.root):
+            self.lease.begin()
         return self.root / "objects"
 
     def get(self, key: str) -> Entry | None:
         """The verified entry of that key, from here or else from the remote, or None. A corrupt one
         is quarantined with a warning."""
+        entry = self._here(key)
+        return self._fetched(key) if entry is None else entry
+
+    def _here(self, key: str) -> Entry | None:
         path = self._place(key)
+        with storage_errors(self.root):
+            self.lease.use(path / ENTRY)  # first: now nobody removes it while it is read
         try:
-            entry = self.peek(key)
-        except (IntegrityError, OSError, ValueError, KeyError, TypeError) as error:
+            return self.peek(key)
+        except (IntegrityError, OSError, ValueError) as error:
             self._quarantine(path, error)
-            entry = None
-        if entry is None:
-            return self._fetched(key)
-        os.utime(path / ENTRY)  # least recently used goes first
-        return entry
+            return None
 
     def peek(self, key: str) -> Entry | None:
         """What is here, untouched. Raises IntegrityError, or what reading raises, if corrupt."""
@@ -183,70 +192,109 @@ class Store:
 
     def entries(self) -> Iterator[tuple[str, str, int, float]]:
         """(key, step, bytes, last use as Unix time) of everything published, unverified."""
-        for path in sorted(self.root.glob("steps/*/*")):
+        for path in self._entries():
             try:
                 step = str(json.loads((path / ENTRY).read_bytes())["step"])
                 used = (path / ENTRY).stat().st_mtime
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 step, used = "(corrupt)", 0.0
             yield path.name, step, _size(path), used
 
     def history(self) -> dict[str, list[tuple[float, int]]]:
         """Step name → (seconds, bytes) of every entry: what a step like it took here before."""
         found: dict[str, list[tuple[float, int]]] = {}
-        for path in self.root.glob("steps/*/*"):
+        for path in self._entries():
             try:
-                body = json.loads((path / ENTRY).read_bytes())
-                found.setdefault(body["step"], []).append((body["seconds"], _size(path)))
-            except (OSError, ValueError, KeyError, TypeError):
+                entry = entries.read(path, path.name)
+            except (OSError, ValueError, IntegrityError):
                 continue
+            found.setdefault(entry.step, []).append((entry.seconds, _size(path)))
         return found
 
     def verify(self) -> tuple[int, list[str]]:
         """Rehash every entry; corrupt ones go to quarantine. Returns (sound, corrupt keys)."""
         sound, corrupt = 0, []
-        for key, *_ in list(self.entries()):
-            if self.get(key) is None:
-                corrupt.append(key)
-            else:
+        for key in [path.name for path in self._entries()]:
+            warned = len(self.warnings)
+            if self._here(key) is not None:
                 sound += 1
+            elif len(self.warnings) > warned:  # else another process has removed it meanwhile
+                corrupt.append(key)
         return sound, corrupt
 
     def gc(self, max_bytes: int) -> tuple[int, int]:
         """Drop abandoned work, quarantine, and the least recently used beyond `max_bytes`.
 
-        Nothing used within the last hour is touched. Returns (removed things, freed bytes).
+        Nothing used within the last hour is touched, and nothing that a running command has used.
+        Returns (removed things, freed bytes). Raises StorageError.
         """
-        now = time.time()
-        doomed = [p for p in self.root.glob("tmp/*") if _abandoned(p, now)]
-        doomed += list(self.root.glob("quarantine/*"))
-        kept = [
-            (p.stat().st_mtime if p.is_file() else (p / ENTRY).stat().st_mtime, p)
-            for p in (*self.root.glob("steps/*/*"), *self.root.glob("objects/*/*"))
-            if p.is_file() or (p / ENTRY).exists()
-        ]
-        names = Counter(
-            found for path in (*doomed, *(p for _, p in kept)) for found in _files(path)
-        )
-        freed = sum(_give_up(p, names) for p in doomed)
+        aside = [p for p in self._glob("tmp/*") if _abandoned(p)] + self._glob("quarantine/*")
+        kept = sorted(self._dated())
+        names = Counter(found for p in (*aside, *(p for _, p in kept)) for found in _files(p))
+        freed = sum(_give_up(p, names) for p in aside)
         total = sum(size for _, size in names)
-        for used, path in sorted(kept):
-            if total <= max_bytes:
-                break
-            if now - used > IN_USE_SECONDS:
-                doomed.append(path)
-                last = _give_up(path, names)
-                freed, total = freed + last, total - last
-        for path in doomed:
-            remove(path)
-        return len(doomed), freed
+        with self._removing() as (remove, since):
+            for path in aside:
+                remove(path)
+            spared = min(time.time() - IN_USE_SECONDS, math.inf if since is None else since)
+            for _, path in kept:
+                if total <= max_bytes:
+                    break
+                used = _used(path)  # it may have been used, or removed, while the rest was counted
+                if used is not None and used < spared:
+                    last = _give_up(path, names)
+                    remove(path)
+                    aside.append(path)
+                    freed, total = freed + last, total - last
+        return len(aside), freed
 
-    def clear(self) -> int:
-        """Remove everything. Returns the bytes freed."""
-        freed = _size(self.root)
-        for name in ("steps", "objects", "reads", "devices", "tmp", "quarantine", "locks"):
-            remove(self.root / name)
-        return freed
+    def clear(self) -> tuple[int, int]:
+        """Remove everything; beside running commands, all but what they have used, their work, and
+        the locks. Returns the bytes freed and the bytes kept. Raises StorageError."""
+        before = _size(self.root)
+        with self._removing() as (remove, since):
+            if since is None:
+                doomed = [*(self.root / room for room in _ROOMS), *self._glob("tmp/*")]
+            else:
+                doomed = [p for p in self._glob("tmp/*") if _abandoned(p)]
+                doomed += self._glob("quarantine/*")
+                doomed += [path for used, path in self._dated() if used < since]
+                doomed += [p for p in self._glob("reads/*") if (_used(p) or since) < since]
+            for path in doomed:
+                remove(path)
+        kept = 0 if since is None else _size(self.root)
+        return max(0, before - kept), kept
+
+    @contextmanager
+    def _removing(self) -> Iterator[tuple[Callable[[Path], None], float | None]]:
+        """A function that takes something out of the store at once (its bytes go afterwards), and
+        since when others use it, if any do. Nobody begins to use anything meanwhile."""
+        with (
+            storage_errors(self.root),
+            scratch(self.root) as bin_,
+            self.lease.removing() as since,
+        ):
+
+            def remove(path: Path) -> None:
+                if path != bin_:
+                    with suppress(FileNotFoundError):
+                        path.rename(bin_ / secrets.token_hex(8))
+
+            yield remove, since
+
+    def _glob(self, pattern: str) -> list[Path]:
+        """As far as it is there: another process may remove it meanwhile, which ends Path.glob."""
+        return [self.root / name for name in sorted(glob(pattern, root_dir=self.root))]  # noqa: PTH207
+
+    def _entries(self) -> list[Path]:
+        return self._glob("steps/*/*")
+
+    def _dated(self) -> Iterator[tuple[float, Path]]:
+        """(last use as Unix time, place) of what is published and staged."""
+        for path in (*self._entries(), *self._glob("objects/*/*")):
+            used = _used(path)
+            if used is not None:
+                yield used, path
 
     def _place(self, key: str) -> Path:
         return self.root / "steps" / key[:2] / key
@@ -308,28 +356,32 @@ class Store:
                 with self.scratch() as folder:
                     self.sharing.bring(found.files, folder)
                     self._publish(folder, key, body)
-            except (IntegrityError, KeyError, TypeError, AttributeError) as error:
+                return self.peek(key)
+            except IntegrityError as error:
                 self.warnings.append(
                     f"entry {key[:12]} of the remote was corrupt ({error}); replacing it"
                 )
                 remote.doubt("steps", key)
                 return None
-            return self.peek(key)
 
         with storage_errors(self.root):
             return self.sharing.ask(fetch)
 
     def scratch(self) -> AbstractContextManager[Path]:
         """A private folder on the store's disk, which `gc` removes if this process is killed."""
+        with storage_errors(self.root):
+            self.lease.begin()
         return scratch(self.root)
 
     def _quarantine(self, path: Path, error: Exception) -> None:
-        self.warnings.append(f"cache entry {path.name[:12]} was corrupt ({error}); rebuilding it")
         folder = self.root / "quarantine"
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # another process was faster
+            try:
                 path.rename(folder / f"{path.name}-{secrets.token_hex(4)}")
+            except FileNotFoundError:  # another process was faster
+                return
+        self.warnings.append(f"cache entry {path.name[:12]} was corrupt ({error}); rebuilding it")
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -344,14 +396,23 @@ def _reads(remote: Remote, key: str) -> Any:
         return None
 
 
-def _abandoned(path: Path, now: float) -> bool:
+def _abandoned(path: Path) -> bool:
     """Work in progress whose process is gone; where that is not known, work that is old."""
-    if is_abandoned(path.name):
-        return True
+    alive = lives(path.name)
+    if alive is not None:
+        return not alive
     try:
-        return now - path.stat().st_mtime > 24 * _ABANDONED_SECONDS
+        return time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
     except FileNotFoundError:
         return False
+
+
+def _used(path: Path) -> float | None:
+    """When it was used last, as Unix time; None: it is no longer there, or is no whole entry."""
+    try:
+        return (path / ENTRY if path.is_dir() else path).stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _size(path: Path) -> int:
@@ -360,11 +421,13 @@ def _size(path: Path) -> int:
 
 
 def _files(path: Path) -> Iterator[tuple[int, int]]:
-    """(inode, bytes) of every file in a folder, or of the file."""
-    for file in (path,) if path.is_file() else path.rglob("*"):
-        facts = file.lstat()
-        if stat.S_ISREG(facts.st_mode):
-            yield facts.st_ino, facts.st_size
+    """(inode, bytes) of every file in a folder, or of the file, as far as it is still there."""
+    inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    for file in (path,) if path.is_file() else inside:
+        with suppress(FileNotFoundError):
+            facts = file.lstat()
+            if stat.S_ISREG(facts.st_mode):
+                yield facts.st_ino, facts.st_size
 
 
 def _give_up(path: Path, names: Counter[tuple[int, int]]) -> int:

@@ -83,7 +83,7 @@ class Remote:
         if data is None:
             self._write(_MARK, json.dumps({"schema": _SCHEMA}).encode())
             return
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             if json.loads(data) == {"schema": _SCHEMA}:
                 return
         raise RemoteLost(
@@ -101,7 +101,7 @@ class Remote:
         self._known[name] = data is not None
         try:
             return None if data is None else json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Damaged("its record is damaged") from None
 
     def has(self, kind: str, key: str) -> bool:
@@ -146,7 +146,7 @@ class Remote:
 
     def told(self, name: str) -> Any:
         """What `tell` was given last, or None."""
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.loads(self._read(f"progress/{name}.json") or b"null")
         return None
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from optkit.errors import IntegrityError
 from optkit.store.digests import digest_once
 from optkit.store.disk import scratch
+from optkit.store.entry import check_files
+from optkit.store.leases import Lease
 from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
-
-IN_USE_SECONDS = 3600.0
-"""What was used so lately is not removed."""
-_SHA256 = re.compile("[0-9a-f]{64}")
 
 T = TypeVar("T")
 
@@ -25,11 +21,11 @@ class Sharing:
     """A store's side of a remote. When that is lost the store goes on without it, which one of
     `warnings` tells."""
 
-    def __init__(self, root: Path, remote: Remote | None) -> None:
+    def __init__(self, root: Path, lease: Lease, remote: Remote | None) -> None:
         self.remote = remote
         self.warnings: list[str] = []
         self._only_read = False
-        self._root = root
+        self._root, self._lease = root, lease
         self._sent: dict[str, Path] = {}  # by digest
 
     def ask(self, what: Callable[[Remote], T]) -> T | None:
@@ -73,9 +69,11 @@ class Sharing:
         """Have files of the remote (relative name → sha256) in a folder, read-only: links to the
         store's own copies, which are fetched once. Raises RemoteLost, Damaged."""
         remote = self.reached()
+        try:
+            check_files(files)
+        except IntegrityError as error:
+            raise Damaged(error.message) from None
         for name, sha256 in files.items():
-            if not _is_inside(name) or not _SHA256.fullmatch(sha256):
-                raise Damaged(f"{name!r} cannot name a file of it")
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             source = self._object(remote, sha256)
@@ -86,18 +84,14 @@ class Sharing:
 
     def _object(self, remote: Remote, sha256: str) -> Path:
         """The store's own copy of a file of the remote."""
+        sent = self._sent.get(sha256)
+        if sent is not None and sent.is_file() and digest_once(sent) == sha256:
+            return sent
         place = self._root / "objects" / sha256[:2] / sha256
-        for path in (self._sent.get(sha256), place):
-            if path is not None and path.is_file() and digest_once(path) == sha256:
-                if time.time() - path.stat().st_mtime > IN_USE_SECONDS / 2:
-                    os.utime(path)  # gc goes by it; not each time, since it is hashed anew then
-                return path
+        if self._lease.use(place) and digest_once(place) == sha256:
+            return place
         with scratch(self._root) as folder:
             remote.fetch(sha256, folder / sha256)
             place.parent.mkdir(parents=True, exist_ok=True)
             (folder / sha256).replace(place)
         return place
-
-
-def _is_inside(name: str) -> bool:
-    return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))

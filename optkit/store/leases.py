@@ -1,0 +1,93 @@
+"""Who uses a store: what a user has used since it began is not removed under it.
+
+root/users/<pid>-<host>-<random>   one file per user; its time is when the user began
+root/users/lock                    flock: shared to mark a use, exclusive to remove
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from optkit.store.disk import lives, own_name
+
+IN_USE_SECONDS = 3600.0
+"""What was used so lately is not removed, whoever used it."""
+_FORGOTTEN_SECONDS = 24 * 3600.0  # of a user on another machine, of which nothing else is known
+
+
+class Lease:
+    """One user of the store in `root`. It begins with the first use and ends with this object, or
+    with the process."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "users"
+        self._name = own_name()
+        self._began = 0.0  # Unix time, by the clock of the store's disk
+        self._beginning = threading.Lock()
+
+    def begin(self) -> None:
+        """From now on nothing that is used is removed. Raises OSError."""
+        with self._beginning:
+            if self._began:
+                return
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = self._folder / self._name
+            with _locked(self._folder, fcntl.LOCK_SH):
+                path.touch()
+            self._began = path.stat().st_mtime
+            weakref.finalize(self, _end, path, os.getpid())
+
+    def use(self, path: Path) -> bool:
+        """Mark a file of the store as used; False if it is not there. Raises OSError."""
+        self.begin()
+        with _locked(self._folder, fcntl.LOCK_SH), suppress(FileNotFoundError, NotADirectoryError):
+            # not each time: a file whose time changes is hashed anew
+            if path.stat().st_mtime < max(self._began, time.time() - IN_USE_SECONDS / 2):
+                os.utime(path)
+            return True
+        return False
+
+    @contextmanager
+    def removing(self) -> Iterator[float | None]:
+        """Nobody marks a use meanwhile. Yields since when others use the store; None: nobody does.
+        Raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(self._folder, fcntl.LOCK_EX):
+            yield min(self._others(), default=None)
+
+    def _others(self) -> Iterator[float]:
+        for path in self._folder.iterdir():
+            if path.name in ("lock", self._name):
+                continue
+            with suppress(FileNotFoundError):
+                began = path.stat().st_mtime
+                alive = lives(path.name)
+                if alive is None:
+                    alive = time.time() - began < _FORGOTTEN_SECONDS
+                if not alive:
+                    path.unlink()
+                else:
+                    yield began
+
+
+@contextmanager
+def _locked(folder: Path, how: int) -> Iterator[None]:
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _end(path: Path, process: int) -> None:
+    if os.getpid() == process:  # not the copy in a forked child
+        with suppress(OSError):
+            path.unlink()
