@@ -1,7 +1,7 @@
 """Content: recipes, calibration sources, evaluation tasks and example code, found by name or path.
 
 In a checkout it stands at the top (`recipes/`, `calibration/`, `eval/`, `examples/`); the wheel
-carries it under `optkit/content/`. A recipe may name Python files inside its own folder or inside
+carries it under `optkit/content/`. A recipe may name files of its project (`project_root`) or of
 content, nothing else; what the user names on the command line may stand anywhere.
 """
 
@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import tomllib
@@ -43,8 +44,8 @@ _CHECKOUT = Path(__file__).resolve().parent.parent
 class Place:
     """A file that was named, and in it perhaps an attribute ("model.py:create").
 
-    `relative` (POSIX) is beneath `root`: optkit's content, the recipe's folder, or, for a file
-    given on the command line, just its name.
+    `relative` (POSIX) starts at `root`: optkit's content, the recipe's folder (which a file of its
+    project may leave: "../src/model.py"), or, for a file given on the command line, is its name.
     """
 
     path: Path
@@ -97,7 +98,7 @@ def default_recipe(cwd: Path) -> Path | None:
     Looked for in `cwd` and its parents, up to the first folder that has a pyproject.toml or a .git.
     Raises UsageError when pyproject.toml is broken or names a recipe that does not exist.
     """
-    for folder in (cwd.resolve(), *cwd.resolve().parents):
+    for folder in _upwards(cwd):
         named = _project_setting(folder / "pyproject.toml")
         if named is not None:
             return find_recipe(named, folder)
@@ -106,6 +107,16 @@ def default_recipe(cwd: Path) -> Path | None:
         if (folder / "pyproject.toml").exists() or (folder / ".git").exists():
             return None
     return None
+
+
+def project_root(folder: Path) -> Path:
+    """The project that a recipe in `folder` belongs to: the nearest of the folder and its parents
+    that has a pyproject.toml, a .git or an optkit.yaml; without one the folder itself."""
+    marks = ("pyproject.toml", ".git", PROJECT_RECIPE)
+    return next(
+        (one for one in _upwards(folder) if any((one / mark).exists() for mark in marks)),
+        folder.resolve(),
+    )
 
 
 def find_source(name: str, base: Path, *, anywhere: bool = False) -> Place:
@@ -132,7 +143,7 @@ def locate(name: str, base: Path, *, anywhere: bool = False, folder: bool = Fals
     under `base`.
 
     Symbolic links are resolved before the check. Raises UsageError when there is none, or when it
-    is outside `base` and outside content (unless `anywhere`).
+    is outside the project of `base` and outside content (unless `anywhere`).
     """
     python = None if folder else _PYTHON.fullmatch(name)
     file, attribute = (python["file"], python["attribute"]) if python else (name, None)
@@ -142,14 +153,16 @@ def locate(name: str, base: Path, *, anywhere: bool = False, folder: bool = Fals
         return Place(path, "content", content, attribute)
     if anywhere:
         return Place(path, "given", path.name, attribute)
-    home = base.resolve()
+    home = project_root(base)
     if not path.is_relative_to(home):
         raise UsageError(
-            f"{name!r} is outside the recipe's folder",
-            hint="a recipe may name files in its own folder or in optkit's content; "
-            "give others on the command line",
+            f"{name!r} is outside the recipe's project, {home}",
+            hint="a recipe may name files beneath the nearest folder that has a pyproject.toml, a "
+            ".git or an optkit.yaml, and files of optkit's content; give others on the command "
+            "line",
         )
-    return Place(path, "recipe", path.relative_to(home).as_posix(), attribute)
+    relative = Path(os.path.relpath(path, base.resolve())).as_posix()
+    return Place(path, "recipe", relative, attribute)
 
 
 def model_recipe(model: str) -> Path | None:
@@ -356,6 +369,12 @@ def _find_python(
         raise UsageError(f"{name!r} is no Python file", hint=f"a {kind} is file.py or a name")
     place = locate(name, base, anywhere=anywhere)
     return Place(place.path, place.root, place.relative, place.attribute or default)
+
+
+def _upwards(folder: Path) -> tuple[Path, ...]:
+    """The folder and its parents, nearest first."""
+    here = folder.resolve()
+    return (here, *here.parents)
 
 
 def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -81,6 +81,20 @@ def test_calibration_and_evaluation_share_no_digit() -> None:
     np.testing.assert_array_equal(labels, digits.target[1::2])
 
 
+def test_samples_need_nothing_that_an_extra_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("sklearn", "sklearn.datasets", "scipy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert next(CALIBRATION.samples())["image"].shape == (32, 1, 8, 8)
+    assert next(TASK.samples())[1].shape == (32,)
+
+
+def test_the_shipped_digits_are_scikit_learns() -> None:
+    digits = load_digits()
+    with np.load(ROOT / "calibration" / "digits.npz", allow_pickle=False) as shipped:
+        np.testing.assert_array_equal(shipped["images"], digits.images)
+        np.testing.assert_array_equal(shipped["labels"], digits.target)
+
+
 def test_the_first_calibration_samples_are_spread_over_the_half() -> None:
     first = next(CALIBRATION.samples())["image"][:, 0] * 16
     places = {image.tobytes(): i for i, image in enumerate(load_digits().images[0::2])}

@@ -17,7 +17,7 @@ _LIBRARIES = (
     ("tensorrt", "engines on the device itself", "tensorrt", "tensorrt"),
     ("torch", "PyTorch models", "torch", "torch"),
     ("onnxscript", "export of PyTorch models", "torch", "onnxscript"),
-    ("scikit-learn", "data of the examples", "examples", "sklearn"),
+    ("scikit-learn", "training of the examples", "examples", "sklearn"),
     ("nvidia-ml-py", "GPU telemetry", "gpu", "pynvml"),
 )
 

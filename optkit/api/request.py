@@ -94,7 +94,9 @@ def resolve(
             raise UsageError(
                 "no model and no recipe",
                 where="command line",
-                hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`)",
+                hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`); "
+                "`optkit build --recipe digits-vit --target l4 --precision int8` builds the "
+                "example that comes along",
             )
         found = Recipe.load(default)
     if hugging_face is not None and any(hugging_face.values()):

@@ -33,7 +33,7 @@ def applied(
     as it is written into `folder`; and as KEY=VALUE what the command line has to give again,
     because the record does not say where it lies. Of two settings of one key the first counts.
 
-    Files of optkit's own content are found from the folder; those of the recipe's own folder keep
+    Files of optkit's own content are found from the folder; those of the recipe's project keep
     their names, so the new recipe belongs beside the old one.
     """
     data = {key: value for key, value in copy.deepcopy(dict(record)).items() if value is not None}

@@ -4,7 +4,7 @@
 
 A recipe keeps the data it came from and where each key stands, so that an override is validated
 exactly like a file, and an error points at the line, or at the option, that is wrong. Files that
-it names must exist inside its folder or inside optkit's content; the command line may name any.
+it names must exist inside its project or inside optkit's content; the command line may name any.
 """
 
 from __future__ import annotations

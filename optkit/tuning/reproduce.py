@@ -1,6 +1,6 @@
 """The winner as a recipe file and the command that builds it again.
 
-A recipe may name files in its own folder or in optkit's content. The tuned one stands beside the
+A recipe may name files of its project or of optkit's content. The tuned one stands beside the
 artifact, so what else it needs (a model, a task of the user's) is given on the command line.
 """
 

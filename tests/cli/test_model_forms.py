@@ -183,7 +183,9 @@ def test_the_projects_recipe_is_found_from_below(
     for folder in (project, project / "src/deep"):
         assert "export small" in planned(folder)
     (project / "pyproject.toml").write_text("[project]\nname = 'mine'\n")
-    refused = planned(project / "src/deep").told("no model and no recipe", "optkit init")
+    refused = planned(project / "src/deep").told(
+        "no model and no recipe", "optkit init", "optkit build --recipe digits-vit"
+    )
     assert refused.code == 2
     assert "export small" in planned(project, "recipes/small.onnx", "--recipe", "recipes/mine.yaml")
     (project / "recipes/mine.yaml").rename(project / "recipes/optkit.yaml")

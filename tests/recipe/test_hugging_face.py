@@ -63,8 +63,8 @@ def test_what_is_no_name_on_the_hub(name: str) -> None:
     [
         ({"path": "empty"}, "holds neither optkit.yaml nor config.json"),
         ({"path": "nothere"}, "no such folder"),
-        ({"path": "../elsewhere"}, "outside the recipe's folder"),
-        ({"path": "bert", "adapter": "../elsewhere"}, "outside the recipe's folder"),
+        ({"path": "../elsewhere"}, "outside the recipe's project"),
+        ({"path": "bert", "adapter": "../elsewhere"}, "outside the recipe's project"),
         ({"path": "bert", "adapter": "bert/config.json"}, "not a folder"),
         ({"path": "bert", "hub": "org/name"}, "exactly one of factory, path and hub"),
         ({"path": "bert", "weights": "x.safetensors"}, "belong to a factory"),

@@ -125,7 +125,7 @@ def test_batch_has_a_default_only_where_it_is_used() -> None:
         ("model.py:create", "model.py", "2:9", "names no function", "file.py:factory"),
         ("model.py:create", "pkg.mod:create", "2:9", "installed module", "command line"),
         ("model.py:create", "model.pt", "2:9", "not file.py:function", "file.py:factory"),
-        ("model.py:create", "../outside.py:f", "2:9", "outside the recipe's", "command line"),
+        ("model.py:create", "../outside.py:f", "2:9", "the recipe's project", "command line"),
         ("model.py:create", "modl.py:create", "2:9", "no such file: 'modl.py:create'", "relative"),
         ("weights.safetensors", "w.pt", "2:35", "not .safetensors", "pickles"),
         ("samples.py:training", "digit", "9:15", "unknown calibration source 'digit'", "digits"),
@@ -143,6 +143,26 @@ def test_errors_name_line_and_remedy(
     assert error.where == f"optkit.yaml:{where}"
     assert message in error.message
     assert hint in (error.hint or "")
+
+
+@pytest.mark.parametrize("mark", ["pyproject.toml", ".git", "optkit.yaml"])
+def test_a_recipe_names_files_of_its_project_and_none_outside(tmp_path: Path, mark: str) -> None:
+    project = tmp_path / "project"
+    for name in ("recipes", "src"):
+        (project / name).mkdir(parents=True)
+    for file in (project / mark, project / "src" / "model.py", tmp_path / "outside.py"):
+        file.touch()
+    (project / "src" / "link.py").symlink_to(tmp_path / "outside.py")
+    recipe = project / "recipes" / "net.yaml"
+    recipe.write_text("name: net\nmodel: {factory: ../src/model.py:create}\n")
+    source = Recipe.load(recipe).source
+    assert source is not None and source.place is not None
+    assert source.place.path == (project / "src" / "model.py").resolve()
+    assert Recipe.load(recipe).to_json()["model"]["factory"] == "recipe:../src/model.py:create"
+    for outside in ("../../outside.py", "../src/link.py"):
+        recipe.write_text(f"name: net\nmodel: {{factory: {outside}:create}}\n")
+        with pytest.raises(RecipeError, match="outside the recipe's project"):
+            Recipe.load(recipe)
 
 
 def test_links_do_not_lead_out(folder: Path) -> None:
