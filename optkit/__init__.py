@@ -29,6 +29,22 @@ if TYPE_CHECKING:
     from optkit.recipe import Recipe as Recipe
     from optkit.target import Target as Target
 
+    __version__: str
+else:  # what a type checker must not see: any name would be one
+
+    def __getattr__(name: str) -> Any:
+        import importlib
+        import importlib.metadata
+
+        if name == "errors":
+            return importlib.import_module("optkit.errors")
+        if name == "__version__":
+            return importlib.metadata.version("optkit")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'optkit' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)
+
+
 _HOMES = {
     "build": "optkit.api",
     "load": "optkit.api",
@@ -51,16 +67,6 @@ __all__ = [
     "Artifact", "Recipe", "Target", "bench", "build", "compile", "diff", "errors", "evaluate",
     "explain", "export", "fuse", "load", "plan", "quantize", "tune",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name == "errors":
-        return importlib.import_module("optkit.errors")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'optkit' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

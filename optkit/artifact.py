@@ -20,10 +20,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UsageError
 from optkit.exchange import replacing
+from optkit.execute.proxy import by_name
 from optkit.runtime import PROVIDERS, Evidence, Feed, Loop, Recurrent, TensorInfo, backend
 from optkit.stage.door import copy_in, show
 from optkit.store import digest_file, digest_json, storage_errors, write_durably
@@ -141,7 +140,7 @@ class Running:
     outputs: tuple[TensorInfo, ...]
 
     def run(self, feed: Feed) -> Feed:
-        return self.session.run(feed)
+        return self.session.run(by_name(feed, [info.name for info in self.inputs]))
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
         return self.session.loop(carried, start, room)
@@ -263,13 +262,14 @@ class Artifact:
                 yield option.name, MODEL
 
     def run(self, feed: Feed) -> Feed:
-        """Outputs for one feed: arrays by name, or what `np.asarray` takes (a CPU tensor).
+        """Outputs for one feed: arrays by name, or what `np.asarray` takes (a CPU tensor). Raises
+        UsageError for anything else.
 
         The session of the first call stays open until `close`.
         """
         if self._running is None:
             self._running = self.session()
-        return self._running.run({name: np.asarray(value) for name, value in feed.items()})
+        return self._running.run(feed)
 
     def __repr__(self) -> str:
         gate = (self.result.get("gate") or {}).get("verdict")

@@ -38,8 +38,14 @@ class OptkitError(Exception):
         self.where = where
         self.hint = hint
 
-    def __str__(self) -> str:
+    @property
+    def line(self) -> str:
+        """Where and what in one line, for a text that goes on behind it."""
         return f"{self.where}: {self.message}" if self.where else self.message
+
+    def __str__(self) -> str:
+        """All of it, the hint on a line of its own: what a traceback ends with."""
+        return f"{self.line}\nhint: {self.hint}" if self.hint else self.line
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (from_json, (self.to_json(),))

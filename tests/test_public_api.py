@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import inspect
+import pickle
 import pkgutil
+import traceback
 from pathlib import Path
 
 import pytest
@@ -67,9 +70,34 @@ def test_every_error_has_its_documented_exit_code() -> None:
     assert {name: found.exit_code for name, found in classes.items()} == codes
     for name, found in classes.items():
         told = optkit.errors.from_json(found("what", where="where", hint="do").to_json())
-        assert type(told) is found and str(told) == "where: what", name
+        assert type(told) is found and str(told) == "where: what\nhint: do", name
         assert (told.where, told.hint) == ("where", "do")
 
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (Path(optkit.__file__).parent / "py.typed").exists()
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert optkit.__version__ == importlib.metadata.version("optkit")
+
+
+@pytest.mark.slow
+def test_a_misspelt_name_is_seen_by_a_type_checker(tmp_path: Path) -> None:
+    from mypy import api
+
+    file = tmp_path / "user.py"
+    file.write_text("import optkit\noptkit.biuld\noptkit.build\noptkit.__version__\n")
+    options = ["--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
+    found, _, _ = api.run([*options, str(file)])
+    errors = [line for line in found.splitlines() if ": error:" in line]
+    assert len(errors) == 1 and ':2: error: Module has no attribute "biuld"' in errors[0]
+
+
+def test_an_errors_text_has_its_hint_and_crosses_processes() -> None:
+    error = optkit.errors.InputRefused("too few", where="sample 3", hint="give more")
+    assert str(error) == "sample 3: too few\nhint: give more"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert error.line == "sample 3: too few"
+    assert "hint: give more" in "".join(traceback.format_exception(error))
+    assert str(optkit.errors.UsageError("alone")) == "alone"

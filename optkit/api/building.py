@@ -47,10 +47,12 @@ def build(
 
     model: an nn.Module (then `example_inputs`: a tensor, tuple or dict, axis 0 the batch), or
     "file.py:factory", "x.onnx", "x.pt2"; None: the recipe's. calibration: an iterable of batches
-    (dict by input name, tuple, or one array). evaluate: called with a session of the candidate and
-    one of the baseline; returns one score per sample, shape [samples], higher is better. remote:
-    URL of a place through which machines share finished steps. on: "ray" or "ray://HOST:10001", a
-    cluster that does the steps, and finishes what is pending. memory: bytes a step may use.
+    (dict by input name, tuple, or one array; what else is in a batch, such as labels, is passed
+    over), read up to the recipe's `calibration.samples`, 256 unless it says otherwise. evaluate:
+    called with a session of the candidate and one of the baseline; returns one score per sample,
+    shape [samples], higher is better. remote: URL of a place through which machines share finished
+    steps. on: "ray" or "ray://HOST:10001", a cluster that does the steps, and finishes what is
+    pending. memory: bytes a step may use.
 
     Raises OptkitError subclasses (see optkit.errors). A failed gate does not raise: the artifact is
     written and marked, see `artifact.result["gate"]`.

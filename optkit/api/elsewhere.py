@@ -69,7 +69,7 @@ def _finished(built: Built, node: str, cluster: Cluster, runner: Runner, strict:
             files = {file: done.path / file for file in done.manifest.files}
             artifact.write(built.path.parent, done.manifest, files)
     except OptkitError as error:
-        runner.listener.note(f"{label}: {error}")
+        runner.listener.note(f"{label}: {error.line}")
         return built
     meta = answer["meta"]
     runner.listener.done("finish", label, False, meta["seconds"])

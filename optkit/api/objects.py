@@ -7,6 +7,7 @@ after that is keyed on what was written.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from optkit import pipeline
 from optkit.data import spool
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.proxy import Proxy
@@ -31,6 +33,8 @@ Evaluate = Callable[[Proxy], Any]
 
 _BUILD = "build(model, example_inputs)"
 _EVALUATE = "evaluate(session)"
+_LABELS = ("label", "labels", "label_ids", "start_positions", "end_positions")
+"""What transformers' Trainer gives a model beside its inputs, so that it returns a loss."""
 
 
 def job(
@@ -44,7 +48,9 @@ def job(
     """A job for an nn.Module: exported now, in this process.
 
     Axis 0 of every example input is the axis `batch`, unless the recipe declares the inputs.
-    Raises UsageError without example inputs, ExportFailed when torch cannot export the module.
+    Labels in an example batch that `forward` can do without are left out, and that is told: with
+    them the graph would compute a loss. Raises UsageError without example inputs, ExportFailed when
+    torch cannot export the module.
     """
     from optkit import content
     from optkit.sources import torch_module
@@ -61,6 +67,9 @@ def job(
             where=_BUILD,
             hint="a tensor, a tuple or a dict by argument name, axis 0 the batch",
         )
+    if labels := _optional_labels(model, example_inputs):
+        example_inputs = {n: value for n, value in example_inputs.items() if n not in labels}
+        runner.listener.note(f"the graph is built without {', '.join(labels)} of the example batch")
     with located(_BUILD):
         feed = torch_module.named(model, example_inputs)
     if recipe is None or isinstance(recipe, Mapping):
@@ -74,7 +83,8 @@ def job(
 
 
 def spooled(batches: Iterable[Any], job: Job, runner: Runner) -> Entry:
-    """Calibration batches from a loader (dict by input name, tuple or one array), in the store."""
+    """Calibration batches from a loader (dict by input name, tuple or one array), in the store: as
+    many samples as the recipe's `calibration.samples`, and no batch behind them is asked for."""
     infos = _inputs(job, runner)
     names = [info.name for info in infos]
     with located("calibration"), runner.store.scratch() as folder:
@@ -82,7 +92,7 @@ def spooled(batches: Iterable[Any], job: Job, runner: Runner) -> Entry:
             (_feed(batch, names) for batch in batches),
             folder,
             infos,
-            limit_samples=None,
+            limit_samples=pipeline.samples_wanted(job.recipe),
             memory_bytes=runner.limits.memory_bytes // 4,
             progress=runner.listener.progress,
             optional=job.recipe.optional_axes(),
@@ -182,15 +192,34 @@ def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
 
 def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
     """The graph's inputs: known from the recipe, else from the exported graph."""
-    from optkit import pipeline
-
     full = replace(job, precision="fp32")  # which asks for no samples before they are here
     return pipeline.run(full, runner, pipeline.EXPORT).inputs
 
 
+def _optional_labels(model: Any, example: Any) -> list[str]:
+    """The labels in a batch that `forward` has a default for."""
+    if not isinstance(example, Mapping):
+        return []
+    parameters = inspect.signature(model.forward).parameters
+    return [
+        name
+        for name in _LABELS
+        if name in example
+        and name in parameters
+        and parameters[name].default is not inspect.Parameter.empty
+    ]
+
+
 def _feed(batch: Any, names: list[str]) -> dict[str, Any]:
+    """A batch by input name, without its labels. What else no input is called is passed over too,
+    unless an input is lacking: it may be that one under another name."""
     if isinstance(batch, Mapping):
-        return {key: _array(value) for key, value in batch.items()}
+        whole = all(name in batch for name in names)
+        return {
+            key: _array(value)
+            for key, value in batch.items()
+            if key in names or not (whole or key in _LABELS)
+        }
     parts = list(batch) if isinstance(batch, list | tuple) else [batch]
     return {key: _array(value) for key, value in zip(names, parts, strict=False)}
 

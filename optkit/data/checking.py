@@ -206,9 +206,27 @@ def _array(value: Any, info: TensorInfo, sample: int) -> np.ndarray:
         raise InputRefused(
             f"shape {list(array.shape)}, the model takes [{', '.join(map(str, info.shape))}]",
             where=where,
-            hint="axis 0 is the batch, also for a single sample",
+            hint=_shape_hint(array.shape, info),
         )
     return array.astype(info.dtype, copy=False)  # in this machine's byte order
+
+
+def _shape_hint(shape: tuple[int, ...], info: TensorInfo) -> str:
+    """What to do about a shape that does not fit: of an axis of another size, name it."""
+    batch = "axis 0 is the batch, also for a single sample"
+    if len(shape) != len(info.shape):
+        return batch
+    pairs = enumerate(zip(info.shape, shape, strict=True))
+    other = [i for i, (want, size) in pairs if isinstance(want, int) and want != size]
+    if other[0] == 0:
+        return batch
+    axes = [f"axis{i}" if i == other[0] else size for i, size in enumerate(info.shape)]
+    named = ", ".join(map(str, axes))
+    return (
+        f"axis {other[0]} has one size, {info.shape[other[0]]}: give all samples that size (pad "
+        f"them alike), or name the axis where inputs are declared, shape: [{named}], with "
+        f"axes: {{axis{other[0]}: {{min: ..., opt: ..., max: ...}}}}"
+    )
 
 
 def _asarray(value: Any, where: str) -> np.ndarray:

@@ -110,9 +110,9 @@ def answered(function: Call, argument: dict[str, Any]) -> dict[str, Any]:
     except Unfit as why:
         return {"unfit": str(why)}
     except RemoteReadOnly as error:
-        return {"unfit": str(error)}
+        return {"unfit": error.line}
     except RemoteLost as error:
-        return {"lost": str(error)}
+        return {"lost": error.line}
     except Damaged as error:
         return {"lacking": error.sha256, "why": error.message}
     except OptkitError as error:

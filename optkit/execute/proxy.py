@@ -15,13 +15,14 @@ import select
 import shutil
 import struct
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from optkit import errors
-from optkit.errors import WorkerFailed
+from optkit.errors import UsageError, WorkerFailed
 from optkit.execute import local
 from optkit.execute.local import Limits
 from optkit.store import own_name
@@ -31,6 +32,18 @@ HEADER = struct.Struct("<Q?")  # bytes that follow, whether they are a result
 _TICK_SECONDS = 0.1
 
 Feed = dict[str, np.ndarray]
+
+
+def by_name(feed: Any, inputs: Collection[str]) -> Feed:
+    """What a caller feeds a session, as arrays. Raises UsageError unless it goes by input name."""
+    if not isinstance(feed, Mapping):
+        example = ", ".join(f"{name!r}: array" for name in inputs)
+        raise UsageError(
+            f"a model runs on arrays by input name, not on {type(feed).__name__}",
+            where="run(feed)",
+            hint=f"run({{{example}}})",
+        )
+    return {str(name): np.asarray(value) for name, value in feed.items()}
 
 
 class Proxy:
@@ -70,7 +83,8 @@ class Proxy:
     def run(self, feed: Feed) -> Feed:
         from safetensors.numpy import load, save
 
-        arrays = {name: np.ascontiguousarray(array) for name, array in feed.items()}
+        given = by_name(feed, self.inputs)
+        arrays = {name: np.ascontiguousarray(array) for name, array in given.items()}
         try:
             write_message(self._to, save(arrays), True)
         except BrokenPipeError as error:

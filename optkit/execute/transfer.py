@@ -170,9 +170,9 @@ def ground(argument: Mapping[str, Any]) -> Iterator[Ground]:
     try:
         remote = _connected(argument["remote"]["url"])
     except ToolchainMissing as error:
-        raise Unfit(f"{error} ({error.hint})") from None
+        raise Unfit(f"{error.line} ({error.hint})") from None
     except RemoteLost as error:
-        raise Unfit(str(error)) from None
+        raise Unfit(error.line) from None
     store = Store(default_root().absolute(), remote)
     with storage_errors(store.root), store.scratch() as folder:
         found = _Apart(argument, store, folder)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from optkit import store
 from optkit.execute.runner import Made, Steps, installed
 from optkit.pipeline.graphs import carry, fuse, refer
-from optkit.pipeline.job import Build, Foreign, Job, calibration_of
+from optkit.pipeline.job import Build, Foreign, Job, calibration_of, samples_wanted
 from optkit.pipeline.judging import compile_, evaluate, time, weigh
 from optkit.pipeline.likeness import compare_layers
 from optkit.pipeline.quantizing import quantize
@@ -44,6 +44,7 @@ __all__ = [
     "identity",
     "parts",
     "run",
+    "samples_wanted",
     "signature",
     "tool_versions",
 ]

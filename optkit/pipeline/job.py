@@ -10,7 +10,7 @@ from typing import Any
 
 from optkit import precision as precisions
 from optkit.execute.runner import Input, Made
-from optkit.recipe import Recipe
+from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtime import AxisRange, BuildSpec, Evidence, TensorInfo
 from optkit.steps import GRAPH, SIMULATION
 from optkit.target import Target, gpus
@@ -168,7 +168,10 @@ def machine(device: Target) -> dict[str, Any]:
 
 def calibration_of(recipe: Recipe) -> dict[str, Any]:
     """Method, percentile and batch; the defaults when the samples came from memory."""
-    from optkit.recipe import Calibration
-
-    found = recipe.calibration or Calibration(source="memory")
+    found = recipe.calibration or Calibration(source=MEMORY)
     return {"method": found.method, "percentile": found.percentile, "batch": found.batch}
+
+
+def samples_wanted(recipe: Recipe) -> int:
+    """How many calibration samples are taken; the default when the recipe says nothing of them."""
+    return (recipe.calibration or Calibration(source=MEMORY)).samples

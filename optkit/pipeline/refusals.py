@@ -92,7 +92,7 @@ def _why_not(target: Target, scheme: precisions.Precision) -> str | None:
 
 
 def _check_samples(job: Job) -> None:
-    given = job.calibration is not None or job.recipe.calibration is not None
+    given = job.calibration is not None or job.recipe.calibration_source is not None
     learns = job.recipe.quantization.weights in ("gptq", "awq")
     for name in () if given else job.quantized:
         if learns or not precisions.precision(name).weight_only:

@@ -79,7 +79,7 @@ def collect(made: Build, runner: Steps) -> None:
     recipe, job = made.job.recipe, made.job
     if job.calibration is not None:
         made.entries["calibration"] = job.calibration
-    elif recipe.calibration is not None:
+    elif recipe.calibration_source is not None:
         made.entries["calibration"] = samples_of(made, runner, "calibration")
     if recipe.eval is not None:
         made.entries["evaluation"] = samples_of(made, runner, "evaluation")

@@ -26,6 +26,7 @@ from optkit.errors import RecipeError, UsageError, nearest, unknown_name
 from optkit.recipe import document
 from optkit.recipe.inputs import InputSpec
 from optkit.recipe.schema import (
+    MEMORY,
     Axis,
     Bench,
     Calibration,
@@ -431,7 +432,7 @@ class Recipe(Part):
                 hint = "save them with safetensors; pickles are never loaded"
                 raise self._refused(("model", "weights"), "not .safetensors", hint)
             yield find(("model", "weights"), content.locate, model.weights)
-        if self.calibration is not None:
+        if self.calibration is not None and self.calibration.source != MEMORY:
             path = ("calibration", "source")
             yield find(path, content.find_source, self.calibration.source)
         if self.eval is not None:

@@ -161,10 +161,14 @@ class Axis(Part):
         return self
 
 
+MEMORY = "memory"
+"""The source of calibration samples that Python hands over: build(calibration=batches)."""
+
+
 class Calibration(Part):
     """Samples that activation ranges are learned from, and how."""
 
-    source: str  # a name, file.py or file.py:function
+    source: str  # a name, file.py or file.py:function; or MEMORY
     samples: int = Field(default=256, ge=1)
     method: Literal["auto", "minmax", "percentile", "entropy", "mse"] = "minmax"
     percentile: float = Field(default=99.99, gt=50, le=100)

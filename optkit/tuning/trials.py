@@ -49,7 +49,7 @@ class Trials:
             made = pipeline.run(job, self.runner, pipeline.BENCH)
             deviation = deviate(made, "graph", self.runner)
         except (InputRefused, WorkerFailed) as error:
-            return Outcome.failure(str(error), transient=isinstance(error, WorkerFailed))
+            return Outcome.failure(error.line, transient=isinstance(error, WorkerFailed))
         left_out = 0.0 if made.measured or made.is_baseline else self.carrier_noise
         return _outcome(made, deviation, self.baseline_ms, left_out)
 

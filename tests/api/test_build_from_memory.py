@@ -337,3 +337,69 @@ def test_the_stages_are_functions_too(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="nosuch"):
         optkit.export(f"{source}:create", out=tmp_path / "g", nosuch=1)
     assert str(source) not in sys.path
+
+
+def test_a_loader_is_read_up_to_the_samples_wanted_and_no_further(
+    build: Any, calibration: list[Tensor], tmp_path: Path
+) -> None:
+    asked = 0
+
+    def endless() -> Iterator[Tensor]:
+        nonlocal asked
+        while True:
+            yield calibration[asked % len(calibration)] + asked
+            asked += 1
+            assert asked < 100, "it is read on and on"
+
+    recipe = {**QUICK, "calibration": {"source": "memory", "samples": 64}}
+    build(out=tmp_path, calibration=endless(), evaluate=None, recipe=recipe)
+    assert asked == 1  # of two batches of 32, the second was the last
+    asked = 0
+    artifact = build(out=tmp_path, calibration=endless(), evaluate=None)
+    assert asked == 7
+    assert artifact.manifest.data["calibration"]["samples"] == 256  # the default
+
+
+class Tagger(nn.Module):
+    """input_ids [B, T] → logits [B, 4]; with labels a loss before them, as transformers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(16, 8), nn.Linear(8, 4)
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.last(self.table(input_ids).mean(1))
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def test_a_trainers_batch_is_example_and_calibration_without_its_labels(
+    cache: Path, tmp_path: Path
+) -> None:
+    batch = {"input_ids": torch.arange(48).reshape(8, 6) % 16, "labels": torch.arange(8) % 4}
+    artifact = optkit.build(
+        Tagger(), batch, calibration=[batch, batch], target="cpu", precision="int8",
+        recipe=QUICK, cache=cache, out=tmp_path,
+    )  # fmt: skip
+    assert [info.name for info in artifact.manifest.inputs] == ["input_ids"]
+    assert [info.name for info in artifact.manifest.outputs] == ["logits"]
+    with pytest.raises(errors.InputRefused, match="'input_id'"):  # misspelt, and no label
+        optkit.build(
+            Tagger(), batch, calibration=[{"input_id": batch["input_ids"]}], target="cpu",
+            recipe=QUICK, cache=cache, out=tmp_path,
+        )  # fmt: skip
+    longer = {"input_ids": torch.ones(8, 9, dtype=torch.int64)}
+    with pytest.raises(errors.InputRefused, match=r"pad them alike.*\[batch, axis1\]") as caught:
+        optkit.build(
+            Tagger(), batch, calibration=[batch, longer], target="cpu",
+            recipe=QUICK, cache=cache, out=tmp_path,
+        )  # fmt: skip
+    assert caught.value.where == "calibration, sample 8, input 'input_ids'"
+    with artifact, pytest.raises(errors.UsageError, match=r"run\({'input_ids': array}\)"):
+        artifact.run(np.ones((1, 6), np.int64))
+    with pytest.raises(errors.UsageError, match="by input name, not on Tensor"):
+        optkit.build(
+            Tagger(), batch, evaluate=lambda session: session.run(batch["input_ids"]),
+            target="cpu", precision="fp32", recipe=QUICK, cache=cache, out=tmp_path,
+        )  # fmt: skip
