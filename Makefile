@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(shell nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow browser lint clean
+.PHONY: demo test test-slow test-avx2 browser lint clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -28,6 +28,9 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow $(SLOW)
+
+test-avx2: $(VENV)/.dev  # on an emulated machine without VNNI; needs Debian's qemu-user
+	$(BIN)/pytest -m slow -rs tests/test_avx2.py
 
 browser:  # a slow test opens the reports in one; it is skipped where there is none
 	apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium-headless-shell

@@ -36,6 +36,7 @@ from optkit.runtime import (
     TensorInfo,
 )
 from optkit.target import Target, cpu
+from optkit.target.machine import sums_in_16_bits
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir
@@ -133,7 +134,7 @@ class OnnxRuntime:
                 nbits_accuracy=accuracy,
                 last="int8-weight-only" if scheme.weights.dtype == "int4" else None,
             )
-        limit = 7 if _adds_in_16_bits(target.fingerprint()) else None
+        limit = 7 if _saturates(target.fingerprint()) else None
         return PlacementRules(
             activation=NumberFormat("uint8", "tensor", symmetric=False),
             weight=NumberFormat("int8", "channel", symmetric=True, limit_bits=limit),
@@ -239,9 +240,9 @@ def kernel_times(
     return [(layer, float(np.median(spent.get(layer.name, [0.0])))) for layer in layers]
 
 
-def _adds_in_16_bits(machine: Mapping[str, Any]) -> bool:
-    x86 = machine.get("machine") in ("x86_64", "AMD64")
-    return x86 and not {"avx_vnni", "avx512_vnni", "amx_int8"} & set(machine["features"])
+def _saturates(machine: Mapping[str, Any]) -> bool:
+    """Whether 8-bit products saturate on the machine of a target's fingerprint."""
+    return "machine" in machine and sums_in_16_bits(machine["machine"], machine["features"])
 
 
 def _kernels(

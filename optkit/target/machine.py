@@ -10,11 +10,13 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from optkit.target import cpuid
 from optkit.target.table import Fact, Option, Target, matrix, read
 
 # Features that change which kernels run, or their numbers. x86 first, then Arm.
@@ -25,6 +27,8 @@ _FEATURES = (
 
 # The nearest kind in the table, by the strongest feature that decides integer throughput.
 _KINDS = (("amx_int8", "cpu-amx"), ("avx512_vnni", "cpu-avx512-vnni"), ("avx2", "cpu-avx2"))
+
+_VNNI = frozenset({"avx_vnni", "avx512_vnni", "amx_int8"})
 
 _UNLIMITED = 2**60  # cgroup v1 writes a huge number for "no limit"
 
@@ -49,16 +53,18 @@ class CpuInfo:
 
 
 def cpu() -> CpuInfo:
-    """Detect the CPU of this machine."""
-    return read_cpu(Path("/proc"), Path("/sys"))
+    """Detect the CPU of this machine; an emulated one is what its programs see."""
+    return read_cpu(Path("/proc"), Path("/sys"), cpuid.features())
 
 
-def read_cpu(proc: Path, sys: Path) -> CpuInfo:
-    """`cpu` over given /proc and /sys trees; what they lack comes from the standard library."""
+def read_cpu(proc: Path, sys: Path, flags: AbstractSet[str] | None = None) -> CpuInfo:
+    """`cpu` over given /proc and /sys trees; what they lack comes from the standard library.
+    `flags`: the features, None: as /proc tells them."""
     import psutil
 
     fields = _cpuinfo(proc / "cpuinfo")
-    flags = set((fields.get("flags") or fields.get("Features") or "").split())
+    if flags is None:
+        flags = set((fields.get("flags") or fields.get("Features") or "").split())
     features = tuple(name for name in _FEATURES if name in flags)
     usable = _affinity()
     physical = _physical_cores(usable, sys)
@@ -81,6 +87,12 @@ def read_cpu(proc: Path, sys: Path) -> CpuInfo:
 def cpu_target() -> Target:
     """The target `cpu`: this machine, with rates of the nearest kind in the table."""
     return describe(cpu())
+
+
+def sums_in_16_bits(machine: str, features: Iterable[str]) -> bool:
+    """Whether products of 8-bit codes saturate: x86 without VNNI adds pairs of them in 16 bits
+    (VPMADDUBSW), which two of 255 × 127 exceed; pairs of 255 × 64 never do."""
+    return machine in ("x86_64", "AMD64") and _VNNI.isdisjoint(features)
 
 
 def describe(info: CpuInfo) -> Target:

@@ -18,6 +18,7 @@ from optkit.backends import cuda
 from optkit.backends.tensorrt import TensorRT
 from optkit.runtime import Recurrent
 from tests.backends.standins import INPUT, ONELINE, Driver, FakeEngine
+from tests.codes import weights
 
 
 class Net:
@@ -54,7 +55,7 @@ class Net:
     def weight(self, name: str, shape: tuple[int, ...], axis: int, scale_axis: int = -1) -> str:
         """Codes and one scale per slice along `axis` (or, wrongly, along `scale_axis`)."""
         axis = axis if scale_axis < 0 else scale_axis
-        codes = self.random.integers(-127, 128, shape).astype(np.int8)
+        codes = weights(self.random, shape)
         scales = self.random.uniform(0.005, 0.01, shape[axis]).astype(self.carrier)
         w = self.constant(f"{name}.w", codes)
         s = self.constant(f"{name}.ws", scales)

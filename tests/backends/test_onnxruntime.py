@@ -22,6 +22,7 @@ from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.runtime import AxisRange, Engine, PlacementRules, TensorInfo
 from optkit.target import cpu, target
 from optkit.target.machine import describe
+from tests import codes
 
 BATCH = {"batch": AxisRange(1, 8, 32)}
 
@@ -183,6 +184,41 @@ def test_weights_keep_to_seven_bits_where_pairs_add_in_sixteen(
     assert (pair < 1 << 15) == (bits == 7)
     assert PlacementRules.from_json(json.loads(json.dumps(rules.to_json()))) == rules
     assert OnnxRuntime().rules(target("l4"), "int8").weight.bits == 8
+
+
+@given(st.integers(1, 40), st.integers(0, 2**32))
+def test_seven_bits_never_saturate(k: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = random.integers(0, 256, (3, k)).astype(np.uint8)
+    weight = random.integers(-63, 64, (k, 5)).astype(np.int8)
+    np.testing.assert_array_equal(codes.saturating(rows, weight), codes.exact(rows, weight))
+    full = np.full((3, 2 * k), 255, np.uint8), np.full((2 * k, 5), 127, np.int8)
+    assert (codes.saturating(*full) == k * 32767).all()
+
+
+@pytest.mark.parametrize("weight", [-128, 127])
+def test_products_of_full_codes_are_summed_as_this_machines_features_say(
+    ort: OnnxRuntime, tmp_path: Path, weight: int
+) -> None:
+    """ONNX Runtime chooses its kernels by CPUID; so does `sums_in_16_bits`."""
+    rows = np.full((3, 37), 255, np.uint8)
+    rows[1] = np.arange(37) * 6
+    full = np.full((37, 5), weight, np.int8)
+    full[::3] //= 2
+    made = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, rows.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, (3, 5))],
+        [onnx.numpy_helper.from_array(full, "w")],
+    )
+    opset = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(made, opset_imports=opset, ir_version=10), tmp_path / "m.onnx")
+    with ort.session(tmp_path / "m.onnx") as session:
+        found = session.run({"x": rows})["y"]
+    product = codes.saturating if codes.SATURATES else codes.exact
+    np.testing.assert_array_equal(found, product(rows, full))
+    assert (codes.saturating(rows, full) != codes.exact(rows, full)).any()
 
 
 # ── what a graph became ────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.target import available_memory, cpu, target
+from optkit.target import available_memory, cpu, cpuid, target
 from optkit.target.machine import CpuInfo, cgroup_limits, describe, read_cpu
 
 CPUINFO = """processor\t: 0
@@ -52,6 +52,20 @@ def test_kind_follows_the_strongest_feature(tmp_path: Path, extra: str, kind: st
     proc = tree(tmp_path / "proc", {"cpuinfo": CPUINFO.format(extra=extra)})
     info = read_cpu(proc, tmp_path / "sys")
     assert (info.name, info.kind, info.clock_mhz) == ("Example 9000", kind, 2500)
+
+
+def test_features_are_those_that_programs_see(tmp_path: Path) -> None:
+    """Under an emulator /proc/cpuinfo is the host's."""
+    proc = tree(tmp_path / "proc", {"cpuinfo": CPUINFO.format(extra="avx512_vnni")})
+    assert read_cpu(proc, tmp_path / "sys", {"avx2"}).kind == "cpu-avx2"
+    assert read_cpu(proc, tmp_path / "sys", frozenset()).kind is None
+
+
+@pytest.mark.skipif(cpuid.features() is None, reason="another C library or processor")
+def test_cpuid_claims_nothing_that_the_host_lacks() -> None:
+    """The same where nothing is emulated; an emulated processor may have less."""
+    assert set(cpuid.features() or ()) <= set(read_cpu(Path("/proc"), Path("/sys")).features)
+    assert cpu().features == tuple(f for f in cpu().features if f in (cpuid.features() or ()))
 
 
 def test_without_proc_and_sys_it_still_answers(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
+from tests.codes import weights
+
 RNG = np.random.default_rng(41)
 
 
@@ -157,7 +159,7 @@ def test_the_bias_of_a_product_of_codes_stays_its_own(as_ort, build) -> None:
     c = CONSTANTS | {
         "s": number(0.02),
         "z": np.array(117, np.uint8),
-        "wq": RNG.integers(-127, 128, (6, 12)).astype(np.int8),
+        "wq": weights(RNG, (6, 12)),
         "sw": number(0.01),
         "zw": np.array(0, np.int8),
         "b": random(12),

@@ -6,6 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
+from tests.codes import weights
+
 RNG = np.random.default_rng(29)
 BLOCK = (
     "d{a} = DequantizeLinear(q{a}, s, z) c{a} = Conv<pads = [1, 1, 1, 1]>(d{a}, w) "
@@ -21,7 +23,7 @@ def network(build, stem: str, blocks: int = 2) -> ir.Model:
     body += f"y = DequantizeLinear(q{blocks}, s, z)"
     constants = {
         "v": RNG.standard_normal((8, 3, 3, 3)).astype(np.float32),
-        "wq": RNG.integers(-127, 128, (8, 8, 3, 3)).astype(np.int8),
+        "wq": weights(RNG, (8, 8, 3, 3)),
         "sw": np.full(8, 0.002, np.float32),
         "zw": np.zeros(8, np.int8),
         "s": np.array(0.05, np.float32),

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optkit import graph
+from tests import codes
 
 RNG = np.random.default_rng(11)
 QDQ = "q = QuantizeLinear(x, sa, za)  a = DequantizeLinear(q, sa, za) "
@@ -23,7 +24,7 @@ def parameters(k: int, n: int, channels: bool = True) -> dict[str, np.ndarray]:
     return {
         "sa": np.array(0.02, np.float32),
         "za": np.array(117, np.uint8),
-        "wq": rng.integers(-127, 128, (k, n)).astype(np.int8),
+        "wq": codes.weights(rng, (k, n)),
         "sw": rng.uniform(0.001, 0.01, size).astype(np.float32),
         "zw": np.zeros(size, np.int8),
         "b": rng.standard_normal(n).astype(np.float32),
@@ -111,7 +112,7 @@ def test_a_gemm(as_ort, build, transposed: bool, bias: str) -> None:
 
 
 def test_products_that_share_an_activation_read_one_quantization(as_ort, build) -> None:
-    c = parameters(8, 5) | {"wq2": RNG.integers(-127, 128, (8, 5)).astype(np.int8)}
+    c = parameters(8, 5) | {"wq2": codes.weights(RNG, (8, 5))}
     body = (
         f"{QDQ} {W} v = DequantizeLinear<axis = 1>(wq2, sw, zw) y = MatMul(a, w) z = MatMul(a, v)"
     )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from optkit import graph
 from optkit.fusion.ort import to_ort
+from tests.codes import weights
 
 RNG = np.random.default_rng(47)
 LOWEST = np.finfo(np.float32).min
@@ -221,7 +222,7 @@ def test_products_of_codes_stay_integers(as_ort, build) -> None:
     c = constants(12, 2, 8) | {"sa": np.array(0.02, np.float32), "za": np.array(117, np.uint8)}
     codes = "e = QuantizeLinear(u, sa, za) x = DequantizeLinear(e, sa, za) "
     for name in "qkv":
-        c[f"c{name}"] = RNG.integers(-127, 128, (12, 16)).astype(np.int8)
+        c[f"c{name}"] = weights(RNG, (12, 16))
         c[f"s{name}"] = RNG.uniform(0.002, 0.01, 16).astype(np.float32)
         del c[f"w{name}"]
         codes += f"w{name} = DequantizeLinear<axis = 1>(c{name}, s{name}) "
