@@ -82,6 +82,7 @@ def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
         "baseline_latency": _of(result["baseline"] or {}),
         "accuracy": result["accuracy"],
         "drop": result["drop"],
+        "fidelity": result["fidelity"],
         "layers_compared": fidelity and {
             key: fidelity[key] for key in ("evidence", "samples", "sqnr_db", "reason")
         },

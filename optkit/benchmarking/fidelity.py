@@ -5,7 +5,7 @@
 pooled over all outputs and samples, summed in float64, one batch in memory at a time. The interval
 of the SQNR is a bootstrap over samples: a few of them may hold most of the noise. Integer and bool
 outputs (class indices, masks) are left out where the model also gives floats: a distance of
-two indices means nothing, and it would drown the floats.
+two indices means nothing, and it would drown the floats. Padding is left out: nobody reads it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from optkit.benchmarking.intervals import bootstrap
 from optkit.benchmarking.resuming import Kept
+from optkit.data.padding import Tokens
 from optkit.data.spool import Batch, counting
 from optkit.errors import InputRefused
 from optkit.measurement import Fidelity, Interval
@@ -44,16 +45,32 @@ def run(reference: Session, candidate: Session, batches: Iterable[Batch], kept: 
     """Compare two sessions over the feeds of a spool's `batches`, and tell `kept` what is found.
     What an earlier try found is in it already, and its batches not among `batches`.
 
-    Infinities that both hold at the same place (attention masks) are left out. Raises InputRefused
-    for any other value that is not finite, and for outputs that do not match.
+    Padding, and infinities that both hold at the same place (attention masks), are left out. Raises
+    InputRefused for any other value that is not finite, and for outputs that do not match.
     """
     samples = kept.first + int(sum(rows[:, _SAMPLES].sum() for rows in kept.scores))
     for feed, labels in batches:
-        expected = counting(reference.run(feed), feed, labels)
+        outputs = reference.run(feed)
+        hidden = counting(padding(reference, feed, outputs), feed, labels)
+        expected = counting(outputs, feed, labels)
         actual = counting(candidate.run(narrowed(feed, candidate.inputs)), feed, labels)
         count = count_samples(feed) if labels is None else len(labels)
-        kept.add(_rows(_judged(expected), actual, count, first=samples))
+        kept.add(_rows(_judged(expected), actual, hidden, count, first=samples))
         samples += count
+
+
+def padding(session: Session, feed: Feed, outputs: Feed) -> Feed:
+    """Which elements of a session's outputs for a feed are of padding: bool [samples, …] that
+    broadcasts to the output, for the outputs that have any."""
+    tokens = Tokens.of(session.inputs)
+    if tokens is None:
+        return {}
+    found = {
+        info.name: tokens.hidden(feed, info, outputs[info.name].shape)
+        for info in session.outputs
+        if info.name in outputs
+    }
+    return {name: hidden for name, hidden in found.items() if hidden is not None}
 
 
 def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
@@ -79,14 +96,15 @@ def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
 _LARGEST, _SAMPLES = 4, 5
 
 
-def _rows(expected: Feed, actual: Feed, count: int, *, first: int) -> np.ndarray:
+def _rows(expected: Feed, actual: Feed, hidden: Feed, count: int, *, first: int) -> np.ndarray:
     """Σr², Σ(r-c)², Σc², Σr·c, max |r-c| and the number of samples, float64 [units, 6]: of each
     sample, or of the batch where an output does not have one row per sample."""
     apart = all(values.shape[:1] == (count,) for values in expected.values())
     found = np.zeros((count if apart else 1, 6))
     found[:, _SAMPLES] = 1 if apart else count
     for output, values in expected.items():
-        r, c = (x.reshape(len(found), -1) for x in _pair(output, values, actual, first=first))
+        sides = _pair(output, values, actual, hidden.get(output), first=first)
+        r, c = (x.reshape(len(found), -1) for x in sides)
         error = r - c
         for column, (x, y) in enumerate(((r, r), (error, error), (c, c), (r, c))):
             found[:, column] += np.einsum("nk,nk->n", x, y)
@@ -118,9 +136,10 @@ def _cosine(signal: float, power: float, dot: float) -> float:
 
 
 def _pair(
-    output: str, values: np.ndarray, actual: Feed, *, first: int
+    output: str, values: np.ndarray, actual: Feed, hidden: np.ndarray | None, *, first: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The two sides of one output as flat float64 vectors, zero where both have an infinity."""
+    """The two sides of one output as flat float64 vectors, zero where both have an infinity, or
+    where it is `hidden`."""
     if output not in actual or actual[output].shape != values.shape:
         got = list(actual[output].shape) if output in actual else "nothing"
         raise InputRefused(
@@ -130,6 +149,8 @@ def _pair(
     r = np.array(values, dtype=np.float64).ravel()
     c = np.array(actual[output], dtype=np.float64).ravel()
     both = np.isinf(r) & (r == c)
+    if hidden is not None:
+        both |= np.broadcast_to(hidden, values.shape).ravel()
     r[both] = c[both] = 0.0
     for side, array in (("reference", r), ("compared graph", c)):
         if not np.isfinite(array).all():

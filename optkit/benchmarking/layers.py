@@ -9,7 +9,7 @@ A value is the same in both graphs where it has the same name: quantizing adds v
 others (`quantization.writer`). What lies between such values is the layer, with its pairs, its
 codes and what was written behind it; it is copied from the candidate and fed what the reference
 computes. The graph gives five sums for each comparison, so a run holds what is alive at one time,
-as any run does.
+as any run does. Padding is left out, in outputs and inner values, as in `fidelity`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from optkit import graph
 from optkit.benchmarking.merging import OURS, Copies, by_name, constants, copied, merge, range_of
 from optkit.benchmarking.sums import Sums
-from optkit.runtime import Feed, Session, count_samples
+from optkit.data.padding import Tokens
+from optkit.runtime import Feed, Session, TensorInfo, count_samples
 
 KINDS = ("propagated", "isolated", "weights")
 
@@ -85,9 +86,12 @@ class Compared:
 
 @dataclass
 class SideBySide:
-    """Reference and candidate in one graph, `model`, whose only outputs are sums of comparisons."""
+    """Reference and candidate in one graph, `model`, whose only outputs are sums of comparisons.
+    `real`: dimension → the name of the input that says which of its `tokens` are real."""
 
     model: ir.Model
+    tokens: Tokens | None = None
+    real: Mapping[int | str, str] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     pairs: list[_Pair] = field(default_factory=list)
 
@@ -99,7 +103,7 @@ class SideBySide:
         for feed in feeds:
             if seen >= samples:
                 break
-            for name, found in session.run(feed).items():
+            for name, found in session.run(feed | self._places(feed)).items():
                 sums.setdefault(name, []).append(found.astype(np.float64))
             seen += count_samples(feed)
         rows = {name: np.stack(found) for name, found in sums.items()}
@@ -110,6 +114,11 @@ class SideBySide:
         }
         clipping = (_clipping(pair, rows[f"pair {n}"]) for n, pair in enumerate(self.pairs))
         return Compared(tuple(self.layers), likeness, tuple(clipping), seen)
+
+    def _places(self, feed: Feed) -> Feed:
+        if self.tokens is None:
+            return {}
+        return {name: self.tokens.real(feed, dim) for dim, name in self.real.items()}
 
 
 def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str]) -> SideBySide:
@@ -122,7 +131,8 @@ def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str
     taken = graph.value_names(reference)
     theirs = merge(reference, candidate, taken)
     copies = Copies(reference, theirs, {n: v for n, v in known.items() if v not in fixed}, taken)
-    made, sums = SideBySide(reference), Sums(reference, taken)
+    tokens = Tokens.of([TensorInfo(*spec) for spec in graph.inputs(reference)])
+    made, sums = SideBySide(reference, tokens), Sums(reference, taken, tokens)
     for name in nodes:
         node = theirs.nodes.get(name)
         tensor = None if node is None else copies.left_by(node)
@@ -137,6 +147,7 @@ def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str
         if ends is not None:
             sums.clip(f"pair {len(made.pairs)}", known[value], copies.pair(quantize), ends)
             made.pairs.append(_Pair(value, theirs.readers(quantize), ends))
+    made.real = {dim: str(value.name) for dim, value in sums.real.items()}
     reference.graph.outputs[:] = sums.outputs
     RemoveUnusedNodesPass()(reference)
     return made

@@ -6,7 +6,7 @@
 The noise of layers that are quantized one at a time adds up to that of all of them, as far as their
 errors are independent (Lin, Talathi, Annapureddy: Fixed Point Quantization of Deep Convolutional
 Networks, ICML 2016). The divergence says what the noise does to a decision, where outputs are
-logits along their last axis.
+logits along their last axis. Padding is left out of both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from optkit.benchmarking.fidelity import fidelity
+from optkit.benchmarking.fidelity import fidelity, padding
 from optkit.runtime import Evidence, Feed, Session, TensorInfo, count_samples
 
 RECORDED_BYTES = 1 << 26
@@ -48,18 +48,17 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Inputs, and what the reference made of them."""
+    """Feeds, and what the reference made of them. `signature`: its inputs and outputs."""
 
+    signature: tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]
     feeds: tuple[Feed, ...]
     outputs: tuple[Feed, ...]
 
     def deviation(self, candidate: Session) -> Deviation:
         """Run the candidate on the same inputs. Raises InputRefused as `fidelity` does."""
-        watched = _Watched(candidate, self.outputs)
+        watched = _Watched(candidate, self)
         batches = ((feed, None) for feed in self.feeds)
-        found = fidelity(
-            _Replay(self.outputs), watched, batches, name="fp32", evidence=Evidence.SIMULATED
-        )
+        found = fidelity(_Replay(self), watched, batches, name="fp32", evidence=Evidence.SIMULATED)
         noise = 0.0 if found.sqnr_db is None else 10 ** (-found.sqnr_db / 10)
         return Deviation(noise, watched.divergence, found.samples)
 
@@ -76,7 +75,8 @@ def record(session: Session, feeds: Iterable[Feed], *, samples: int) -> Recorded
         kept.append((feed, outputs))
         seen += count_samples(feed)
         held += sum(array.nbytes for part in (feed, outputs) for array in part.values())
-    return Recorded(tuple(feed for feed, _ in kept), tuple(made for _, made in kept))
+    signature = (session.inputs, session.outputs)
+    return Recorded(signature, tuple(feed for feed, _ in kept), tuple(made for _, made in kept))
 
 
 def divergence(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
@@ -89,6 +89,15 @@ def divergence(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
     return found
 
 
+def _shown(logits: np.ndarray, hidden: np.ndarray | None) -> np.ndarray:
+    """The rows [..., n] that are not all padding; of the others' classes, padding has no chance."""
+    if hidden is None:
+        return logits
+    padded = np.broadcast_to(hidden, logits.shape)
+    shown = ~padded.all(axis=-1)
+    return np.where(padded[shown], -np.inf, logits[shown])
+
+
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     x = logits.astype(np.float64)
     x = x - x.max(axis=-1, keepdims=True)
@@ -99,11 +108,9 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 class _Replay:
     """A session that gives recorded outputs, in their order."""
 
-    inputs: tuple[TensorInfo, ...] = ()
-    outputs: tuple[TensorInfo, ...] = ()
-
-    def __init__(self, outputs: Iterable[Feed]) -> None:
-        self._left = iter(outputs)
+    def __init__(self, recorded: Recorded) -> None:
+        self.inputs, self.outputs = recorded.signature
+        self._left = iter(recorded.outputs)
 
     def run(self, feed: Feed) -> Feed:
         return next(self._left)
@@ -119,19 +126,21 @@ class _Replay:
 class _Watched(_Replay):
     """A session whose outputs are compared as distributions while they pass."""
 
-    def __init__(self, session: Session, expected: Iterable[Feed]) -> None:
-        super().__init__(expected)
-        self._session = session
+    def __init__(self, session: Session, recorded: Recorded) -> None:
+        super().__init__(recorded)
+        self.inputs = session.inputs
+        self._session, self._reference = session, _Replay(recorded)
         self._sum = 0.0
         self._rows = 0
 
     def run(self, feed: Feed) -> Feed:
-        outputs = self._session.run(feed)
-        for name, values in next(self._left).items():
+        outputs, expected = self._session.run(feed), self._reference.run(feed)
+        hidden = padding(self._reference, feed, expected)
+        for name, values in expected.items():
             other = outputs.get(name)
             logits = values.dtype.kind == "f" and values.ndim > 1 and values.shape[-1] > 1
             if logits and other is not None and other.shape == values.shape:
-                rows = divergence(values, other)
+                rows = divergence(*(_shown(x, hidden.get(name)) for x in (values, other)))
                 self._sum += float(rows.sum())
                 self._rows += rows.size
         return outputs

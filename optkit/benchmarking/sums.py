@@ -1,4 +1,8 @@
-"""Comparisons inside a graph: it puts out sums over two values, never the values."""
+"""Comparisons inside a graph: it puts out sums over two values, never the values.
+
+Padding is left out of the sums: places that the mask of the model's inputs hides are zeros on both
+sides. The caller feeds which these are, for each axis that counts tokens (`Sums.real`).
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,27 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.data.padding import Tokens
+
+_MOST = 3.4e38
 
 
 class Sums:
-    """Writes comparisons as sums [n] into a graph; `outputs`: one value for each. `taken`: names of
-    values in use."""
+    """Writes comparisons as sums [n] into a graph; `outputs`: one value for each; `real`: dimension
+    → the new input, bool [samples, tokens], that says which are real. `taken`: names of values in
+    use; `tokens`: the model's mask, None: it has none."""
 
-    def __init__(self, model: ir.Model, taken: set[str]) -> None:
-        self._graph, self._taken = model.graph, taken
+    def __init__(self, model: ir.Model, taken: set[str], tokens: Tokens | None = None) -> None:
+        self._graph, self._taken, self._tokens = model.graph, taken, tokens
         self._flat = self._constant("flat", np.array([-1], np.int64))
+        self._spread: dict[tuple[int | str, int, int], ir.Value] = {}
         self.outputs: list[ir.Value] = []
+        self.real: dict[int | str, ir.Value] = {}
 
     def compare(self, name: str, r: ir.Value, c: ir.Value) -> None:
         """Σ r², Σ (r-c)², Σ c², Σ r·c, max |r-c|."""
-        r, c = self._flattened(r), self._flattened(c)
+        places = self._places(r)
+        r, c = (self._flattened(self._shown(x, places, 0.0)) for x in (r, c))
         error = self._node("Sub", r, c)
         self._put(name, [
             self._node("ReduceSumSquare", r),
@@ -34,7 +45,14 @@ class Sums:
 
     def clip(self, name: str, x: ir.Value, y: ir.Value, ends: tuple[float, float]) -> None:
         """Σ x², Σ (x-y)², Σ (x-clip(x))², elements that are clipped, all elements, min x, max x."""
-        x, y = self._flattened(x), self._flattened(y)
+        places = self._places(x)
+        least, most = (self._flattened(self._shown(x, places, end)) for end in (_MOST, -_MOST))
+        size = self._node("Cast", self._node("Size", x), to=ir.DataType.FLOAT)
+        if places:
+            one = self._constant(f"{name} one", np.ones(1, np.float32))
+            ones = self._node("Expand", one, self._node("Shape", x))
+            size = self._node("ReduceSum", self._flattened(self._shown(ones, places, 0.0)))
+        x, y = (self._flattened(self._shown(one, places, 0.0)) for one in (x, y))
         low, high = (
             self._constant(f"{name} {end}", np.asarray(number, np.float32))
             for end, number in zip(("low", "high"), ends, strict=True)
@@ -46,10 +64,40 @@ class Sums:
             self._node("ReduceSumSquare", self._node("Sub", x, y)),
             self._node("ReduceSumSquare", beyond),
             self._node("ReduceSum", clipped),
-            self._node("Cast", self._node("Size", x), to=ir.DataType.FLOAT),
-            self._node("ReduceMin", x),
-            self._node("ReduceMax", x),
+            size,
+            self._node("ReduceMin", least),
+            self._node("ReduceMax", most),
         ])  # fmt: skip
+
+    def _places(self, value: ir.Value) -> list[ir.Value]:
+        """Which places along each of the value's axes of tokens are real, as bools that broadcast
+        to it."""
+        dims = graph.dims(value)
+        axes = self._tokens.axes(dims) if self._tokens is not None else ()
+        return [self._real(dims[axis], axis, len(dims)) for axis in axes]
+
+    def _real(self, dim: int | str, axis: int, rank: int) -> ir.Value:
+        """bool [samples, 1, …, tokens, …, 1] of this rank."""
+        if dim not in self.real:
+            bools = ir.TensorType(ir.DataType.BOOL)
+            given = ir.Value(
+                name=self._claimed(f"real {dim}"), type=bools, shape=ir.Shape([None, dim])
+            )
+            self._graph.inputs.append(given)
+            self.real[dim] = given
+        key = (dim, axis, rank)
+        if key not in self._spread:
+            others = [other for other in range(1, rank) if other != axis]
+            axes = self._constant(f"axes {key}", np.array(others, np.int64))
+            self._spread[key] = self._node("Unsqueeze", self.real[dim], axes)
+        return self._spread[key]
+
+    def _shown(self, value: ir.Value, places: Sequence[ir.Value], fill: float) -> ir.Value:
+        for real in places:
+            dtype = np.float32 if value.dtype is None else value.dtype.numpy()
+            number = self._constant("fill", np.asarray(fill, dtype))
+            value = self._node("Where", real, value, number)
+        return value
 
     def _flattened(self, value: ir.Value) -> ir.Value:
         return self._node("Reshape", value, self._flat)

@@ -23,9 +23,10 @@ from optkit.calibration.checkpoint import Checkpoint, State, read_moments, write
 from optkit.calibration.cutting import Cutter
 from optkit.calibration.fills import NO_FILLS, Fills
 from optkit.calibration.observer import Observer, Products, rows_of
-from optkit.calibration.part import Data, Part, data, mask_input, real_tokens
+from optkit.calibration.part import Data, Part, data
 from optkit.calibration.patches import PatchView
 from optkit.data.identity import sample_digests
+from optkit.data.padding import mask_input, real_tokens
 from optkit.errors import InputRefused, IntegrityError
 from optkit.runtime import Feed, Progress, Session
 from optkit.statistics import (

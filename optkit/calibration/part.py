@@ -7,8 +7,7 @@ is told as a verdict.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -16,14 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from optkit.calibration.fills import Fills
-from optkit.runtime import Feed, TensorInfo
 from optkit.statistics import Verdict
 
 BEYOND = 65504.0 * 127
 """Larger magnitudes have no range: not even the scale of their 8-bit codes fits in FP16."""
 
-_MASK = re.compile(r"(^|[._/])([a-z]+_)?mask$")
-_OTHER = re.compile("pad|mlm|label|masked|^encoder_")
 _GOLDEN, _MIX_1, _MIX_2 = (
     np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
@@ -112,32 +108,6 @@ def data(value: np.ndarray, part: Part, fills: Fills, axis: int | None) -> Data:
         place = row if places is None else int(places[row])
         verdict = Verdict(part.sample(place, length), _told(float(x.reshape(-1)[flat])))
     return Data(x, kept, low, high, length, places, verdict)
-
-
-def mask_input(inputs: Collection[TensorInfo]) -> str | None:
-    """The input that tells tokens from padding: named `…mask`, integers or bool, [batch, tokens].
-
-    1 is a real token, as everywhere in exported language models; names that speak of padding (where
-    1 often means the opposite), of what a loss masks or, in a decoder, of the encoder's tokens are
-    not meant.
-    """
-    for info in inputs:
-        name = info.name.lower()
-        named = _MASK.search(name) is not None and _OTHER.search(name) is None
-        whole = info.dtype == "bool" or info.dtype.startswith("int")
-        if named and whole and len(info.shape) == 2:
-            return info.name
-    return None
-
-
-def real_tokens(feed: Feed, name: str | None) -> np.ndarray | None:
-    """bool [samples, tokens] of the mask input `name`; None where it is no mask of zeros and ones,
-    masks nothing, or everything."""
-    if name is None:
-        return None
-    real = feed[name] != 0
-    sound = (feed[name][real] == 1).all() and real.any() and not real.all()
-    return real if sound else None
 
 
 def _real_rows(x: np.ndarray, part: Part, axis: int | None) -> tuple[np.ndarray, np.ndarray | None]:

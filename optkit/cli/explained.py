@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from optkit.cli import terminal
+from optkit.explaining.words import several
 from optkit.report import figures
 
 Json = Mapping[str, Any]
@@ -65,6 +66,11 @@ def _speed(found: Json) -> Iterator[str]:
 
 def _accuracy(found: Json) -> Iterator[str]:
     score, drop, layers = found["accuracy"], found["drop"], found["layers_compared"]
+    if (outputs := found["fidelity"]) is not None:
+        yield (
+            f"  outputs {_near(outputs)} {figures.name(outputs['reference'].upper())} over "
+            f"{several(outputs['samples'], 'sample')} ({outputs['evidence']})"
+        )
     if score and drop:
         yield (
             f"  {figures.name(score['metric'])} {figures.number(score['value'])}, drop "
@@ -73,8 +79,14 @@ def _accuracy(found: Json) -> Iterator[str]:
     if layers and layers["reason"]:
         yield from _wrapped(f"the layers were not compared with FP32: {layers['reason']}", "  ")
     elif layers:
-        near = "equal to" if layers["sqnr_db"] is None else f"{layers['sqnr_db']:.1f} dB from"
-        yield f"  outputs {near} FP32 over {layers['samples']} samples ({layers['evidence']})"
+        told = f"layers compared on {several(layers['samples'], 'sample')}, whose outputs are "
+        yield from _wrapped(f"{told}{_near(layers)} FP32 ({layers['evidence']})", "  ")
+
+
+def _near(fidelity: Json) -> str:
+    if fidelity["sqnr_db"] is None:
+        return "equal to"
+    return f"{fidelity['sqnr_db']:.1f} dB from"
 
 
 def _dropped(found: Json, value: float) -> str:

@@ -53,7 +53,7 @@ from optkit.graph.nodes import (
     value_names,
 )
 from optkit.graph.outline import outline
-from optkit.graph.shapes import TensorSpec, bind, expose, inputs, outputs
+from optkit.graph.shapes import TensorSpec, bind, dims, expose, inputs, outputs
 from optkit.graph.weights import Form, Stored, columns, computed, rows, spread, store
 
 __all__ = [
@@ -80,6 +80,7 @@ __all__ = [
     "costs",
     "cut",
     "digest",
+    "dims",
     "ensure_names",
     "evaluate",
     "expose",

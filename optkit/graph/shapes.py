@@ -37,12 +37,12 @@ def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
     copy = model.clone()
     for value in copy.graph.inputs:
         if value.shape is not None:
-            value.shape = ir.Shape(_size(dim, axes) for dim in _dims(value))
+            value.shape = ir.Shape(_size(dim, axes) for dim in dims(value))
     for node in copy.graph.all_nodes():
         for value in node.outputs:
             # stale: it follows from the inputs, but of an operator that is none of ONNX's own
             own = node.domain in ("", "ai.onnx") or value.shape is None
-            value.shape = None if own else ir.Shape(_size(dim, axes) for dim in _dims(value))
+            value.shape = None if own else ir.Shape(_size(dim, axes) for dim in dims(value))
     return infer_shapes(copy)
 
 
@@ -83,7 +83,7 @@ def expose(model: ir.Model, names: Iterable[str], *, alone: bool = False) -> ir.
 def _spec(value: ir.Value) -> TensorSpec:
     if value.dtype is None or value.shape is None or not isinstance(value.type, ir.TensorType):
         raise InputRefused("an input or output has no tensor type or rank", where=value.name)
-    return TensorSpec(value.name or "", value.dtype.numpy().name, _dims(value))
+    return TensorSpec(value.name or "", value.dtype.numpy().name, dims(value))
 
 
 def _size(dim: int | str, axes: Mapping[str, int]) -> int | str | ir.SymbolicDim:
@@ -95,7 +95,9 @@ def _size(dim: int | str, axes: Mapping[str, int]) -> int | str | ir.SymbolicDim
         return dim
 
 
-def _dims(value: ir.Value) -> tuple[int | str, ...]:
+def dims(value: ir.Value) -> tuple[int | str, ...]:
+    """A value's dimensions as its graph knows them, those of `TensorSpec.shape`; none where not
+    even its rank is known."""
     return tuple(
         dim if isinstance(dim, int) else str(dim.value or f"{value.name}.{axis}")
         for axis, dim in enumerate(value.shape or ())

@@ -92,7 +92,8 @@ def _sensitive(report: Mapping[str, Any]) -> str:
     ]
     head = ("costs most", "precision", "gain in FP32, dB", "alone, dB", "with all, dB")
     told = (
-        f"**Layer by layer** ({fidelity['evidence']}): SQNR beside {text(fidelity['reference'])}."
+        f"**Layer by layer** ({fidelity['evidence']}, {fidelity['samples']} samples): SQNR beside "
+        f"{text(fidelity['reference'])}."
     )
     return f"{told}\n\n{table(head, cells[:_MOST_SENSITIVE])}"
 

@@ -174,7 +174,8 @@ def _fidelity_rows(fidelity: Json | None) -> list[Row]:
         return []
     sqnr = "bit-equal" if fidelity["sqnr_db"] is None else figures.decibels(fidelity["sqnr_db"])
     spread = figures.span(fidelity["ci95"], figures.decibels)
-    figure = Figure(sqnr, ", ".join(filter(None, (spread, f"cosine {fidelity['cosine']:.6f}"))))
+    over = (spread, f"cosine {fidelity['cosine']:.6f}", f"{fidelity['samples']:,} samples")
+    figure = Figure(sqnr, ", ".join(filter(None, over)))
     label = f"Fidelity to {fidelity['reference']} (SQNR)"
     return [Row(label, _ABSENT, figure, Figure(), (fidelity["evidence"],))]
 

@@ -101,11 +101,11 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("ort", 8, ("onnx", "onnx-ir"), ort),
             ("compile", 2, (), compile_),
             ("evaluate", 4, ("onnxruntime", "numpy"), evaluate),
-            ("compare", 4, ("onnxruntime", "numpy"), compare),
+            ("compare", 5, ("onnxruntime", "numpy"), compare),
             ("bench", 3, ("onnxruntime", "numpy"), bench),
             (
                 "compare_layers",
-                1,
+                2,
                 ("onnxruntime", "numpy", "onnx", "onnx-ir"),
                 compare_layers,
             ),
@@ -115,8 +115,8 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("attribute", 1, ("onnxruntime", "onnx", "onnx-ir"), attribute),
             ("summary", 1, ("onnx", "onnx-ir"), summary),
             ("survey", 1, ("onnx", "onnx-ir"), survey),
-            ("sensitivity", 2, ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes"), sensitivity),
-            ("deviate", 1, ("onnxruntime", "numpy"), deviate),
+            ("sensitivity", 3, ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes"), sensitivity),
+            ("deviate", 2, ("onnxruntime", "numpy"), deviate),
         )
     }
 )

@@ -205,7 +205,7 @@ def test_a_cost_is_told_as_its_metric_s_drop_and_says_what_it_is_a_share_of() ->
     part = {"precision": "int8", "baseline": "fp32", "latency": None, "baseline_latency": None,
             "speedup": None, "accuracy": score, "drop": {"value": 0.05, "evidence": "simulated"},
             "layers_compared": None, "time": None, "untimed": "no engine was compiled",
-            "parts": None, "findings": [one]}  # fmt: skip
+            "fidelity": None, "parts": None, "findings": [one]}  # fmt: skip
     whole = {**part, "artifact": "a", "target": "cpu", "baseline": None, "accuracy": None,
              "parts": {"encoder": part, "decoder": {**part, "accuracy": shares}},
              "recipe": {"path": "r.yaml", "missing": ["model.path=net.onnx"]}}  # fmt: skip
@@ -227,3 +227,15 @@ def test_a_changed_artifact_is_refused(run: Optkit, small: Path, tmp_path: Path)
     done = run("explain", copy)
     assert done.code == 7
     done.told("report.json was changed")
+
+
+def test_each_fidelity_says_of_how_many_samples_it_is() -> None:
+    outputs = {"sqnr_db": 29.62, "samples": 400, "reference": "fp32", "evidence": "simulated"}
+    layers = {"sqnr_db": 27.31, "samples": 16, "reason": None, "evidence": "simulated"}
+    found = {"precision": "int8", "baseline": "fp32", "latency": None, "baseline_latency": None,
+             "speedup": None, "accuracy": None, "drop": None, "fidelity": outputs, "parts": None,
+             "layers_compared": layers, "time": None, "untimed": None, "findings": [],
+             "artifact": "a", "target": "cpu", "recipe": None}  # fmt: skip
+    told = explained.text(found)
+    assert "  outputs 29.6 dB from FP32 over 400 samples (simulated)\n" in told
+    assert "layers compared on 16 samples, whose outputs are 27.3 dB from FP32" in told

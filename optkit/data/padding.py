@@ -1,0 +1,134 @@
+"""Padding: which tokens of a feed are real, and which axes of a value count tokens.
+
+    attention_mask  int64 [batch, sequence]         1 for a token, 0 for padding
+    hidden state    float [batch, sequence, 64]     compared where the mask is 1
+    scores          float [batch, 2, sequence, sequence]
+    pooled          float [batch, 64]               nothing of it is padding
+
+What a model computes at a place of padding is read by nobody. No range is made of it, and no
+comparison counts it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from optkit.runtime import Feed, TensorInfo, axes_of, size_of
+
+_MASK = re.compile(r"(^|[._/])([a-z]+_)?mask$")
+_OTHER = re.compile("pad|mlm|label|masked|^encoder_")
+
+
+def mask_input(inputs: Collection[TensorInfo]) -> TensorInfo | None:
+    """The input that tells tokens from padding: named `…mask`, integers or bool, [batch, tokens].
+
+    1 is a real token, as everywhere in exported language models; names that speak of padding (where
+    1 often means the opposite), of what a loss masks or, in a decoder, of the encoder's tokens are
+    not meant.
+    """
+    for info in inputs:
+        name = info.name.lower()
+        named = _MASK.search(name) is not None and _OTHER.search(name) is None
+        whole = info.dtype == "bool" or info.dtype.startswith("int")
+        if named and whole and len(info.shape) == 2:
+            return info
+    return None
+
+
+def real_tokens(feed: Feed, mask: TensorInfo | None) -> np.ndarray | None:
+    """bool [samples, tokens] of the mask; None where it is no mask of zeros and ones, masks
+    nothing, or everything."""
+    if mask is None or mask.name not in feed:
+        return None
+    real = feed[mask.name] != 0
+    sound = (feed[mask.name][real] == 1).all() and real.any() and not real.all()
+    return real if sound else None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The axes of a model that count samples and tokens, as its inputs declare them.
+
+    A decoder's mask counts the tokens of the cache too ("past_sequence + sequence"), and other
+    values count a part of them.
+    """
+
+    mask: TensorInfo
+    inputs: tuple[TensorInfo, ...]
+
+    @classmethod
+    def of(cls, inputs: Collection[TensorInfo]) -> Self | None:
+        """None for a model without a mask."""
+        mask = mask_input(inputs)
+        return None if mask is None else cls(mask, tuple(inputs))
+
+    def axes(self, shape: Sequence[int | str]) -> tuple[int, ...]:
+        """The axes of a value of this declared shape, [batch, …], that count tokens.
+
+        By their names; where the mask has a fixed number of tokens, the first axis of that size
+        behind the batch, of a value of three axes or more (a pooled value of two axes may have the
+        same size by chance).
+        """
+        samples, tokens = self.mask.shape
+        if len(shape) < 2 or shape[0] != samples:
+            return ()
+        if isinstance(tokens, int):
+            found = (axis for axis in range(1, len(shape)) if shape[axis] == tokens)
+            return tuple([*found][:1]) if len(shape) > 2 else ()
+        known = set(axes_of([tokens]))
+        return tuple(
+            axis
+            for axis, dim in enumerate(shape)
+            if axis and isinstance(dim, str) and known.issuperset(axes_of([dim]))
+        )
+
+    def real(self, feed: Feed, dim: int | str) -> np.ndarray:
+        """bool [samples, size of `dim`], for an axis found by `axes`: False for padding."""
+        found = real_tokens(feed, self.mask)
+        real = np.ones(feed[self.mask.name].shape, bool) if found is None else found
+        if isinstance(dim, int):
+            return real
+        sizes = self._sizes(feed)
+        terms, first = axes_of(self.mask.shape[1:]), axes_of([dim])[0]
+        start = sum(sizes[term] for term in terms[: terms.index(first)])
+        return real[:, start : start + size_of(dim, sizes)]
+
+    def hidden(self, feed: Feed, declared: TensorInfo, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Which elements of a value, as it is declared and as it came, are of padding: bool
+        [samples, …] that broadcasts to `shape`; None: none is.
+
+        A value whose axes have names that no input has (some exporters make names up) is judged by
+        sizes, as fixed axes are.
+        """
+        tokens, dims = self, declared.shape
+        if len(dims) != len(shape) or not self._names(dims):
+            tokens = replace(self, mask=replace(self.mask, shape=feed[self.mask.name].shape))
+            dims = shape
+        found: np.ndarray | None = None
+        for axis in tokens.axes(dims):
+            padded = ~tokens.real(feed, dims[axis])
+            if padded.any() and padded.shape == (shape[0], shape[axis]):
+                spread = [1] * len(shape)
+                spread[0], spread[axis] = padded.shape
+                found = padded.reshape(spread) | (False if found is None else found)
+        return found
+
+    def _names(self, dims: Sequence[int | str]) -> bool:
+        """Whether every axis of these is one of the inputs'."""
+        own = {axis for info in self.inputs for axis in axes_of(info.shape)}
+        return own.issuperset(axes_of(dims))
+
+    def _sizes(self, feed: Feed) -> Mapping[str, int]:
+        """The sizes of the inputs' axes in a feed."""
+        return {
+            dim: size
+            for info in self.inputs
+            if info.name in feed
+            for dim, size in zip(info.shape, feed[info.name].shape, strict=False)
+            if isinstance(dim, str)
+        }
