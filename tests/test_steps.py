@@ -67,6 +67,28 @@ def test_a_half_model_is_compared_with_its_own_widening(tmp_path: Path) -> None:
     assert meta["inputs"][0][1] == "float16" and meta["max_error"] < 1e-4
 
 
+def test_an_explicit_rounding_is_compared_with_the_model_as_given(tmp_path: Path) -> None:
+    meta = run(
+        tmp_path,
+        """g (float[N,4] x) => (float[N,4] y) {
+        h = Cast<to = 16> (x) i = Identity (h) y = Cast<to = 1> (i) }""",
+    )
+    assert meta["log"]["counts"] == {"remove_noop": 1} and meta["max_error"] == 0.0
+    assert not meta.get("warnings")
+
+
+@pytest.mark.parametrize(("factor", "told"), [(0.5, False), (65000.0, True)])
+def test_a_half_model_that_overflows_is_told_to(tmp_path: Path, factor: float, told: bool) -> None:
+    bits = int(np.array(factor, np.float16).view(np.uint16))
+    meta = run(
+        tmp_path,
+        f"""g (float16[N,8] x) => (float16[N,8] y) <float16 c = {{{bits}}}> {{
+        a = Mul (x, c) b = Transpose<perm = [1, 0]> (a) d = Transpose<perm = [1, 0]> (b)
+        y = Div (d, c) }}""",
+    )
+    assert bool(meta["warnings"]) == told and all("half" in text for text in meta["warnings"])
+
+
 def test_a_fusion_that_changes_the_result_is_a_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,11 @@
 
 What is called fp32 from here on is so: the reference, the baseline on a CPU, the graph that
 calibration runs. Half precision on a GPU is the work of `quantization.cast`, which drops these
-casts again. Widening is exact for every stored number; only roundings in between are gone.
+casts again. Widening is exact for every stored number; the roundings of what half operators
+compute are gone. A value that is cast to half only to be cast back is a rounding that the model
+asks for (to a format's grid, or to infinity beyond its range): those Casts stay.
+
+    x (float32) ── Cast ──► half ── Reshape, … ──► half ── Cast ──► float32
 
 Weights too large for the model file stay as they are stored, with a Cast behind: written anew in
 FP32 they would take twice their bytes in every step that follows.
@@ -26,6 +30,14 @@ from optkit.fusion.rule import FusionEntry
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FLOAT = ir.DataType.FLOAT
 _LARGE_BYTES = 1 << 20  # a weight that is worth a Cast of its own
+_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_MOVING = frozenset(
+    {
+        *("Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"),
+        *("Slice", "Gather", "Tile"),
+    }
+)
+"""Operators that compute nothing: what they give are numbers of their first input."""
 _DTYPES = ("to", "dtype", "output_dtype", "precision", "softmax_precision", "stash_type")
 """Attributes that hold a dtype."""
 
@@ -43,24 +55,81 @@ def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[F
     borders = {value: value.dtype for value in (*model.graph.inputs, *model.graph.outputs)}
     names = graph.value_names(model)
     nodes = {str(node.name) for node in model.graph.all_nodes()}
+    _part_roundings(model, names, nodes)
+    roundings = _roundings(model)
+    if all(value in roundings for value in _values(model) if _is_half(value)):
+        return ()
     stay = _large_weights(model, inline_limit) - borders.keys()
     for value in _values(model):
         inside = value not in borders or value.producer() is not None
-        if _is_half(value) and inside and value not in stay:
+        if _is_half(value) and inside and value not in stay | roundings:
             _widen_value(value)
     for node in model.graph.all_nodes():
-        _widen_attributes(node)
+        if roundings.isdisjoint(node.outputs):
+            _widen_attributes(node)
     for value in sorted(stay, key=lambda value: str(value.name)):
         _cast_behind(model.graph, value, names, nodes)
     casts = 0
     for value, dtype in borders.items():
-        if dtype in _HALVES and (value in model.graph.inputs or value.producer() is not None):
+        if dtype in _HALVES:
             _cast_at_border(model.graph, value, dtype, names, nodes)
             casts += 1
     graph.infer_shapes(model)
     what = f"half became float32, {casts} borders kept"
     what += f", {len(stay)} weights stored as they are" if stay else ""
     return (FusionEntry("widen", "", "applied", what),)
+
+
+def _roundings(model: ir.Model) -> set[ir.Value]:
+    """The half values that were wide before and become so again, and nothing computes with: all
+    readers are Casts to another dtype, or move the numbers to other such values."""
+    found = {
+        value
+        for node in model.graph.all_nodes()
+        for value in node.outputs
+        if _is_half(value) and node.op_type in _MOVING and not value.is_graph_output()
+    }
+    while wrong := {value for value in found if not _rounds(value, found)}:
+        found -= wrong
+    return found
+
+
+def _rounds(value: ir.Value, roundings: set[ir.Value]) -> bool:
+    node = value.producer()
+    source = node.inputs[0] if node is not None else None
+    if node is None or source is None or not value.uses():
+        return False
+    begins = node.op_type == "Cast" and source.dtype in _WIDE and not graph.is_constant(source)
+    return (begins or source in roundings) and all(_passes(use, roundings) for use in value.uses())
+
+
+def _passes(use: ir.Usage, roundings: set[ir.Value]) -> bool:
+    """Whether a reader of a half value casts it back, or hands it on as it is."""
+    ends = use.node.op_type == "Cast" and not _is_half(use.node.outputs[0])
+    return ends or (use.idx == 0 and use.node.outputs[0] in roundings)
+
+
+def _part_roundings(model: ir.Model, names: set[str], nodes: set[str]) -> None:
+    """A Cast to half whose result is cast back, and is also computed with or handed out, becomes
+    two: one for each kind of reader."""
+    for cast in [node for node in model.graph.all_nodes() if node.op_type == "Cast"]:
+        value, source = cast.outputs[0], cast.inputs[0]
+        if not _is_half(value) or source is None or source.dtype not in _WIDE:
+            continue
+        back = [
+            u for u in value.uses() if u.node.op_type == "Cast" and not _is_half(u.node.outputs[0])
+        ]
+        if not back or (len(back) == len(value.uses()) and not value.is_graph_output()):
+            continue
+        name = graph.claim_name(f"{value.name}.rounded", names)
+        node = graph.claim_name(f"cast_{name}", nodes)
+        twin = ir.node("Cast", [source], dict(cast.attributes), name=node)
+        twin.outputs[0].name, twin.outputs[0].type = name, value.type
+        twin.outputs[0].shape = value.shape
+        assert cast.graph is not None
+        cast.graph.insert_before(cast, twin)
+        for use in back:
+            use.node.replace_input_with(use.idx, twin.outputs[0])
 
 
 def _large_weights(model: ir.Model, inline_limit: int) -> set[ir.Value]:

@@ -6,12 +6,14 @@ import json
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit import stage
 from optkit.decoder import IN_PLACE
-from optkit.steps.comparing import same_outputs
+from optkit.errors import InputRefused
+from optkit.steps.comparing import difference, same_outputs
 from optkit.steps.files import (
     ASSETS,
     GRAPH,
@@ -92,7 +94,8 @@ def adopt(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
 
 
 def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """The `standard` form, FP32 inside; its outputs are compared with the unfused graph's.
+    """The `standard` form, FP32 inside; its outputs are compared with the unfused graph's, and
+    those of a half-precision model told to differ where they do.
 
     params: inputs, axes (name → min/opt/max): what the compared feeds are drawn from; compare:
     False if the two graphs are not run, for the reason `uncompared`.
@@ -115,7 +118,30 @@ def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
         if not params.get("compare", True):
             return {**meta, "warnings": [params["uncompared"]]}
         progress("comparing with the unfused graph", 0.6)
-        return {**meta, "max_error": same_outputs(before, out / GRAPH, params, "fusion")}
+        meta["max_error"] = same_outputs(before, out / GRAPH, params, "fusion")
+        if not widened:
+            return meta
+        return {**meta, "warnings": _in_half(inputs["graph"] / GRAPH, out / GRAPH, params)}
+
+
+_SURE = 0.05  # half precision as such rarely moves an output by more of its largest value
+
+
+def _in_half(given: Path, fused: Path, params: Params) -> list[str]:
+    """How far a half-precision model is from the same in FP32, where that is much. Rounding and
+    overflow of what it computes in half are what the two differ by."""
+    try:
+        # optimized, ONNX Runtime would leave out the roundings between operators
+        name, error = difference(given, fused, params, level="none")
+    except InputRefused:  # ONNX Runtime has no kernel of it in half
+        return []
+    if error <= _SURE:
+        return []
+    much = f"by {error:.0%} of its largest value" if isfinite(error) else "in what is finite"
+    return [
+        f"output {name!r} differs {much} from the model as given, "
+        "which computes in half precision; what is called FP32 here computes in float32"
+    ]
 
 
 def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

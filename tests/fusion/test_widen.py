@@ -152,3 +152,53 @@ def test_of_a_large_table_only_the_rows_are_cast(
     assert cast.op_type == "Cast" and cast.outputs[0].dtype == ir.DataType.FLOAT
     feed = {"i": np.array([[0, 5, 15], [3, 3, 1]])}
     np.testing.assert_allclose(compute(after, feed)[0], compute(before, feed)[0], rtol=1e-3)
+
+
+ROUNDED = {
+    "there and back": "h = Cast<to = 10> (p) y = Cast<to = 1> (h)",
+    "bfloat16": "h = Cast<to = 16> (p) y = Cast<to = 1> (h)",
+    "moved between": "h = Cast<to = 10> (p) t = Transpose<perm = [1, 0]> (h) "
+    "u = Transpose<perm = [1, 0]> (t) y = Cast<to = 1> (u)",
+    "through both formats": "h = Cast<to = 10> (p) b = Cast<to = 16> (h) y = Cast<to = 1> (b)",
+    "also computed with": "h = Cast<to = 10> (p) k = Add (h, h) f = Cast<to = 1> (h) "
+    "g = Cast<to = 1> (k) y = Max (f, g)",
+    "overflowing": "q = Mul (p, p) r = Mul (q, q) h = Cast<to = 10> (r) y = Cast<to = 1> (h)",
+}
+
+
+@pytest.mark.parametrize("case", ROUNDED)
+def test_explicit_roundings_of_a_float_model_stay(case: str) -> None:
+    """A Cast to half and back is an operation like any other: it rounds, and overflows."""
+    given = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[3,4] x) => (float[3,4] y) <float n = {{7.123456}}>
+        {{ p = Mul (x, n) {ROUNDED[case]} }}"""
+    )
+    model = graph.upgrade(ir.from_proto(given))
+    widen(model)
+    fuse(model)
+    x = np.random.default_rng(5).standard_normal((3, 4)).astype(np.float32) * 4
+    (expected,) = ReferenceEvaluator(given).run(None, {"x": x})
+    (found,) = compute(model, {"x": x})
+    exact = case != "also computed with"
+    np.testing.assert_allclose(found, expected, rtol=0 if exact else 1e-3)
+    if case == "overflowing":
+        assert np.isinf(expected).any()
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_half_constant_that_is_also_an_output(used: bool) -> None:
+    given = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float16[4] x) => (float16[4] y, float16[4] w)
+        <float16[4] w = {{15360, 16384, 15360, 16384}}>
+        {{ y = {"Add (x, w)" if used else "Neg (x)"} }}"""
+    )
+    model = graph.upgrade(ir.from_proto(given))
+    widen(model)
+    fuse(model)
+    x = np.arange(4).astype(np.float16)
+    for old, new in zip(ReferenceEvaluator(given).run(None, {"x": x}), compute(model, {"x": x}),
+                        strict=True):  # fmt: skip
+        assert old.dtype == new.dtype
+        np.testing.assert_array_equal(old, new)

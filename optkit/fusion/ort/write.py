@@ -16,8 +16,8 @@ MICROSOFT = "com.microsoft"
 """ONNX Runtime's own operators: docs/ContribOperators.md in its repository."""
 
 OPSET = 23
-"""The first with Attention, RMSNormalization and RotaryEmbedding. From opset 21 on it only allows more dtypes, so a
-graph is raised to it by saying so."""
+"""The first with Attention, RMSNormalization and RotaryEmbedding. From opset 21 on it only allows
+more dtypes, so a graph is raised to it by saying so."""
 
 
 def too_old(node: ir.Node) -> Declined | None:
