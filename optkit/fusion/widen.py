@@ -100,13 +100,13 @@ def _rounds(value: ir.Value, roundings: set[ir.Value]) -> bool:
     if node is None or source is None or not value.uses():
         return False
     begins = node.op_type == "Cast" and source.dtype in _WIDE and not graph.is_constant(source)
-    return (begins or source in roundings) and all(_passes(use, roundings) for use in value.uses())
+    return (begins or source in roundings) and all(_passes(*use, roundings) for use in value.uses())
 
 
-def _passes(use: ir.Usage, roundings: set[ir.Value]) -> bool:
+def _passes(node: ir.Node, index: int, roundings: set[ir.Value]) -> bool:
     """Whether a reader of a half value casts it back, or hands it on as it is."""
-    ends = use.node.op_type == "Cast" and not _is_half(use.node.outputs[0])
-    return ends or (use.idx == 0 and use.node.outputs[0] in roundings)
+    ends = node.op_type == "Cast" and not _is_half(node.outputs[0])
+    return ends or (index == 0 and node.outputs[0] in roundings)
 
 
 def _part_roundings(model: ir.Model, names: set[str], nodes: set[str]) -> None:

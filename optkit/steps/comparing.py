@@ -34,7 +34,10 @@ def difference(
     before: Path, after: Path, params: Params, level: str = "basic"
 ) -> tuple[str, float]:
     """The output in which two graphs differ most, and by how much, see `_difference`. One of the
-    graphs is in memory at a time. `level`: ONNX Runtime's optimization of `before`. Raises OptkitError for outputs of other shapes."""
+    graphs is in memory at a time. `level`: ONNX Runtime's optimization of `before`.
+
+    Raises OptkitError for outputs of other shapes.
+    """
     with cpu(before, level=level) as old:
         runs = [_accepted_feed(old, params, bound, n) for n, bound in enumerate(("opt", "min"))]
     found: list[tuple[str, float]] = []

@@ -138,10 +138,8 @@ def _in_half(given: Path, fused: Path, params: Params) -> list[str]:
     if error <= _SURE:
         return []
     much = f"by {error:.0%} of its largest value" if isfinite(error) else "in what is finite"
-    return [
-        f"output {name!r} differs {much} from the model as given, "
-        "which computes in half precision; what is called FP32 here computes in float32"
-    ]
+    message = f"output {name!r} differs {much} from the model as given, which computes in half"
+    return [f"{message} precision; what is called FP32 here computes in float32"]
 
 
 def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

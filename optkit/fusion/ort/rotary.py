@@ -49,8 +49,8 @@ def check(node: ir.Node) -> Rotation | Declined | None:
                 return Declined(reason)
         if _per_token(cos) != _per_token(sin):
             return Declined("one of its angles is per token, the other per position")
-        if _per_token(cos) and (reason := too_old(node)):
-            return reason
+        if _per_token(cos) and (declined := too_old(node)):
+            return declined
         return Rotation(node, source, split_from(source), cos, sin)
     return None
 
