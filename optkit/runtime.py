@@ -105,18 +105,21 @@ DTYPE_BITS: Mapping[str, int] = MappingProxyType(
 )  # fmt: skip
 
 
+UNKNOWN_DTYPE = "unknown"  # of a tensor whose type the compiler does not tell
+
+
 @dataclass(frozen=True)
 class LayerTensor:
     """One tensor at a fused layer's border. A dimension of -1 is dynamic (size unknown)."""
 
     name: str
     shape: tuple[int, ...]
-    dtype: str  # numpy-style name, a key of DTYPE_BITS
+    dtype: str  # numpy-style name, a key of DTYPE_BITS; or UNKNOWN_DTYPE
 
     @property
     def bytes(self) -> int | None:
-        """Size in bytes; None while a dimension is dynamic."""
-        if any(d < 0 for d in self.shape):
+        """Size in bytes; None while a dimension is dynamic or the type unknown."""
+        if any(d < 0 for d in self.shape) or self.dtype == UNKNOWN_DTYPE:
             return None
         return (prod(self.shape) * DTYPE_BITS[self.dtype] + 7) // 8
 
@@ -132,7 +135,7 @@ class FusedLayer:
     outputs: tuple[LayerTensor, ...]
     nodes: tuple[str, ...]  # names of the ONNX nodes it came from
     products: tuple[str, ...] = ()  # those Conv, MatMul, Gemm among them that it multiplies
-    dtype: str | None = None  # what it multiplies in; None: no product
+    dtype: str | None = None  # what it multiplies in; None: no product, or not told
     weight_dtype: str | None = None  # what it reads of the constant weight; None: it reads none
 
     @property
@@ -148,12 +151,12 @@ class FusedLayer:
 
 @dataclass(frozen=True)
 class LandingRow:
-    """One planned node and what became of it."""
+    """One planned node and what became of it. `landed` None: the compiler does not tell."""
 
     node: str
     op: str
     planned: str  # precision name, e.g. "int8"
-    landed: bool
+    landed: bool | None
     dtype: str | None  # dtype of the first input of the fused layer, of weight-only precisions that
     # of the weight (None: no layer names the node)
     layer: str | None
@@ -162,13 +165,15 @@ class LandingRow:
 
 @dataclass(frozen=True)
 class Landing:
-    """Planned against real, counted in ONNX nodes (Conv, MatMul, Gemm with a constant weight)."""
+    """Planned against real, counted in ONNX nodes (Conv, MatMul, Gemm with a constant weight).
+    Of `unknown` nodes the compiler does not tell what they multiply in."""
 
     planned: int
     landed: int
     by_dtype: dict[str, int]
     rows: tuple[LandingRow, ...] = ()
     activations: tuple[LandingRow, ...] = ()  # MatMuls of two activations, listed apart
+    unknown: int = 0
 
 
 @dataclass(frozen=True)
@@ -285,7 +290,8 @@ def layers_from_json(rows: list[dict[str, Any]]) -> tuple[FusedLayer, ...]:
 def landing_from_json(data: dict[str, Any]) -> Landing:
     rows = tuple(LandingRow(**row) for row in data["rows"])
     activations = tuple(LandingRow(**row) for row in data["activations"])
-    return Landing(data["planned"], data["landed"], data["by_dtype"], rows, activations)
+    unknown = data.get("unknown", 0)
+    return Landing(data["planned"], data["landed"], data["by_dtype"], rows, activations, unknown)
 
 
 @dataclass(frozen=True)

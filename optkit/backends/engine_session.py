@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from optkit.backends.cuda import Cuda
+from optkit.backends.description import inspected
 from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.ort_session import check_feed
 from optkit.errors import Impossible, InputRefused, WorkerFailed
@@ -163,11 +164,8 @@ class EngineSession:
                 return
 
     def _listed(self) -> str:
-        """The engine's layers at the sizes of the context, as the builder logs them."""
-        inspector = self._engine.create_engine_inspector()
-        inspector.execution_context = self._context
-        found = inspector.get_engine_information(self._trt.LayerInformationFormat.ONELINE)
-        return str(found)
+        """The engine's layers at the sizes of the context."""
+        return inspected(self._trt, self._engine, self._context)
 
     def execute(self) -> dict[str, tuple[int, ...]]:
         """Run in the stream; the shapes of the outputs."""

@@ -5,6 +5,9 @@ values and weights quantized   landed: the fused layer's first input has the pla
 weights alone quantized        landed: the layer that multiplies reads the weight in that dtype. A
                                weight that a kernel of its own turns into floats in front of the
                                product has not landed: it is stored small, and moved three times
+
+Where the compiler does not tell what a node multiplies in, its landing is unknown, neither landed
+nor missed; nothing that is built or measured depends on it.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from optkit.precision import precision as scheme_of
-from optkit.runtime import FusedLayer, Landing, LandingRow
+from optkit.runtime import UNKNOWN_DTYPE, FusedLayer, Landing, LandingRow
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir
 
 _APART = "dequantized by a kernel of its own"
+_NOT_TOLD = "the compiler does not tell what it multiplies in"
 # the other names of a dtype: codes of either sign multiply in the same kernels
 _ALIKE = {"int8": ("int8", "uint8"), "int4": ("int4", "uint4")}
 
@@ -39,11 +43,18 @@ def products(model: ir.Model) -> dict[str, ir.Node]:
 
 
 def landing(
-    layers: Sequence[FusedLayer], nodes: Mapping[str, ir.Node], planned: Mapping[str, str]
+    layers: Sequence[FusedLayer] | None, nodes: Mapping[str, ir.Node], planned: Mapping[str, str]
 ) -> Landing:
-    """Compare. `nodes`: from `products`; `planned`: node name → precision name, quantized ones."""
+    """Compare. `layers` None: the compiler describes none that optkit understands; `nodes`: from
+    `products`; `planned`: node name → precision name, quantized ones."""
     from optkit import graph
 
+    if layers is None:
+        rows = tuple(
+            LandingRow(name, nodes[name].op_type, planned[name], None, None, None, _NOT_TOLD)
+            for name in planned
+        )
+        return _counted(rows, ())
     home = {node: layer for layer in layers for node in layer.products}
     alone = {tensor.name: layer for layer in layers if not layer.inputs for tensor in layer.outputs}
     rows = tuple(_row(name, nodes[name].op_type, planned[name], home, alone) for name in planned)
@@ -52,12 +63,17 @@ def landing(
         for name, node in nodes.items()
         if node.op_type == "MatMul" and graph.constant_weight(node) is None
     )
+    return _counted(rows, activations)
+
+
+def _counted(rows: tuple[LandingRow, ...], activations: tuple[LandingRow, ...]) -> Landing:
     return Landing(
         planned=len(rows),
-        landed=sum(row.landed for row in rows),
-        by_dtype=dict(Counter(row.dtype or "unknown" for row in rows)),
+        landed=sum(row.landed is True for row in rows),
+        by_dtype=dict(Counter(row.dtype or UNKNOWN_DTYPE for row in rows)),
         rows=rows,
         activations=activations,
+        unknown=sum(row.landed is None for row in rows),
     )
 
 
@@ -75,6 +91,8 @@ def _row(
         return LandingRow(name, op, planned, False, None, None)
     of_weight = bool(planned) and scheme_of(planned).weight_only
     dtype = (layer.weight_dtype or layer.dtype) if of_weight else layer.dtype
+    if dtype is None:
+        return LandingRow(name, op, planned, None, None, layer.name, _NOT_TOLD)
     makers = (alone[tensor.name] for tensor in layer.inputs if tensor.name in alone)
     unpacked = any(tensor.dtype in wanted for maker in makers for tensor in maker.constants)
     landed = dtype in wanted

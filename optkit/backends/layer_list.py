@@ -1,73 +1,98 @@
-"""Fused layers and memory, read from what TensorRT's builder logs.
+"""Fused layers and memory, read from what TensorRT tells of an engine.
 
-With `ProfilingVerbosity.DETAILED` the builder logs one message of this form (VERBOSE):
+Three forms of one description, all at `ProfilingVerbosity.DETAILED`:
 
-    Layers:
-    Name: fc1_myl0_3, LayerType: gemm, Inputs: [ { Name: ..., Dimensions: [8,64], Strides: [64,1],
-    StrideOrder: [1,0], Datatype: Int8, Format: ...}], Constants: [ ... ], Outputs: [ ... ],
-    TacticName: ..., StreamId: 0, Metadata: [ONNX Layer: fc1]<US>[ONNX Layer: dq_fc1]
+    inspector, JSON     {"Layers": [{"Name": …, "LayerType": …, "Inputs": […], …}], "Bindings": […]}
+    inspector, a line   Layers:
+    and builder's log   Name: …, LayerType: gemm, Inputs: [ {…}], …, Metadata: [ONNX Layer: fc1]
 
-    I/O Tensors:
-     Name: x, IOMode: Input, ...
+The builder's log needs no GPU and the inspector needs one. A tensor is told in one of these ways:
 
-It is the only view of an engine that needs no GPU. The format is undocumented, so nothing is
-guessed: what does not parse is an error, never a missing layer.
+    TensorRT 8, 10      Dimensions: [1,64], Format/Datatype: Half   (or "Row major linear FP32")
+    TensorRT 11, RTX    Dimensions: [1,64], Strides: …, StrideOrder: …, Datatype: Half, Format: …
+
+The forms are documented by example alone. So nothing is guessed: a kind of layer that is not known
+stays what it calls itself, a type that is not known is "unknown", and a description that is not of
+these forms is an error (`parse_layers`), which a build answers with "landing unknown".
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from optkit.errors import ToolchainMissing
-from optkit.runtime import DTYPE_BITS, FusedLayer, LayerTensor
+from optkit.runtime import DTYPE_BITS, UNKNOWN_DTYPE, FusedLayer, LayerTensor
 
 HEADER = "Layers:"
 
-_LAYER = re.compile(
-    r"Name: (?P<name>.*?), LayerType: (?P<kind>\w+), Inputs: (?P<inputs>.*?)"
-    r"(?:, Constants: (?P<constants>.*?))?, Outputs: (?P<outputs>.*?)"
-    r", TacticName: .*?, StreamId: \d+(?:, EventId: \d+)?, Metadata: (?P<metadata>.*)"
-)
-_KIND = re.compile(r"Name: .*?, LayerType: (\w+), ")
+_ENDS = re.compile(r"^(?:Bindings|I/O Tensors):", re.MULTILINE)  # what follows the last layer
+_HEAD = re.compile(r"Name: (?P<Name>.*?), LayerType: (?P<LayerType>[^,]+)(?=, )")
+_GROUP = re.compile(r", (Inputs|Constants|Outputs): (?=\[)")
 _TENSOR = re.compile(
-    r"\{ Name: (?P<name>.*?), Dimensions: \[(?P<dims>[-\d,]*)\], Strides: \[[^\]]*\], "
-    r"StrideOrder: \[[^\]]*\], Datatype: (?P<dtype>\w+), Format: [^}]*\}"
+    r"\{ Name: (?P<Name>.*?), (?:Location: \w+, )?Dimensions: \[(?P<Dimensions>[-\d,]*)\]"
+    r"(?P<rest>[^{}]*)\}"
 )
-_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=\x1f|\[ONNX Layer: |$)")
+_DATATYPE = re.compile(r", (?:Format/)?Data[Tt]ype: (?P<value>[^,{}]*?) ?(?:, |$)")
+_TACTIC = re.compile(r", TacticName: (.*?)(?:, |$)")
+_STORED = re.compile(r', (Weights|Bias): (\{"Type": "\w+", "Count": \d+\})')
+_METADATA = re.compile(r", Metadata: (.*)$")
+_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)")
+_IO_NAME = re.compile(r"^ *(?:Name: )?(.+?)(?:, IOMode: .*)?$")
 _MEMORY = re.compile(
     r"(?:Total|Max) (Host Persistent|Device Persistent|Scratch|Activation|Weights) "
     r"Memory: (\d+) bytes"
 )
 
 _DTYPES = {
-    "Float": "float32", "Half": "float16", "BF16": "bfloat16", "BFloat16": "bfloat16",
-    "FP8": "float8e4m3fn", "FP4E2M1": "float4e2m1",
-    "Int64": "int64", "Int32": "int32", "Int8": "int8", "UInt8": "uint8", "Bool": "bool",
-    "Int4": "int4",
+    "float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16",
+    "bf16": "bfloat16", "bfloat16": "bfloat16", "double": "float64",
+    "fp8": "float8e4m3fn", "fp4": "float4e2m1", "fp4e2m1": "float4e2m1",
+    "int64": "int64", "int32": "int32", "int16": "int16", "int8": "int8", "uint8": "uint8",
+    "int4": "int4", "bool": "bool",
 }  # fmt: skip
+_DTYPE_WORD = re.compile(rf"\b({'|'.join(_DTYPES)})\b", re.IGNORECASE)
 
-# Synchronisation between streams, shape arithmetic and branches on the host: no kernel, no data.
-_NO_KERNEL = ("signal", "wait", "shape_call", "cjmp", "jmp", "ShapeHostToDevice")
+# Synchronisation between streams, shape arithmetic and branches on the host, changes of shape that
+# copy nothing: no kernel, no data.
+_NO_KERNEL = (
+    "signal", "wait", "shape_call", "cjmp", "jmp", "ShapeHostToDevice", "NoOp", "TrainStation",
+)  # fmt: skip
+# Kinds that copy, convert or hold values, and may bear the name of what they do it for.
+_COPIES = re.compile(r"Reformat|Shuffle|Constant|Copy|Cast|Move|Slice|Concat", re.IGNORECASE)
 
-# Kinds that are one matrix product or convolution. Other kinds may name the same ONNX node for what
-# was split off it: padding before, bias and requantization behind.
-_PRODUCT_KINDS = ("gemm", "correlation", "runtime_fusion")
+# Kinds that are one matrix product or convolution, with what is fused to it. Other kinds may name
+# the same ONNX node for what was split off it: padding before, bias and requantization behind.
+_PRODUCT = re.compile(
+    r"gemm|correlation|fusion|conv(?!ert)|matrixmultiply|matmul|fullyconnected", re.IGNORECASE
+)
+_FUSION = re.compile(r"fusion", re.IGNORECASE)
 _PRODUCT_FIRST = ("__myl_Fc", "__myl_Corr", "_gemm")  # names of fusions that begin with a product
+_GENERATED = ("kgen", "runtime_fusion")  # TensorRT-RTX's fusions, whose names were compared
+
+# A kernel's name tells the types of input and output, then those it multiplies and sums in:
+# sm80_xmma_fprop_implicit_gemm_interleaved_i8f32_i8i32_f32_…, …_gemm_f16f16_f16f16_f16_…
+_TACTIC_TYPES = {
+    "i8": "int8", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "e4m3": "float8e4m3fn",
+}  # fmt: skip
+_IN_TACTIC = re.compile(
+    rf"_({'|'.join(_TACTIC_TYPES)})(?:{'|'.join(_TACTIC_TYPES)}|i32)_(?:t?f32|f16|bf16|i8|e4m3)"
+)
 
 
-def parse_layers(message: str, products: Collection[str]) -> tuple[FusedLayer, ...]:
-    """The layers of one `Layers:` message that run a kernel, in order.
+def parse_layers(text: str, products: Collection[str]) -> tuple[FusedLayer, ...]:
+    """The layers of a description, in any of the forms above, that run a kernel, in order.
 
     `products`: names of the ONNX nodes that multiply (Conv, MatMul, Gemm); each is attributed to
-    one layer. Raises ToolchainMissing for a message or line that is not of the known form.
+    one layer. Raises ToolchainMissing for a description that is not of a known form.
     """
-    if not message.startswith(HEADER):
-        raise _unreadable(message)
-    rows = message.removeprefix(HEADER).split("\n\nI/O Tensors:")[0].strip("\n").splitlines()
-    return _attributed([_layer(row) for row in rows if _runs_kernel(row)], products)
+    described = _from_json(text) if text.lstrip().startswith(("{", "[")) else _from_lines(text)
+    layers = [_layer(row, products) for row in described.rows if _kind(row) not in _NO_KERNEL]
+    return _attributed(_with_constants(layers, described), products)
 
 
 def parse_memory(messages: Iterable[str]) -> dict[str, int]:
@@ -76,59 +101,190 @@ def parse_memory(messages: Iterable[str]) -> dict[str, int]:
     return {row[1].lower().replace(" ", "_"): int(row[2]) for row in found if row}
 
 
-def _runs_kernel(row: str) -> bool:
-    kind = _KIND.match(row)
-    return kind is None or kind[1] not in _NO_KERNEL
+@dataclass(frozen=True)
+class _Described:
+    """`rows`: one mapping per layer, with the keys of the inspector's JSON; `ends`: names of the
+    engine's inputs and outputs."""
+
+    rows: Sequence[Mapping[str, Any]]
+    ends: frozenset[str]
 
 
-def _layer(row: str) -> FusedLayer:
-    match = _LAYER.fullmatch(row)
-    if match is None:
-        raise _unreadable(row)
-    return FusedLayer(
-        name=match["name"],
-        kind=match["kind"],
-        inputs=_tensors(match["inputs"]),
-        constants=_tensors(match["constants"] or "[]"),
-        outputs=_tensors(match["outputs"]),
-        nodes=tuple(dict.fromkeys(_NODE.findall(match["metadata"]))),
-    )
+# ── two forms, one mapping ─────────────────────────────────────────────────────────────────────
 
 
-def _tensors(text: str) -> tuple[LayerTensor, ...]:
-    if _TENSOR.sub("", text).strip("[], "):
+def _from_json(text: str) -> _Described:
+    try:
+        found = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _unreadable(text) from error
+    whole = found if isinstance(found, dict) else {"Layers": found}
+    rows = whole.get("Layers")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _unreadable(text)  # names alone: the engine was built without details
+    ends = whole.get("Bindings") or whole.get("I/O Tensors") or []
+    named = (end.get("Name") if isinstance(end, dict) else end for end in ends)
+    return _Described(rows, frozenset(map(str, named)))
+
+
+def _from_lines(text: str) -> _Described:
+    if not text.startswith(HEADER):
         raise _unreadable(text)
-    return tuple(
-        LayerTensor(
-            match["name"],
-            tuple(int(dim) for dim in match["dims"].split(",") if dim),
-            _dtype(match["dtype"]),
+    layers, *ends = _ENDS.split(text.removeprefix(HEADER), maxsplit=1)
+    rows = [_from_line(row) for row in layers.splitlines() if row.strip()]
+    named = [_IO_NAME.match(row) for row in "".join(ends).splitlines() if row.strip()]
+    return _Described(rows, frozenset(row[1] for row in named if row))
+
+
+def _from_line(line: str) -> Mapping[str, Any]:
+    head = _HEAD.match(line)
+    if head is None:
+        raise _unreadable(line)
+    if head["LayerType"] in _NO_KERNEL:  # branches have fields of their own, and none is read
+        return head.groupdict()
+    row: dict[str, Any] = head.groupdict()
+    at = head.end()
+    while group := _GROUP.match(line, at):
+        row[group[1]], at = _group(line, group.end())
+    rest = line[at:]
+    row |= {name: json.loads(stored) for name, stored in _STORED.findall(rest)}
+    for key, pattern in (("TacticName", _TACTIC), ("Metadata", _METADATA)):
+        if match := pattern.search(rest):
+            row[key] = match[1]
+    return row
+
+
+def _group(line: str, at: int) -> tuple[list[dict[str, Any]], int]:
+    """The tensors of one bracket that opens at `at`, and where it ends."""
+    found: list[dict[str, Any]] = []
+    at += 1
+    while not line.startswith("]", at):
+        if line[at : at + 1] in (" ", ","):
+            at += 1
+            continue
+        tensor = _TENSOR.match(line, at)
+        if tensor is None:
+            raise _unreadable(line[at:])
+        dims = [int(size) for size in tensor["Dimensions"].split(",") if size]
+        told = _DATATYPE.search(tensor["rest"])
+        found.append(
+            {"Name": tensor["Name"], "Dimensions": dims, "Datatype": told["value"] if told else ""}
         )
-        for match in _TENSOR.finditer(text)
+        at = tensor.end()
+    return found, at + 1
+
+
+# ── a mapping, a layer ─────────────────────────────────────────────────────────────────────────
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    return str(row.get("LayerType", "unknown"))
+
+
+def _layer(row: Mapping[str, Any], products: Collection[str]) -> FusedLayer:
+    groups = [row.get(name, default) for name, default in _GROUPS.items()]
+    if "Name" not in row or not all(isinstance(group, list) for group in groups):
+        raise _unreadable(str(row))
+    inputs, constants, outputs = (tuple(map(_tensor, group)) for group in groups)
+    kind, stored = _kind(row), tuple(_stored(row))
+    layer = FusedLayer(
+        name=str(row["Name"]),
+        kind=kind,
+        inputs=inputs,
+        constants=(*constants, *stored),
+        outputs=outputs,
+        nodes=tuple(dict.fromkeys(_NODE.findall(str(row.get("Metadata", ""))))),
     )
+    if not layer.nodes and not _COPIES.search(kind):
+        layer = replace(layer, nodes=_named(layer.name, products))
+    return replace(layer, dtype=_by_tactic(str(row.get("TacticName", ""))))  # until attributed
 
 
-def _dtype(name: str) -> str:
-    if name not in _DTYPES:
-        raise _unreadable(f"Datatype: {name}")
-    return _DTYPES[name]
+_GROUPS: dict[str, list[Any] | None] = {"Inputs": None, "Constants": [], "Outputs": None}
+
+
+def _tensor(row: Any) -> LayerTensor:
+    dims = row.get("Dimensions") if isinstance(row, dict) else None
+    if not isinstance(dims, list) or not all(isinstance(size, int) for size in dims):
+        raise _unreadable(str(row))
+    told = next((row[key] for key in _DATATYPE_KEYS if key in row), "")
+    return LayerTensor(str(row.get("Name", "")), tuple(dims), _dtype(str(told)))
+
+
+_DATATYPE_KEYS = ("Datatype", "DataType", "Format/Datatype")
+
+
+def _stored(row: Mapping[str, Any]) -> Iterable[LayerTensor]:
+    """What a convolution tells of its weight and bias: type and number of elements."""
+    for name in ("Weights", "Bias"):
+        told = row.get(name)
+        if isinstance(told, dict) and isinstance(count := told.get("Count"), int) and count:
+            yield LayerTensor(name.lower(), (count,), _dtype(str(told.get("Type", ""))))
+
+
+def _dtype(text: str) -> str:
+    """Of "Half", or of "Thirty-two wide channel vectorized row major Int8 format". Where sizes are
+    dynamic TensorRT 10 tells neither."""
+    word = _DTYPE_WORD.search(text)
+    return _DTYPES[word[1].lower()] if word else UNKNOWN_DTYPE
+
+
+def _by_tactic(tactic: str) -> str | None:
+    """What a kernel reads, by its name."""
+    found = _IN_TACTIC.search(tactic)
+    return _TACTIC_TYPES[found[1]] if found else None
+
+
+_NUMBERED = re.compile(r"_myl\d+(_\d+)*$")
+
+
+def _named(name: str, products: Collection[str]) -> tuple[str, ...]:
+    """The products that the name of a layer without metadata is made of: "weight + /fc + /relu",
+    "/a/conv || /b/conv"; Myelin writes "_" for "." and numbers its kernels."""
+    terms = {_NUMBERED.sub("", term) for term in re.split(r" \+ | \|\| |\+", name)}
+    return tuple(node for node in products if node in terms or node.replace(".", "_") in terms)
+
+
+def _with_constants(layers: list[FusedLayer], described: _Described) -> list[FusedLayer]:
+    """TensorRT 10 lists weights among the inputs of a product. A constant is what no layer puts
+    out and nobody feeds; where the engine's own ends are not told, nothing can be said."""
+    separate = any("Constants" in row for row in described.rows)
+    if separate or not described.ends:
+        return layers
+    made = {tensor.name for layer in layers for tensor in layer.outputs} | described.ends
+    return [_apart(layer, made) for layer in layers]
+
+
+def _apart(layer: FusedLayer, made: Collection[str]) -> FusedLayer:
+    read = tuple(t for t in layer.inputs if t.name in made)
+    if not read:  # views of an end have names of their own
+        return layer
+    constants = tuple(t for t in layer.inputs if t.name not in made)
+    return replace(layer, inputs=read, constants=(*constants, *layer.constants))
 
 
 def _attributed(layers: list[FusedLayer], products: Collection[str]) -> tuple[FusedLayer, ...]:
-    """Give each node of `products` to the one layer that multiplies it."""
+    """Give each node of `products` to the one layer that multiplies it: of a kind that is a
+    product, else the first of another kind that computes (attention is generated, and a foreign
+    node or a plugin holds whole parts of the graph)."""
     owner: dict[str, int] = {}
-    for kinds in (_PRODUCT_KINDS, ("kgen",)):  # attention is generated: its products are in a kgen
+    kinds = (
+        lambda kind: _PRODUCT.search(kind),
+        lambda kind: not _PRODUCT.search(kind) and not _COPIES.search(kind),
+    )
+    for wanted in kinds:
         for index, layer in enumerate(layers):
-            for node in layer.nodes if layer.kind in kinds else ():
+            for node in layer.nodes if wanted(layer.kind) else ():
                 if node in products:
                     owner.setdefault(node, index)
     owned = [tuple(n for n in layer.nodes if owner.get(n) == i) for i, layer in enumerate(layers)]
     return tuple(
         replace(
-            layer, products=mine, dtype=_multiplies_in(layer), weight_dtype=_reads_weight_in(layer)
+            layer,
+            products=mine,
+            dtype=_multiplies_in(layer) if mine else None,
+            weight_dtype=_reads_weight_in(layer) if mine else None,
         )
-        if mine
-        else layer
         for layer, mine in zip(layers, owned, strict=True)
     )
 
@@ -137,12 +293,16 @@ _NO_FACTOR = ("bool", "int32", "int64")  # masks and indices
 
 
 def _multiplies_in(layer: FusedLayer) -> str | None:
-    """The dtype of the first input that can be multiplied (attention lists its mask first). But a
-    fusion whose name shows operations in front of its product (`__myl_CastMulCastFc`: dequantize,
-    then multiply) computes in floats."""
-    if layer.kind in ("gemm", "correlation") or layer.name.startswith(_PRODUCT_FIRST):
-        read = (tensor.dtype for tensor in layer.inputs)
-        return next((dtype for dtype in read if dtype not in _NO_FACTOR), None)
+    """The dtype of the first input that can be multiplied (attention lists its mask first), else
+    what its kernel's name tells. But a generated kernel whose name shows operations in front of its
+    product (`__myl_CastMulCastFc`: dequantize, then multiply) computes in floats. None where
+    nothing tells: what a foreign node or a plugin does inside, or a fusion of another compiler."""
+    one_product = _PRODUCT.search(layer.kind) and not _FUSION.search(layer.kind)
+    if one_product or layer.name.startswith(_PRODUCT_FIRST):
+        read = next((t.dtype for t in layer.inputs if t.dtype not in _NO_FACTOR), UNKNOWN_DTYPE)
+        return layer.dtype if read == UNKNOWN_DTYPE else read
+    if layer.kind not in _GENERATED:
+        return layer.dtype
     dtypes = [t.dtype for t in (*layer.outputs, *layer.constants)]
     return next((dtype for dtype in dtypes if "float" in dtype), "float32")
 
@@ -150,13 +310,14 @@ def _multiplies_in(layer: FusedLayer) -> str | None:
 def _reads_weight_in(layer: FusedLayer) -> str | None:
     """The dtype of the largest constant (of equal ones the narrowest): beside a weight there are
     scales and biases, and alpha and beta, which are no tensors at all."""
-    sizes = [(prod(t.shape), -DTYPE_BITS[t.dtype], t.dtype) for t in layer.constants]
+    known = [(t, DTYPE_BITS[t.dtype]) for t in layer.constants if t.dtype != UNKNOWN_DTYPE]
+    sizes = [(prod(t.shape), -bits, t.dtype) for t, bits in known]
     return max((row for row in sizes if row[0] > 1), default=(0, 0, None))[2]
 
 
-def _unreadable(row: str) -> ToolchainMissing:
+def _unreadable(text: str) -> ToolchainMissing:
     return ToolchainMissing(
-        f"the builder's layer list has a form optkit does not know: {row[:200]!r}",
+        f"the engine's layer list has a form optkit does not know: {text[:200]!r}",
         where="TensorRT",
-        hint="install a version that optkit knows: tensorrt-rtx 1.7",
+        hint="TensorRT 10 and 11, and TensorRT-RTX 1.7, are known",
     )

@@ -1,9 +1,9 @@
 """What each layer of an engine takes on its device, by TensorRT's own profiler.
 
-    inspector ─"Layers:"─────────────────────→ the engine's layers ─┐
+    inspector ─JSON──────────────────────────→ the engine's layers ─┐
     profiler  ─(name, ms) of every run→ median ─────────────────────┴→ (layer, milliseconds)
 
-Both name a layer alike. The list is the engine's own, in the form that the builder logs: one for
+Both name a layer alike. The list is the engine's own: one for
 dynamic sizes has other layers than the list with sizes in a report, which is of a second build.
 Unverified on a card (docs/limits.md).
 """
@@ -58,9 +58,9 @@ def profiler(trt: Any, spent: Spent) -> Any:
 def by_layer(
     listed: str, products: Collection[str], spent: Mapping[str, float]
 ) -> list[tuple[FusedLayer, float]]:
-    """The layers of one `Layers:` message with their milliseconds; then what the profiler told of
-    layers that run no kernel of the graph (copies between formats, signals), each by its name
-    alone. `products`: as for `parse_layers`.
+    """The layers of a description (`layer_list`) with their milliseconds; then what the profiler
+    told of layers that run no kernel of the graph (copies between formats, signals), each by its
+    name alone. `products`: as for `parse_layers`.
 
     Raises ToolchainMissing for a list of unknown form, and where the profiler told nothing of a
     layer that multiplies: then the names do not mean the same.

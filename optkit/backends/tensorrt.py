@@ -1,7 +1,8 @@
 """TensorRT: one implementation over the modules `tensorrt` and, in its subclass, `tensorrt_rtx`.
 
     ONNX ─parse→ network ─build(profile)──────────→ engine, its layers, its memory
-                        └build(min = opt = max)───→ the same layers with every size known
+                        └build(min = opt = max)───→ the same layers with every size known, where the
+                                                    engine itself does not tell them
 
 TensorRT-RTX compiles for a compute capability it is told, without a GPU. TensorRT builds on the
 device itself. Precision is in the graph (strong typing), so one graph goes to 10.x, 11 and RTX.
@@ -27,10 +28,11 @@ from optkit.backends import build_options
 from optkit.backends.build_log import Record, logger, monitor
 from optkit.backends.build_log import reason as reason_of
 from optkit.backends.cuda import Cuda, check_device
+from optkit.backends.description import described, inspected
 from optkit.backends.engine_session import EngineSession
 from optkit.backends.kept import Kept
 from optkit.backends.landing import landing, products
-from optkit.backends.layer_list import parse_layers, parse_memory
+from optkit.backends.layer_list import parse_memory
 from optkit.backends.profile import Profile, batch, profile
 from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.runtime import (
@@ -156,33 +158,35 @@ class TensorRT:
         from optkit import graph
 
         nodes = products(graph.load(model))
-        at_opt = {name: (opt, opt, opt) for name, (_, opt, _) in spec.profile.items()}
+        optimum = {name: opt for name, (_, opt, _) in spec.profile.items()}
+        at_opt = {name: (opt, opt, opt) for name, opt in optimum.items()}
         parts = 1 if at_opt == spec.profile else 2
         with _BUILDING:
             built = self._build(
                 model, spec, spec.profile, lambda what, done: progress(what, done / parts), kept
             )
-            counted = built
-            if parts == 2:  # a dynamic engine's list has no sizes
-                counted = self._build(
+            told = self._inspected(built.engine, optimum)
+            shipped = counted = described([told, built.layers], nodes)
+            if parts == 2 and not shipped.sized:  # a dynamic engine's list may have no sizes
+                fixed = self._build(
                     model, spec, at_opt, lambda what, done: progress(what, (1 + done) / parts), kept
                 )
+                told = self._inspected(fixed.engine, optimum)
+                counted = described([told, fixed.layers], nodes)
         (out / f"{self.name}.engine").write_bytes(built.engine)
-        layers = parse_layers(built.layers, nodes)
-        static = layers if counted is built else parse_layers(counted.layers, nodes)
-        moved = [layer.bytes_moved for layer in static]
         return Engine(
             backend=self.name,
             target=spec.target,
             file=f"{self.name}.engine",
             bytes=len(built.engine),
-            layers=layers,
-            landing=landing(layers, nodes, planned),
+            layers=shipped.layers or (),
+            landing=landing(shipped.layers, nodes, planned),
             batch=batch(spec.profile),
-            bytes_moved=None if None in moved else sum(size or 0 for size in moved),
-            static_layers=static,
+            bytes_moved=counted.bytes_moved,
+            static_layers=counted.layers or (),
             memory=parse_memory(built.memory),
             versions=self.versions(),
+            note=shipped.note,
         )
 
     def session(
@@ -235,6 +239,20 @@ class TensorRT:
     ) -> tuple[Any, Callable[[], None]]:
         """An execution context, and what is to be done when it is closed."""
         return engine.create_execution_context(), lambda: None
+
+    def _inspected(self, plan: bytes, shapes: dict[str, tuple[int, ...]]) -> str:
+        """What the library tells on this device of an engine at these shapes; empty where it tells
+        nothing. Whatever goes wrong here, the engine is built: the builder's log is read then."""
+        try:
+            trt = self._library()
+            with Cuda():
+                runtime = trt.Runtime(logger(self.module))
+                engine = runtime.deserialize_cuda_engine(plan)
+                lent = trt.ExecutionContextAllocationStrategy.USER_MANAGED  # takes no memory
+                context = engine.create_execution_context(lent)
+                return inspected(trt, engine, context, shapes)
+        except Exception:
+            return ""
 
     def _build(
         self,

@@ -80,6 +80,10 @@ class TensorRTRTX(TensorRT):
         context = engine.create_execution_context(runtime_config)
         return context, lambda: kept.write(bytes(kernels.serialize()))
 
+    def _inspected(self, plan: bytes, shapes: dict[str, tuple[int, ...]]) -> str:
+        """Nothing: the device here may be another one, and the builder's log says it all."""
+        return ""
+
     def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
         """Name the one target. Without it the builder checks no dtype against the hardware."""
         wanted = _CAPABILITIES.get(spec.compute_capability or "")

@@ -287,7 +287,10 @@ def _size(result: Json) -> str:
 
 def _landing(engine: Json | None) -> str:
     landing = engine and engine["landing"]
-    return "" if not landing else f"{landing['landed']}/{landing['planned']} landed"
+    if not landing:
+        return ""
+    told = f"{landing['landed']}/{landing['planned']} landed"
+    return f"{told}, {unknown} unknown" if (unknown := landing.get("unknown")) else told
 
 
 def _evidence(one: Json) -> str:

@@ -67,6 +67,8 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
     reasons = {row["node"]: row["reason"] for row in subject.report["quantization"]}
     for node in ours:
         facts = subject.times.nodes.get(node)
+        if subject.landing_unknown(node):  # neither landed nor missed
+            continue
         if node in quantized or facts is None or not facts.weight_bytes or node not in theirs:
             continue
         planned = subject.planned.get(node)

@@ -118,6 +118,11 @@ class Subject:
         """Whether it runs in the precision that was planned."""
         return bool((self.landed.get(node) or {"landed": False})["landed"])
 
+    def landing_unknown(self, node: str) -> bool:
+        """Whether the compiler does not tell in which precision it runs."""
+        row = self.landed.get(node)
+        return row is not None and row["landed"] is None
+
     @cached_property
     def likeness(self) -> dict[str, Mapping[str, Any]]:
         """Node → its row of the fidelity by layer."""

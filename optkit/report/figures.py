@@ -51,6 +51,12 @@ def likeness(known: Mapping[str, Any]) -> str:
     return f"cosine {known['cosine']:.6f}, largest error {_digits(known['max_abs_error'])}"
 
 
+def landed(landing: Mapping[str, Any]) -> str:
+    """How many planned nodes run as planned, and of how many the compiler does not tell."""
+    told = f"{landing['landed']} of {landing['planned']}"
+    return f"{told}, {unknown} unknown" if (unknown := landing.get("unknown")) else told
+
+
 def rate(value: float | None) -> str:
     return NONE if value is None else f"{_digits(value)} /s"
 

@@ -249,7 +249,7 @@ def _accuracy(score: Json | None) -> Entry:
 
 def _landed(landing: Json) -> Entry:
     share = landing["landed"] / max(landing["planned"], 1)
-    return Entry(f"{landing['landed']} of {landing['planned']}", value=share)
+    return Entry(figures.landed(landing), value=share)
 
 
 def _cost(price: Json | None, latency: Json | None) -> Entry:

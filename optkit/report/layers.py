@@ -161,7 +161,7 @@ def _node(
         module=None if name.startswith(module) else module,
         op=likeness.get("op") or landed.get("op") or "",
         planned=planned or figures.NONE,
-        runs=(landed["dtype"] or "no layer") if landed else "",
+        runs=_runs(landed),
         landed=landed["landed"] if landed else None,
         why="; ".join(one for one in why if one),
         alone=_noise(likeness.get("isolated")),
@@ -176,6 +176,13 @@ def _node(
         baseline_moved=baseline_moved,
         layer=landed.get("layer"),
     )
+
+
+def _runs(landed: Json) -> str:
+    """What a planned node multiplies in."""
+    if not landed:
+        return ""
+    return landed["dtype"] or ("unknown" if landed["landed"] is None else "no layer")
 
 
 def _by_node(rows: Sequence[Layer]) -> dict[str, int | None]:

@@ -71,7 +71,9 @@ def _landing(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
     if not landing or not landing["planned"]:
         return ""
     told = f"**Landing:** {landing['landed']} of {landing['planned']} planned nodes run as planned."
-    missed = [row for row in rows if not row["landed"]]
+    if unknown := landing.get("unknown"):
+        told += f" Of {unknown} the compiler does not tell."
+    missed = [row for row in rows if row["landed"] is False]
     if not missed:
         return told
     cells = [(row["node"], row["op"], row["planned"], row["dtype"]) for row in missed[:_MOST_ROWS]]

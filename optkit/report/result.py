@@ -57,11 +57,12 @@ class Side:
             "layers": found and len(found.layers),
             "bytes_moved": found and found.bytes_moved,
             "batch": found and found.batch,
-            "note": self.note or (found and found.note),
+            "note": "; ".join(filter(None, (self.note, found.note if found else None))) or None,
             "landing": found and {
                 "planned": found.landing.planned,
                 "landed": found.landing.landed,
                 "by_dtype": found.landing.by_dtype,
+                "unknown": found.landing.unknown,
             },
         }  # fmt: skip
 

@@ -237,8 +237,7 @@ def highlights(result: Json) -> list[Highlight]:
         label = f"engine, {change} beside {baseline}" if change else "engine"
         found.append(Highlight(figures.size(size["bytes"]), label, size["evidence"]))
     if engine and engine["landing"] and engine["landing"]["planned"]:
-        landing = engine["landing"]
-        value = f"{landing['landed']} of {landing['planned']}"
+        value = figures.landed(engine["landing"])
         found.append(Highlight(value, "nodes run as planned", engine["evidence"]))
     return found
 

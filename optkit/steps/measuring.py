@@ -25,7 +25,7 @@ from optkit.steps.files import (
 if TYPE_CHECKING:
     from optkit.benchmarking.resuming import Kept
     from optkit.data.spool import Spool
-    from optkit.runtime import Session
+    from optkit.runtime import FusedLayer, Session
 
 _TASK = ("run", "score", "agreement", "combine", "aggregate")  # the hooks that are run here
 _ROWS = "rows"  # of the baseline, in the file of its scores
@@ -215,8 +215,8 @@ def _side(inputs: Inputs, params: Params, name: str, **options: Any) -> Session:
 def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Roofline bound of an engine's fused layers, or of the unfused graph while there is no engine.
 
-    params: target (fingerprint, for the key), name, axes, batch; engine (JSON), or None and then
-    planned (node → precision) and carrier.
+    params: target (fingerprint, for the key), name, axes, batch; engine (JSON); planned (node →
+    precision) and carrier, for where it is None or does not tell its layers' sizes.
     """
     from optkit import graph
     from optkit.prediction import roofline
@@ -225,12 +225,17 @@ def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
 
     model = graph.load(inputs["graph"] / GRAPH)
     costs, device = graph.costs(model, params["axes"]), target(params["name"])
-    if params["engine"] is None:
+    layers = Engine.from_json(params["engine"]).static_layers if params["engine"] else ()
+    if not layers or any(layer.bytes_moved is None or _hidden(layer) for layer in layers):
         found = roofline.for_graph(
             costs, device, params["batch"], params["planned"], params["carrier"],
             border=graph.border_bytes(model, params["axes"]),
         )  # fmt: skip
     else:
-        layers = Engine.from_json(params["engine"]).static_layers
         found = roofline.predict(layers, costs, device, params["batch"])
     return {"latency": found.to_json()}
+
+
+def _hidden(layer: FusedLayer) -> bool:
+    """Whether it multiplies in what the compiler does not tell."""
+    return bool(layer.products) and layer.dtype is None

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit.backends import cuda
 from optkit.backends.tensorrt import TensorRT
 from optkit.runtime import Recurrent
-from tests.backends.standins import INPUT, ONELINE, Driver, FakeEngine
+from tests.backends.standins import INPUT, JSON, Driver, FakeEngine
 from tests.codes import weights
 
 
@@ -125,7 +125,8 @@ def backend(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         Runtime=lambda log: runtime,
         TensorIOMode=SimpleNamespace(INPUT=INPUT),
         TensorLocation=SimpleNamespace(HOST=object()),
-        LayerInformationFormat=SimpleNamespace(ONELINE=ONELINE),
+        LayerInformationFormat=SimpleNamespace(JSON=JSON),
+        ExecutionContextAllocationStrategy=SimpleNamespace(USER_MANAGED=object()),
         IProfiler=type("IProfiler", (), {"__init__": lambda self: None}),
     )
     monkeypatch.setitem(sys.modules, "written_here", library)

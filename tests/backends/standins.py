@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -160,17 +161,9 @@ class Driver:
         ).reshape(shape)
 
 
-INPUT, OUTPUT, DEVICE, ONELINE = object(), object(), object(), object()
+INPUT, OUTPUT, DEVICE, JSON = object(), object(), object(), object()
 LOADED = 5 << 20  # bytes that an engine takes
 SPENT = {"fc_myl0_1": 5.0, "__myl_Conc_myl0_2": 2.0, "Reformat x": 1.0}  # ms
-_TENSOR = (
-    "{{ Name: {}, Dimensions: [{},2], Strides: [2,1], StrideOrder: [1,0], Datatype: Float, "
-    "Format: (Linear) Row major linear format }}"
-)
-_ROW = (
-    "Name: {}, LayerType: {}, Inputs: [ {}], Outputs: [ {}], TacticName: stub, StreamId: 0, "
-    "Metadata: [ONNX Layer: {}]"
-)
 
 
 class FakeEngine:
@@ -279,15 +272,29 @@ class FakeInspector:
     execution_context: Any = None
 
     def get_engine_information(self, form: object) -> str:
-        assert form is ONELINE
+        assert form is JSON
         sizes = {name: self.execution_context.get_tensor_shape(name)[0] for name in ("x", "grown")}
-        x, grown = (_TENSOR.format(name, rows) for name, rows in sizes.items())
-        rows = (
-            "Layers:",
-            _ROW.format("fc_myl0_1", "gemm", x, x, "fc"),
-            _ROW.format("__myl_Conc_myl0_2", "kgen", x, grown, "concat"),
+        x, grown = (tensor(name, rows) for name, rows in sizes.items())
+        return json.dumps(
+            {
+                "Layers": [
+                    described("fc_myl0_1", "gemm", x, x, "fc"),
+                    described("__myl_Conc_myl0_2", "kgen", x, grown, "concat"),
+                ],
+                "Bindings": ["x", "state", "total", "grown"],
+            }
         )
-        return "\n".join(rows) + "\n\nI/O Tensors:\n Name: x, IOMode: Input\n"
+
+
+def tensor(name: str, rows: int) -> dict[str, Any]:
+    return {"Name": name, "Dimensions": [rows, 2], "Format/Datatype": "Float"}
+
+
+def described(name: str, kind: str, read: Any, written: Any, node: str) -> dict[str, Any]:
+    return {
+        "Name": name, "LayerType": kind, "Inputs": [read], "Outputs": [written],
+        "TacticName": "stub", "StreamId": 0, "Metadata": f"[ONNX Layer: {node}]",
+    }  # fmt: skip
 
 
 def rows(*values: float) -> np.ndarray:

@@ -38,6 +38,22 @@ def test_counts_and_rows(net: Any, tmp_path: Path) -> None:
     assert [(r.node, r.dtype) for r in found.activations] == [("square", "float16")]
 
 
+def test_what_a_compiler_does_not_tell_is_neither_landed_nor_missed(
+    net: Any, tmp_path: Path
+) -> None:
+    build = net(carrier="float32")
+    y = build.matmul(build.quantized("x"), "a", 8, 8)
+    nodes = products(graph.load(build.write(tmp_path / "m.onnx", y, (1, 8), (1, 8))))
+    inside = FusedLayer("{ForeignNode[a]}", "Myelin", (), (), (), ("a",), ("a",))
+    for layers, name in (([inside], inside.name), (None, None)):
+        found = landing(layers, nodes, {"a": "int8"})
+        assert (found.planned, found.landed, found.unknown) == (1, 0, 1)
+        assert found.by_dtype == {"unknown": 1}
+        (row,) = found.rows
+        assert (row.landed, row.dtype, row.layer) == (None, None, name)
+        assert "does not tell" in (row.note or "")
+
+
 def test_unsigned_activations_land_in_int8_and_floats_do_not(net: Any, tmp_path: Path) -> None:
     build = net(carrier="float32")
     y = build.matmul(build.quantized("x"), "a", 8, 8)

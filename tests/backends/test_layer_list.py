@@ -1,6 +1,13 @@
-"""The builder's layer list: what is written is read, and what is unknown is an error."""
+"""The layer list of an engine: what is written is read, in the forms of TensorRT 8.6, 10, 11 and
+TensorRT-RTX; what is unknown stays so.
+
+lists/*: networks made up here, in the form of what the libraries were seen to write.
+"""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +17,7 @@ from optkit.backends import layer_list
 from optkit.errors import ToolchainMissing
 from optkit.runtime import FusedLayer, LayerTensor
 
+LISTS = Path(__file__).with_name("lists")
 WORDS = {
     "float32": "Float", "float16": "Half", "int8": "Int8", "int64": "Int64", "bool": "Bool",
     "float8e4m3fn": "FP8", "float4e2m1": "FP4E2M1", "int4": "Int4",
@@ -79,14 +87,26 @@ def test_rows_without_a_kernel_are_no_layers(kind: str) -> None:
     assert layer_list.parse_layers(message(written(nothing)), ()) == ()
 
 
+NAMED = {"Name": "a", "LayerType": "gemm"}
+TENSOR = {"Name": "x", "Dimensions": [1], "Datatype": "Half"}
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
         "Engine Layer Information:\nLayer(Constant): w, Tactic: 0x0",
-        message("Name: a, LayerType: gemm, Inputs: [], Outputs: []"),
-        message(written(layer("a", "gemm", "int8 float16", ())).replace("Int8", "FP7")),
-        message(written(layer("a", "gemm", "int8 float16", ())).replace("StrideOrder", "Order")),
+        message("Name: a, Inputs: [], Outputs: []"),
+        message("Name: a, LayerType: gemm, Inputs: []"),
+        message(written(layer("a", "gemm", "int8 float16", ())).replace("Dimensions", "Sizes")),
+        message(written(layer("a", "gemm", "int8 float16", ()))[:120]),
+        "{",
+        "[" * 100_000,
+        '{"Bindings": []}',
+        json.dumps({"Layers": [NAMED]}),
+        json.dumps({"Layers": [{**NAMED, "Inputs": [TENSOR], "Outputs": "y"}]}),
+        json.dumps({"Layers": [{**NAMED, "Inputs": [{"Name": "x"}], "Outputs": []}]}),
+        (LISTS / "tensorrt-10-names.json").read_text(),
     ],
 )
 def test_an_unknown_form_is_an_error(text: str) -> None:
@@ -106,6 +126,125 @@ def test_branches_and_host_copies_are_no_layers_whatever_their_form(kind: str, e
     row = f"Name: [Copy 0], LayerType: {kind}, Inputs: [], Outputs: {ends}, Metadata: "
     kernel = layer("a_myl0_5", "gemm", "int8 float16", ("a",))
     assert layer_list.parse_layers(message(row, written(kernel)), ()) == (kernel,)
+
+
+def listed(name: str, *products: str) -> dict[str, FusedLayer]:
+    """The layers of a file, by name."""
+    found = layer_list.parse_layers((LISTS / name).read_text(), products)
+    return {layer.name: layer for layer in found}
+
+
+def multiplied(layers: dict[str, FusedLayer]) -> dict[str, tuple[str | None, str | None]]:
+    """Node → what it multiplies in, and what it reads of its weight."""
+    return {node: (one.dtype, one.weight_dtype) for one in layers.values() for node in one.products}
+
+
+def test_convolutions_of_tensorrt_10() -> None:
+    nodes = ("/stem/Conv", "/block/a/Conv", "/block/b/Conv", "/deep/Conv", "/head/MatMul")
+    found = listed("tensorrt-10-convolutions.json", *nodes)
+    assert multiplied(found) == {
+        "/stem/Conv": ("int8", "int8"),
+        "/block/a/Conv": ("int8", "int8"),
+        "/block/b/Conv": ("int8", "int8"),
+        "/deep/Conv": ("float16", "float16"),
+        "/head/MatMul": (None, None),  # inside a foreign node, which tells nothing of it
+    }
+    kinds = {layer.kind for layer in found.values()}
+    assert {"CaskConvActPool", "CudaDepthwiseConvolution", "CaskPooling", "PluginV3"} <= kinds
+    assert "NoOp" not in kinds
+    summed = found["/block/b/Conv + /block/Add + /block/Relu"]
+    assert summed.nodes == ("/block/b/Conv", "/block/Add", "/block/Relu")
+    assert summed.bytes_moved == 3 * 4 * 64 * 32 * 32
+    assert summed.constant_bytes == 36_864 + 4 * 64
+    copy = found["Reformatting CopyNode for Input Tensor 0 to /deep/Conv + /deep/Relu"]
+    assert copy.nodes == () and copy.bytes_moved == 3 * 4 * 64 * 32 * 32
+
+
+def test_where_sizes_are_dynamic_a_kernel_tells_what_it_reads() -> None:
+    found = listed("tensorrt-10-dynamic.json", "/a/Conv", "/b/Conv", "/c/Conv")
+    assert multiplied(found) == {
+        "/a/Conv": ("int8", "int8"),
+        "/b/Conv": ("float16", "float16"),
+        "/c/Conv": (None, "int8"),  # of this one nothing tells
+    }
+    assert all(layer.bytes_moved is None for layer in found.values())
+
+
+def test_names_stand_for_nodes_where_there_is_no_metadata() -> None:
+    found = listed("tensorrt-8.6-convolutions.json", "/one/Conv", "/two/Conv", "/three/Conv")
+    assert multiplied(found) == {
+        "/one/Conv": ("int8", "int8"),
+        "/two/Conv": ("int8", "int8"),
+        "/three/Conv": ("int8", "int8"),
+    }
+
+
+def test_an_encoder_in_the_builders_log_of_tensorrt_10() -> None:
+    layer_0 = ("key", "query", "qk", "pv", "out", "last")
+    nodes = ("/embed/Conv", *(f"/layers.0/{name}/MatMul" for name in layer_0))
+    found = listed("tensorrt-10-encoder.log", *nodes)
+    assert multiplied(found) == {
+        "/embed/Conv": ("float16", "float16"),
+        "/layers.0/key/MatMul": ("float16", "float16"),
+        "/layers.0/query/MatMul": ("float16", "float16"),
+        "/layers.0/qk/MatMul": ("float16", None),
+        "/layers.0/pv/MatMul": ("float16", None),
+        "/layers.0/out/MatMul": ("int8", "int8"),
+        "/layers.0/last/MatMul": ("float16", "float16"),  # by its name: its metadata is empty
+    }
+    joined = found["/layers_0/key/MatMul+/layers_0/query/MatMul_myl0_1"]
+    assert [tensor.name for tensor in joined.inputs] == ["h_1"]
+    assert joined.constant_bytes == 2 * 256 * 512 + 4 + 4
+    assert {"Reformat", "kgen", "gemm", "fusion"} <= {one.kind for one in found.values()}
+
+
+def test_products_of_tensorrt_11() -> None:
+    nodes = tuple(f"/fc{n}/MatMul" for n in (1, 2, 3))
+    found = listed("tensorrt-11-products.json", *nodes)
+    assert multiplied(found) == {
+        "/fc1/MatMul": ("int8", "int8"),
+        "/fc2/MatMul": ("float8e4m3fn", "float8e4m3fn"),
+        "/fc3/MatMul": (None, "int8"),  # something is done in front of the product
+    }
+
+
+@pytest.mark.parametrize("kind", ["SomeKindOfTomorrow", "DLA", "MyelinV2", "PluginV2DynamicExt"])
+def test_an_unknown_kind_is_what_it_calls_itself(kind: str) -> None:
+    row = written(layer("a", kind, "int8 float16", ("conv",)))
+    (found,) = layer_list.parse_layers(message(row), ("conv",))
+    assert (found.kind, found.products, found.dtype) == (kind, ("conv",), None)
+
+
+def test_an_unknown_type_of_a_tensor_is_unknown() -> None:
+    row = written(layer("a", "gemm", "int8 float16", ("fc",))).replace("Int8", "FP7")
+    (found,) = layer_list.parse_layers(message(row), ("fc",))
+    assert found.inputs[0].dtype == "unknown" and found.bytes_moved is None
+    assert (found.dtype, found.weight_dtype) == (None, "float16")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Half", "float16"),
+        ("Row major linear FP32", "float32"),
+        ("Row major linear FP16 format", "float16"),
+        ("Thirty-two wide channel vectorized row major Int8 format.", "int8"),
+        ("Channel major INT8 format where channel % 16 == 0", "int8"),
+        ("Channel major BFloat16 format where channel % 8 == 0", "bfloat16"),
+        ("Row major linear FP8 format", "float8e4m3fn"),
+        ("Row major linear FP4 format (kLINEAR)", "float4e2m1"),
+        ("Row major linear BOOL", "bool"),
+        ("Row major linear UInt8 format", "uint8"),
+        ("Row major linear Int64 format", "int64"),
+        ("N/A due to dynamic shapes", "unknown"),
+        ("Unknown format", "unknown"),
+    ],
+)
+def test_formats_name_their_type(text: str, expected: str) -> None:
+    tensor = {"Name": "x", "Dimensions": [1, 64], "Format/Datatype": text}
+    row = {"Name": "a", "LayerType": "kgen", "Inputs": [tensor], "Outputs": []}
+    (found,) = layer_list.parse_layers(json.dumps({"Layers": [row]}), ())
+    assert found.inputs[0].dtype == expected
 
 
 def test_a_node_belongs_to_the_layer_that_multiplies_it() -> None:

@@ -20,7 +20,7 @@ from optkit.errors import ToolchainMissing
 from optkit.runtime import Profiled, layers_from_json
 from optkit.steps import GRAPH, STEPS
 from optkit.steps.memory import on_device
-from tests.backends.standins import LOADED, ONELINE, SPENT, Driver, FakeInspector, rows
+from tests.backends.standins import JSON, LOADED, SPENT, Driver, FakeInspector, rows
 
 FEED = {"x": rows(1, 2), "state": rows(5)}
 QUICK = 0.01
@@ -71,7 +71,7 @@ def test_a_profile_that_names_other_layers_is_not_guessed_at(
 def listed() -> str:
     inspector = FakeInspector()
     inspector.execution_context = SimpleNamespace(get_tensor_shape=lambda name: (2, 2))
-    return inspector.get_engine_information(ONELINE)
+    return inspector.get_engine_information(JSON)
 
 
 times = st.floats(0, 1e3)

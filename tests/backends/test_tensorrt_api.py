@@ -13,6 +13,7 @@ import pytest
 from optkit.backends import (
     build_log,
     build_options,
+    description,
     engine_session,
     layer_times,
     tensorrt,
@@ -51,7 +52,15 @@ RTX_ONLY = {
     "IRuntimeCache.serialize",
 }
 
-MODULES = (build_log, build_options, engine_session, layer_times, tensorrt, tensorrt_rtx)
+MODULES = (
+    build_log,
+    build_options,
+    description,
+    engine_session,
+    layer_times,
+    tensorrt,
+    tensorrt_rtx,
+)
 SOURCE = ast.parse("\n".join(Path(module.__file__ or "").read_text() for module in MODULES))
 DUMPS = {
     path.stem: json.loads(path.read_text())
@@ -108,7 +117,7 @@ def test_the_dumps_are_the_versions_the_backend_claims() -> None:
 def test_the_source_is_really_read() -> None:
     chains = uses(SOURCE)
     assert {"trt.OnnxParser", "Builder.build_serialized_network"} <= chains.keys()
-    assert {"trt.LayerInformationFormat.ONELINE", "IExecutionContext.profiler"} <= chains.keys()
+    assert {"trt.LayerInformationFormat.JSON", "IExecutionContext.profiler"} <= chains.keys()
     assert {chain.split(".")[0] for chain in chains} == {"trt", *OBJECTS.values()}
 
 

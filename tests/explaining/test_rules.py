@@ -96,6 +96,12 @@ def test_a_product_in_floats_costs_what_the_landed_ones_promise() -> None:
     assert found.change.lines == ['quantization: {nodes: {"b/Gemm": fp16}}']
 
 
+def test_nothing_is_said_of_a_product_whose_landing_is_unknown() -> None:
+    sides = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
+    landing = [row("a/Gemm"), {**row("b/Gemm"), "landed": None, "dtype": None}, row("c/Gemm")]
+    assert not list(speed.left_in_float(subject(candidate=sides, landing=landing)))
+
+
 def test_a_pair_between_two_readers_of_codes_is_idle_and_one_at_the_end_is_not() -> None:
     halves = {
         "dq": Node("DequantizeLinear", 0, 8, ("q0",)), "q": Node("QuantizeLinear", 0, 8, ("dq",)),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from optkit.report import charts, layers
+from optkit.report import charts, figures, layers
+from optkit.report.markdown import to_markdown
 
 
 def nodes_of(report: dict[str, Any]) -> list[layers.Node]:
@@ -20,6 +21,18 @@ def test_what_did_not_land_comes_first_beside_the_baselines_bytes(make: Any) -> 
     assert found[0].moved == found[0].baseline_moved == 8 * 17 * (64 + 192) * 2
     assert found[2].moved == 8 * 17 * (64 + 192)
     assert (found[-1].name, found[-1].why) == ("patch/Conv", "one input channel never lands")
+
+
+def test_what_the_compiler_does_not_tell_is_unknown(make: Any) -> None:
+    report = make()
+    report["landing"][0] |= {"landed": None, "dtype": None, "layer": None}
+    (found,) = (one for one in nodes_of(report) if one.name == report["landing"][0]["node"])
+    assert (found.landed, found.runs) == (None, "unknown")
+    assert figures.landed({"landed": 11, "planned": 12, "unknown": 1}) == "11 of 12, 1 unknown"
+    assert figures.landed({"landed": 12, "planned": 12}) == "12 of 12"
+    report["result"]["engine"]["landing"] |= {"landed": 11, "unknown": 1}
+    text = to_markdown(report)
+    assert "Of 1 the compiler does not tell" in text and "did not land" not in text
 
 
 def test_what_costs_most_comes_before_what_costs_less(make: Any) -> None:

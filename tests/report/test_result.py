@@ -64,7 +64,9 @@ def test_the_keys_are_those_of_the_contract(make: Any) -> None:
     assert {"backend", "evidence", "bytes", "layers", "bytes_moved", "note", "landing"} <= set(
         found["engine"]
     )
-    assert found["engine"]["landing"] == {"planned": 12, "landed": 12, "by_dtype": {"int8": 12}}
+    assert found["engine"]["landing"] == {
+        "planned": 12, "landed": 12, "by_dtype": {"int8": 12}, "unknown": 0,
+    }  # fmt: skip
     assert {"evidence", "p50_ms", "p99_ms", "throughput", "batch", "band"} <= set(found["latency"])
     assert set(found["baseline"]) == {"precision", "engine", "latency", "accuracy"}
     assert set(found["size"]) == {"bytes", "baseline_bytes", "evidence"}

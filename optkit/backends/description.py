@@ -1,0 +1,63 @@
+"""The layers of an engine, from the best of what tells of them.
+
+    inspector's JSON of the engine that is shipped   where a device is
+    builder's log                                    everywhere
+
+What neither tells in a form that is understood stays unknown: nothing that is built or measured
+depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from optkit.backends.layer_list import parse_layers
+from optkit.errors import ToolchainMissing
+from optkit.runtime import FusedLayer
+
+
+@dataclass(frozen=True)
+class Described:
+    """`layers` None: unknown, and `note` says why."""
+
+    layers: tuple[FusedLayer, ...] | None
+    note: str | None = None
+
+    @property
+    def sized(self) -> bool:
+        """Whether all sizes and types are known, so that bytes can be counted."""
+        return self.layers is not None and all(one.bytes_moved is not None for one in self.layers)
+
+    @property
+    def bytes_moved(self) -> int | None:
+        """Of all layers together; None where a size is unknown."""
+        if self.layers is None or not self.sized:
+            return None
+        return sum(one.bytes_moved or 0 for one in self.layers)
+
+
+def described(texts: Iterable[str], products: Collection[str]) -> Described:
+    """The first of the descriptions that is understood and names a layer. `products`: as for
+    `parse_layers`."""
+    refused = "none is given"
+    for text in texts:
+        try:
+            if layers := parse_layers(text, products):
+                return Described(layers)
+        except ToolchainMissing as error:
+            refused = error.message if text else refused
+    return Described(None, f"landing unknown: of the engine's layers {refused}")
+
+
+def inspected(
+    trt: Any, engine: Any, context: Any, shapes: dict[str, tuple[int, ...]] | None = None
+) -> str:
+    """The inspector's JSON of an engine. `shapes`: of the inputs, which `context` is given first;
+    it holds them already where there are none."""
+    for name, shape in (shapes or {}).items():
+        context.set_input_shape(name, shape)
+    inspector = engine.create_engine_inspector()
+    inspector.execution_context = context
+    return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
