@@ -33,6 +33,7 @@ from optkit.runtime import Evidence
 LIMIT = 0.01
 SLICE_LIMIT = 0.02
 VALUE = 0.95
+ERROR = 0.05
 Pair = tuple[np.ndarray, np.ndarray]
 Draw = Callable[[np.random.Generator, int], Pair]
 
@@ -66,16 +67,43 @@ def graded(rng: np.random.Generator, n: int, mean: float, shape: str) -> Pair:
         loss = rng.normal(0, spread, n)
     elif shape == "skewed":  # a few much worse
         loss = rng.exponential(spread, n) - spread
-    elif shape == "neighbours alike":  # autoregression of 0.5
-        noise, loss = rng.normal(0, spread * np.sqrt(0.75), n), np.empty(n)
-        loss[0] = rng.normal(0, spread)
-        for index in range(1, n):
-            loss[index] = 0.5 * loss[index - 1] + noise[index]
+    elif shape == "neighbours alike":
+        loss = alike(rng, n, spread, 0.5)
+    elif shape == "neighbours much alike":
+        loss = alike(rng, n, spread, 0.9)
+    elif shape == "heavy tails":  # lognormal: a tenth of the samples makes two thirds of the mean
+        loss = 0.8 * mean * (rng.lognormal(0, 1.5, n) / np.exp(1.5**2 / 2) - 1)
+    elif shape.startswith("rare, noise elsewhere"):
+        share = float(shape.split()[-1].rstrip("%")) / 100
+        large = (rng.random(n) < share) * rng.exponential(0.8 * mean / share, n)
+        loss = large - 0.8 * mean + rng.normal(0, spread / 8, n)
     else:  # rare: one in twenty loses, all others do not
         share = 0.05
         hit = rng.random(n) < share
         return before, before - hit * rng.exponential(0.8 * mean / share, n)
     return before, before - loss - 0.8 * mean
+
+
+def alike(rng: np.random.Generator, n: int, spread: float, correlation: float) -> np.ndarray:
+    """An autoregression [n] with mean 0."""
+    noise = rng.normal(0, spread * np.sqrt(1 - correlation**2), n)
+    found = np.empty(n)
+    found[0] = rng.normal(0, spread)
+    for index in range(1, n):
+        found[index] = correlation * found[index - 1] + noise[index]
+    return found
+
+
+def errors(rng: np.random.Generator, n: int, mean: float, shape: str) -> Pair:
+    """Errors that are to be small, [n], of that mean and a certain shape."""
+    if shape.startswith("mostly zero"):
+        share = float(shape.split()[-1].rstrip("%")) / 100
+        found = (rng.random(n) < share) * rng.exponential(mean / share, n)
+    elif shape == "heavy tails":
+        found = mean * rng.lognormal(0, 1.5, n) / np.exp(1.5**2 / 2)
+    else:
+        found = mean + alike(rng, n, mean / 2, 0.9)
+    return found, found
 
 
 def valued(rng: np.random.Generator, n: int, value: float) -> Pair:
@@ -103,7 +131,10 @@ def cases() -> Iterator[Case]:
             rates = {"lost": 0.02 + drop_ / 2, "gained": 0.02 - drop_ / 2}
             yield Case("max_drop", "proportion, 4% of samples differ", told, n,
                        partial(flips, **rates), drops)  # fmt: skip
-    for shape in ("normal", "skewed", "neighbours alike", "rare"):
+    shapes = ("normal", "skewed", "neighbours alike", "rare", "neighbours much alike",
+              "heavy tails", "rare, noise elsewhere 1%", "rare, noise elsewhere 2%",
+              "rare, noise elsewhere 5%")  # fmt: skip
+    for shape in shapes:
         for n in (50, 200, 1000):
             yield Case("max_drop", f"mean, losses {shape}", "at the limit", n,
                        partial(graded, mean=LIMIT, shape=shape), drops)  # fmt: skip
@@ -114,6 +145,12 @@ def cases() -> Iterator[Case]:
         limits = Limits(max_drop=None, min_value=VALUE)
         yield Case("min_value", "proportion", "at the limit", n, partial(valued, value=VALUE),
                    limits)  # fmt: skip
+    for shape in ("mostly zero, but 2%", "mostly zero, but 5%", "mostly zero, but 10%",
+                  "heavy tails", "neighbours much alike"):  # fmt: skip
+        for n in (50, 200, 1000):
+            limits = Limits(max_drop=None, max_value=ERROR)
+            yield Case("max_value", f"mean, errors {shape}", "at the limit", n,
+                       partial(errors, mean=ERROR, shape=shape), limits)  # fmt: skip
     for slices in (5, 20):
         for broken, told in ((1, "one slice at the limit"), (slices, "all slices at the limit")):
             yield Case("max_slice_drop", f"proportion, {slices} slices", "at the limit",
@@ -149,8 +186,9 @@ def run(case: Case, evaluations: int) -> dict[str, Any]:
             told = [names[index] for index in seen] if names else []
             if case.early and certain(case.limits, pair, told):
                 break
-        verdict = judge(case.limits, drop=drop(*pair), scores=pair if case.limits.max_drop is None
-                        else None, slices=told)  # fmt: skip
+        whole = case.limits.max_drop is not None
+        verdict = judge(case.limits, drop=drop(*pair) if whole else None,
+                        scores=None if whole else pair, slices=told)  # fmt: skip
         outcomes[verdict.rows[0].outcome] += 1
         used.append(stop)
     return {

@@ -21,8 +21,10 @@ from optkit.benchmarking.evidence import weaker
 from optkit.benchmarking.intervals import (
     CONFIDENCE,
     Z95,
+    carriers,
     corrected,
-    mean_bootstrap,
+    loss_interval,
+    mean_interval,
     paired_score,
     replicates,
     wilson,
@@ -33,7 +35,8 @@ from optkit.errors import InputRefused, OptkitError
 from optkit.measurement import Difference, Interval, Score
 from optkit.runtime import Evidence, Feed, Session, narrowed
 
-_FEW = 20  # samples that differ; a bootstrap of fewer knows too little of those to come
+_FEW = 20  # samples; a bootstrap of fewer knows too little of those to come
+_CARRIERS = 10  # samples that a mean hangs on (`intervals.carriers`); fewer tell too little of it
 _SEARCH_LIMIT = 100_000_000  # samples; beyond that "more samples" is no advice
 
 
@@ -181,7 +184,7 @@ def from_samples(
             hint="return one number per row, or define aggregate(scores)",
         )
     proportion = bool(np.isin(scores, (0.0, 1.0)).all())
-    interval = wilson(float(scores.sum()), n) if proportion else mean_bootstrap(scores)
+    interval = wilson(float(scores.sum()), n) if proportion else mean_interval(scores)
     return Score(
         evidence, metric, float(scores.mean()), interval, n, proportion, tuple(scores.tolist()),
         lower_is_better=lower_is_better,
@@ -189,15 +192,31 @@ def from_samples(
 
 
 def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | None:
-    """Interval of the metric itself; None where a bootstrap has too few samples to say."""
+    """Interval of the metric itself; None where there is `too_little` to say."""
     values = np.asarray(score.per_sample)
-    if values.size and np.isin(values, (0.0, 1.0)).all():
+    if _of_zeros_and_ones(values):
         return wilson(float(values.sum()), score.samples, confidence)
-    if score.samples < _FEW:
+    if too_little(score) is not None:
         return None
     if score.replicates:
         return corrected(np.asarray(score.replicates), score.value, score.samples, confidence)
-    return mean_bootstrap(values, confidence)
+    return mean_interval(values, confidence)
+
+
+def too_little(score: Score) -> str | None:
+    """Why no interval of the metric itself can be given; None where one can."""
+    values = np.asarray(score.per_sample)
+    if _of_zeros_and_ones(values):
+        return None
+    if score.samples < _FEW:
+        return f"{score.samples} samples are too few to say"
+    if values.size and (few := carriers(values)) < _CARRIERS:
+        return f"the mean hangs on about {few:.0f} of {score.samples:,} samples: too few to say"
+    return None
+
+
+def _of_zeros_and_ones(values: np.ndarray) -> bool:
+    return bool(values.size and np.isin(values, (0.0, 1.0)).all())
 
 
 def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> Difference:
@@ -226,24 +245,14 @@ def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> D
     interval = (
         _of_aggregates(baseline, losses / scale, value, confidence)
         if baseline.replicates
-        else _of_means(baseline, candidate, losses / scale, confidence)
+        else loss_interval(losses / scale, _range(baseline, candidate) / scale, confidence)
     )
     return Difference(value, interval, evidence)
 
 
-def _of_means(
-    baseline: Score, candidate: Score, relative: np.ndarray, confidence: float
-) -> Interval:
-    """Of losses per sample [samples]. Where few samples differ, a bootstrap would claim to know
-    those to come: then as if each that got worse, or better, did so by the whole range of scores,
-    with the score interval of how many these are."""
-    lost, gained = _flips(relative)
-    if lost + gained >= _FEW:
-        return mean_bootstrap(relative, confidence)
-    reach = float(np.ptp((baseline.per_sample, candidate.per_sample))) / abs(baseline.value)
-    worst = paired_score(lost, 0, relative.size, confidence).high
-    best = paired_score(0, gained, relative.size, confidence).low
-    return Interval(reach * best, reach * worst)
+def _range(*scores: Score) -> float:
+    """How far the scores of any two samples lie apart: the most that one is taken to lose."""
+    return float(np.ptp([score.per_sample for score in scores]))
 
 
 def _of_aggregates(

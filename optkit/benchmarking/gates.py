@@ -15,7 +15,12 @@ from typing import Protocol
 from optkit.benchmarking import looks
 from optkit.benchmarking import slices as by_slice
 from optkit.benchmarking.accuracy import drop as drop_between
-from optkit.benchmarking.accuracy import samples_to_decide, samples_to_show, value_interval
+from optkit.benchmarking.accuracy import (
+    samples_to_decide,
+    samples_to_show,
+    too_little,
+    value_interval,
+)
 from optkit.benchmarking.intervals import CONFIDENCE
 from optkit.benchmarking.slices import Slice
 from optkit.measurement import (
@@ -162,7 +167,7 @@ def _value_rows(
         score = scores[1]
         interval = value_interval(score, confidence)
         if interval is None:
-            yield _unseen(name, limit, f"{score.samples} samples are too few to say")
+            yield _unseen(name, limit, too_little(score) or _NO_TASK)
             continue
         row = judge_one(name, limit, _Seen(score.value, interval, score.evidence), _shown(score))
         if row.outcome == "inconclusive":

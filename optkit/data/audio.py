@@ -142,19 +142,21 @@ def features(extractor: Path | None, model: str | None, inputs: Inputs | None) -
 def read(file: Path, rate: int) -> np.ndarray:
     """A WAV file as one channel, float32 [samples] in [-1, 1], at `rate` samples per second.
 
-    Raises InputRefused for what is no sound WAV file, ToolchainMissing without scipy.
+    Raises InputRefused for what is no sound WAV file.
     """
     found, wave = _decoded(file)
     if rate != found:
         common = gcd(rate, found)
-        resample = reading.optional("scipy.signal", "data").resample_poly
-        wave = resample(wave, rate // common, found // common)
+        from scipy.signal import resample_poly  # half a second, which few recordings need
+
+        wave = resample_poly(wave, rate // common, found // common)
     return wave.astype(np.float32, copy=False)
 
 
 def _decoded(file: Path) -> tuple[int, np.ndarray]:
     """Samples per second, and float64 [samples]."""
-    wavfile = reading.optional("scipy.io.wavfile", "data")
+    from scipy.io import wavfile
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that are no sound

@@ -15,7 +15,7 @@ from optkit.benchmarking.accuracy import (
     samples_to_decide,
     samples_to_show,
 )
-from optkit.benchmarking.intervals import paired_score, wilson
+from optkit.benchmarking.intervals import Z95, paired_score, wilson
 from optkit.errors import InputRefused
 from optkit.measurement import Score
 from optkit.runtime import Evidence, Feed
@@ -105,7 +105,10 @@ def test_drop_of_other_metrics_is_relative_and_paired() -> None:
     assert found.value == pytest.approx(0.02, abs=1e-3)
     assert found.ci95 is not None
     assert found.ci95.low < found.value < found.ci95.high
-    assert found.ci95.high - found.ci95.low < 0.002
+    assert found.value - found.ci95.low < 0.001
+    # of 500 samples 0.76 % may have been missed, and each may lose the whole range of scores
+    worst = np.ptp(quality) / quality.mean() * Z95**2 / (500 + Z95**2)
+    assert found.ci95.high == pytest.approx(found.value + worst, rel=0.02)
 
 
 @pytest.mark.slow

@@ -244,6 +244,19 @@ def test_values_of_a_bootstrap_need_samples() -> None:
     assert verdict.reasons == ("min_value: 10 samples are too few to say",)
 
 
+def test_a_mean_of_mostly_zeros_hangs_on_too_few_samples_to_pass() -> None:
+    errors = np.zeros(200)
+    errors[[3, 60, 61, 150]] = (0.5, 1.5, 0.7, 2.0)  # 0.0235 on average
+    score = from_samples(errors, metric="word errors", evidence=SIMULATED, lower_is_better=True)
+    row = judge(Limits(max_drop=None, max_value=0.05), scores=(score, score)).rows[0]
+    assert row.outcome == "inconclusive"
+    assert row.reason == "the mean hangs on about 3 of 200 samples: too few to say"
+    many = from_samples(np.tile(errors, 10), metric="word errors", evidence=SIMULATED)
+    assert (
+        judge(Limits(max_drop=None, max_value=0.05), scores=(many, many)).rows[0].outcome == "pass"
+    )
+
+
 def sliced(lost: dict[str, int], n: int) -> tuple[tuple[Score, Score], list[str]]:
     """`n` samples in each slice, of which so many are lost."""
     after = np.concatenate([np.arange(n) >= count for count in lost.values()]).astype(float)

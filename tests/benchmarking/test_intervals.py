@@ -5,7 +5,7 @@ from math import comb, isclose, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import bootstrap as scipy_bootstrap
@@ -13,9 +13,13 @@ from scipy.stats import norm, t
 
 from optkit.benchmarking.intervals import (
     Z95,
+    _length,
     _student,
     bootstrap,
+    carriers,
+    loss_interval,
     mean_bootstrap,
+    mean_interval,
     median_interval,
     paired_score,
     wilson,
@@ -175,9 +179,69 @@ def test_bootstrap_of_a_mean_is_near_scipy_s_bca_and_repeatable() -> None:
     assert found == bootstrap(values.size, lambda drawn: float(values[drawn].mean()))
 
 
-@pytest.mark.parametrize("freedom", [3, 8, 30, 200])
-def test_few_blocks_widen_an_interval_as_student_s_t(freedom: int) -> None:
-    assert _student(0.975, freedom) == pytest.approx(t.ppf(0.975, freedom), rel=1e-2)
+@pytest.mark.parametrize("freedom", [0.5, 1, 2.5, 8, 200])
+def test_few_blocks_widen_an_interval_as_student_s_t(freedom: float) -> None:
+    assert _student(0.975, freedom) == pytest.approx(t.ppf(0.975, freedom), rel=1e-9)
+
+
+def test_an_interval_of_few_blocks_is_about_as_wide_as_student_s_t() -> None:
+    """Ten values are three blocks of three: the draws alone end far inside."""
+    widths = []
+    for seed in range(40):
+        values = np.random.default_rng(seed).standard_normal(10)
+        low, high = mean_bootstrap(values)
+        blocks = 10 / 3
+        half = t.ppf(0.975, blocks - 1) * values.std() / sqrt(10) * sqrt(blocks / (blocks - 1))
+        widths.append((high - low) / (2 * half))
+    assert 0.7 < np.median(widths) < 1.3  # where the draws alone end: 0.6
+
+
+@given(st.integers(20, 200), st.integers(0, 99), st.floats(0.01, 5.0))
+@settings(max_examples=30)
+def test_tails_only_widen_an_interval(count: int, seed: int, more: float) -> None:
+    values = np.random.default_rng(seed).lognormal(0, 2, size=count) - 1
+    plain, span = mean_bootstrap(values), float(np.abs(values).max()) * (1 + more)
+    for found in (mean_interval(values), loss_interval(values, span)):
+        assert found.low <= plain.low <= values.mean() <= plain.high <= found.high
+    assert mean_interval(values + 7) == pytest.approx([7 + end for end in mean_interval(values)])
+
+
+@pytest.mark.parametrize("n", [100, 400])
+def test_a_loss_that_no_sample_shows_may_still_be_there(n: int) -> None:
+    """As for a proportion without a flip: Tango's upper end, z²/(n + z²), of the range of scores;
+    nothing like it below, for quantization repairs no sample wholly."""
+    losses = np.random.default_rng(1).normal(0, 1e-6, n)
+    low, high = loss_interval(losses, 0.5)
+    assert high == pytest.approx(0.5 * paired_score(0, 0, n).high, rel=1e-3)
+    assert low > -1e-5
+
+
+def test_where_few_samples_make_the_variance_a_proportion_s_interval_holds() -> None:
+    """Three of 200 lose all, the others next to nothing: as three flips of a proportion."""
+    losses = np.random.default_rng(1).normal(0, 1e-9, 200)
+    losses[[5, 50, 150]] = 0.8
+    assert loss_interval(losses, 0.8) == pytest.approx(
+        [0.8 * end for end in paired_score(3, 0, 200)], rel=1e-4
+    )
+    assert mean_interval(losses).high >= 0.8 * wilson(3, 200).high - 1e-6
+
+
+def test_values_are_carried_by_those_that_are_not_zero() -> None:
+    values = np.zeros(100)
+    values[::10] = 2.5
+    assert carriers(values) == pytest.approx(10)
+    values[0] = 1000.0
+    assert carriers(values) == pytest.approx(1, abs=0.1)
+    assert carriers(np.ones(7)) == 7
+
+
+@pytest.mark.parametrize("count", [50, 200])
+def test_blocks_are_longer_where_neighbours_are_more_alike(count: int) -> None:
+    rng, plain = np.random.default_rng(0), _length(np.ones(count))
+    mixed = rng.standard_normal(count)
+    walk = np.convolve(rng.standard_normal(count + 20), np.ones(21), "valid")
+    assert _length(mixed) == plain
+    assert plain < _length(walk) <= count // 2
 
 
 @pytest.mark.parametrize("slices", [1, 200, 10_000])
@@ -210,5 +274,6 @@ def test_a_bootstrap_sees_that_neighbours_are_alike() -> None:
 @settings(max_examples=15)
 def test_sums_of_blocks_give_the_same_bootstrap_of_a_mean(count: int, seed: int) -> None:
     values = np.random.default_rng(seed).gamma(2.0, size=count)
+    assume(_length(values) == _length(np.ones(count)))
     expected = bootstrap(count, lambda drawn: float(values[drawn].mean()))
     assert mean_bootstrap(values) == pytest.approx(expected)

@@ -78,6 +78,21 @@ def test_rounds_are_interleaved_in_changing_order(clock: Clock, session: Any) ->
     assert sum(length for name, length in bursts if name == "a") <= rounds * per_round + 20
 
 
+def test_the_first_call_of_a_burst_is_not_counted(clock: Clock, session: Any) -> None:
+    """It finds the caches as the other session left them: here it takes nine times as long."""
+
+    def cost(name: str) -> Callable[[int], int]:
+        return lambda batch: MS if clock.log[-2:-1] == [name] else 9 * MS
+
+    made = {
+        name: (lambda name=name: session(clock.taking(name, cost(name)))) for name in ("a", "b")
+    }
+    found = measure(made, feed_for, (1,), seconds=2, warmup_seconds=0.05, progress=quiet)
+    for name in ("a", "b"):
+        assert found[name, 1].runs > 2 * MIN_ROUNDS
+        assert set(found[name, 1].samples_ms) == {1.0}
+
+
 def test_slow_models_still_get_the_least_number_of_rounds(clock: Clock, session: Any) -> None:
     made = {"slow": lambda: session(clock.taking("slow", lambda batch: 5_000 * MS))}
     found = measure(made, feed_for, (1,), seconds=1, warmup_seconds=0, progress=quiet)

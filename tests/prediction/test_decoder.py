@@ -221,3 +221,21 @@ def test_a_sequence_that_no_number_of_devices_holds_is_told() -> None:
     """Key heads are not cut: beyond as many devices, each holds as much of the cache as before."""
     with pytest.raises(Impossible, match="on 64 devices either"):
         memory.devices_needed(LLAMA_2_70B, Numbers(16, "fp16"), 80e9, 100e6)
+
+
+def test_each_layer_exchanges_its_sums_twice_among_all_devices() -> None:
+    """A ring all-reduce sends 2 (d - 1) / d of a row's hidden state, behind attention and MLP."""
+    numbers, batch = Numbers(16, "fp16"), 8
+    for devices in (2, 4):
+        found = total(step(LLAMA_3_8B, numbers, 500.0, batch, devices=devices))
+        each = 2 * (devices - 1) / devices * batch * 4096 * 2
+        assert found.linked == pytest.approx(2 * 32 * each)
+    assert total(step(LLAMA_3_8B, numbers, 500.0, batch)).linked == 0
+
+
+def test_a_tenth_of_what_is_free_stays_out_of_the_cache() -> None:
+    numbers, capacity = Numbers(16, "fp16"), 80e9
+    batch = memory.largest_batch(LLAMA_3_8B, numbers, capacity, 1000, 1)
+    rest = memory.of_decoder(LLAMA_3_8B, numbers, tokens=1000, batch=0).total
+    each = LLAMA_3_8B.kv_bytes() * 1000
+    assert batch * each <= 0.9 * (capacity - rest) < (batch + 1) * each

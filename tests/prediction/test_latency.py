@@ -147,3 +147,16 @@ def test_intervals_hold_the_value_and_follow_the_category() -> None:
     low, high = fit.band("decode", 10.0)
     assert low < 10 < high and high / 10 == pytest.approx(10 / low)
     assert fit.band("unheard of", 1.0).high == fit.widths["all"]
+
+
+def test_a_last_wave_that_runs_half_empty_costs() -> None:
+    """An L4 has 58 SMs and a tile 128 rows and 64 columns: one tile more is a wave more."""
+    l4 = without(target("l4"), "tdp_w")
+
+    def busy(tiles: int) -> float:
+        work = Work("gemm", "fp16", operations=1e12 * tiles, rows=128, columns=64 * tiles)
+        return 1e12 * tiles / 121e12 / seconds([work], l4, IDEAL).compute
+
+    assert busy(58) == busy(116) == pytest.approx(1)
+    assert busy(59) == pytest.approx((1 + 59 / 116) / 2)
+    assert busy(1) == pytest.approx((1 / 58) ** 0.5)  # split along its inner axis

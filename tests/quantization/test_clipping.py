@@ -123,3 +123,10 @@ def test_zero_stays_zero() -> None:
     fmt = NumberFormat("int4", "block", True, block_size=16)
     found = least_error(np.zeros((32, 3), np.float32), ideal, 0.0, fmt, lambda s: s + (s == 0))
     assert not found.any() and expand(found, fmt, 30).shape == (30, 3)
+
+
+def test_the_one_scale_of_a_tensor_is_searched_too() -> None:
+    w, fmt = weights(70, 40, 3), scheme("int4", "tensor")
+    plain = weight_scale(w, None, fmt, np.float32)
+    found = weight_scale(w, None, fmt, np.float32, search="mse")
+    assert lost(w, found, fmt) < 0.9 * lost(w, plain, fmt)

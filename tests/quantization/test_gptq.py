@@ -253,3 +253,48 @@ def test_a_short_last_block_is_solved(dtype: Codes) -> None:
     rounded = round_to_nearest(w, fmt, np.float16)
     assert found.scale.scale.shape == (3, 9)
     assert lost(w, found.dequantize(), h) < 0.5 * lost(w, rounded.dequantize(), h)
+
+
+def test_scales_are_searched_with_each_row_s_own_importance() -> None:
+    """Of inputs that are independent a row counts by its second moment, whatever the order rows are
+    solved in."""
+    rng = np.random.default_rng(2)
+    w = (rng.standard_t(3, (48, 12)) * 0.05).astype(np.float32)
+    diagonal = rng.permutation(np.logspace(-3, 3, 48))
+    h, fmt = np.diag(diagonal).astype(np.float32), FORMATS["int4"]
+    for ordered in (False, True):
+        (found,) = gptq([w], h, fmt, np.float32, damping=0.0, act_order=ordered)
+        wanted = weight_scale(w, 1, fmt, np.float32, search="mse", importance=diagonal)
+        assert found.scale.scale == pytest.approx(wanted.scale)
+
+
+def _one_group(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Differences, units and moments of one group of rows, and its scales [1, N]."""
+    rng = np.random.default_rng(seed)
+    units = rng.integers(-7, 8, (16, 5)).astype(np.float32)
+    s = rng.uniform(0.5, 2.0, (1, 5)).astype(np.float32)
+    difference = rng.normal(0, 0.3, (16, 5)).astype(np.float32)
+    x = rng.standard_normal((40, 16))
+    return difference, units, (x.T @ x / 40).astype(np.float32), s
+
+
+@pytest.mark.parametrize("held", [0.7, 1.4])
+def test_a_scale_that_the_graph_can_hold_is_taken_only_where_it_is_better(held: float) -> None:
+    """The carrier moves what would be best by 40 %: that is worse, so the scales stay."""
+    difference, units, h, s = _one_group(1)
+    w, before = difference + units * s, s.copy()
+    least = np.einsum("kn,kl,ln->n", difference, h, difference)
+    descent.fit_scales(difference, units, h, s, np.zeros(16, int), lambda ideal: ideal * held)
+    after = np.einsum("kn,kl,ln->n", difference, h, difference)
+    assert (after <= least * (1 + 1e-5)).all()
+    assert difference == pytest.approx(w - units * s, abs=1e-5)
+    assert np.array_equal(s, before)
+
+
+def test_a_scale_keeps_its_sign_in_a_sweep() -> None:
+    """Differences that a scale of the other sign would mend: codes, not the scale, are to move."""
+    _, units, h, s = _one_group(2)
+    before = s.copy()
+    difference = (-3 * units * s).astype(np.float32)
+    descent.fit_scales(difference, units, h, s, np.zeros(16, int), lambda ideal: ideal)
+    assert np.array_equal(s, before)

@@ -255,3 +255,42 @@ def test_where_nothing_recurs_the_extremes_are_kept(kind: str, fmt: NumberFormat
     x = sample(kind)
     value = observed(x.reshape(-1, 2), axis=-1)
     assert choose(value, fmt, "minmax")[:2] == (x.min(), x.max())
+
+
+def test_a_percentile_that_falls_between_two_bins_cuts_all_of_the_lower_one() -> None:
+    """80 % of ten: one element falls off at each end, here the only one of its bin."""
+    x = np.array([-1.0, *[1.0] * 8, 3.0], np.float32)
+    low, high = ranges.percentile_range(observed(x), S8, 80)
+    assert low == pytest.approx(1, rel=1 / 64) and high == pytest.approx(1, rel=1 / 64)
+
+
+def test_a_few_outliers_do_not_decide_how_finely_entropy_sees() -> None:
+    x = np.concatenate([sample("normal"), [1e3, -900]]).astype(np.float32)
+    assert ranges.entropy(observed(x), S8, 0)[1] < 20  # 128 bins of 2,048 reach 62
+
+
+def test_extremes_that_no_kept_row_has_count_against_clipping_them() -> None:
+    """A channel once reached 50: a range up to 4 cuts 46 of it, once in all rows seen."""
+    x = np.random.default_rng(3).standard_normal((500, 16)).astype(np.float32)
+    w = np.random.default_rng(4).standard_normal((16, 8)).astype(np.float32)
+    value = observed(x, axis=-1)
+    assert value.channels is not None and value.rows is not None
+    seen = value.channels.high.copy()
+    seen[2] = 50
+    wider = replace(value, high=50.0, channels=replace(value.channels, high=seen))
+    plain, found = (choose(one, S8, "percentile", 99.9, [w]) for one in (value, wider))
+    rows = value.rows.data
+    signal = np.square(rows @ w, dtype=np.float64).sum()
+    cut = (50 - found.high) ** 2 / value.channels.count * np.square(w[2], dtype=np.float64).sum()
+    assert found.high < 5
+    assert (found.error - plain.error) * signal >= 0.9 * len(rows) * cut
+
+
+def test_data_not_seen_yet_counts_against_clipping() -> None:
+    """Rows fit a range, but their tails go on: what they will lose is in its error."""
+    x = np.random.default_rng(5).exponential(1, (200, 4)).astype(np.float32)
+    w = np.eye(4, dtype=np.float32)
+    value = observed(x, axis=-1)
+    found = choose(value, U8, "minmax", consumers=[w])
+    rounding = fake_quantized(x, found.low, found.high, U8) - x
+    assert found.error > 2 * float((rounding**2).sum() / (x.astype(np.float64) ** 2).sum())

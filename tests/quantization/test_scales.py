@@ -394,3 +394,25 @@ def test_blocks_are_those_of_onnxruntime(fmt: NumberFormat, k: int) -> None:
         built.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     assert np.array_equal(dequantize(codes, scale, fmt=fmt), session.run(None, {})[0])
+
+
+@given(st.integers(0, 99), st.floats(0.1, 0.9))
+def test_the_zero_point_is_the_nearest_code_to_zero(seed: int, below: float) -> None:
+    """Floored, zero would be up to a whole step off."""
+    fmt = NumberFormat("uint8", "channel", symmetric=False)
+    w = np.random.default_rng(seed).uniform(-below, 1 - below, (64, 8)).astype(np.float32)
+    low, high = w.min(axis=0).astype(np.float64), w.max(axis=0).astype(np.float64)
+    exact = -low / ((high - low) / 255)
+    found = weight_scale(w, 1, fmt, np.float32).zero_point.astype(np.float64)
+    assert np.abs(found - exact).max() <= 0.5 + 1e-6
+    activation = activation_scale(float(low[0]), float(high[0]), U8, np.float32)
+    assert abs(float(activation.zero_point) - exact[0]) <= 0.5 + 1e-3
+
+
+def test_weights_of_one_sign_get_a_range_that_holds_zero() -> None:
+    fmt = NumberFormat("uint8", "channel", symmetric=False)
+    w = np.linspace(0.5, 1.0, 30, dtype=np.float32).reshape(10, 3)
+    for signed in (w, -w):
+        scale = weight_scale(signed, 1, fmt, np.float32)
+        back = dequantize(quantize(signed, scale, fmt, 1), scale, 1)
+        assert np.abs(back - signed).max() <= scale.scale.max() * 0.51
