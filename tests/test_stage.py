@@ -49,7 +49,9 @@ external_model, message, plain_model = (
 )  # fmt: skip
 save, secret = onnx_files.save, onnx_files.secret
 Build = Callable[[Path], Path]
-ALL = {**EXTERNAL_DATA, **MORE_EXTERNAL_DATA, **SIZES}
+ALL = {
+    **EXTERNAL_DATA, **MORE_EXTERNAL_DATA, **SIZES, **onnx_files.GRAPHS, **onnx_files.NAMES,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -95,6 +97,28 @@ def test_hostile_model_is_refused_and_leaves_nothing(
     assert f"{error} {error.hint}".isprintable()
     assert len(str(error)) < 1000
     assert published(objects) == []
+
+
+def test_the_node_of_a_circle_is_named(folder: Path, objects: Path) -> None:
+    with pytest.raises(UnsafeFile, match=r"node 'n0': reads 'b', which nothing before it makes"):
+        stage_onnx(onnx_files.GRAPHS["circle"](folder), objects)
+
+
+def test_a_subgraph_reads_what_was_made_around_it(folder: Path, objects: Path) -> None:
+    model = plain_model()
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["y"], ["a"])],
+        "b",
+        [],
+        [helper.make_empty_tensor_value_info("a")],
+    )
+    node = helper.make_node("If", ["c"], ["z"], then_branch=branch, else_branch=branch)
+    model.graph.initializer.append(helper.make_tensor("c", TensorProto.BOOL, [], [True]))
+    model.graph.node.append(node)
+    assert stage_onnx(save(model, folder), objects).nodes == 4
+    model.graph.node.reverse()
+    with pytest.raises(UnsafeFile, match="reads 'y'"):
+        stage_onnx(save(model, folder), objects)
 
 
 @pytest.mark.parametrize("build", [EXTERNAL_DATA["hard_link"], MORE_EXTERNAL_DATA["function"]])
@@ -456,6 +480,7 @@ def test_loops_within_the_limit(count: int, by: str, folder: Path, objects: Path
     model = plain_model()
     onnx_files.loop(count, by=by)(model)
     stage_onnx(save(model, folder), objects)
+    model = plain_model()
     onnx_files.loop(1_000_001, by=by)(model)
     with pytest.raises(UnsafeFile, match="1000001 times"):
         stage_onnx(save(model, folder), objects)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit import pipeline
+from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
 
 if TYPE_CHECKING:
     from optkit.artifact import Artifact
+    from optkit.stage import StagedModel
+
+# What it takes to read a graph, several times as much as was ever seen: the libraries alone 0.2 GiB
+# and 2 s; each node 5 KiB and 0.3 ms; weights in the file are held twice.
+_MEMORY, _MEMORY_OF_NODE, _COPIES = 1 << 30, 32 << 10, 4  # bytes
+_SECONDS, _SECONDS_OF_NODE = 60.0, 0.005
 
 
 @dataclass(frozen=True)
@@ -28,8 +35,14 @@ def load(path: str | Path) -> Artifact:
     return Artifact.load(Path(path))
 
 
-def inspect(path: Path, *, runner: Runner) -> dict[str, Any]:
-    """What an artifact (a folder, every file verified) or an ONNX file holds."""
+def inspect(path: Path, *, runner: Runner, bounded: bool = True) -> dict[str, Any]:
+    """What an artifact (a folder, every file verified) or an ONNX file holds.
+
+    `bounded`: the memory and time to read a graph are bounded by its size, as well as by the limits
+    of the runner: a kilobyte of ONNX can ask for any amount of both.
+
+    Raises InputRefused, IntegrityError, and WorkerFailed beyond the limits.
+    """
     from optkit import stage
     from optkit.steps import STEPS
 
@@ -47,14 +60,31 @@ def inspect(path: Path, *, runner: Runner) -> dict[str, Any]:
             "result": opened.result,
         }
         if manifest.parts:
-            each = {part: inspect(path / part, runner=runner) for part in manifest.parts}
+            each = {
+                part: inspect(path / part, runner=runner, bounded=bounded)
+                for part in manifest.parts
+            }
             return {**found, "path": str(path), "axes": axes, "graph": None, "parts": each}
         ranges = manifest.recipe.get("axes", {})
         axes = {name: sizes["opt"] for name, sizes in ranges.items()}
         model = opened.model_path
     staged = stage.stage_onnx(model, runner.store.objects)
+    if bounded:
+        runner = replace(runner, limits=_bounds(staged, runner.limits))
     entry = runner.step(
         STEPS["summary"].kind, "read the graph",
         {"model": pipeline.Foreign(staged.path, staged.sha256)}, {"axes": axes},
     )  # fmt: skip
     return {**found, "path": str(path), "axes": axes, "graph": entry.meta["summary"], "parts": None}
+
+
+def _bounds(staged: StagedModel, limits: Limits) -> Limits:
+    """The limits for reading a graph of that size."""
+    inline = staged.path.stat().st_size
+    memory = _MEMORY + _COPIES * inline + _MEMORY_OF_NODE * staged.nodes
+    seconds = _SECONDS + _SECONDS_OF_NODE * staged.nodes
+    return replace(
+        limits,
+        memory_bytes=min(memory, limits.memory_bytes),
+        seconds=min(seconds, limits.seconds),
+    )

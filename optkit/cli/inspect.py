@@ -19,13 +19,16 @@ def inspect(path: Path, **shared: Any) -> None:
 
     Inputs, operators, parameters, bytes, MACs, precision; for an artifact also its verdict,
     evidence and landing, after every file was verified.
+
+    What reading a graph may take is bounded by its size, unless --memory or --timeout is given.
     """
     from optkit import api
     from optkit.cli import summary, terminal
 
     request = options.gather(shared)
     with request.terminal() as ears:
-        found = api.inspect(path, runner=options.runner(request, ears))
+        bounded = request.memory is None and request.timeout is None
+        found = api.inspect(path, runner=options.runner(request, ears), bounded=bounded)
     if request.json:
         terminal.put_json(found)
     else:

@@ -35,12 +35,12 @@ MESSAGES: dict[str, dict[int, Field]] = {
     },
     "TrainingInfoProto": {1: Field("graph"), 2: Field("algorithm")},
     "GraphProto": {
-        1: _many("node"), 5: _many("tensor"), 11: _many("value"), 12: _many("value"),
+        1: _many("node"), 5: _many("tensor"), 11: _many("input"), 12: _many("output"),
         13: _many("value"), 15: _many("sparse"),
     },
     "FunctionProto": {
-        1: Field("name"), 7: _many("node"), 10: Field("domain"), 11: _many("attribute"),
-        12: _many("value"), 13: Field("overload"),
+        1: Field("name"), 4: _many("input"), 5: _many("output"), 7: _many("node"),
+        10: Field("domain"), 11: _many("attribute"), 12: _many("value"), 13: Field("overload"),
     },
     "NodeProto": {
         1: _many("input"), 2: _many("output"), 3: Field("name"), 4: Field("op_type"),
@@ -60,7 +60,7 @@ MESSAGES: dict[str, dict[int, Field]] = {
     },
     "SparseTensorProto": {1: Field("values"), 2: Field("indices"), 3: _many("dims", _INTS)},
     "StringStringEntryProto": {1: Field("key"), 2: Field("value")},
-    "ValueInfoProto": {2: Field("type")},
+    "ValueInfoProto": {1: Field("name"), 2: Field("type")},
     "TypeProto": {
         1: Field("tensor"), 4: Field("wrapped"), 5: Field("map"), 8: Field("tensor"),
         9: Field("wrapped"),
@@ -69,6 +69,7 @@ MESSAGES: dict[str, dict[int, Field]] = {
     "TypeProto.Sequence": {1: Field("type")},
     "TypeProto.Map": {2: Field("type")},
     "TensorShapeProto": {1: _many("dim")},
+    "TensorShapeProto.Dimension": {2: Field("axis")},
 }  # fmt: skip
 
 

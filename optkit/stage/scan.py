@@ -28,6 +28,9 @@ _COUNT = re.compile(r"[0-9]{1,19}", re.ASCII)
 # Runtime takes the location `*/_ORT_MEM_ADDR_/*` for an address in its own memory.
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\<>:"|?*]')
 _DEFAULT_DOMAINS = (b"", b"ai.onnx")
+# Control characters (U+0000 to U+001F, U+007F to U+009F) and Unicode's own ends of lines, in UTF-8:
+# what lists layers line by line, as compilers do, would take such a name apart.
+_UNPRINTABLE = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,26 @@ class _Body:
     calls: Counter[tuple[bytes, ...]] = field(default_factory=Counter)
 
 
+class _Names:
+    """The values that a node of one graph may read: its own that were made before, and those of the
+    graphs around it. `unknown`: what is around is not looked at, and may have any."""
+
+    def __init__(self, around: _Names | None = None, *, unknown: bool = False) -> None:
+        self._around, self._unknown = around, unknown
+        self._own: set[bytes] = set()
+
+    def __contains__(self, name: bytes) -> bool:
+        if name in self._own or self._unknown:
+            return True
+        return self._around is not None and name in self._around
+
+    def give(self, name: bytes) -> bool:
+        """Enter one; False if the graph has it already."""
+        known = name in self._own
+        self._own.add(name)
+        return not known
+
+
 class Scan:
     """One pass over a model's bytes. Raises UnsafeFile at the first thing that is refused.
 
@@ -92,10 +115,10 @@ class Scan:
         for name, _, a, b in self._walk("ModelProto", 0, len(self._data)):
             if name == "graph":
                 graphs += 1
-                self._graph(a, b, main, 0)
-            elif name == "training":
+                self._graph(a, b, main, _Names(), 0)
+            elif name == "training":  # reads values of the model's graph: never run here
                 for _, _, c, d in self._walk("TrainingInfoProto", a, b):
-                    self._graph(c, d, main, 0)
+                    self._graph(c, d, main, _Names(unknown=True), 0)
             else:
                 self._function(a, b)
         if not graphs:
@@ -104,57 +127,94 @@ class Scan:
     def _function(self, start: int, end: int) -> None:
         if len(self._functions) >= self._limits.nodes:
             raise UnsafeFile(f"more than {self._limits.nodes} functions")
-        body = _Body()
+        body, names = _Body(), _Names()
         key = {"domain": b"", "name": b"", "overload": b""}
+        nodes, outputs = [], []
         for name, _, a, b in self._walk("FunctionProto", start, end):
             if name == "node":
-                self._node(a, b, body, 0)
+                nodes.append((a, b))
+            elif name == "input":
+                names.give(self._name(a, b))
+            elif name == "output":
+                outputs.append(self._name(a, b))
             elif name == "attribute":
-                self._attribute(a, b, body, 0)
+                self._attribute(a, b, body, _Names(unknown=True), 0)
             elif name == "value":
                 self._value(a, b)
             else:
-                key[name] = self._bytes(a, b)
+                key[name] = self._name(a, b)
+        for a, b in nodes:
+            self._node(a, b, body, names, 0)
+        _check_outputs(outputs, names)
         identity = _identity(key["domain"], key["name"], key["overload"])
         if identity in self._functions:
             raise UnsafeFile(f"function {show(key['name'])} is defined twice")
         self._functions[identity] = body
 
-    def _graph(self, start: int, end: int, body: _Body, depth: int) -> None:
+    def _graph(self, start: int, end: int, body: _Body, names: _Names, depth: int) -> None:
+        """`names`: its own, in which the inputs and constants are entered first."""
         if depth > self._limits.nesting:
             raise UnsafeFile(f"graphs nested deeper than {self._limits.nesting}")
+        nodes, outputs = [], []
         for name, _, a, b in self._walk("GraphProto", start, end):
             if name == "node":
-                self._node(a, b, body, depth)
+                nodes.append((a, b))  # what they read may stand behind them in the file
             elif name == "tensor":
                 tensor, scalar = self._tensor(a, b)
+                names.give(tensor)
                 if scalar is not None:
                     self._scalars.setdefault(tensor, []).append(scalar)
-            elif name == "value":
-                self._value(a, b)
+            elif name == "sparse":
+                names.give(self._sparse(a, b))
+            elif name == "input":
+                names.give(self._value(a, b))
+            elif name == "output":
+                outputs.append(self._value(a, b))
             else:
-                self._sparse(a, b)
+                self._value(a, b)
+        for a, b in nodes:
+            self._node(a, b, body, names, depth)
+        _check_outputs(outputs, names)
 
-    def _node(self, start: int, end: int, body: _Body, depth: int) -> None:
+    def _node(self, start: int, end: int, body: _Body, names: _Names, depth: int) -> None:
         self.nodes += 1
         body.nodes += 1
         if self.nodes > self._limits.nodes:
             raise UnsafeFile(f"more than {self._limits.nodes} nodes")
         texts: dict[str, bytes] = {}
+        read: list[bytes] = []
+        made: list[bytes] = []
         constants: list[int | External] = []
         for name, _, a, b in self._walk("NodeProto", start, end):
             if name == "attribute":
-                constants += self._attribute(a, b, body, depth)
-            elif name not in texts:  # of inputs and outputs the first is enough
-                texts[name] = self._bytes(a, b)
+                constants += self._attribute(a, b, body, names, depth)
+                continue
+            text = self._name(a, b)
+            texts.setdefault(name, text)  # of inputs and outputs the first is enough
+            if text and name in ("input", "output"):
+                (read if name == "input" else made).append(text)
         op, domain = texts.get("op_type", b""), texts.get("domain", b"")
+        where = f"node {show(texts.get('name') or op)}"
+        for text in read:
+            if text not in names:
+                raise UnsafeFile(
+                    f"reads {show(text)}, which nothing before it makes: it is missing, the nodes "
+                    "are out of order, or they form a circle",
+                    where=where,
+                    hint="export the model again; onnx.checker.check_model tells the same",
+                )
+        for text in made:
+            if not names.give(text):
+                raise UnsafeFile(f"value {show(text)} is made twice", where=where)
         body.calls[_identity(domain, op, texts.get("overload", b""))] += 1
         if domain in _DEFAULT_DOMAINS and op == b"Constant" and constants:
             self._scalars.setdefault(texts.get("output", b""), []).extend(constants)
         if domain in _DEFAULT_DOMAINS and op == b"Loop" and texts.get("input"):
             self._loops.append((texts.get("name", b""), texts["input"]))
 
-    def _attribute(self, start: int, end: int, body: _Body, depth: int) -> list[int | External]:
+    def _attribute(
+        self, start: int, end: int, body: _Body, names: _Names, depth: int
+    ) -> list[int | External]:
         """Checks an attribute; returns the largest integer and the scalars in it (a Constant's)."""
         largest, scalars = -1, []
         for name, kind, a, b in self._walk("AttributeProto", start, end):
@@ -165,7 +225,7 @@ class Scan:
                 _, scalar = self._tensor(a, b)
                 scalars += [] if scalar is None else [scalar]
             elif name == "graph":
-                self._graph(a, b, body, depth + 1)
+                self._graph(a, b, body, _Names(names), depth + 1)
             elif name == "sparse":
                 self._sparse(a, b)
             else:
@@ -212,7 +272,7 @@ class Scan:
             if name == "dims":
                 self._dims(tensor.dims, kind, a, b)
             elif name == "name":
-                tensor.name = self._bytes(a, b)
+                tensor.name = self._name(a, b)
             elif name == "data_type":
                 tensor.data_type = a
             elif name == "data_location":
@@ -257,19 +317,29 @@ class Scan:
             )
         return External(where, location, offset, length)
 
-    def _sparse(self, start: int, end: int) -> None:
+    def _sparse(self, start: int, end: int) -> bytes:
+        """Checks a sparse tensor; returns its name, which is that of its values."""
         dims: list[int] = []
+        title = b""
         for name, kind, a, b in self._walk("SparseTensorProto", start, end):
             if name == "dims":
                 self._dims(dims, kind, a, b)
             else:
-                self._tensor(a, b)
+                tensor, _ = self._tensor(a, b)
+                title = tensor if name == "values" else title
         if _elements(dims, "sparse tensor") > self._limits.proto_bytes:  # runtimes make it dense
             raise UnsafeFile(f"a sparse tensor of {prod(dims)} elements")
+        return title
 
-    def _value(self, start: int, end: int) -> None:
-        for _, _, a, b in self._walk("ValueInfoProto", start, end):
-            self._type(a, b, 0)
+    def _value(self, start: int, end: int) -> bytes:
+        """Checks a value's type; returns its name."""
+        title = b""
+        for name, _, a, b in self._walk("ValueInfoProto", start, end):
+            if name == "name":
+                title = self._name(a, b)
+            else:
+                self._type(a, b, 0)
+        return title
 
     def _type(self, start: int, end: int, depth: int) -> None:
         if depth > self._limits.nesting:
@@ -277,12 +347,19 @@ class Scan:
         for name, _, a, b in self._walk("TypeProto", start, end):
             if name == "tensor":
                 for _, _, c, d in self._walk("TypeProto.Tensor", a, b):
-                    rank = sum(1 for _ in self._walk("TensorShapeProto", c, d))
-                    self._check_rank(rank)
+                    self._shape(c, d)
             else:
                 message = "TypeProto.Map" if name == "map" else "TypeProto.Sequence"
                 for _, _, c, d in self._walk(message, a, b):
                     self._type(c, d, depth + 1)
+
+    def _shape(self, start: int, end: int) -> None:
+        rank = 0
+        for _, _, a, b in self._walk("TensorShapeProto", start, end):
+            rank += 1
+            for _, _, c, d in self._walk("TensorShapeProto.Dimension", a, b):
+                self._name(c, d)
+        self._check_rank(rank)
 
     def _dims(self, dims: list[int], kind: int, a: int, b: int) -> None:
         if kind == wire.VARINT:
@@ -314,6 +391,20 @@ class Scan:
             return 0
         value, at = wire.varint(self._data, a, b)
         return value if at == b else 0
+
+    def _name(self, a: int, b: int) -> bytes:
+        """A name that can be printed, in UTF-8."""
+        name = self._bytes(a, b)
+        try:
+            name.decode()
+        except UnicodeDecodeError:
+            raise UnsafeFile(f"the name {show(name)} is not UTF-8") from None
+        if _UNPRINTABLE.search(name):
+            raise UnsafeFile(
+                f"the name {show(name)} holds a control character",
+                hint="rename it; what reads names line by line would take it apart",
+            )
+        return name
 
     def _bytes(self, a: int, b: int) -> bytes:
         if b - a > _NAME_BYTES:
@@ -406,6 +497,15 @@ def _elements(dims: list[int], where: str) -> int:
     if prod(dims) >> 63:
         raise UnsafeFile(f"no memory holds a tensor of shape {dims}", where=where)
     return prod(dims)
+
+
+def _check_outputs(outputs: list[bytes], names: _Names) -> None:
+    for name in outputs:
+        if name not in names:
+            raise UnsafeFile(
+                f"nothing makes the output {show(name)}",
+                hint="export the model again; onnx.checker.check_model tells the same",
+            )
 
 
 def _identity(domain: bytes, name: bytes, overload: bytes) -> tuple[bytes, ...]:

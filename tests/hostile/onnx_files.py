@@ -5,6 +5,7 @@ A secret stands outside that folder: nothing made from the model may ever hold C
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 from collections.abc import Callable
@@ -354,6 +355,121 @@ def _sparse_bomb(model: ModelProto) -> None:
     sparse.values.CopyFrom(helper.make_tensor("s", TensorProto.FLOAT, [1], [1.0]))
     sparse.indices.CopyFrom(helper.make_tensor("i", TensorProto.INT64, [1], [0]))
 
+
+def _nodes(*nodes: tuple[str, list[str], list[str]]) -> Callable[[ModelProto], None]:
+    """Other nodes than the Add: (operator, inputs, outputs)."""
+
+    def change(model: ModelProto) -> None:
+        del model.graph.node[:]
+        model.graph.node.extend(helper.make_node(*one, name=f"n{i}") for i, one in enumerate(nodes))
+
+    return change
+
+
+def _circle_inside(model: ModelProto) -> None:
+    values = [helper.make_tensor_value_info("a", TensorProto.FLOAT, [4])]
+    circle = [helper.make_node("Relu", ["b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
+    branch = helper.make_graph(circle, "branch", [], values)
+    model.graph.initializer.append(helper.make_tensor("c", TensorProto.BOOL, [], [True]))
+    model.graph.node.append(
+        helper.make_node("If", ["c"], ["z"], then_branch=branch, else_branch=branch)
+    )
+
+
+def _circle_in_function(model: ModelProto) -> None:
+    circle = [helper.make_node("Relu", ["b"], ["c"]), helper.make_node("Relu", ["c"], ["b"])]
+    opsets = [helper.make_opsetid("", 21)]
+    model.functions.append(helper.make_function("local", "F", ["a"], ["b"], circle, opsets))
+
+
+def _renamed(name: str) -> Callable[[ModelProto], None]:
+    """The input `x` is called otherwise."""
+
+    def change(model: ModelProto) -> None:
+        model.graph.input[0].name = model.graph.node[0].input[0] = name
+
+    return change
+
+
+def _axis(model: ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch\nsize"
+
+
+GRAPHS: dict[str, Build] = {
+    "circle": _model(_nodes(("Add", ["x", "b"], ["y"]), ("Relu", ["y"], ["b"]))),
+    "reads_itself": _model(_nodes(("Add", ["x", "y"], ["y"]))),
+    "circle_in_subgraph": _model(_circle_inside),
+    "circle_in_function": _model(_circle_in_function),
+    "out_of_order": _model(_nodes(("Relu", ["a"], ["y"]), ("Relu", ["x"], ["a"]))),
+    "dangling": _model(_nodes(("Add", ["x", "nothing"], ["y"]))),
+    "made_twice": _model(_nodes(("Relu", ["x"], ["y"]), ("Relu", ["w"], ["y"]))),
+    "input_made": _model(_nodes(("Relu", ["w"], ["x"]), ("Relu", ["x"], ["y"]))),
+    "no_output": _model(_nodes(("Relu", ["x"], ["a"]))),
+}
+"""Graphs in which a value is read that nothing makes before, or made twice."""
+
+NAMES: dict[str, Build] = {
+    "escape": _model(_renamed("x\x1b[2J")),
+    "newline": _model(_renamed("x\nLayer 7")),
+    "nul": _model(_renamed("x\0")),
+    "c1_control": _model(_renamed("x\x9b2J")),
+    "line_separator": _model(_renamed("x\u2028")),
+    "axis": _model(_axis),
+    "node": _model(lambda m: setattr(m.graph.node[0], "name", "add\x1eother")),
+    "weight": _model(lambda m: setattr(m.graph.initializer[0], "name", "w\r")),
+    "domain": _model(lambda m: setattr(m.graph.node[0], "domain", "a\tb")),
+    "half_a_character": lambda folder: _written(
+        folder, plain_model().SerializeToString().replace(b"add", b"\xed\xa0\x80")
+    ),
+}
+"""Names that what reads line by line would take apart, or that no text holds."""
+
+
+def _doubling(kind: int, times: int = 36) -> Callable[[ModelProto], None]:
+    """Concat of a value with itself, again and again: 2^36 times as long."""
+
+    def change(model: ModelProto) -> None:
+        names = ["k", *(f"c{i}" for i in range(times))]
+        model.graph.initializer.append(helper.make_tensor("k", kind, [2], [1, 2]))
+        model.graph.node.extend(
+            helper.make_node("Concat", [one, one], [twice], axis=0)
+            for one, twice in itertools.pairwise(names)
+        )
+        model.graph.output.append(helper.make_tensor_value_info(names[-1], kind, ["n"]))
+
+    return change
+
+
+def _range(model: ModelProto) -> None:
+    for name, number in (("a", 0), ("b", 1 << 31), ("c", 1)):
+        model.graph.initializer.append(helper.make_tensor(name, TensorProto.INT64, [], [number]))
+    model.graph.node.append(helper.make_node("Range", ["a", "b", "c"], ["r"]))
+    model.graph.output.append(helper.make_tensor_value_info("r", TensorProto.INT64, ["n"]))
+
+
+def _filled(operator: str) -> Callable[[ModelProto], None]:
+    def change(model: ModelProto) -> None:
+        model.graph.initializer.append(
+            helper.make_tensor("s", TensorProto.INT64, [2], [1 << 20, 1 << 17])
+        )
+        inputs = ["s"] if operator == "ConstantOfShape" else ["w2", "s"]
+        model.graph.initializer.append(helper.make_tensor("w2", TensorProto.FLOAT, [1, 1], [1.0]))
+        model.graph.node.append(helper.make_node(operator, inputs, ["big"]))
+        model.graph.node.append(helper.make_node("ReduceSum", ["big"], ["r"], keepdims=0))
+        model.graph.output.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, []))
+
+    return change
+
+
+GROWTH: dict[str, Build] = {
+    "range": _model(_range),
+    "doubled_integers": _model(_doubling(TensorProto.INT64)),
+    "doubled_floats": _model(_doubling(TensorProto.FLOAT)),
+    "constant_of_shape": _model(_filled("ConstantOfShape")),
+    "expand": _model(_filled("Expand")),
+    "tile": _model(_filled("Tile")),
+}
+"""A kilobyte that asks for 10 GB and more when it is read, or run. The intake does not see it."""
 
 SIZES: dict[str, Build] = {
     "dims_beyond_data": _model(_weight(dims=[1 << 31, 1 << 31])),

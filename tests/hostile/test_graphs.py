@@ -1,0 +1,63 @@
+"""Graphs that ask for more than their size lets expect: read and run within limits."""
+
+from __future__ import annotations
+
+import importlib.util
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optkit import api
+from optkit.errors import InputRefused, WorkerFailed
+
+
+def _generators(name: str) -> Any:
+    """A module beside this one: tests are no package."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"hostile_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+onnx_files = _generators("onnx_files")
+GROWTH: dict[str, Callable[[Path], Path]] = onnx_files.GROWTH
+
+
+def _inspected(name: str, tmp_path: Path, **options: Any) -> WorkerFailed | None:
+    """How `inspect` ended: None, or the verdict. Anything else fails the test."""
+    (tmp_path / "foreign").mkdir()
+    path = GROWTH[name](tmp_path / "foreign")
+    assert path.stat().st_size < 4096
+    try:
+        api.inspect(path, runner=api.open_runner(cache=tmp_path / "cache"), **options)
+    except WorkerFailed as error:
+        return error
+    except InputRefused:
+        return None
+    return None
+
+
+def test_reading_a_kilobyte_takes_no_more_than_its_size_lets_expect(tmp_path: Path) -> None:
+    failed = _inspected("doubled_integers", tmp_path)
+    assert failed is not None and failed.exit_code == 6 and failed.verdict == "oom"
+    assert "1024 MiB" in failed.message  # 1 GiB, and a little for each node
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(GROWTH))
+def test_every_way_to_grow_is_bounded(name: str, tmp_path: Path) -> None:
+    failed = _inspected(name, tmp_path)
+    assert failed is None or failed.verdict in ("oom", "timeout")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2 << 20  # KiB
+
+
+def test_given_limits_count_instead(tmp_path: Path) -> None:
+    runner = api.open_runner(cache=tmp_path / "cache", memory=2 << 30, timeout=5)
+    (tmp_path / "foreign").mkdir()
+    with pytest.raises(WorkerFailed, match=r"2048 MiB|5 s"):
+        api.inspect(GROWTH["doubled_integers"](tmp_path / "foreign"), runner=runner, bounded=False)
