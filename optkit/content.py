@@ -298,64 +298,6 @@ def guarded(function: Callable[..., Any], args: Mapping[str, Any], path: Path) -
         raise _failed(error, path) from error
 
 
-def template(model: str) -> str:
-    """A commented new optkit.yaml for `model` ("file.py:factory", "x.onnx", "x.pt2", a Hugging Face
-    folder or "org/name")."""
-    python = is_python_file(model)
-    name = model_name(model)
-    if python:
-        lines = f"  factory: {_quoted(model)}\n  # weights: weights.safetensors\n  # args: {{}}"
-    else:
-        lines = f"  {model_key(model)}: {_quoted(model)}"
-    commented = "" if python else "# "
-    return _TEMPLATE.format(name=name, model=lines, c=commented)
-
-
-_TEMPLATE = """\
-# What to build and how to judge it. Then: optkit build --target l4 --precision int8
-
-name: {name}
-
-model:
-{model}
-
-# The model's inputs. A word in a shape is a dynamic axis; `range` bounds integer inputs.
-{c}inputs:
-{c}  input: {{dtype: float32, shape: [batch, 3, 224, 224]}}
-
-# Sizes the engine must take, and the one it is tuned for.
-axes:
-  batch: {{min: 1, opt: 8, max: 32}}
-
-# Needed for int8. A file with `samples(...)` that yields {{input name: array}} in batches, or a
-# reader (text, images, arrays) with args: {{path: ...}}.
-# calibration:
-#   source: calibration.py
-#   samples: 256
-#   method: minmax        # or percentile, entropy, mse, auto
-#   batch: 8
-
-# How weights are rounded, and which nodes are exceptions.
-# quantization:
-#   weights: auto         # or rtn, mse, gptq, awq, hqq
-#   nodes: {{"*head*": fp16}}
-
-# Needed to judge accuracy. A file with `samples()`, which yields (feed, labels) in batches,
-# `score(outputs, labels)`, which returns one score per sample, and METRIC, the metric's name; or a
-# task that comes along (top1, f1, perplexity, ...) with args: {{path: ...}}.
-# eval:
-#   task: evaluation.py
-
-# What must hold. Others: min_sqnr, max_latency_ms, min_speedup, min_throughput, max_bytes.
-gates:
-  max_drop: 1%
-
-bench:
-  batches: [1, 8]
-  seconds: 3
-"""
-
-
 def _find_python(
     kind: str, folder: str, name: str, base: Path, anywhere: bool, default: str | None
 ) -> Place:
@@ -450,10 +392,3 @@ def _failed(error: Exception, path: Path) -> InputRefused:
         line = error.lineno
     where = f"{path}:{line}" if line else str(path)
     return InputRefused(f"{type(error).__name__}: {error}", where=where, hint="fix the file")
-
-
-def _quoted(text: str) -> str:
-    """A YAML string: plain where that is safe."""
-    if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*(:[A-Za-z_]\w*)?", text):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

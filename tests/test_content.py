@@ -13,6 +13,7 @@ import pytest
 from optkit import content
 from optkit.errors import InputRefused, UnknownName, UsageError
 from optkit.recipe import Recipe
+from optkit.recipe.template import template
 
 
 @pytest.fixture
@@ -242,13 +243,14 @@ def test_a_tasks_functions_get_those_of_its_args_that_they_name(tmp_path: Path) 
 
 @pytest.mark.parametrize("model", ["model.py:create", "net.onnx", "sub dir/my net.pt2"])
 def test_template_is_a_recipe_also_with_every_comment_taken_away(
-    tmp_path: Path, model: str
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in (model.partition(":")[0], "weights.safetensors", "calibration.py", "evaluation.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    text = content.template(model)
     path = tmp_path / "optkit.yaml"
+    text = template(model, path).text
     path.write_text(text)
     recipe = Recipe.load(path)
     assert recipe.source is not None and recipe.source.place is not None

@@ -11,6 +11,9 @@ from optkit.errors import UsageError
 
 @click.command()
 @click.argument("model")
+@click.option("--weights", metavar="FILE", help="A safetensors file for what the factory returns.")
+@click.option("--calibration", metavar="PATH|NAME", help="Calibration data, or a source.")
+@click.option("--eval", "evaluation", metavar="NAME|FILE.py", help="The evaluation task.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -18,13 +21,16 @@ from optkit.errors import UsageError
     show_default=True,
     help="The recipe to write.",
 )
-def init(model: str, out: Path) -> None:
+def init(
+    model: str, weights: str | None, calibration: str | None, evaluation: str | None, out: Path
+) -> None:
     """Write a commented recipe for MODEL (model.onnx, model.pt2 or file.py:factory).
 
-    Called optkit.yaml it is the default recipe of its folder.
-    """  # fmt: skip
-    from optkit import content
+    The names of its inputs are those of forward, read from the file, which is not run; weights are
+    found beside it. Called optkit.yaml it is the default recipe of its folder.
+    """
     from optkit.cli import terminal
+    from optkit.recipe.template import template
     from optkit.store import storage_errors, write_durably
 
     if out.exists():
@@ -32,5 +38,8 @@ def init(model: str, out: Path) -> None:
             "it exists already", where=str(out), hint="choose another --out, or edit it"
         )
     with storage_errors(out):
-        write_durably(out.resolve(), content.template(model).encode())
-    terminal.put(f"wrote {out}; next: optkit build --recipe {out} --target l4 --precision fp16")
+        out.resolve().parent.stat()  # what is named beside it is looked for from there
+    started = template(model, out, weights=weights, calibration=calibration, evaluation=evaluation)
+    with storage_errors(out):
+        write_durably(out.resolve(), started.text.encode())
+    terminal.put(f"wrote {out}; next: {started.then}")

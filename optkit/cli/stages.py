@@ -95,6 +95,7 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
             target=target,
             precision=precision,
             runner=options.runner(request, ears),
+            strict=strict,
         )
     gate = made["gate"]
     if junit is not None:

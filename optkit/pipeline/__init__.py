@@ -21,7 +21,7 @@ from optkit.pipeline.job import Build, Foreign, Job, calibration_of, samples_wan
 from optkit.pipeline.judging import compile_, evaluate, time, weigh
 from optkit.pipeline.likeness import compare_layers
 from optkit.pipeline.quantizing import quantize
-from optkit.pipeline.refusals import bound, check, check_pair
+from optkit.pipeline.refusals import bound, check, check_pair, trained
 from optkit.pipeline.sources import collect, data_of, export, parts, signature
 from optkit.steps import GRAPH
 
@@ -58,9 +58,9 @@ EXPORT: tuple[Stage, ...] = (export,)
 FUSE: tuple[Stage, ...] = (export, fuse)
 QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, carry, quantize)
 COMPILE: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], refer, compile_)
-EVAL: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], refer, evaluate)
+EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], refer, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
-BUILD: tuple[Stage, ...] = (*COMPILE, evaluate, compare_layers, time, weigh)
+BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh)
 
 
 def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:

@@ -35,7 +35,8 @@ class Job:
     """One model for one target in one precision.
 
     `deferred`: its engine is left to a host that finishes the artifact, whatever this one could do.
-    `strict`: a latency that was measured under bad conditions is measured once more.
+    `strict`: a latency that was measured under bad conditions is measured once more, and a model
+    without weights is refused.
     `graph`, `calibration`: in the store already when they came from memory (an nn.Module, a
     loader); otherwise the recipe says where they come from. `code`: the folder from which
     package.module:factory is imported.

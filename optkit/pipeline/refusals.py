@@ -66,6 +66,18 @@ def bound(made: Build, runner: Steps) -> None:
                 )
 
 
+def trained(made: Build, runner: Steps) -> None:
+    """Random weights, of which the export has told, are refused where the job is strict: what is
+    found of them says nothing of the model. Raises InputRefused."""
+    problem = made.entries["source"].meta.get("log", {}).get("untrained")
+    if problem and made.job.strict:
+        raise InputRefused(
+            problem,
+            where=made.job.recipe.name,
+            hint="give model.weights in the recipe, or let the factory load them",
+        )
+
+
 def check_enough(samples: Made, recipe: Recipe) -> None:
     """After n samples, one in n + 1 of what follows exceeds a range. Raises InputRefused."""
     found = samples.meta.get("info", {}).get("samples", MIN_SAMPLES)

@@ -23,7 +23,7 @@ from optkit import content
 from optkit.content import Place
 from optkit.data.reading import READ, reader_of
 from optkit.errors import RecipeError, UsageError, nearest, unknown_name
-from optkit.recipe import document
+from optkit.recipe import checkpoint, document
 from optkit.recipe.inputs import InputSpec
 from optkit.recipe.schema import (
     MEMORY,
@@ -429,8 +429,11 @@ class Recipe(Part):
             yield key, place
         if model is not None and model.weights is not None:
             if not model.weights.endswith(".safetensors"):
-                hint = "save them with safetensors; pickles are never loaded"
-                raise self._refused(("model", "weights"), "not .safetensors", hint)
+                hint = "save them as safetensors, in Python:\n" + checkpoint.conversion(
+                    model.weights
+                )
+                problem = f"{model.weights!r} is not .safetensors, and pickles are never loaded"
+                raise self._refused(("model", "weights"), problem, hint)
             yield find(("model", "weights"), content.locate, model.weights)
         if self.calibration is not None and self.calibration.source != MEMORY:
             path = ("calibration", "source")
@@ -457,7 +460,7 @@ class Recipe(Part):
         if content.is_python_file(factory):
             return False
         if not _MODULE_FACTORY.fullmatch(factory):
-            raise self._refused(path, "not file.py:function", _MODEL_FORMS)
+            raise self._refused(path, *_no_factory(factory))
         if not self._origin.is_given(path):
             hint = "name a file.py:function, or give the module on the command line"
             raise self._refused(path, "a recipe may not name an installed module", hint)
@@ -479,6 +482,24 @@ class Recipe(Part):
     def _range(self, axis: str) -> dict[str, int]:
         known = self.axes.get(axis) or (DEFAULT_BATCH if axis == "batch" else None)
         return {} if known is None else known.model_dump()
+
+
+def _no_factory(named: str) -> tuple[str, str]:
+    """What is wrong with a model that reads like no factory, and what to do."""
+    suffix = Path(named).suffix.lower()
+    with_code = "optkit build file.py:factory --set model.weights="
+    if suffix in checkpoint.CHECKPOINTS:
+        return (
+            f"{named!r} is a checkpoint: weights, or a pickle, without the code of the model",
+            f"name the code, and give the weights as safetensors: {with_code}"
+            f"{Path(named).with_suffix('.safetensors').name}, made in Python by\n"
+            + checkpoint.conversion(named),
+        )
+    if suffix == ".safetensors":
+        return f"{named!r} holds weights without the code of the model", f"{with_code}{named}"
+    if suffix in (".yaml", ".yml"):
+        return f"{named!r} is a recipe, not a model", f"--recipe {named}"
+    return f"{named!r} is not file.py:function", _MODEL_FORMS
 
 
 def _is_data(named: str) -> bool:

@@ -12,6 +12,7 @@ graph says what the model says, and making it small and fast is `optkit.fusion`'
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,7 +64,13 @@ def export(
 
     assert factory is not None
     progress("loading the model", 0.0)
-    module = torch_module.load(factory, args or {}, inputs.get("weights"))
-    return torch_module.export(
+    untrained: str | None = None
+    if "weights" in inputs:
+        module = torch_module.load(factory, args or {}, inputs["weights"])
+    else:
+        module, untrained = torch_module.load_unweighted(factory, args or {})
+    log = torch_module.export(
         module, specs, axes, out, session=session, progress=progress, owned=True
     )
+    warnings = (*log.warnings, *([untrained] if untrained else []))
+    return replace(log, untrained=untrained, warnings=warnings)

@@ -24,7 +24,9 @@ class ExportLog:
     """`opset` is read back from the graph. `checks` is empty for an `.onnx`, which is its own
     source; there `converted_from` tells the opset it had, None when it was kept. A Hugging Face
     model also has its `task`, and its own inputs and axes, which no recipe had to declare;
-    `positions` are the tokens that its table of positions has rows for, None without a table."""
+    `untrained` says which parameters of a Python model are random, where neither the recipe nor the
+    factory gave them values. `positions` are the tokens that its table of positions has rows for,
+    None without a table."""
 
     source: Literal["python", "pt2", "onnx", "hf"]
     inputs: tuple[TensorInfo, ...]
@@ -38,6 +40,7 @@ class ExportLog:
     axes: Mapping[str, AxisRange] = field(default_factory=dict)
     positions: int | None = None
     warnings: tuple[str, ...] = ()
+    untrained: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "specs": [spec.to_json() for spec in self.specs]}

@@ -13,7 +13,7 @@ import numpy as np
 from optkit import content
 from optkit.data.spool import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
-from optkit.recipe import InputSpec
+from optkit.recipe import InputSpec, checkpoint
 from optkit.runtime import AxisRange, Feed, Progress, Session
 from optkit.sources import agreement, explain, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
@@ -28,6 +28,10 @@ Bind = Callable[[Mapping[str, Any]], inspect.BoundArguments]
 """Values by input name → arguments of `forward`."""
 
 _TOLD = 5  # names listed in one message
+_TOLD_APART = 64  # values of a parameter
+_OTHERWISE = 0x5EED
+_PREFIXES = ("module.", "_orig_mod.", "model.", "state_dict.")
+"""What wrappers put before the names: DistributedDataParallel, torch.compile, Lightning."""
 
 
 def load(factory: str, args: Mapping[str, Any], weights: Path | None) -> nn.Module:
@@ -37,6 +41,71 @@ def load(factory: str, args: Mapping[str, Any], weights: Path | None) -> nn.Modu
     the factory does not take, ToolchainMissing without torch.
     """
     toolchain.require()
+    module = _created(factory, args)
+    if weights is not None:
+        _load_weights(module, weights)
+    return module
+
+
+def load_unweighted(factory: str, args: Mapping[str, Any]) -> tuple[nn.Module, str | None]:
+    """What `factory` returns, to which nobody gives weights, and in words which of its parameters
+    are random: those that differ where torch is seeded otherwise. They are looked for only where
+    the factory drew random numbers at all, and then it is called twice. Raises as `load`."""
+    toolchain.require()
+    import torch
+
+    before = torch.get_rng_state()
+    with _seeded_otherwise():
+        seeded = torch.get_rng_state()
+        module = _created(factory, args)
+        if torch.equal(seeded, torch.get_rng_state()):
+            torch.set_rng_state(before)
+            return module, None
+    others = _first_values(module)
+    del module  # one copy of its weights at a time
+    torch.set_rng_state(before)
+    module = _created(factory, args)
+    own = _first_values(module)
+    random = [name for name, values in own.items() if others.get(name) != values]
+    if not random:
+        return module, None
+    told = (
+        f"the model is not trained: there is no model.weights, and the factory leaves "
+        f"{len(random)} of {len(own)} parameters random ({_some(random)})"
+    )
+    return module, told
+
+
+@contextmanager
+def _seeded_otherwise() -> Iterator[None]:
+    """torch's generator starts elsewhere, also where the body seeds it."""
+    import torch
+
+    own = torch.manual_seed
+
+    def reseed(seed: int) -> torch.Generator:
+        return own(seed ^ _OTHERWISE)
+
+    torch.manual_seed = reseed
+    try:
+        own(_OTHERWISE)
+        yield
+    finally:
+        torch.manual_seed = own
+
+
+def _first_values(module: nn.Module) -> dict[str, bytes]:
+    """The first values of each parameter that has any: enough to tell random ones apart."""
+    from torch.nn.parameter import is_lazy
+
+    return {
+        name: parameter.detach().reshape(-1)[:_TOLD_APART].double().cpu().numpy().tobytes()
+        for name, parameter in module.named_parameters()
+        if not is_lazy(parameter) and not parameter.is_meta
+    }
+
+
+def _created(factory: str, args: Mapping[str, Any]) -> nn.Module:
     from torch import nn
 
     create = content.load_factory(factory)
@@ -57,8 +126,6 @@ def load(factory: str, args: Mapping[str, Any], weights: Path | None) -> nn.Modu
             where=factory,
             hint="the factory must return the model",
         )
-    if weights is not None:
-        _load_weights(module, weights)
     return module
 
 
@@ -192,11 +259,27 @@ def _load_weights(module: nn.Module, path: Path) -> None:
         raise _misfit("; ".join(told[:_TOLD]), path) from error
     if missing or unexpected:
         parts = (("the model needs", missing), ("the model has no", unexpected))
-        raise _misfit("; ".join(f"{what} {_some(keys)}" for what, keys in parts if keys), path)
+        problem = "; ".join(f"{what} {_some(keys)}" for what, keys in parts if keys)
+        raise _misfit(problem, path, _prefix(missing, unexpected))
 
 
-def _misfit(message: str, path: Path) -> InputRefused:
+def _prefix(missing: Collection[str], unexpected: Collection[str]) -> str | None:
+    """What every name in the file begins with, where the model needs the names without it."""
+    for one in _PREFIXES if missing else ():
+        own = {name.removeprefix(one) for name in unexpected if name.startswith(one)}
+        if len(own) == len(unexpected) and own >= set(missing):
+            return one
+    return None
+
+
+def _misfit(message: str, path: Path, prefix: str | None = None) -> InputRefused:
     hint = "do the factory's arguments describe the model that was trained?"
+    if prefix is not None:
+        hint = (
+            f"every name in the file begins with {prefix!r}, which a wrapper put there "
+            f"(DistributedDataParallel, torch.compile, a trainer); in Python:\n"
+            + checkpoint.without_prefix(str(path), prefix)
+        )
     return InputRefused(f"the weights do not fit: {message}", where=str(path), hint=hint)
 
 

@@ -81,7 +81,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             run,
         )
         for name, version, tools, run in (
-            ("export", 2, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
+            ("export", 3, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
             ("fuse", 5, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),

@@ -270,3 +270,18 @@ def test_every_command_has_help(command: str, optkit_here: Optkit) -> None:
     done = optkit_here(*command.split(), "--help")
     assert_plain(done)
     assert done.out.startswith(f"Usage: optkit {command}".rstrip())
+
+
+def test_random_weights_are_told_and_refused_by_strict(
+    optkit_here: Optkit, tmp_path: Path, store: Path
+) -> None:
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\n\ndef create():\n    return nn.Linear(16, 4)\n"
+    )
+    line = ["model.py:create", "--set", "inputs={x: {dtype: float32, shape: [batch, 16]}}"]
+    told = optkit_here("export", *line, "--out", "graph", cwd=tmp_path, cache=store)
+    assert told.code == 0
+    assert "note: the model is not trained: there is no model.weights" in told.err
+    refused = optkit_here("build", *line, "--target", "cpu", "--precision", "fp32", "--strict",
+                          cwd=tmp_path, cache=store)  # fmt: skip
+    assert refused.told("not trained", "2 of 2 parameters random", "give model.weights").code == 5

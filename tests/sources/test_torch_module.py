@@ -13,12 +13,12 @@ from textwrap import dedent
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from optkit import content, graph
 from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
-from optkit.recipe import InputSpec
+from optkit.recipe import InputSpec, checkpoint
 from optkit.runtime import AxisRange, TensorInfo, backend
 from optkit.sources import torch_module
 from optkit.sources.log import ExportLog
@@ -395,6 +395,88 @@ def test_weights_that_do_not_fit_are_named(
     save_file(changed, tmp_path / "w.safetensors")
     with pytest.raises(InputRefused, match=message):
         torch_module.load(f"{factory}:create", {}, tmp_path / "w.safetensors")
+
+
+UNTRAINED = """
+import torch
+from pathlib import Path
+from torch import nn
+
+
+def seeded():
+    torch.manual_seed(0)
+    return nn.Linear(3, 4)
+
+
+def half():
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    net[0].load_state_dict(torch.load(Path(__file__).with_name("w.pt")))
+    return net
+
+
+def whole():
+    net = nn.Linear(3, 4)
+    net.load_state_dict(torch.load(Path(__file__).with_name("w.pt")))
+    return net
+
+
+def constant():
+    net = nn.LayerNorm(4)
+    return net
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("seeded", "2 of 2 parameters random (bias, weight)"),
+        ("half", "2 of 6 parameters random (2.bias, 2.weight)"),
+        ("whole", None),
+        ("constant", None),
+    ],
+)
+def test_random_parameters_that_nobody_gave_values_are_named(
+    name: str, told: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(UNTRAINED)
+    torch.save(nn.Linear(3, 4).state_dict(), tmp_path / "w.pt")
+    seed, before = torch.manual_seed, torch.get_rng_state()
+    module, found = torch_module.load_unweighted(f"{tmp_path / 'model.py'}:{name}", {})
+    assert (told is None and found is None) or (told is not None and told in str(found))
+    if name == "seeded":  # what is built is what the factory makes, not what it was compared with
+        seed(0)
+        assert torch.equal(module.weight, nn.Linear(3, 4).weight)  # type: ignore[arg-type]
+    torch.set_rng_state(before)
+    assert torch.manual_seed is seed
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model."])
+def test_a_wrappers_prefix_is_recognised_and_the_hint_takes_it_off(
+    prefix: str, factory: Path, tmp_path: Path
+) -> None:
+    state = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).state_dict()
+    file = tmp_path / "w.safetensors"
+    save_file({f"{prefix}{name}": value for name, value in state.items()}, file)
+    with pytest.raises(InputRefused, match="the weights do not fit") as caught:
+        torch_module.load(f"{factory}:create", {}, file)
+    told, _, lines = (caught.value.hint or "").partition("in Python:\n")
+    assert f"begins with {prefix!r}" in told
+    exec(lines, {})
+    torch_module.load(f"{factory}:create", {}, file)
+
+
+@pytest.mark.parametrize("nested", [None, "state_dict", "model"])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_the_lines_that_convert_a_checkpoint_do(
+    nested: str | None, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {f"{prefix}{name}": value for name, value in nn.Linear(3, 4).state_dict().items()}
+    torch.save({nested: state, "epoch": 3} if nested else state, tmp_path / "run.pt")
+    monkeypatch.chdir(tmp_path)
+    lines = checkpoint.conversion("run.pt")
+    assert len(lines.splitlines()) == 2
+    exec(lines, {})
+    assert load_file(tmp_path / "run.safetensors").keys() == {"weight", "bias"}
 
 
 def test_weights_that_are_no_safetensors(factory: Path, tmp_path: Path) -> None:

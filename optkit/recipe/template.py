@@ -1,0 +1,281 @@
+"""A commented recipe to start from: what `optkit init` writes.
+
+It says what can be known without running anything: the arguments of `forward`, read from the
+source text, and weights that lie beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from optkit import content
+from optkit.data.reading import reader_of
+from optkit.errors import UsageError
+from optkit.recipe import document
+from optkit.recipe.checkpoint import CHECKPOINTS, conversion
+from optkit.recipe.recipe import Recipe
+
+_IDS = re.compile(r"ids|tokens?|mask|positions?")
+_IMAGES = "float32, shape: [batch, 3, 224, 224]"
+_TOKENS = "int64, shape: [batch, sequence]"
+
+
+@dataclass(frozen=True)
+class Started:
+    """A recipe's text, and what to do next, in words."""
+
+    text: str
+    then: str
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Of a Python model: the file to load, and remarks; None where there is no such file."""
+
+    file: str | None
+    remarks: tuple[str, ...]
+
+
+def template(
+    model: str,
+    out: Path,
+    *,
+    weights: str | None = None,
+    calibration: str | None = None,
+    evaluation: str | None = None,
+) -> Started:
+    """The recipe `out` for MODEL ("file.py:factory", "x.onnx", "x.pt2", a Hugging Face folder or
+    "org/name"). Paths are given relative to the current folder, and written relative to `out`.
+
+    `weights`: a safetensors file; without it, the only one beside the model's code. `calibration`:
+    data, or a source by name or file; `evaluation`: a task. Raises UsageError, RecipeError for what
+    no recipe may say.
+    """
+    kind, folder = content.model_key(model), out.resolve().parent
+    python = content.is_python_file(model)
+    if weights is not None and not python:
+        raise UsageError("weights belong to a factory", where=f"--weights {weights}",
+                         hint="MODEL has its own")  # fmt: skip
+    named = _from(folder, model) if python or kind == "path" else model
+    found = _weights(model, folder, weights) if python else _Weights(None, ())
+    lines = [f"  {kind}: {_quoted(named)}"]
+    if found.file:
+        lines.append(f"  weights: {_quoted(found.file)}")
+    lines += [f"  # {remark}" for remark in found.remarks]
+    if python:
+        lines += [*([] if found.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
+    inputs, tokens = _inputs(model) if python else (f"# {_input('input')}", False)
+    text = _TEMPLATE.format(
+        name=content.model_name(model),
+        model="\n".join(lines),
+        c="" if python else "# ",
+        inputs=inputs,
+        tokens="  sequence: {min: 1, opt: 128, max: 512}\n" if tokens else "",
+        calibration=_calibration(folder, calibration),
+        evaluation=_evaluation(folder, evaluation),
+        precision="int8" if calibration else "fp16",
+    )
+    Recipe.from_dict(document.parse(text.encode(), str(out)).data, folder)
+    return Started(text, _then(out, python and not found.file, python, calibration is not None))
+
+
+def _then(out: Path, untrained: bool, python: bool, calibrated: bool) -> str:
+    named = "" if out == Path(content.PROJECT_RECIPE) else f"--recipe {out} "
+    build = f"optkit build {named}--target l4 --precision {'int8' if calibrated else 'fp16'}"
+    todo = ["check its inputs"] if python else []
+    if untrained:
+        todo.insert(0, "give model.weights (or load them in the factory: else they are random)")
+    return f"{' and '.join(todo)}, then: {build}" if todo else build
+
+
+def _weights(model: str, folder: Path, given: str | None) -> _Weights:
+    """Those that are given, or that lie beside the code."""
+    if given is not None:
+        return _Weights(_from(folder, given), ())
+    code = Path(model.partition(":")[0]).resolve().parent
+    beside = sorted(code.glob("*.safetensors"))
+    if len(beside) == 1:
+        return _Weights(_from(folder, beside[0]), ("the only weights beside the code",))
+    if beside:
+        names = ", ".join(_from(folder, one) for one in beside[:5])
+        return _Weights(None, (f"choose one of {names}",))
+    remarks = ["without weights a model is random, unless its factory loads them"]
+    saved = sorted(one for one in code.glob("*") if one.suffix in CHECKPOINTS)
+    if saved:
+        lines = conversion(_from(Path.cwd(), saved[0])).splitlines()
+        remarks += [f"{saved[0].name} becomes safetensors in Python by", *lines]
+    return _Weights(None, tuple(remarks))
+
+
+def _inputs(model: str) -> tuple[str, bool]:
+    """Lines of `inputs:` for what forward requires, and whether one is of tokens."""
+    file, _, function = model.partition(":")
+    required, optional = _forward(Path(file), function)
+    lines = [_input(name) for name in required or ["input"]]
+    if optional:
+        lines.append(f"  # forward also takes {', '.join(optional)}")
+    return "\n".join(lines), any(_TOKENS in line for line in lines)
+
+
+def _input(name: str) -> str:
+    return f"  {name}: {{dtype: {_TOKENS if _IDS.search(name) else _IMAGES}}}"
+
+
+def _forward(file: Path, function: str) -> tuple[list[str], list[str]]:
+    """The arguments that the forward of what `function` returns requires, and the others; none
+    where the text does not tell."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return [], []
+    for name in _returned(tree, function):
+        found = _class(tree, name, file.parent)
+        for method in found.body if found else ():
+            if isinstance(method, ast.FunctionDef) and method.name == "forward":
+                return _parameters(method.args)
+    return [], []
+
+
+def _parameters(args: ast.arguments) -> tuple[list[str], list[str]]:
+    places = [one.arg for one in (*args.posonlyargs, *args.args)][1:]
+    required = places[: len(places) - len(args.defaults)]
+    by_name = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    named = {one.arg: default is None for one, default in by_name}
+    required += [name for name, needed in named.items() if needed]
+    return required, [name for name in (*places, *named) if name not in required]
+
+
+def _returned(tree: ast.Module, function: str) -> Iterator[str]:
+    """Names of classes that `function` may return, itself among them where it is a class."""
+    yield function
+    makers = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == function]
+    for maker in makers:
+        assigned = {
+            target.id: one.value
+            for one in ast.walk(maker)
+            if isinstance(one, ast.Assign)
+            for target in one.targets
+            if isinstance(target, ast.Name)
+        }
+        for one in ast.walk(maker):
+            value = one.value if isinstance(one, ast.Return) else None
+            if isinstance(value, ast.Name):
+                value = assigned.get(value.id)
+            while isinstance(value, ast.Call):  # Net(...).eval().half()
+                value = value.func
+                if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Call):
+                    value = value.value
+            if isinstance(value, ast.Name):
+                yield value.id
+
+
+def _class(tree: ast.Module, name: str, folder: Path) -> ast.ClassDef | None:
+    """The class of that name, in the module or in the neighbour that it is imported from."""
+    for one in tree.body:
+        if isinstance(one, ast.ClassDef) and one.name == name:
+            return one
+        if isinstance(one, ast.ImportFrom) and any(
+            (alias.asname or alias.name) == name for alias in one.names
+        ):
+            neighbour = folder / f"{(one.module or '').replace('.', '/')}.py"
+            try:
+                other = ast.parse(neighbour.read_text(encoding="utf-8"))
+            except (OSError, SyntaxError, ValueError):
+                return None
+            own = next(alias.name for alias in one.names if (alias.asname or alias.name) == name)
+            return next(
+                (c for c in other.body if isinstance(c, ast.ClassDef) and c.name == own), None
+            )
+    return None
+
+
+def _calibration(folder: Path, given: str | None) -> str:
+    if given is None:
+        return _CALIBRATION
+    reader = reader_of(given)
+    lines = [f"  source: {reader or _source(folder, given)}", "  samples: 256"]
+    if reader:
+        lines.append(f"  args: {{path: {_quoted(_from(folder, given))}}}")
+    return "\n".join(["calibration:", *lines])
+
+
+def _evaluation(folder: Path, given: str | None) -> str:
+    if given is None:
+        return _EVALUATION
+    return f"eval:\n  task: {_source(folder, given)}\n  # args: {{path: held-out}}"
+
+
+def _source(folder: Path, named: str) -> str:
+    """A source or task by name, or as a file."""
+    return _quoted(_from(folder, named) if content.is_python_file(named) else named)
+
+
+def _from(folder: Path, named: str | Path) -> str:
+    """A path (perhaps "file.py:function") of the current folder, as seen from another one."""
+    path, colon, attribute = str(named).partition(":")
+    seen = Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
+    return f"{seen}{colon}{attribute}"
+
+
+def _quoted(text: str) -> str:
+    """A YAML string: plain where that is safe."""
+    if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*(:[A-Za-z_]\w*)?", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_CALIBRATION = """\
+# Needed for int8. A file with `samples(...)` that yields {input name: array} in batches, or a
+# reader (text, images, arrays) with args: {path: ...}.
+# calibration:
+#   source: calibration.py
+#   samples: 256
+#   method: minmax        # or percentile, entropy, mse, auto
+#   batch: 8"""
+
+_EVALUATION = """\
+# Needed to judge accuracy. A file with `samples()`, which yields (feed, labels) in batches,
+# `score(outputs, labels)`, which returns one score per sample, and METRIC, the metric's name; or a
+# task that comes along (top1, f1, perplexity, ...) with args: {path: ...}.
+# eval:
+#   task: evaluation.py"""
+
+_TEMPLATE = """\
+# What to build and how to judge it. Then: optkit build --target l4 --precision {precision}
+
+name: {name}
+
+model:
+{model}
+
+# The model's inputs: correct dtype and shape. A word in a shape is a dynamic axis; `range` bounds
+# integer inputs.
+{c}inputs:
+{inputs}
+
+# Sizes the engine must take, and the one it is tuned for.
+axes:
+  batch: {{min: 1, opt: 8, max: 32}}
+{tokens}
+{calibration}
+
+# How weights are rounded, and which nodes are exceptions.
+# quantization:
+#   weights: auto         # or rtn, mse, gptq, awq, hqq
+#   nodes: {{"*head*": fp16}}
+
+{evaluation}
+
+# What must hold. Others: min_sqnr, max_latency_ms, min_speedup, min_throughput, max_bytes.
+gates:
+  max_drop: 1%
+
+bench:
+  batches: [1, 8]
+  seconds: 3
+"""

@@ -1,0 +1,117 @@
+"""What `optkit init` knows without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from optkit.errors import RecipeError, UsageError
+from optkit.recipe import Recipe
+from optkit.recipe.template import Started, template
+
+NET = """
+from torch import nn
+
+class Other(nn.Module):
+    def forward(self, wrong): ...
+
+class Encoder(nn.Module):
+    def forward(self, input_ids, attention_mask, *, pixels, labels=None, **rest): ...
+
+def create(width=4):
+    net = Encoder()
+    return net
+
+def chained():
+    return Encoder().eval().half()
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "net.py").write_text(NET)
+    (tmp_path / "src" / "maker.py").write_text(
+        "from net import Encoder as E\n\ndef create():\n    return E()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def loaded(started: Started, path: Path) -> Recipe:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(started.text)
+    return Recipe.load(path)
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["src/net.py:create", "src/net.py:chained", "src/net.py:Encoder", "src/maker.py:create"],
+)
+def test_inputs_are_what_forward_requires(model: str, project: Path) -> None:
+    recipe = loaded(template(model, Path("optkit.yaml")), project / "optkit.yaml")
+    assert list(recipe.inputs) == ["input_ids", "attention_mask", "pixels"]
+    assert recipe.inputs["input_ids"].dtype == recipe.inputs["attention_mask"].dtype == "int64"
+    assert recipe.inputs["pixels"].dtype == "float32"
+    assert recipe.axes["sequence"].max == 512
+    assert "forward also takes labels" in template(model, Path("optkit.yaml")).text
+
+
+def test_a_recipe_in_a_folder_of_its_own_finds_everything(project: Path) -> None:
+    (project / "recipes").mkdir()
+    for file in ("weights.safetensors", "corpus.txt"):
+        (project / file).touch()
+    (project / "task.py").touch()
+    out = Path("recipes/mine.yaml")
+    started = template("src/net.py:create", out, weights="weights.safetensors",
+                       calibration="corpus.txt", evaluation="task.py")  # fmt: skip
+    recipe = loaded(started, project / out)
+    assert recipe.source is not None and recipe.source.weights is not None
+    assert recipe.source.weights.path == project / "weights.safetensors"
+    assert recipe.calibration is not None and recipe.calibration.source == "text"
+    assert recipe.calibration.args == {"path": "../corpus.txt"}
+    assert recipe.eval_task is not None and recipe.eval_task.path == project / "task.py"
+    assert started.then == (
+        "check its inputs, then: optkit build --recipe recipes/mine.yaml --target l4 "
+        "--precision int8"
+    )
+
+
+def test_weights_beside_the_code_are_taken_where_they_are_the_only_ones(project: Path) -> None:
+    def started() -> Started:
+        return template("src/net.py:create", Path("optkit.yaml"))
+
+    alone = started()
+    assert "give model.weights" in alone.then and "else they are random" in alone.then
+    (project / "src" / "best.pt").touch()
+    assert "torch.load('src/best.pt'" in started().text and "give model.weights" in started().then
+    (project / "src" / "one.safetensors").touch()
+    recipe = loaded(started(), project / "optkit.yaml")
+    assert recipe.model is not None and recipe.model.weights == "src/one.safetensors"
+    assert started().then.startswith("check its inputs, then: optkit build --target l4")
+    (project / "src" / "two.safetensors").touch()
+    assert "choose one of src/one.safetensors, src/two.safetensors" in started().text
+    assert "give model.weights" in started().then
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "told"),
+    [
+        ("src/gone.py:create", {}, "no such file"),
+        ("src/net.py", {}, "names no function"),
+        ("net:create", {}, "may not name an installed module"),
+        ("run.pt", {}, "is a checkpoint"),
+        ("src/net.py:create", {"weights": "run.pt"}, "pickles are never loaded"),
+        ("src/net.py:create", {"calibration": "digit"}, "unknown calibration source 'digit'"),
+        ("src/net.py:create", {"evaluation": "top2"}, "unknown evaluation task 'top2'"),
+        ("net.onnx", {"weights": "w.safetensors"}, "belong to a factory"),
+    ],
+)
+def test_what_no_recipe_may_say_is_refused(
+    model: str, options: dict[str, str], told: str, project: Path
+) -> None:
+    with pytest.raises((RecipeError, UsageError), match=told) as caught:
+        template(model, Path("optkit.yaml"), **options)
+    assert caught.value.hint
