@@ -194,13 +194,12 @@ def _sides(
         )
 
     candidate = side(made.job.precision, "engine", "candidate", "engine")
-    reference = "fp16" if made.baseline_precision == "fp32" else "fp32"
     return {
         "candidate": candidate,
         "baseline": candidate
         if made.is_baseline
         else side(made.baseline_precision, "baseline_engine", "baseline", "baseline"),
-        "reference": Side(reference, accuracy=scores.get("reference")),
+        "reference": Side("fp32", accuracy=scores.get("reference")),
     }
 
 

@@ -49,12 +49,12 @@ def compile_(made: Build, runner: Steps) -> None:
 def evaluate(made: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
     samples, entries = made.scored, made.entries
-    reference = entries["cast"] if made.baseline_precision == "fp32" else entries["fused"]
     roles = {  # the baseline first: a task of agreement compares with what it said
         "baseline": (entries["baseline"], GRAPH, made.evidence),
         "candidate": (entries["graph"], made.simulation, made.evidence),
-        "reference": (reference, GRAPH, Evidence.SIMULATED),
     }
+    if made.baseline_precision != "fp32":  # where it is, the baseline says what FP32 is worth
+        roles["reference"] = (entries["fused"], GRAPH, Evidence.SIMULATED)
     looked = samples is not None and _look(made, runner, roles)
     for role, (graph, file, evidence) in roles.items():
         params = {"file": file, "batch": made.batch, "evidence": evidence}
@@ -100,7 +100,7 @@ def _look(made: Build, runner: Steps, roles: dict[str, tuple[Made, str, Evidence
             known = known and "score" in found.meta
         if not known or decided(made):  # unknown in a rehearsal, which ends at the first look
             break
-    for done in range(part + 1):
+    for done in range(part + 1) if "reference" in roles else ():
         drawn = made.entries[drawn_name(done)]
         found = score(made, runner, "reference", *roles["reference"], drawn)
         made.entries[score_name("reference", done)] = found
@@ -238,9 +238,8 @@ def _sides(made: Build) -> tuple[dict[str, Input], dict[str, dict[str, Any]]]:
 
 def _named(made: Build, role: str) -> str:
     """ "int8 candidate", "fp16 baseline", "fp32 reference"."""
-    baseline = made.baseline_precision
-    reference = "fp16" if baseline == "fp32" else "fp32"
-    known = {"candidate": made.job.precision, "baseline": baseline, "reference": reference}
+    known = {"candidate": made.job.precision, "baseline": made.baseline_precision,
+             "reference": "fp32"}  # fmt: skip
     return f"{known[role]} {role}"
 
 
