@@ -19,6 +19,7 @@ from optkit.fusion.constants import fold_constants, fold_shapes
 from optkit.fusion.guard import drop_guard
 from optkit.fusion.layout import merge_reshapes, merge_transposes, settle_reshape, swap_axes
 from optkit.fusion.noop import remove_dead, remove_noop, settle_castlike
+from optkit.fusion.norm import layer_norm
 from optkit.fusion.rule import FusionEntry, FusionLog, Rule
 from optkit.fusion.select import select_early, select_one
 from optkit.fusion.widen import widen
@@ -37,6 +38,7 @@ RULES: tuple[Rule[Any], ...] = (
     fold_batchnorm,
     fold_scale,
     fold_shift,
+    layer_norm,
     drop_guard,
     select_one,
     select_early,

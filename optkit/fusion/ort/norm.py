@@ -18,15 +18,14 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.fusion.norm import over_root_mean_square
 from optkit.fusion.ort.write import Attributes, put, too_old
 from optkit.fusion.pattern import (
     biased_product,
-    ints,
     made_by,
     operands,
     read_once,
     reader,
-    scalar,
 )
 from optkit.fusion.rule import Declined, Rule, remove
 
@@ -55,7 +54,7 @@ class Residual:
 def check_rms(node: ir.Node) -> RmsNorm | Declined | None:
     for index in (0, 1):
         normalized, gain = operands(node, index)
-        found = _normalized(normalized)
+        found = over_root_mean_square(normalized)
         if found is None:
             continue
         source, epsilon = found
@@ -113,58 +112,6 @@ def take_bias(match: Residual) -> str:
     remove(node)
     remove(match.add)
     return "the bias is added on the way"
-
-
-def _normalized(value: ir.Value | None) -> tuple[ir.Value, float] | None:
-    """(x, ε) if `value` is x / √(mean(x²) + ε)."""
-    node = made_by(value, "Mul", "Div")
-    for index in (0, 1) if node is not None else ():
-        assert node is not None
-        source, factor = operands(node, index)
-        root = factor if node.op_type == "Div" else _inverted(factor)
-        if node.op_type == "Div" and index == 1:
-            break
-        found = _root_mean_square(root)
-        if found is not None and found[0] is source:
-            return found
-    return None
-
-
-def _inverted(value: ir.Value | None) -> ir.Value | None:
-    """r where `value` is 1 / r."""
-    node = made_by(value, "Reciprocal", "Div")
-    if node is None or node.op_type == "Reciprocal":
-        return node.inputs[0] if node is not None else None
-    return node.inputs[1] if scalar(node.inputs[0]) == 1.0 else None
-
-
-def _root_mean_square(value: ir.Value | None) -> tuple[ir.Value, float] | None:
-    """(x, ε) if `value` is √(mean(x²) + ε) over the last axis."""
-    root = made_by(value, "Sqrt")
-    add = made_by(root.inputs[0], "Add") if root is not None else None
-    for index in (0, 1) if add is not None else ():
-        assert add is not None
-        mean, epsilon = operands(add, index)
-        source, number = _mean_square(mean), scalar(epsilon)
-        if source is not None and number is not None and number >= 0:
-            return source, number
-    return None
-
-
-def _mean_square(value: ir.Value | None) -> ir.Value | None:
-    mean = made_by(value, "ReduceMean")
-    if mean is None or not mean.attributes.get_int("keepdims", 1) or len(mean.inputs) < 2:
-        return None
-    squared, source = mean.inputs[0], None
-    axes = ints(mean.inputs[1])
-    power, product = made_by(squared, "Pow"), made_by(squared, "Mul")
-    if power is not None and scalar(power.inputs[1]) == 2.0:
-        source = power.inputs[0]
-    elif product is not None and product.inputs[0] is product.inputs[1]:
-        source = product.inputs[0]
-    if source is None or source.shape is None:
-        return None
-    return source if axes in ([-1], [len(source.shape) - 1]) else None
 
 
 rms_norm: Rule[RmsNorm] = Rule("rms_norm", frozenset({"Mul"}), check_rms, normalize)
