@@ -104,6 +104,28 @@ def test_a_fusion_that_changes_the_result_is_a_bug(
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_a_network_that_amplifies_roundings_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
+) -> None:
+    """sin(d) of d about 10,000 has that many times its relative error. More is still a bug."""
+    from optkit import fusion
+
+    def rewritten(model: ir.Model) -> fusion.FusionLog:
+        number = 1 + 2e-7 if right else 1.001
+        model.graph.initializers["c"].const_value = ir.tensor(np.float32([number]), name="c")
+        return fusion.FusionLog((), 1, 1)
+
+    monkeypatch.setattr(fusion, "fuse", rewritten)
+    text = """g (float[N,8] x) => (float[N,8] y) <float[1] c = {1.0}, float k = {100.0}> {
+        s = Sigmoid (x) a = Mul (s, c) b = Mul (a, k) d = Mul (b, b) z = Sin (d) y = Mul (z, s) }"""
+    if right:
+        assert run(tmp_path, text)["max_error"] > 1e-4
+        return
+    with pytest.raises(OptkitError, match="changed the result"):
+        run(tmp_path, text)
+
+
 def test_what_was_not_compared_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is run, and the step says why."""
 

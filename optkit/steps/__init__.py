@@ -83,7 +83,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
         for name, version, tools, run in (
             ("export", 3, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
-            ("fuse", 5, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
+            ("fuse", 6, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
             ("collect", 6, ("numpy", "safetensors"), collect),
             ("divide", 2, ("onnxruntime", "numpy", "safetensors"), divide),
