@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
+import ml_dtypes  # noqa: F401  from here on numpy knows bfloat16 by its name
 import numpy as np
 
 from optkit.errors import Impossible, unknown_name
@@ -91,8 +92,8 @@ def count_samples(feed: Feed) -> int:
 
 def narrowed(feed: Feed, inputs: Iterable[TensorInfo]) -> Feed:
     """A feed of the FP32 graph for its cast, which takes the caches of a decoder in half."""
-    halves = {info.name for info in inputs if info.dtype == "float16"} & feed.keys()
-    return {**feed, **{name: feed[name].astype(np.float16) for name in halves}}
+    halves = {info.name: info.dtype for info in inputs if info.dtype in ("float16", "bfloat16")}
+    return {**feed, **{name: feed[name].astype(halves[name]) for name in halves.keys() & feed}}
 
 
 # bits per element by the dtype names that layer lists use
@@ -389,6 +390,13 @@ class Phased(Session, Protocol):
     """A session on a device that times the phases of a run apart."""
 
     def phases(self, feed: Feed) -> Phases: ...
+
+
+@runtime_checkable
+class Noted(Session, Protocol):
+    """A session that may not do all that it was asked for."""
+
+    note: str | None  # what, and why
 
 
 @runtime_checkable

@@ -1,28 +1,69 @@
 """Memory, a stream and recorded launches on the GPU, over the driver's own library.
 
 `libcuda.so.1` comes with the driver itself, so nothing has to be installed for it, and its C
-interface keeps old names working (CUDA Driver API). TensorRT uses the same device through its
-primary context. Every call's status is checked. Unverified on a card: see docs/targets.md.
+interface keeps old names working (CUDA Driver API). cuda-bindings would add a wheel of the right
+CUDA version for two dozen functions, whose types stand in one table here (`PROTOTYPES`, as in
+cuda.h). TensorRT uses the same device through its primary context. Every call's status is checked,
+and the first error is the one that is told. Unverified on a card: see docs/targets.md.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 
 from optkit.errors import OptkitError, ToolchainMissing, WorkerFailed
-from optkit.target import Gpu
+from optkit.target import Gpu, driver_version
 
 _LIBRARY = "libcuda.so.1"
+_WSL = "/usr/lib/wsl/lib/libcuda.so.1"  # the driver of the Windows that runs this Linux
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 # CUDA_ERROR_NOT_INITIALIZED, STUB_LIBRARY, NO_DEVICE, INVALID_DEVICE, SYSTEM_NOT_READY,
 # SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE: the driver or the device is not there
 _ABSENT = frozenset({3, 34, 100, 101, 802, 803, 804})
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: the library may allocate meanwhile
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+
+# Every function that is called, with the types of its parameters; all return a status. Device
+# pointers are 64 bits wide, handles are pointers, and 0 is none.
+PROTOTYPES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "cuInit": (c_uint,),
+        "cuDriverGetVersion": (POINTER(c_int),),
+        "cuDeviceGet": (POINTER(c_int), c_int),
+        "cuDeviceGetName": (c_char_p, c_int, c_int),
+        "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
+        "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+        "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+        "cuDevicePrimaryCtxRelease_v2": (c_int,),
+        "cuCtxSetCurrent": (c_void_p,),
+        "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+        "cuMemFree_v2": (c_uint64,),
+        "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
+        "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
+        "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, c_void_p),
+        "cuStreamCreate": (POINTER(c_void_p), c_uint),
+        "cuStreamSynchronize": (c_void_p,),
+        "cuStreamDestroy_v2": (c_void_p,),
+        "cuStreamBeginCapture_v2": (c_void_p, c_int),
+        "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
+        "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_uint64),
+        "cuGraphLaunch": (c_void_p, c_void_p),
+        "cuGraphDestroy": (c_void_p,),
+        "cuGraphExecDestroy": (c_void_p,),
+        "cuEventCreate": (POINTER(c_void_p), c_uint),
+        "cuEventRecord": (c_void_p, c_void_p),
+        "cuEventElapsedTime": (POINTER(c_float), c_void_p, c_void_p),
+        "cuEventDestroy_v2": (c_void_p,),
+        "cuGetErrorString": (c_int, POINTER(c_char_p)),
+    }
+)
 
 
 class Cuda:
@@ -31,18 +72,19 @@ class Cuda:
 
     def __init__(self) -> None:
         self._library = load()
-        self._call("cuInit", 0)
-        self._device = ctypes.c_int()
-        self._call("cuDeviceGet", ctypes.byref(self._device), 0)
-        self.gpu = self._describe()
-        self._context = ctypes.c_void_p()
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
-        self.enter()
-        stream = ctypes.c_void_p()
-        self._call("cuStreamCreate", ctypes.byref(stream), 0)
-        self.stream = stream.value or 0
         self._pointers: set[int] = set()
-        self._events: list[ctypes.c_void_p] = []
+        self._events: list[int] = []
+        self.stream = 0
+        self._call("cuInit", 0)
+        self._device = self._asked(c_int, "cuDeviceGet", 0)
+        self.gpu = self._describe()
+        self._context = self._asked(c_void_p, "cuDevicePrimaryCtxRetain", self._device)
+        try:
+            self.enter()
+            self.stream = self._asked(c_void_p, "cuStreamCreate", 0)
+        except OptkitError:
+            self.close(quietly=True)
+            raise
 
     def enter(self) -> None:
         """Make this thread use the device: a context belongs to threads, one by one."""
@@ -50,108 +92,124 @@ class Cuda:
 
     def allocate(self, size: int) -> int:
         """The address of `size` bytes of device memory (at least one: an address is never 0)."""
-        pointer = ctypes.c_uint64()
-        self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(size, 1)))
-        self._pointers.add(pointer.value)
-        return pointer.value
+        pointer = self._asked(c_uint64, "cuMemAlloc_v2", max(size, 1))
+        self._pointers.add(pointer)
+        return pointer
 
     def free(self, pointer: int) -> None:
         self._pointers.discard(pointer)
-        self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
+        self._call("cuMemFree_v2", pointer)
 
     def free_bytes(self) -> int:
         """What of the device's memory nobody uses, this process or another."""
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        free, total = c_size_t(), c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value
 
     def upload(self, pointer: int, array: np.ndarray) -> None:
         """Copy a contiguous array to the device, in the stream."""
         if array.nbytes:
-            self._call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(pointer),
-                       ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes),
-                       ctypes.c_void_p(self.stream))  # fmt: skip
+            source = array.ctypes.data
+            self._call("cuMemcpyHtoDAsync_v2", pointer, source, array.nbytes, self.stream)
 
     def download(self, array: np.ndarray, pointer: int) -> None:
         """Fill a contiguous array from the device, in the stream; `synchronize` before reading."""
         if array.nbytes:
-            self._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(array.ctypes.data),
-                       ctypes.c_uint64(pointer), ctypes.c_size_t(array.nbytes),
-                       ctypes.c_void_p(self.stream))  # fmt: skip
+            to = array.ctypes.data
+            self._call("cuMemcpyDtoHAsync_v2", to, pointer, array.nbytes, self.stream)
 
     def synchronize(self) -> None:
         """Wait until the stream is empty."""
-        self._call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        self._call("cuStreamSynchronize", self.stream)
 
     def record(self, launch: Callable[[], None]) -> int:
-        """A handle of all that `launch` puts into the stream, which does not run yet."""
-        graph, handle = ctypes.c_void_p(), ctypes.c_void_p()
-        self._call("cuStreamBeginCapture_v2", ctypes.c_void_p(self.stream), _RELAXED)
+        """A handle of all that `launch` puts into the stream, which does not run yet. Raises what
+        `launch` raises, and WorkerFailed where something in it cannot be recorded; the stream takes
+        launches again then."""
+        self._call("cuStreamBeginCapture_v2", self.stream, _RELAXED)
         try:
             launch()
-        finally:
-            self._call("cuStreamEndCapture", ctypes.c_void_p(self.stream), ctypes.byref(graph))
+        except BaseException:
+            with suppress(OptkitError):  # what was recorded is not valid: the first error tells why
+                self._dropped(self._asked(c_void_p, "cuStreamEndCapture", self.stream, last=True))
+            raise
+        graph = self._asked(c_void_p, "cuStreamEndCapture", self.stream, last=True)
         try:
-            self._call("cuGraphInstantiateWithFlags", ctypes.byref(handle), graph,
-                       ctypes.c_uint64(0))  # fmt: skip
+            return self._asked(c_void_p, "cuGraphInstantiateWithFlags", graph, 0)
         finally:
-            self._call("cuGraphDestroy", graph)
-        return handle.value or 0
+            self._dropped(graph)
 
     def replay(self, handle: int) -> None:
         """Put what was recorded into the stream."""
-        self._call("cuGraphLaunch", ctypes.c_void_p(handle), ctypes.c_void_p(self.stream))
+        self._call("cuGraphLaunch", handle, self.stream)
 
     def forget(self, handle: int) -> None:
-        self._call("cuGraphExecDestroy", ctypes.c_void_p(handle))
+        self._call("cuGraphExecDestroy", handle)
 
-    def events(self, count: int) -> list[ctypes.c_void_p]:
+    def events(self, count: int) -> list[int]:
         """As many events, the same in every call, for `stamp`."""
         while len(self._events) < count:
-            event = ctypes.c_void_p()
-            self._call("cuEventCreate", ctypes.byref(event), 0)
-            self._events.append(event)
+            self._events.append(self._asked(c_void_p, "cuEventCreate", 0))
         return self._events[:count]
 
-    def stamp(self, event: ctypes.c_void_p) -> None:
+    def stamp(self, event: int) -> None:
         """Put an event into the stream, which notes the time when it gets there."""
-        self._call("cuEventRecord", event, ctypes.c_void_p(self.stream))
+        self._call("cuEventRecord", event, self.stream)
 
-    def elapsed_ms(self, start: ctypes.c_void_p, stop: ctypes.c_void_p) -> float:
+    def elapsed_ms(self, start: int, stop: int) -> float:
         """Between two events that the stream has passed."""
-        found = ctypes.c_float()
+        found = c_float()
         self._call("cuEventElapsedTime", ctypes.byref(found), start, stop)
         return found.value
 
-    def close(self) -> None:
-        """Free everything. May be called twice."""
-        if not self.stream:
+    def close(self, *, quietly: bool = False) -> None:
+        """Free everything, whatever of it fails. May be called twice. Raises the first error, but
+        none `quietly`: where something failed before, that is what has to be told."""
+        if not self._context:
             return
-        while self._events:
-            self._call("cuEventDestroy_v2", self._events.pop())
-        for pointer in list(self._pointers):
-            self.free(pointer)
-        self._call("cuStreamDestroy_v2", ctypes.c_void_p(self.stream))
-        self._call("cuDevicePrimaryCtxRelease_v2", self._device)
-        self.stream = 0
+        held = [
+            *(("cuEventDestroy_v2", event) for event in self._events),
+            *(("cuMemFree_v2", pointer) for pointer in self._pointers),
+            *((("cuStreamDestroy_v2", self.stream),) if self.stream else ()),
+            ("cuDevicePrimaryCtxRelease_v2", self._device),
+        ]
+        self._events, self._pointers, self.stream, self._context = [], set(), 0, 0
+        errors = []
+        for name, handle in held:
+            try:
+                self._call(name, handle)
+            except OptkitError as error:
+                errors.append(error)
+        if errors and not quietly:
+            raise errors[0]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        self.close(quietly=exc[0] is not None)
 
     def _describe(self) -> Gpu:
-        name, size, version = ctypes.create_string_buffer(256), ctypes.c_size_t(), ctypes.c_int()
-        self._call("cuDeviceGetName", name, 256, self._device)
-        self._call("cuDeviceTotalMem_v2", ctypes.byref(size), self._device)
-        self._call("cuDriverGetVersion", ctypes.byref(version))
-        parts = []
-        for attribute in (_MAJOR, _MINOR):
-            value = ctypes.c_int()
-            self._call("cuDeviceGetAttribute", ctypes.byref(value), attribute, self._device)
-            parts.append(str(value.value))
-        return Gpu(0, name.value.decode(), size.value, ".".join(parts), str(version.value))
+        name = ctypes.create_string_buffer(256)
+        self._call("cuDeviceGetName", name, len(name), self._device)
+        size = self._asked(c_size_t, "cuDeviceTotalMem_v2", self._device)
+        major, minor = (
+            self._asked(c_int, "cuDeviceGetAttribute", attribute, self._device)
+            for attribute in (_MAJOR, _MINOR)
+        )
+        driver = driver_version() or f"of CUDA {self._asked(c_int, 'cuDriverGetVersion')}"
+        return Gpu(0, name.value.decode(), size, f"{major}.{minor}", driver)
+
+    def _asked(self, kind: Any, name: str, *arguments: Any, last: bool = False) -> int:
+        """What a function writes to its first parameter (with `last`: its last one)."""
+        found = kind()
+        out = ctypes.byref(found)
+        self._call(name, *((*arguments, out) if last else (out, *arguments)))
+        return int(found.value or 0)
+
+    def _dropped(self, graph: int) -> None:
+        if graph:
+            self._call("cuGraphDestroy", graph)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
@@ -159,7 +217,7 @@ class Cuda:
             raise self._refusal(name, status)
 
     def _refusal(self, name: str, status: int) -> OptkitError:
-        text = ctypes.c_char_p()
+        text = c_char_p()
         self._library.cuGetErrorString(status, ctypes.byref(text))
         told = f"{name}: {(text.value or b'error').decode()} ({status})"
         if status == _OUT_OF_MEMORY:
@@ -185,11 +243,28 @@ def check_device(gpu: Gpu, target: str | None, where: str) -> None:
 
 
 def load() -> Any:
-    """The driver's library. Raises ToolchainMissing where there is none."""
-    try:
-        return ctypes.CDLL(_LIBRARY)
-    except OSError as error:
-        raise ToolchainMissing(
-            f"no NVIDIA driver: {_LIBRARY} does not load",
-            hint="run this on a host with the GPU",
-        ) from error
+    """The driver's library, its functions typed. Raises ToolchainMissing where there is none."""
+    errors = []
+    for path in (_LIBRARY, _WSL):
+        try:
+            return typed(ctypes.CDLL(path))
+        except OSError as error:
+            errors.append(error)
+    raise ToolchainMissing(
+        f"no NVIDIA driver: {_LIBRARY} does not load", hint="run this on a host with the GPU"
+    ) from errors[0]
+
+
+def typed(library: Any) -> Any:
+    """With the types of PROTOTYPES. Raises ToolchainMissing for a library that lacks a function:
+    its driver is older than CUDA 11.4."""
+    for name, parameters in PROTOTYPES.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError as error:
+            raise ToolchainMissing(
+                f"the NVIDIA driver is too old: it has no {name}",
+                hint="install driver 470 or later",
+            ) from error
+        function.argtypes, function.restype = list(parameters), c_int
+    return library

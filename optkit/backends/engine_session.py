@@ -3,8 +3,9 @@
     feed ─upload→ input buffers ─execute (or replay)→ output buffers ─download→ outputs
 
 Buffers only grow and keep their place, so that launches can be recorded: what ran with the same
-shapes before is recorded once and replayed from then on (CUDA graphs). In a loop an output's buffer
-becomes the input's of the next run, and nothing is copied. Unverified on a card (docs/targets.md).
+shapes before is recorded once and replayed from then on (CUDA graphs); where it cannot be, launches
+stay single and a note says so. In a loop an output's buffer becomes the input's of the next run,
+and nothing is copied. Unverified on a card (docs/targets.md).
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ from optkit.backends.cuda import Cuda
 from optkit.backends.description import inspected
 from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.ort_session import check_feed
-from optkit.errors import Impossible, InputRefused, WorkerFailed
+from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
 from optkit.runtime import Feed, FusedLayer, Phases, TensorInfo
 
 # TensorRT's data types that a feed can hold
 _DTYPES: Mapping[str, str] = MappingProxyType(
     {
         "FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
-        "BOOL": "bool", "UINT8": "uint8",
+        "BOOL": "bool", "UINT8": "uint8", "BF16": "bfloat16",
     }
 )  # fmt: skip
 
 
 @dataclass
 class _Buffer:
-    address: int
+    address: int  # 0: none, since there was no memory for it
     size: int  # bytes
 
 
 class EngineSession:
-    """A deserialized engine. `reason`: what the library logged since it was last asked; `records`:
-    launches are recorded here (TensorRT-RTX does so by itself); `done`: called once at the end."""
+    """A deserialized engine. `reason`: what the library logged since it was last asked; `wanted`:
+    launches are to be recorded; `records`: that is done here (TensorRT-RTX does so by itself);
+    `done`: called once at the end. `note`: what of that could not be done."""
 
     def __init__(
         self,
@@ -53,12 +55,15 @@ class EngineSession:
         *,
         where: str,
         reason: Callable[[], str],
+        wanted: bool,
         records: bool,
         done: Callable[[], None],
     ) -> None:
         self._trt, self._cuda = trt, cuda
         self._runtime, self._engine, self._context = runtime, engine, context
-        self._where, self._reason, self._records, self._done = where, reason, records, done
+        self._where, self._reason, self._done = where, reason, done
+        self._wanted, self._records = wanted, records
+        self.note: str | None = None
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         read = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
         self.inputs = tuple(self._info(name) for name in read)
@@ -71,6 +76,7 @@ class EngineSession:
             )
         self._buffers = {name: _Buffer(cuda.allocate(0), 0) for name in names}
         self._ran: tuple[Any, ...] = ()  # shapes and addresses of the last run
+        self._asked: tuple[Any, ...] = ()  # those of the last run that was to be recorded
         self._recorded: tuple[tuple[Any, ...], int] | None = None
 
     def run(self, feed: Feed) -> Feed:
@@ -189,13 +195,34 @@ class EngineSession:
         """Launch, or replay what ran so before."""
         if self._recorded is not None and self._recorded[0] == now:
             self._cuda.replay(self._recorded[1])
-        elif self._records and self._ran == now:  # its own lazy work was done in the run before
-            self._forget()
-            self._recorded = (now, self._cuda.record(self._launch))
-            self._cuda.replay(self._recorded[1])
-        else:
+        elif self._ran != now or not self._record(now):  # lazy work is done in the first run
             self._launch()
         self._ran = now
+
+    def _record(self, now: tuple[Any, ...]) -> bool:
+        """Record the launches and replay them; False where they cannot be, which `note` tells."""
+        if not self._wanted or self._asked == now:
+            return False
+        self._asked = now
+        # TensorRT-RTX 1.7 can be asked; TensorRT 10.16 and 11.4 have no such function
+        capturable = getattr(self._context, "is_stream_capturable", None)
+        if capturable is not None and not capturable(self._cuda.stream):
+            return self._give_up("the library says that they cannot be")
+        if not self._records:
+            return False  # the library does it
+        self._forget()
+        try:
+            handle = self._cuda.record(self._launch)
+        except WorkerFailed as error:
+            return self._give_up(error.message)
+        self._recorded = (now, handle)
+        self._cuda.replay(handle)
+        return True
+
+    def _give_up(self, why: str) -> bool:
+        """Launch one by one from now on."""
+        self._wanted, self.note = False, f"launches are not recorded: {why}"
+        return False
 
     def take(self, shapes: Mapping[str, tuple[int, ...]], names: list[str]) -> Feed:
         """Download these outputs."""
@@ -220,19 +247,23 @@ class EngineSession:
         """Free the device's memory. May be called twice."""
         if self._context is None:
             return
-        self._cuda.enter()
-        self._forget()
-        self._done()
-        self._context = None  # each before what made it
-        self._engine = None
-        self._runtime = None
-        self._cuda.close()
+        with self._cuda:  # closes it, whatever of the rest fails
+            self._cuda.enter()
+            self._forget()
+            self._done()
+            self._context = None  # each before what made it
+            self._engine = None
+            self._runtime = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        try:
+            self.close()
+        except OptkitError:
+            if exc[0] is None:  # else it follows from what failed before, which has to be told
+                raise
 
     def _launch(self) -> None:
         if not self._context.execute_async_v3(self._cuda.stream):
@@ -246,10 +277,12 @@ class EngineSession:
     def _room(self, name: str, size: int) -> int:
         """The address of a buffer of at least `size` bytes."""
         buffer = self._buffers[name]
-        if buffer.size < size:
+        if buffer.size < size or not buffer.address:
             self._cuda.synchronize()  # what still runs may read it
-            self._cuda.free(buffer.address)
-            self._buffers[name] = buffer = _Buffer(self._cuda.allocate(size), size)
+            freed, buffer.address, buffer.size = buffer.address, 0, 0  # stays so without memory
+            if freed:
+                self._cuda.free(freed)
+            buffer.address, buffer.size = self._cuda.allocate(size), size
         return buffer.address
 
     def _sized(self, info: TensorInfo) -> tuple[int, ...]:

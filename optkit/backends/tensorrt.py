@@ -44,9 +44,8 @@ from optkit.runtime import (
     Recurrent,
     TensorInfo,
 )
-from optkit.target import Target, gpus
+from optkit.target import Target, gpus, has_driver
 
-_DRIVER = Path("/proc/driver/nvidia/version")
 _BUILDING = threading.Lock()  # the library has one logger per process
 _FAILED: set[str] = set()  # modules whose last build gave nothing
 
@@ -67,7 +66,7 @@ class TensorRT:
 
     def offline(self, target: Target) -> str | None:
         """None when this machine can compile for the target, else the reason in words."""
-        if _DRIVER.exists() and target.name in {gpu.target for gpu in gpus().devices}:
+        if has_driver() and target.name in {gpu.target for gpu in gpus().devices}:
             return None
         return f"TensorRT builds an engine on the device that runs it: a host with {target.title}"
 
@@ -228,7 +227,8 @@ class TensorRT:
                 trt, runtime, engine, context, cuda,
                 where=str(model),
                 reason=lambda: reason_of(log.record.errors) or "failed without a reason",
-                records=cuda_graph and self.records_launches,
+                wanted=cuda_graph,
+                records=self.records_launches,
                 done=done,
             )  # fmt: skip
             until_loaded.pop_all()
@@ -352,7 +352,7 @@ class TensorRT:
     def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
         """TensorRT has no choice of device: it is the first one that the process sees, which has to
         be the target. Raises ToolchainMissing."""
-        if _DRIVER.exists():
+        if has_driver():
             with Cuda() as cuda:
                 check_device(cuda.gpu, spec.target, self.title)
 

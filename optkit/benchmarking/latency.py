@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter_ns
 
 import numpy as np
@@ -31,7 +31,7 @@ from optkit.benchmarking.intervals import (
     resampled_medians,
 )
 from optkit.measurement import Difference, Interval, Latency
-from optkit.runtime import Evidence, Feed, Phased, Progress, Session
+from optkit.runtime import Evidence, Feed, Noted, Phased, Progress, Session
 
 MIN_ROUNDS = 10
 ROUNDS = 40  # aimed at within the time budget; the burst is sized for it
@@ -78,7 +78,8 @@ def measure(
                 burst = max(1, int(seconds * _NS_PER_S / ROUNDS / together))
                 times = _rounds(opened, feed, burst, int(seconds * _NS_PER_S), between)
             for name, rounds in times.items():
-                results[name, batch] = summarize(rounds, batch, warm[name])
+                found = summarize(rounds, batch, warm[name])
+                results[name, batch] = replace(found, note=_noted(opened[name], found.note))
     progress("timed", 1.0)
     return results
 
@@ -162,6 +163,12 @@ def _rounds(
         between()
         done += 1
     return times
+
+
+def _noted(session: Session, note: str | None) -> str | None:
+    """With what the session could not do."""
+    told = session.note if isinstance(session, Noted) else None
+    return "; ".join(filter(None, (told, note))) or None
 
 
 def summarize(

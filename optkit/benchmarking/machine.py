@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from optkit.target.nvml import Nvml
+from optkit.target.nvml import Nvml, slowed
 
 BUSY = 0.10  # of the usable cores' time, taken by others
 NEIGHBOURS = 0.50  # of the other cores' time: they share caches and memory
@@ -204,8 +204,8 @@ def judge(conditions: Mapping[str, Any]) -> list[str]:
     if conditions.get("throttles"):
         found.append(f"heat slowed the CPU {conditions['throttles']:.0f} times")
     card = conditions.get("gpu") or {}
-    if card.get("throttled"):
-        found.append(f"the GPU's clock was held down: {', '.join(card['throttled'])}")
+    if held := slowed(card.get("throttled") or ()):
+        found.append(f"the GPU's clock was held down: {', '.join(held)}")
     if card.get("others"):
         found.append(f"other processes on the GPU: {card['others']}")
     return found

@@ -205,7 +205,7 @@ WARNINGS = (
     ),
     Rule(
         "throttled", (Condition("gpu_throttled", ">=", 0.2),),
-        "the card lowers its clock for power or heat: what is timed now is slower than it could be",
+        "heat or the supply lowers the clock: what is timed now is slower than it could be",
         verified=False,
     ),
 )  # fmt: skip

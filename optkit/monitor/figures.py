@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from optkit.monitor.samples import GpuSample, Sample
+from optkit.target.nvml import slowed
 
 AT_WORK = 0.05
 """A GPU with less utilisation than this over all the time has no work."""
@@ -90,7 +91,7 @@ def _gpu_figures(samples: Sequence[Sample]) -> Figures:
         "gpu_power": mean(lambda gpu: _share(gpu.power_watts, gpu.power_limit_watts)),
         "gpu_clock": mean(lambda gpu: _share(gpu.clock_mhz, gpu.clock_limit_mhz)),
         "gpu_throttled": mean(
-            lambda gpu: None if gpu.throttled is None else float(bool(gpu.throttled))
+            lambda gpu: None if gpu.throttled is None else float(bool(slowed(gpu.throttled)))
         ),
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from optkit.errors import unknown_name
 from optkit.target.gpus import Gpu, Gpus, gpus
 from optkit.target.machine import CpuInfo, available_memory, cpu, cpu_target
+from optkit.target.nvml import driver_version, has_driver
 from optkit.target.table import (
     Fact,
     Option,
@@ -24,7 +25,8 @@ from optkit.target.table import (
 
 __all__ = [
     "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Support", "Target",
-    "all_targets", "available_memory", "cpu", "device_names", "gpus", "names", "sources", "target",
+    "all_targets", "available_memory", "cpu", "device_names", "driver_version", "gpus",
+    "has_driver", "names", "sources", "target",
 ]  # fmt: skip
 
 

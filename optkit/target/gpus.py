@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from optkit.target.nvml import library
 from optkit.target.table import reported_names
 
 
@@ -77,7 +78,7 @@ def _ask(source: Any) -> tuple[tuple[Gpu, ...], str]:
 
 def _from_nvml() -> tuple[Gpu, ...]:
     try:
-        nvml = importlib.import_module("pynvml")
+        nvml = library()
     except ImportError:
         raise _Silent("nvidia-ml-py is not installed (extra: gpu)") from None
     nvml.nvmlInit()

@@ -1,16 +1,29 @@
-"""What NVML tells of the GPUs of this machine, asked so that nothing raises: the driver, the
-binding or the card may each lack an answer, which is None then.
+"""The NVIDIA driver of this machine and what its NVML tells of the GPUs, asked so that nothing
+raises: the driver, the binding or the card may each lack an answer, which is None then.
+
+Inside WSL2 the driver is that of the Windows around it: its device is /dev/dxg, its libraries lie
+in a folder of their own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+_MODULE = "proc/driver/nvidia/version"
+_WSL = ("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1")  # any vendor's device, and NVIDIA's driver
+_WSL_NVML = "usr/lib/wsl/lib/libnvidia-ml.so.1"
+_ROOT = Path("/")
+
+_POWER_CAP = "power cap"  # where boards made for a slot's power always are
+
 _REASONS = {
-    0x4: "power cap",
+    0x4: _POWER_CAP,
     0x8: "hardware slowdown",
     0x20: "software thermal",
     0x40: "hardware thermal",
@@ -19,14 +32,40 @@ _REASONS = {
 """nvmlClocksEventReason bits that slow a busy card (nvml.h)."""
 
 
+def has_driver(root: Path = _ROOT) -> bool:
+    """Whether an NVIDIA driver is here: its kernel module, or WSL2's."""
+    return (root / _MODULE).exists() or all((root / path).exists() for path in _WSL)
+
+
+def driver_version(root: Path = _ROOT) -> str | None:
+    """The driver's own version, like 580.95.05; None where nothing tells it."""
+    told = Nvml().ask("nvmlSystemGetDriverVersion")
+    if told is not None:
+        return told.decode() if isinstance(told, bytes) else str(told)
+    with suppress(OSError):
+        module = (root / _MODULE).read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", module)
+        return found[1] if found else None
+    return None
+
+
+def library() -> Any:
+    """The binding to NVML, which finds WSL2's library too. Raises ImportError without it."""
+    with suppress(OSError):  # the loader takes what is loaded already for the same name
+        if has_driver():
+            ctypes.CDLL(str(_ROOT / _WSL_NVML))
+    return importlib.import_module("pynvml")
+
+
 class Nvml:
     """The library, and a handle of each GPU. `reason`: why there is none to ask."""
 
     def __init__(self) -> None:
         self.handles: list[Any] = []
         self.reason: str | None = None
+        self._library: Any = None
         try:
-            self._library = importlib.import_module("pynvml")
+            self._library = library()
         except ImportError:
             self.reason = "nvidia-ml-py is not installed (extra: gpu)"
             return
@@ -42,7 +81,7 @@ class Nvml:
     def ask(self, function: str, *arguments: Any) -> Any:
         """None where the binding lacks the function or the card its answer."""
         call: Callable[..., Any] | None = getattr(self._library, function, None)
-        if call is not None:
+        if self.reason is None and call is not None:
             with suppress(self._library.NVMLError):
                 return call(*arguments)
         return None
@@ -58,3 +97,8 @@ class Nvml:
         if bits is None:  # its name before driver 535
             bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0
         return tuple(text for bit, text in _REASONS.items() if bits & bit)
+
+
+def slowed(reasons: Iterable[str]) -> list[str]:
+    """Those of `throttled` that say that something is wrong: all but the power cap."""
+    return [reason for reason in reasons if reason != _POWER_CAP]

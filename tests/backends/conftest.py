@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit.backends import cuda
 from optkit.backends.tensorrt import TensorRT
 from optkit.runtime import Recurrent
-from tests.backends.standins import INPUT, JSON, Driver, FakeEngine
+from tests.backends.standins import INPUT, JSON, Driver, FakeEngine, Typed
 from tests.codes import weights
 
 
@@ -108,7 +108,7 @@ def unwatched() -> Any:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
-    monkeypatch.setattr(cuda, "load", lambda: made)
+    monkeypatch.setattr(cuda, "load", lambda: Typed(made))
     return made
 
 

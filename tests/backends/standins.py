@@ -11,6 +11,36 @@ from typing import Any
 
 import numpy as np
 
+from optkit.backends.cuda import PROTOTYPES
+
+
+class Typed:
+    """A driver called as a C library of these types is: each argument is converted, and only what
+    survives arrives. `failing`: functions that return an error."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        parameters, call = PROTOTYPES[name], getattr(self._driver, name)
+
+        def typed(*arguments: Any) -> int:
+            assert len(arguments) == len(parameters), name
+            if name in self._driver.failing:
+                return 700  # CUDA_ERROR_ILLEGAL_ADDRESS
+            return int(call(*map(converted, parameters, arguments)))
+
+        return typed
+
+
+def converted(kind: Any, value: Any) -> Any:
+    """What a C function gets of an argument; pointers and buffers as they are."""
+    kind.from_param(value)  # raises ctypes.ArgumentError or TypeError
+    if isinstance(value, int):
+        arrived = kind(value).value or 0
+        assert arrived == value, f"{value:#x} is cut to {arrived:#x}"
+    return value
+
 
 class Driver:
     """libcuda: device memory is host memory, in blocks that every access must stay inside. What is
@@ -28,6 +58,7 @@ class Driver:
         self.taken = 0  # bytes, by libraries
         self.passing = 0  # bytes that a run takes and gives back
         self.looks = 0  # at the memory
+        self.failing: set[str] = set()  # functions that return an error from now on
 
     def cuInit(self, flags: int) -> int:
         return 0
@@ -58,9 +89,9 @@ class Driver:
         return self.give(out, 77)
 
     def cuMemAlloc_v2(self, out: Any, size: Any) -> int:
-        if size.value > self.limit:
+        if size > self.limit:
             return 2
-        block = ctypes.create_string_buffer(size.value)
+        block = ctypes.create_string_buffer(size)
         self.blocks[ctypes.addressof(block)] = block
         return self.give(out, ctypes.addressof(block))
 
@@ -70,17 +101,17 @@ class Driver:
         return self.give(free, self.size - used) or self.give(total, self.size)
 
     def cuMemFree_v2(self, pointer: Any) -> int:
-        del self.blocks[pointer.value]
+        del self.blocks[pointer]
         return 0
 
     def cuMemcpyHtoDAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> int:
-        assert stream.value == 77
-        ctypes.memmove(self.inside(to.value, size.value), source.value, size.value)
+        assert stream == 77
+        ctypes.memmove(self.inside(to, size), source, size)
         self.now += 1.0
         return 0
 
     def cuMemcpyDtoHAsync_v2(self, to: Any, source: Any, size: Any, stream: Any) -> int:
-        ctypes.memmove(to.value, self.inside(source.value, size.value), size.value)
+        ctypes.memmove(to, self.inside(source, size), size)
         self.now += 0.25
         return 0
 
@@ -92,15 +123,18 @@ class Driver:
         return 0
 
     def cuStreamEndCapture(self, stream: Any, out: Any) -> int:
+        if "capture" in self.failing:
+            self.held = None
+            return 901  # CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, and no graph
         self.graphs[1000 + len(self.graphs)], self.held = self.held or [], None
         return self.give(out, max(self.graphs))
 
     def cuGraphInstantiateWithFlags(self, out: Any, graph: Any, flags: Any) -> int:
-        return self.give(out, graph.value)
+        return self.give(out, graph)
 
     def cuGraphLaunch(self, handle: Any, stream: Any) -> int:
         self.launches += 1
-        for work in self.graphs[handle.value]:
+        for work in self.graphs[handle]:
             work()
         return 0
 
@@ -108,7 +142,7 @@ class Driver:
         return 0
 
     def cuGraphExecDestroy(self, handle: Any) -> int:
-        del self.graphs[handle.value]
+        del self.graphs[handle]
         return 0
 
     def cuEventCreate(self, out: Any, flags: int) -> int:
@@ -116,15 +150,15 @@ class Driver:
         return self.give(out, max(self.events))
 
     def cuEventRecord(self, event: Any, stream: Any) -> int:
-        assert stream.value == 77
-        self.events[event.value] = self.now
+        assert stream == 77
+        self.events[event] = self.now
         return 0
 
     def cuEventElapsedTime(self, out: Any, start: Any, stop: Any) -> int:
-        return self.give(out, self.events[stop.value] - self.events[start.value])
+        return self.give(out, self.events[stop] - self.events[start])
 
     def cuEventDestroy_v2(self, event: Any) -> int:
-        del self.events[event.value]
+        del self.events[event]
         return 0
 
     def cuStreamDestroy_v2(self, stream: Any) -> int:
@@ -153,12 +187,10 @@ class Driver:
         assert any(a <= address and address + size <= a + len(b) for a, b in self.blocks.items())
         return address
 
-    def array(self, address: int, shape: tuple[int, ...]) -> np.ndarray:
-        count = int(np.prod(shape))
-        kind = ctypes.c_float * count
-        return np.frombuffer(
-            kind.from_address(self.inside(address, 4 * count)), np.float32
-        ).reshape(shape)
+    def array(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        size = int(np.prod(shape)) * dtype.itemsize
+        block = (ctypes.c_char * size).from_address(self.inside(address, size))
+        return np.frombuffer(block, dtype).reshape(shape)
 
 
 INPUT, OUTPUT, DEVICE, JSON = object(), object(), object(), object()
@@ -170,6 +202,7 @@ class FakeEngine:
     """total, state' = x + state, [state ; x]: rows of two floats, 1 to 4 of them, state 0 to 6."""
 
     num_io_tensors = 4
+    kind, dtype = "FLOAT", "float32"
     shapes = {"x": (-1, 2), "state": (-1, 2), "total": (2,), "grown": (-1, 2)}  # noqa: RUF012
 
     def __init__(self, driver: Driver) -> None:
@@ -190,7 +223,7 @@ class FakeEngine:
         return DEVICE
 
     def get_tensor_dtype(self, name: str) -> Any:
-        return SimpleNamespace(name="FLOAT")
+        return SimpleNamespace(name=self.kind)
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         return self.shapes[name]
@@ -246,13 +279,16 @@ class FakeContext:
         sizes = {name: self.get_tensor_shape(name) for name in self.engine.shapes}
 
         def work() -> None:
-            seen = {name: driver.array(places[name], sizes[name]) for name in sizes}
+            dtype = np.dtype(self.engine.dtype)
+            seen = {name: driver.array(places[name], sizes[name], dtype) for name in sizes}
             grown = np.concatenate([seen["state"], seen["x"]])
             seen["total"][...] = grown.sum(0)
             seen["grown"][...] = grown
             driver.now += 8.0
             driver.pass_by()
 
+        if driver.held is not None and "launch" in driver.failing:
+            return False
         if driver.held is None:
             work()
             if self.profiler is not None and self.enqueue_emits_profile:

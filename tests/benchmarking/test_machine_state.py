@@ -101,7 +101,11 @@ def test_what_a_control_group_and_heat_did_is_read(tmp_path: Path) -> None:
         ({"quota_share": 0.5}, "quota let nothing run 50%"),
         ({"frequency_mhz": [1200.0, 3000.0]}, "between 1200 and 3000 MHz"),
         ({"throttles": 2.0}, "heat slowed the CPU 2 times"),
-        ({"gpu": {"throttled": ["power cap"], "others": 0}}, "held down: power cap"),
+        (
+            {"gpu": {"throttled": ["power cap", "hardware thermal"], "others": 0}},
+            "the GPU's clock was held down: hardware thermal",
+        ),
+        ({"gpu": {"throttled": ["power cap", "power brake"]}}, "held down: power brake"),
         ({"gpu": {"throttled": [], "others": 1}}, "other processes on the GPU: 1"),
     ],
 )
@@ -114,6 +118,7 @@ def test_a_quiet_machine_and_an_unknown_one_have_no_reasons() -> None:
     assert judge(QUIET) == []
     assert judge(dict.fromkeys(QUIET)) == []
     assert judge({"gpu": {"reason": "NVML lists no device"}}) == []
+    assert judge({"gpu": {"throttled": ["power cap"], "others": 0}}) == []  # an L4 is always there
 
 
 def test_what_nvml_tells_of_the_card_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

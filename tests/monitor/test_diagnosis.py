@@ -75,7 +75,7 @@ def test_a_series_has_its_verdict_and_tells_what_led_to_it(name: str) -> None:
     [
         ("out of memory near", replace(BUSY, memory_bytes=2**34 - 2**20)),
         ("out of GPU memory near", replace(BUSY, gpus=(FULL,))),
-        ("throttled", replace(BUSY, gpus=(replace(CARD, throttled=("power cap",)),))),
+        ("throttled", replace(BUSY, gpus=(replace(CARD, throttled=("software thermal",)),))),
     ],
 )
 def test_what_is_near_its_end_is_warned_of(warning: str, sample: Sample) -> None:

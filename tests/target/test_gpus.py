@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from optkit.target import gpus
+from optkit.target import driver_version, gpus, has_driver
+from optkit.target.nvml import slowed
 
 GIB = 2**30
 
@@ -118,3 +119,31 @@ def test_one_line_when_there_is_nothing(monkeypatch: pytest.MonkeyPatch, no_torc
     found = gpus()
     assert found.reason == "no GPU: NVML: Driver Not Loaded; torch: not installed"
     assert found.reason.count("\n") == 0
+
+
+def test_the_driver_of_windows_is_seen_inside_wsl(tmp_path: Path) -> None:
+    assert not has_driver(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "dxg").touch()
+    assert not has_driver(tmp_path)  # any vendor's device
+    library = tmp_path / "usr/lib/wsl/lib/libcuda.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert has_driver(tmp_path)
+
+
+def test_the_version_is_the_drivers_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert driver_version(tmp_path) is None
+    module = tmp_path / "proc/driver/nvidia/version"
+    module.parent.mkdir(parents=True)
+    for name in ("Kernel Module", "Open Kernel Module for x86_64"):
+        module.write_text(f"NVRM version: NVIDIA UNIX {name}  570.124.06  Wed Feb 26 2025\nGCC")
+        assert driver_version(tmp_path) == "570.124.06"
+    assert has_driver(tmp_path)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml([("NVIDIA L4", None, (8, 9))]))
+    assert driver_version(tmp_path) == "580.95.05"
+
+
+def test_a_board_at_its_power_cap_is_not_slowed() -> None:
+    assert slowed(("power cap",)) == []
+    assert slowed(("power cap", "hardware thermal")) == ["hardware thermal"]
