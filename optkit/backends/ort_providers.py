@@ -31,6 +31,7 @@ from optkit.backends.ort_session import (
 )
 from optkit.backends.profile import batch, profile
 from optkit.backends.tensorrt import TensorRT
+from optkit.backends.tensorrt_libraries import preload
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.runtime import (
     AxisRange,
@@ -222,6 +223,11 @@ class TensorRTProvider(CudaProvider):
     name = "onnxruntime-tensorrt"
     title = "ONNX Runtime's TensorRT provider"
     provider = "TensorrtExecutionProvider"
+
+    def check_here(self, target: str | None, where: str) -> None:
+        """As CUDA's; and unless the TensorRT that the provider was built with loads."""
+        super().check_here(target, where)
+        preload(Path(library().__file__).parent)
 
     def refuses(self, target: Target, precision: str) -> str | None:
         return TensorRT().refuses(target, precision)
