@@ -141,6 +141,7 @@ def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
     """
     for value in [value for value in model.graph.inputs if value.is_initializer()]:
         model.graph.inputs.remove(value)
+    older.forget_placeholders(model)
     # before the conversion: up to version 3 the library takes no constant that is no input
     model.ir_version = max(model.ir_version, _MINIMUM_IR_VERSION)
     InlinePass()(model)

@@ -50,6 +50,19 @@ def complete(model: ir.Model, opset: int) -> None:
             _scale_channels(node, names)
 
 
+def forget_placeholders(model: ir.Model) -> None:
+    """An axis of size −1 or named "?" is one of any size, of which nothing is known."""
+    for part in model.graphs():
+        for value in ir.convenience.create_value_mapping(part, include_subgraphs=False).values():
+            dims = list(value.shape or ())
+            if any(_is_placeholder(dim) for dim in dims):
+                value.shape = ir.Shape(None if _is_placeholder(dim) else dim for dim in dims)
+
+
+def _is_placeholder(dim: int | ir.SymbolicDim) -> bool:
+    return dim < 0 if isinstance(dim, int) else dim.value == "?"
+
+
 def _is_empty(node: ir.Node, index: int) -> bool:
     value = node.inputs[index] if index < len(node.inputs) else None
     return value is not None and value.shape is not None and 0 in value.shape

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 from optkit import precision as precisions
 from optkit import runtime
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.runner import Made, Steps, installed
 from optkit.pipeline.job import Build, Job
-from optkit.recipe import Recipe
-from optkit.runtime import axes_of
+from optkit.pipeline.sources import samples_of
+from optkit.recipe import DEFAULT_BATCH, Recipe
+from optkit.runtime import AxisRange, axes_of
 from optkit.target import Target
 
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
@@ -53,17 +57,49 @@ def check_pair(target: Target, precision: str) -> None:
 
 
 def bound(made: Build, runner: Steps) -> None:
-    """Every dynamic axis must have a range before anything is tuned for it. Raises UsageError."""
+    """Every dynamic axis must have a range before anything is tuned for it: that of the recipe,
+    else the sizes that it has in the samples that were given. Raises UsageError."""
     ranges = made.job.recipe.axis_ranges()
-    for info in made.inputs:
-        for axis in axes_of(info.shape):
-            if axis not in ranges:
-                raise UsageError(
-                    f"the sizes of its dynamic axis {axis!r} are not known",
-                    where=f"input {info.name!r}",
-                    hint="give --min-shapes, --opt-shapes and --max-shapes, or in the recipe "
-                    f"axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}",
-                )
+    used = {axis: info for info in made.inputs for axis in axes_of(info.shape)}
+    if used.keys() <= ranges.keys():
+        return
+    found = _sizes_in_samples(made, runner)
+    if made.batch_axis in used:
+        found[str(made.batch_axis)] = AxisRange(
+            DEFAULT_BATCH.min, DEFAULT_BATCH.opt, DEFAULT_BATCH.max
+        )
+    made.job = replace(made.job, recipe=made.job.recipe.with_axes(found))
+    ranges = made.job.recipe.axis_ranges()
+    for axis, info in used.items():
+        if axis not in ranges:
+            raise UsageError(
+                f"the sizes of its dynamic axis {axis!r} are not known",
+                where=f"input {info.name!r}",
+                hint="give samples that have them (--calibration), or --min-shapes, --opt-shapes "
+                f"and --max-shapes, or in the recipe axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}",
+            )
+
+
+def _sizes_in_samples(made: Build, runner: Steps) -> dict[str, AxisRange]:
+    """The least, the commonest and the largest size of each axis in the calibration samples, else
+    in those of the evaluation; none of a rehearsal, which has no samples."""
+    from optkit.data.spool import Spool
+
+    recipe, samples = made.job.recipe, made.job.calibration
+    if samples is None and recipe.calibration_source is not None:
+        samples = samples_of(made, runner, "calibration")
+    elif samples is None and recipe.eval is not None:
+        samples = samples_of(made, runner, "evaluation")
+    sizes: dict[str, Counter[int]] = {}
+    for feed, _ in Spool(samples.path).batches(None) if samples and samples.files else ():
+        for info in made.inputs:
+            for dim, size in zip(info.shape, feed[info.name].shape, strict=True):
+                if isinstance(dim, str) and axes_of([dim]) == (dim,):
+                    sizes.setdefault(dim, Counter())[size] += 1
+    return {
+        axis: AxisRange(min(seen), seen.most_common(1)[0][0], max(seen))
+        for axis, seen in sizes.items()
+    }
 
 
 def trained(made: Build, runner: Steps) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optkit.recipe.inputs import InputSpec, axes_from_json, infos_from_json, inputs_from_json
-from optkit.recipe.recipe import Recipe, Source
+from optkit.recipe.recipe import DEFAULT_BATCH, Recipe, Source
 from optkit.recipe.schema import (
     MEMORY,
     Axis,
@@ -20,7 +20,7 @@ from optkit.recipe.schema import (
 from optkit.recipe.shapes import parse_shapes
 
 __all__ = [
-    "MEMORY", "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input", "InputSpec",
-    "Model", "Placement", "Quantization", "Recipe", "Source", "axes_from_json", "infos_from_json",
-    "inputs_from_json", "parse_shapes",
+    "DEFAULT_BATCH", "MEMORY", "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input",
+    "InputSpec", "Model", "Placement", "Quantization", "Recipe", "Source", "axes_from_json",
+    "infos_from_json", "inputs_from_json", "parse_shapes",
 ]  # fmt: skip

@@ -199,8 +199,12 @@ class Recipe(Part):
             )
             for spec in specs
         }
+        return self.model_copy(update={"inputs": inputs}).with_axes(axes)
+
+    def with_axes(self, axes: Mapping[str, AxisRange]) -> Self:
+        """With ranges for the axes of which the recipe says nothing."""
         own = {name: Axis(min=one.min, opt=one.opt, max=one.max) for name, one in axes.items()}
-        return self.model_copy(update={"inputs": inputs, "axes": {**own, **self.axes}})
+        return self.model_copy(update={"axes": {**own, **self.axes}})
 
     def with_calibration(self, named: str) -> Self:
         """With the samples that --calibration names: a file or folder of data relative to the

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from optkit.errors import Impossible, InputRefused
-from optkit.pipeline import Job, check
+from optkit.data import spool
+from optkit.errors import Impossible, InputRefused, UsageError
+from optkit.pipeline import Foreign, Job, check, refusals
 from optkit.recipe import Recipe
+from optkit.runtime import AxisRange, TensorInfo
 from optkit.target import target
 
 
@@ -28,3 +33,32 @@ def test_samples_that_only_some_nodes_need() -> None:
     check(job("int4", {}))
     with pytest.raises(InputRefused, match="int8 needs calibration samples"):
         check(job("int4", {"*head*": "int8"}))
+
+
+def test_axes_without_a_range_have_the_sizes_of_the_samples(tmp_path: Path) -> None:
+    """Free height and width, the batch under a name of the exporter's own."""
+    shape = ("p2o.DynamicDimension.0", 3, "height", "x.3")
+    inputs = (TensorInfo("x", "float32", shape),)
+    sizes = [(8, 20), (16, 20), (8, 12)]
+    feeds = [{"x": np.zeros((1, 3, *size), np.float32)} for size in sizes]
+    spool.write(
+        feeds, tmp_path, inputs, limit_samples=None, memory_bytes=1 << 20,
+        progress=lambda what, fraction: None,
+    )  # fmt: skip
+    samples = Foreign(tmp_path, files={"index": ""})
+    made = replace(check(job("fp16", {})), inputs=inputs)
+    made.job = replace(made.job, calibration=samples)
+    refusals.bound(made, Any)  # type: ignore[arg-type]
+    assert made.job.recipe.axis_ranges() == {
+        "batch": AxisRange(1, 8, 32),
+        "p2o.DynamicDimension.0": AxisRange(1, 8, 32),
+        "height": AxisRange(8, 8, 16),
+        "x.3": AxisRange(12, 20, 20),
+    }
+
+
+def test_axes_that_neither_recipe_nor_samples_give_are_asked_for() -> None:
+    made = replace(check(job("fp16", {})), inputs=(TensorInfo("x", "float32", (1, "width")),))
+    with pytest.raises(UsageError, match="'width' are not known") as caught:
+        refusals.bound(made, Any)  # type: ignore[arg-type]
+    assert "--calibration" in str(caught.value.hint)

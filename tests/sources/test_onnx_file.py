@@ -134,3 +134,13 @@ def test_an_invalid_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"not a model")
     with pytest.raises(InputRefused):
         export(path, tmp_path / "out.onnx")
+
+
+def test_placeholders_are_axes_of_any_size(tmp_path: Path) -> None:
+    """PaddlePaddle's exporter writes -1 and "?"; two axes called "?" are not one."""
+    path = write(tmp_path / "m.onnx", shape=("N", 4))
+    model = onnx.load(path)
+    first, second = model.graph.input[0].type.tensor_type.shape.dim
+    first.dim_value, second.dim_param = -1, "?"
+    onnx.save(model, path)
+    assert export(path, tmp_path / "out.onnx").inputs[0].shape == ("batch", "x.1")
