@@ -26,13 +26,15 @@ from optkit.execute.proxy import by_name
 from optkit.runtime import PROVIDERS, Evidence, Feed, Loop, Recurrent, TensorInfo, backend
 from optkit.stage.door import copy_in, show
 from optkit.store import digest_file, digest_json, storage_errors, write_durably
-from optkit.target import names, target
+from optkit.target import cpu, names, target
+from optkit.target.machine import sums_in_16_bits
 
 SCHEMA = "optkit.artifact/v1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 SIMULATION = "simulation.onnx"
 SAMPLES = "eval.safetensors"
+VNNI = "vnni"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -55,6 +57,8 @@ class Manifest:
     `digest` identifies the build (no engine bytes, timings or paths go into it). `engine`: the
     compiled engine's backend and its file in the artifact; None while there is no engine. `data`:
     the samples used, by role ("calibration", "evaluation"): source, args, number and digest.
+    `instruction_set`: what the 8-bit products
+    of a graph for CPUs assume: "vnni" (or Arm: sums in 32 bits), None: any CPU computes the same.
     `parts`: folder → digest of the artifacts that this one consists of; it has no graph then.
     `files`: every other file by its relative name; `write` fills them in.
     """
@@ -70,6 +74,7 @@ class Manifest:
     result: dict[str, Any]  # optkit.result/v1
     data: dict[str, Any] = field(default_factory=dict)
     engine: dict[str, str] | None = None  # {"backend", "file"}
+    instruction_set: str | None = None
     parts: dict[str, str] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
 
@@ -117,6 +122,8 @@ class Manifest:
             raise ValueError("text")
         if not all(isinstance(one, dict) for one in (self.recipe, self.result, self.data)):
             raise ValueError("recipe, result, data")
+        if self.instruction_set not in (None, VNNI):
+            raise ValueError("instruction set")
         if not all(map(_NAME.fullmatch, (self.name, self.target, *self.parts))):
             raise ValueError("name")
         for name, file in self.files.items():
@@ -243,12 +250,24 @@ class Artifact:
                 reasons.append(error.message)
             else:
                 graph = f"{reasons[0]}; {file} runs on the device" if reasons else None
-                return _running(session, name, Evidence.MEASURED, graph)
+                return _running(session, name, Evidence.MEASURED, graph or self._slower())
         note = reasons[0]
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
         # basic: a simulation keeps Q/DQ as written
         session = backend("onnxruntime").session(self.path / graph, **{"level": "basic", **options})
         return _running(session, "onnxruntime", Evidence.SIMULATED, f"{note}; {graph} runs")
+
+    def _slower(self) -> str | None:
+        """What is to be known of an engine for CPUs with VNNI on one without."""
+        here = cpu()
+        if self.manifest.instruction_set != VNNI or not sums_in_16_bits(
+            here.machine, here.features
+        ):
+            return None
+        return (
+            "its 8-bit weights were made for VNNI, which this CPU lacks: results are the same, by "
+            "slower kernels; build it again here for the faster ones"
+        )
 
     def _on_target(self) -> Iterator[tuple[str, str]]:
         """Backend and file of all that runs on the target itself, the engine first."""

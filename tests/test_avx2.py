@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from tests.conftest import ROOT, environment
+from tests.codes import SATURATES
+from tests.conftest import ROOT, Optkit, environment
 from tests.emulation import QEMU, avx2_python
 
 pytestmark = [
@@ -50,3 +55,40 @@ def test_fast_tests_pass_there(python: Path, path: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " passed" in done.stdout and "failed" not in done.stdout
+
+
+RUN = """
+import sys, numpy as np, optkit
+artifact = optkit.load(sys.argv[1])
+with artifact.session() as session:
+    np.save(sys.argv[2], next(iter(session.run({"image": np.load(sys.argv[3])}).values())))
+    print(session.note)
+"""
+
+
+@pytest.mark.skipif(SATURATES, reason="this machine has no VNNI: its artifacts keep to 7 bits")
+def test_an_artifact_for_vnni_computes_the_same_there(
+    python: Path, tmp_path: Path, optkit_apart: Optkit
+) -> None:
+    folder = tmp_path / "artifacts"
+    built = optkit_apart(
+        "build", "--recipe", "digits-cnn", "--target", "cpu", "--precision", "int8",
+        "--set", "bench.seconds=0.1", "--out", folder, "--json", cache=tmp_path / "cache",
+    )  # fmt: skip
+    assert built.code == 0, built.err
+    artifact = folder / "digits-cnn-cpu-int8"
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    assert manifest["instruction_set"] == "vnni"
+    np.save(tmp_path / "x.npy", load_file(artifact / "eval.safetensors")["0/image"])
+
+    def run(program: Path, name: str) -> tuple[np.ndarray, str]:
+        command = [program, "-c", RUN, artifact, tmp_path / name, tmp_path / "x.npy"]
+        done = subprocess.run(
+            command, env=environment(None), capture_output=True, text=True, check=True
+        )
+        return np.load(tmp_path / name), done.stdout.strip()
+
+    (here, quiet), (there, note) = run(Path(sys.executable), "a.npy"), run(python, "b.npy")
+    assert quiet == "None" and "VNNI, which this CPU lacks" in note
+    np.testing.assert_array_equal(here.argmax(-1), there.argmax(-1))
+    np.testing.assert_allclose(there, here, atol=1e-4 * float(np.abs(here).max()))

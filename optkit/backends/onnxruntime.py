@@ -220,8 +220,9 @@ class OnnxRuntime:
     ) -> OrtSession:
         """Load an ONNX file. `threads`: default all physical cores this process may use;
         `spinning` False: idle threads sleep, for benchmarks; `pooled` False: memory goes back to
-        the system as soon as it is free; `target`: a graph runs on any CPU, whatever it is."""
-        options = session_options(threads, spinning, level)
+        the system as soon as it is free; `target`: a graph runs on any CPU, whatever it is, with
+        the same sums: see `session_options`."""
+        options = session_options(model, threads, spinning, level)
         options.enable_cpu_mem_arena = pooled
         return OrtSession(model, options)
 
@@ -267,7 +268,7 @@ def _profiled(
 
     with tempfile.TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
-        options = session_options(threads, False, "all")
+        options = session_options(model, threads, False, "all")
         options.optimized_model_filepath = str(optimized)
         for key, value in (("file_name", "optimized.data"), ("min_size_in_bytes", "1024")):
             options.add_session_config_entry(
@@ -304,16 +305,36 @@ def copy_graph(model: Path, loaded: ir.Model, file: Path) -> tuple[Path, int]:
     return file, sum(path.stat().st_size for path in (model, *data))
 
 
-def session_options(threads: int | None, spinning: bool, level: Level) -> Any:
-    """Options of a session. `threads`: default all physical cores this process may use."""
-    ort = library()
+def session_options(model: Path, threads: int | None, spinning: bool, level: Level) -> Any:
+    """Options of a session. `threads`: default all physical cores this process may use.
+
+    Where this CPU sums pairs of products in 16 bits and the model's weights are not made for that,
+    ONNX Runtime multiplies by their unsigned form, slower and exact ("session.x64quantprecision").
+    It rewrites integer products from the level "extended" on, which they get at least.
+    """
+    ort, info = library(), cpu()
+    exact = sums_in_16_bits(info.machine, info.features) and _full_codes(model)
+    if exact == "products" and level in ("basic", "none"):
+        level = "extended"
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or cpu().threads
+    options.intra_op_num_threads = threads or info.threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    if exact:
+        options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 4  # what matters comes back as an exception
     return options
+
+
+def _full_codes(model: Path) -> Literal["products", "Q/DQ"] | None:
+    """How a model multiplies by weights of more than 7 bits; None: it does not."""
+    from optkit import graph
+
+    loaded = graph.load(model)
+    if not graph.assumes_vnni(loaded):
+        return None
+    return "products" if graph.multiplies_codes(loaded) else "Q/DQ"
 
 
 def _external_files(model: ir.Model) -> set[str]:

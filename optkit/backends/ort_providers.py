@@ -178,7 +178,7 @@ class CudaProvider(OnnxRuntime):
         self.check_here(target, str(model))
         if kept is not None:
             kept.mkdir(parents=True, exist_ok=True)
-        options = session_options(threads, spinning, level)
+        options = session_options(model, threads, spinning, level)
         options.enable_cpu_mem_arena = pooled
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         providers = self.providers(None if target is None else target_of(target), cuda_graph, kept)

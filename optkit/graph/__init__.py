@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from onnx_ir import Model as Graph
 
+from optkit.graph.codes import assumes_vnni, multiplies_codes
 from optkit.graph.costs import (
     NodeCost,
     border_bytes,
@@ -68,6 +69,7 @@ __all__ = [
     "add_constant",
     "add_tensor",
     "array",
+    "assumes_vnni",
     "between",
     "bind",
     "border_bytes",
@@ -90,6 +92,7 @@ __all__ = [
     "join_names",
     "load",
     "module_of",
+    "multiplies_codes",
     "names_in",
     "outline",
     "outputs",

@@ -35,6 +35,7 @@ from optkit.graph.weights import Computed, Stored
 _MINIMUM_IR_VERSION = 10  # the first that may hold opset 21
 _INFERENCE_ERRORS = (RuntimeError, ValueError, onnx.shape_inference.InferenceError)
 _OWN = "optkit."  # what names of our own metadata begin with
+_STAMP = "optkit.build."  # of a finished file (packaging.stamp); a graph made of it is another
 _SMALL_BYTES = 1024  # initializers up to this size stay visible to shape inference (shapes, axes)
 INLINE_LIMIT = 256 << 20
 """Weights of fewer bytes in all stand in the model file itself: a model of one file, as long as
@@ -68,8 +69,8 @@ def load(path: Path) -> ir.Model:
 def save(model: ir.Model, path: Path, *, inline_limit: int = INLINE_LIMIT) -> None:
     """Write an ONNX file: the same graph from the same data files gives the same bytes.
 
-    What exporters add about themselves (producer, doc strings, metadata) is left out; metadata of
-    the model under "optkit." stays. Weights are
+    What exporters add about themselves (producer, doc strings, metadata) is left out, and a stamp;
+    other metadata of the model under "optkit." stays. Weights are
     inline below `inline_limit` bytes in total, otherwise in data files beside the model, at most
     one piece of one tensor in memory at a time. A data file of the loaded graph that stays almost
     whole is linked, not copied, if nobody may write it; see `weights.store`.
@@ -303,7 +304,9 @@ def _nbytes(value: ir.Value) -> int:
 def _strip(model: ir.Model) -> None:
     model.producer_name = model.producer_version = model.domain = model.doc_string = None
     model.model_version = None
-    for key in [key for key in model.metadata_props if not key.startswith(_OWN)]:
+    for key in [*model.metadata_props]:
+        if key.startswith(_OWN) and not key.startswith(_STAMP):
+            continue
         del model.metadata_props[key]
     for graph in model.graphs():
         graph.doc_string = None

@@ -10,6 +10,7 @@ genai_config.json       of a decoder for ONNX Runtime: the folder is one that Ge
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import shutil
@@ -24,6 +25,7 @@ from optkit.artifact import MANIFEST, SAMPLES, Artifact, Manifest, write
 from optkit.decoder import Decoder
 from optkit.execute.runner import Made
 from optkit.packaging import genai
+from optkit.packaging.stamp import stamp
 from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
 from optkit.report.html import to_html
@@ -33,11 +35,12 @@ from optkit.steps import ASSETS, GRAPH, SIMULATION
 from optkit.store import Store, digest_json, fsync_dir, storage_errors
 
 _DETAILS = "details.json"
+_OPTKIT = importlib.metadata.version("optkit")
 
 
 def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Path:
     """Write the artifact `out/<name>`, replacing an older one at once. Returns its folder."""
-    entries = made.entries
+    entries, digest = made.entries, pipeline.identity(made)
     files: dict[str, Path | bytes] = {
         **_assets(entries["source"]),
         **_graph(entries["graph"], ""),
@@ -51,6 +54,7 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
         in_place = entries["graph"].meta.get("in_place", ())
         files |= genai.files(Decoder.of(made.inputs, made.outputs), files, in_place)
     with storage_errors(store.root), store.scratch() as folder:
+        files |= _stamped(made, files, digest, folder)
         samples = _samples(made, folder / SAMPLES, embed_eval)
         if samples is not None:
             files[SAMPLES] = samples
@@ -59,7 +63,7 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
             name=made.job.name,
             target=made.job.target.name,
             precision=made.job.precision,
-            digest=pipeline.identity(made),
+            digest=digest,
             recipe=made.job.recipe.to_json(),
             inputs=made.inputs,
             outputs=made.outputs,
@@ -69,6 +73,7 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
             engine={"backend": str(made.backend), "file": next(iter(engine), GRAPH)}
             if made.backend
             else None,
+            instruction_set=entries["graph"].meta.get("instruction_set"),
         )
         return write(out, manifest, files).path
 
@@ -141,7 +146,10 @@ def copy_out(entry: Made, out: Path, details: dict[str, Any]) -> list[str]:
         try:
             for name in entry.files:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(entry.file(name), folder / name)
+                if name.endswith(".onnx"):
+                    stamp(entry.file(name), folder / name, _OPTKIT, {"digest": entry.digest})
+                else:
+                    shutil.copyfile(entry.file(name), folder / name)
             (folder / _DETAILS).write_text(json.dumps(details, indent=1))
             folder.chmod(0o755)
             folder.rename(out)
@@ -156,6 +164,27 @@ def _graph(entry: Made, prefix: str) -> dict[str, Path | bytes]:
     """The graph's files. A baseline has no simulation: its graph is its own."""
     names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
     return {f"{prefix}{name}": entry.file(name) for name in names}
+
+
+def _stamped(
+    made: Build, files: Mapping[str, Path | bytes], digest: str, folder: Path
+) -> dict[str, Path | bytes]:
+    """The ONNX files, copied into `folder`, with the build that they are of and the level at which
+    ONNX Runtime judged them (None: it did not)."""
+    judged: dict[str, str | None] = {made.simulation: "basic", f"baseline/{GRAPH}": "basic"}
+    if made.measured:
+        judged = dict.fromkeys(judged, "all" if made.backend == "onnxruntime" else None)
+    found: dict[str, Path | bytes] = {}
+    for name, path in files.items():
+        if isinstance(path, Path) and path.suffix == ".onnx":
+            about: dict[str, str | None] = {
+                "digest": digest,
+                "optimization_level": judged.get(name),
+            }
+            if name == GRAPH:
+                about["instruction_set"] = made.entries["graph"].meta.get("instruction_set")
+            found[name] = stamp(path, folder / name.replace("/", "."), _OPTKIT, about)
+    return found
 
 
 def _assets(entry: Made) -> dict[str, Path | bytes]:

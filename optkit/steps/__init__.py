@@ -98,7 +98,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes"),
                 quantize_layers,
             ),
-            ("ort", 8, ("onnx", "onnx-ir"), ort),
+            ("ort", 9, ("onnx", "onnx-ir"), ort),
             ("compile", 3, (), compile_),
             ("evaluate", 4, ("onnxruntime", "numpy"), evaluate),
             ("compare", 5, ("onnxruntime", "numpy"), compare),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit import stage
+from optkit.artifact import VNNI
 from optkit.decoder import IN_PLACE
 from optkit.errors import InputRefused
 from optkit.steps.comparing import difference, same_outputs
@@ -201,7 +202,10 @@ def ort(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[s
     graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
     in_place = json.loads(model.metadata_props.get(IN_PLACE, "[]"))
-    return {"log": log.to_json(), "in_place": in_place, **signature(model)}
+    assumed = VNNI if graph.assumes_vnni(model) else None
+    return {
+        "log": log.to_json(), "in_place": in_place, "instruction_set": assumed, **signature(model)
+    }  # fmt: skip
 
 
 def summary(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

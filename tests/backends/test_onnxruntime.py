@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit.backends.onnxruntime import OnnxRuntime
+from optkit.backends.onnxruntime import OnnxRuntime, session_options
 from optkit.backends.ort_session import check_feed
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.runtime import AxisRange, Engine, PlacementRules, TensorInfo
@@ -186,6 +187,38 @@ def test_weights_keep_to_seven_bits_where_pairs_add_in_sixteen(
     assert OnnxRuntime().rules(target("l4"), "int8").weight.bits == 8
 
 
+def product(path: Path, rows: np.ndarray, weight: np.ndarray, form: str = "MatMulInteger") -> Path:
+    """x @ weight: codes as they stand, or under Q/DQ with scales of 1."""
+    constants = {"w": weight}
+    if form == "MatMulInteger":
+        nodes, kinds = (
+            [helper.make_node(form, ["x", "w"], ["y"])],
+            (TensorProto.UINT8, TensorProto.INT32),
+        )
+    else:
+        kinds = (TensorProto.FLOAT, TensorProto.FLOAT)
+        constants |= {"s": np.float32(1), "z": np.uint8(0), "wz": np.int8(0)}
+        nodes = [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["a"]),
+            helper.make_node("DequantizeLinear", ["w", "s", "wz"], ["b"]),
+            helper.make_node("MatMul", ["a", "b"], ["y"]),
+        ]
+    made = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", kinds[0], rows.shape)],
+        [helper.make_tensor_value_info("y", kinds[1], (rows.shape[0], weight.shape[1]))],
+        [
+            onnx.numpy_helper.from_array(np.asarray(array), name)
+            for name, array in constants.items()
+        ],
+    )
+    opset = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(made, opset_imports=opset, ir_version=10), path)
+    return path
+
+
 @given(st.integers(1, 40), st.integers(0, 2**32))
 def test_seven_bits_never_saturate(k: int, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -205,20 +238,49 @@ def test_products_of_full_codes_are_summed_as_this_machines_features_say(
     rows[1] = np.arange(37) * 6
     full = np.full((37, 5), weight, np.int8)
     full[::3] //= 2
-    made = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
-        "graph",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, rows.shape)],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, (3, 5))],
-        [onnx.numpy_helper.from_array(full, "w")],
-    )
-    opset = [helper.make_opsetid("", 21)]
-    onnx.save(helper.make_model(made, opset_imports=opset, ir_version=10), tmp_path / "m.onnx")
-    with ort.session(tmp_path / "m.onnx") as session:
-        found = session.run({"x": rows})["y"]
-    product = codes.saturating if codes.SATURATES else codes.exact
-    np.testing.assert_array_equal(found, product(rows, full))
+    model = product(tmp_path / "m.onnx", rows, full)
+    plain = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    summed = codes.saturating if codes.SATURATES else codes.exact
+    np.testing.assert_array_equal(plain.run(None, {"x": rows})[0], summed(rows, full))
     assert (codes.saturating(rows, full) != codes.exact(rows, full)).any()
+
+
+@pytest.mark.parametrize("level", ["all", "extended", "basic", "none"])
+@pytest.mark.parametrize("form", ["MatMulInteger", "Q/DQ"])
+def test_sessions_sum_exactly_on_any_machine(
+    ort: OnnxRuntime, tmp_path: Path, form: str, level: Any
+) -> None:
+    """Weights of 8 bits, which saturate in plain ONNX Runtime where VNNI is absent."""
+    rows, full = np.full((3, 64), 255, np.uint8), np.full((64, 5), 127, np.int8)
+    model = product(tmp_path / "m.onnx", rows, full, form)
+    with ort.session(model, level=level) as session:
+        found = session.run({"x": rows.astype(session.inputs[0].dtype)})["y"]
+    np.testing.assert_array_equal(found, codes.exact(rows, full))
+
+
+@pytest.mark.parametrize(
+    ("features", "largest", "form", "wanted"),
+    [
+        (("avx2",), 127, "MatMulInteger", ("1", "ORT_ENABLE_EXTENDED")),
+        (("avx2",), 127, "Q/DQ", ("1", "ORT_ENABLE_BASIC")),
+        (("avx2",), 64, "MatMulInteger", (None, "ORT_ENABLE_BASIC")),
+        (("avx2", "avx_vnni"), 127, "MatMulInteger", (None, "ORT_ENABLE_BASIC")),
+    ],
+)
+def test_exact_kernels_are_asked_for_where_they_are_needed(
+    ort: OnnxRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    features: tuple[str, ...], largest: int, form: str, wanted: tuple[str | None, str],
+) -> None:  # fmt: skip
+    machine = replace(cpu(), machine="x86_64", features=features)
+    monkeypatch.setattr("optkit.backends.onnxruntime.cpu", lambda: machine)
+    weight = np.full((64, 5), largest, np.int8)
+    model = product(tmp_path / "m.onnx", np.full((3, 64), 255, np.uint8), weight, form)
+    options = session_options(model, None, False, "basic")
+    try:
+        entry = options.get_session_config_entry("session.x64quantprecision")
+    except RuntimeError:  # it was not set
+        entry = None
+    assert (entry, options.graph_optimization_level.name) == wanted
 
 
 # ── what a graph became ────────────────────────────────────────────────────────────────────────
