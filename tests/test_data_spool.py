@@ -599,3 +599,19 @@ def test_random_feeds_keep_dtype_shape_and_range() -> None:
     other = random_feed(specs, {"batch": 2, "length": 100}, seed=2)
     assert all(np.array_equal(feed[n], again[n]) for n in feed)
     assert not np.array_equal(feed["x"], other["x"])
+
+
+@pytest.mark.parametrize("most", [1, 3, 7, 100])
+def test_samples_at_equal_distances(most: int, tmp_path: Path) -> None:
+    write(images(4, 1, 6, 2), tmp_path, memory=160)
+    found = [feed["image"] for feed in Spool(tmp_path).spread(most)]
+    assert {image.shape for image in found} == {(1, 2, 3)}
+    taken = min(most, 13)
+    assert [int(image[0, 0, 0]) for image in found] == [i * 13 // taken for i in range(taken)]
+
+
+def test_of_a_fixed_batch_whole_batches_are_spread(tmp_path: Path) -> None:
+    fixed = (TensorInfo("image", "float32", (2, 2, 3)),)
+    write(images(2, 2, 2, 2), tmp_path, fixed)
+    found = [feed["image"] for feed in Spool(tmp_path).spread(4)]
+    assert [image[:, 0, 0].tolist() for image in found] == [[0, 1], [4, 5]]

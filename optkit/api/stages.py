@@ -116,9 +116,10 @@ def files(
 ) -> dict[str, Any]:
     """Run the chain up to `stage` and put what it made into `out`, which must not exist yet.
 
-    Returns {"out", "files", "notes", "details"}. Raises UsageError when `out` exists.
+    Returns {"out", "files", "notes", "details", "calibration"}, the last as in a build's result.
+    Raises UsageError when `out` exists.
     """
-    from optkit.pipeline import delivery
+    from optkit.pipeline import delivery, findings
 
     if out.exists():
         raise UsageError("it exists already", where=str(out), hint="choose another --out")
@@ -135,7 +136,13 @@ def files(
     entry = made.entries[role]
     details = {key: value for key, value in entry.meta.items() if key != "reads"}
     names = delivery.copy_out(entry, out, details)
-    return {"out": str(out), "files": names, "notes": _notes(details), "details": details}
+    return {
+        "out": str(out),
+        "files": names,
+        "notes": _notes(details),
+        "details": details,
+        "calibration": findings.calibration(made),
+    }
 
 
 def figures(
@@ -199,6 +206,7 @@ def figures(
             "drop": drop and drop.to_json(),
             "fidelity": findings.fidelity(made).to_json(),
             "gate": verdict.to_json(),
+            "calibration": findings.calibration(made),
         }
     )
 

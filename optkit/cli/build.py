@@ -160,12 +160,12 @@ def _build(
 
 def exit_code(result: dict[str, Any], strict: bool) -> int:
     """The exit code of one result object."""
-    from optkit.cli.summary import marks
+    from optkit.cli.summary import marks, suspect
 
     if result["error"] is not None:
         return errors.from_json(result["error"]).exit_code
     verdict = result["gate"]["verdict"] if result["gate"] else "pass"
-    doubtful = verdict == "inconclusive" or marks(result)
+    doubtful = verdict == "inconclusive" or marks(result) or suspect(result)
     return 3 if verdict == "fail" or (strict and doubtful) else 0
 
 

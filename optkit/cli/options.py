@@ -170,8 +170,8 @@ def artifact(function: F) -> F:
 def strict(function: F) -> F:
     """--strict: what is in doubt counts as failed."""
     return click.option("--strict", is_flag=True,
-                        help="An inconclusive gate fails too, and a latency measured under bad "
-                        "conditions (exit 3).")(function)  # fmt: skip
+                        help="An inconclusive gate fails too, a latency measured under bad "
+                        "conditions, and suspect calibration data (exit 3).")(function)  # fmt: skip
 
 
 def junit(function: F) -> F:

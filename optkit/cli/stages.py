@@ -53,11 +53,15 @@ def fuse(out: Path, **shared: Any) -> None:
 @options.job
 @_pair
 @_out
+@options.strict
 @options.work
 @options.output
-def quantize(out: Path, target: str, precision: str, **shared: Any) -> None:
+def quantize(out: Path, target: str, precision: str, strict: bool, **shared: Any) -> int:
     """MODEL to a quantized Q/DQ graph, placed by the rules of the target's backend."""
-    _files("quantize", out, shared, target, precision)
+    from optkit.cli.summary import suspect
+
+    made = _files("quantize", out, shared, target, precision)
+    return 3 if strict and suspect(made) else 0
 
 
 @click.command("compile")
@@ -107,12 +111,13 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
         terminal.put(summary.figures(made))
     for reason in gate["reasons"]:
         ears.note(reason)
-    return 3 if gate["verdict"] == "fail" or (strict and gate["verdict"] != "pass") else 0
+    doubtful = gate["verdict"] != "pass" or summary.suspect(made)
+    return 3 if gate["verdict"] == "fail" or (strict and doubtful) else 0
 
 
 def _files(
     stage: str, out: Path, shared: dict[str, Any], target: str = "cpu", precision: str = "fp32"
-) -> None:
+) -> dict[str, Any]:
     from optkit import api
     from optkit.cli import summary, terminal
 
@@ -128,8 +133,9 @@ def _files(
         )
     if request.json:
         terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **made})
-        return
+        return made
     for name in made["files"]:
         terminal.put(str(Path(made["out"]) / name))
     for line in made["notes"] if request.verbose else summary.rewrites(made["details"]):
         terminal.put(f"  {line}")
+    return made

@@ -49,7 +49,7 @@ def _common(shown: list[Json], part: str, key: str) -> Any:
 
 def _place(one: Json) -> list[str]:
     """Where an artifact lies, what it holds, how its figures are known, and what is pending."""
-    held = ", ".join(filter(None, (_size(one), _landing(one["engine"]))))
+    held = ", ".join(filter(None, (_size(one), _landing(one["engine"]), _fidelity(one))))
     return [
         f"{one['artifact']}: {held}" if held else str(one["artifact"]),
         f"  {_evidence(one)}",
@@ -61,6 +61,8 @@ def _place(one: Json) -> list[str]:
 def remarks(result: Json) -> list[str]:
     """What a reader of the table should be told in words: undecided gates, and no gain."""
     found = list((result["gate"] or {}).get("reasons", []))
+    if suspect(result):
+        found.append("calibration data is suspect, see above and in the report")
     if reasons := marks(result):
         found.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
     speedup, baseline = result["speedup"], result["baseline"]
@@ -71,6 +73,12 @@ def remarks(result: Json) -> list[str]:
             f"({speedup['evidence']}); the report lists layers and bytes beside it"
         )
     return found
+
+
+def suspect(result: Json) -> bool:
+    """Whether the calibration data of a result, or of one of its parts, is in doubt."""
+    each = (result.get("parts") or {"": result}).values()
+    return any((one.get("calibration") or {}).get("verdict") == "suspect" for one in each)
 
 
 def marks(result: Json) -> list[str]:
@@ -291,6 +299,14 @@ def _landing(engine: Json | None) -> str:
         return ""
     told = f"{landing['landed']}/{landing['planned']} landed"
     return f"{told}, {unknown} unknown" if (unknown := landing.get("unknown")) else told
+
+
+def _fidelity(one: Json) -> str:
+    found = one["fidelity"]
+    if not found:
+        return ""
+    shown = "bit-equal" if found["sqnr_db"] is None else f"SQNR {found['sqnr_db']:.1f} dB"
+    return f"{shown} to {found['reference']}"
 
 
 def _evidence(one: Json) -> str:

@@ -157,6 +157,40 @@ class Spool:
             assert labels is not None
             yield feed, labels, list(islice(kept, len(labels)))
 
+    def spread(self, most: int) -> Iterator[Feed]:
+        """At most `most` samples at equal distances, one per feed; of a model whose batch is fixed
+        whole batches. Only these are read from disk."""
+        fixed = fixed_batch(self.inputs)
+        if fixed is not None:
+            for row in _spread(len(self._rows), max(most // fixed, 1)):
+                yield self._part(row, None)
+            return
+        starts = np.cumsum([0, *self._sizes()])
+        for number in _spread(len(self), most):
+            row = int(np.searchsorted(starts, number, side="right")) - 1
+            first = number - int(starts[row])
+            yield self._part(row, slice(first, first + 1))
+
+    def _sizes(self) -> list[int]:
+        """The number of samples in each written batch, by the files' headers alone."""
+        counted = next((info.name for info in self.inputs if info.name in self._batched), None)
+        if counted is None:
+            return [1] * len(self._rows)
+        sizes: list[int] = []
+        for row, file in self._files():
+            sizes.append(file.get_slice(f"{row}/{counted}").get_shape()[0])
+        return sizes
+
+    def _part(self, row: int, samples: slice | None) -> Feed:
+        """Some samples of a written batch, or (None) all of it."""
+        file = _opened(self._folder / self._rows[row])
+        return {
+            info.name: file.get_slice(f"{row}/{info.name}")[samples]
+            if samples is not None and info.name in self._batched
+            else file.get_tensor(f"{row}/{info.name}")
+            for info in self.inputs
+        }
+
     def _picked(self, wanted: Collection[int]) -> Iterator[Batch]:
         first = 0
         for feed, labels in self._written():
@@ -187,12 +221,17 @@ class Spool:
         )
         _save(arrays, path, {_EMBEDDED: index})
 
-    def _written(self) -> Iterator[Batch]:
+    def _files(self) -> Iterator[tuple[int, Any]]:
+        """Each batch's number and the opened file that it is in."""
         shard = ""
         file: Any = None
         for row, name in enumerate(self._rows):
             if name != shard:
                 shard, file = name, _opened(self._folder / name)
+            yield row, file
+
+    def _written(self) -> Iterator[Batch]:
+        for row, file in self._files():
             feed = {i.name: file.get_tensor(f"{row}/{i.name}") for i in self.inputs}
             yield feed, file.get_tensor(f"{row}|labels") if self.labelled else None
 
@@ -251,6 +290,12 @@ class Spool:
         }
         tags = [labels for _, labels in parts if labels is not None]
         return joined, np.concatenate(tags) if tags else None
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most `most` of so many numbers, at equal distances."""
+    taken = min(count, most)
+    return [turn * count // taken for turn in range(taken)]
 
 
 def counting(found: Feed, feed: Feed, labels: np.ndarray | None) -> Feed:

@@ -54,7 +54,7 @@ from optkit.graph.nodes import (
     value_names,
 )
 from optkit.graph.outline import outline
-from optkit.graph.shapes import TensorSpec, bind, dims, expose, inputs, outputs
+from optkit.graph.shapes import TensorSpec, bind, dims, expose, inputs, outputs, typed
 from optkit.graph.weights import Form, Stored, columns, computed, rows, spread, store
 
 __all__ = [
@@ -106,6 +106,7 @@ __all__ = [
     "store",
     "summary",
     "takes_half",
+    "typed",
     "unique_name",
     "upgrade",
     "value_names",

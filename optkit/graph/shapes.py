@@ -66,11 +66,7 @@ def expose(model: ir.Model, names: Iterable[str], *, alone: bool = False) -> ir.
     Raises OptkitError for a name the graph does not have.
     """
     copy = model.clone()
-    values = ir.convenience.create_value_mapping(copy.graph, include_subgraphs=False)
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise OptkitError(f"the graph has no value {missing[0]!r}", where="tap")
-    wanted = [values[name] for name in dict.fromkeys(names)]
+    wanted = _named(copy, names)
     if any(value.type is None for value in wanted):
         infer_shapes(copy)
     fresh = [v for v in wanted if not v.is_graph_input() and not v.is_graph_output()]
@@ -78,6 +74,21 @@ def expose(model: ir.Model, names: Iterable[str], *, alone: bool = False) -> ir.
     if alone and any(value.is_graph_output() for value in wanted):
         copy.graph.outputs[:] = [v for v in copy.graph.outputs if v in wanted]
     return copy
+
+
+def typed(model: ir.Model, names: Iterable[str]) -> dict[str, str]:
+    """The dtypes of these values by name, of those where one is known. Raises OptkitError for a
+    name that the graph does not have."""
+    return {str(v.name): v.dtype.numpy().name for v in _named(model, names) if v.dtype is not None}
+
+
+def _named(model: ir.Model, names: Iterable[str]) -> list[ir.Value]:
+    values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
+    wanted = list(dict.fromkeys(names))
+    missing = [name for name in wanted if name not in values]
+    if missing:
+        raise OptkitError(f"the graph has no value {missing[0]!r}", where="tap")
+    return [values[name] for name in wanted]
 
 
 def _spec(value: ir.Value) -> TensorSpec:

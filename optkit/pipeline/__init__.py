@@ -22,7 +22,7 @@ from optkit.pipeline.judging import compile_, evaluate, time, weigh
 from optkit.pipeline.likeness import compare_layers
 from optkit.pipeline.quantizing import quantize
 from optkit.pipeline.refusals import bound, check, check_pair, trained
-from optkit.pipeline.sources import collect, data_of, export, parts, signature
+from optkit.pipeline.sources import check_data, collect, data_of, export, parts, signature
 from optkit.steps import GRAPH
 
 __all__ = [
@@ -56,7 +56,7 @@ Stage = Callable[[Build, Steps], None]
 
 EXPORT: tuple[Stage, ...] = (export,)
 FUSE: tuple[Stage, ...] = (export, fuse)
-QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, carry, quantize)
+QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, check_data, carry, quantize)
 COMPILE: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], refer, compile_)
 EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], refer, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)

@@ -77,6 +77,7 @@ def judge_again(
     found = _findings(made, sides, times, slices(made))
     outcome = _result(made, sides, found, records, artifact)
     outcome["references"] = [] if rescored else before["references"]
+    outcome["calibration"] = before.get("calibration")
     for key, seconds in before["seconds"].items():
         outcome["seconds"][key] = round(outcome["seconds"].get(key, 0.0) + seconds, 3)
     outcome["cache_hits"] += before["cache_hits"]
@@ -150,6 +151,12 @@ def fidelity(made: Build, role: str = "candidate") -> Fidelity:
     return Fidelity.from_json(made.entries[f"{role}_fidelity"].meta["fidelity"])
 
 
+def calibration(made: Build) -> Mapping[str, Any] | None:
+    """What the data check says of the calibration data; None where there is none."""
+    entry = made.entries.get("data_check")
+    return None if entry is None else entry.meta["check"]
+
+
 def _result(
     made: Build,
     sides: Mapping[str, Side],
@@ -167,6 +174,7 @@ def _result(
         artifact=artifact,
         references=[sides["reference"]] if sides["reference"].accuracy else [],
         pending=to_finish(artifact, made.pending),
+        calibration=calibration(made),
     )
 
 

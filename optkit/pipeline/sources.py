@@ -95,6 +95,19 @@ def collect(made: Build, runner: Steps) -> None:
         made.entries["probe"] = runner.step(STEPS["random"].kind, "random inputs", {}, made.sizes)
 
 
+def check_data(made: Build, runner: Steps) -> None:
+    """Whether the calibration data is what the model expects, before anything is learned of it."""
+    if "calibration" not in made.entries:
+        return
+    roles = {"samples": "calibration", "graph": "source", "evaluation": "evaluation"}
+    made.entries["data_check"] = runner.step(
+        STEPS["check_data"].kind,
+        "check calibration data",
+        {name: made.entries[role] for name, role in roles.items() if role in made.entries},
+        {"inputs": made.job.recipe.describe(made.inputs)},
+    )
+
+
 def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
     from optkit import stage
 

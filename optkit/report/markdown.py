@@ -29,6 +29,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     parts = (
         f"## {title}: {head.title}",
         f"**{head.title}.** {text(head.sentence)}",
+        _suspicions(result),
         _comparison(result),
         _marks(result),
         _gates(report["gates"]),
@@ -52,6 +53,14 @@ def _comparison(result: Mapping[str, Any]) -> str:
         for r in rows
     ]
     return table(("", baseline, result["precision"], "change", "evidence"), cells)
+
+
+def _suspicions(result: Mapping[str, Any]) -> str:
+    found = view.suspicions(result)
+    if not found:
+        return ""
+    listed = "\n".join(f"- {text(one)}" for one in found)
+    return f"**Calibration data is suspect.**\n\n{listed}"
 
 
 def _marks(result: Mapping[str, Any]) -> str:

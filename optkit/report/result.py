@@ -96,8 +96,10 @@ def result(
     artifact: str | None,
     references: Iterable[Side] = (),
     pending: Iterable[Mapping[str, str]] = (),
+    calibration: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The result of a build that came to an artifact. `pending`: {"backend", "finish"} each.
+    `calibration`: what the check of the calibration data says.
 
     Its status is gate_failed when a gate failed, else pending when there is no engine, else ok.
     Raises ValueError for a figure that is not finite.
@@ -120,6 +122,7 @@ def result(
         "drop": findings.drop and findings.drop.to_json(),
         "size": _size(candidate, baseline),
         "gate": verdict and {"verdict": verdict.verdict, "reasons": verdict.reasons},
+        "calibration": calibration and dict(calibration),
         "seconds": dict(run.seconds),
         "cache_hits": run.cache_hits,
     }
@@ -235,6 +238,7 @@ def _empty(
         "drop": None,
         "size": None,
         "gate": None,
+        "calibration": None,
         "seconds": {},
         "cache_hits": 0,
         "parts": None,

@@ -88,6 +88,16 @@ def marks(result: Json) -> list[str]:
     return list(dict.fromkeys(reason for one in sides if one for reason in one["marks"]))
 
 
+def suspicions(result: Json) -> list[str]:
+    """Why the calibration data is in doubt, a sentence each; none where it is not."""
+    found = (result.get("calibration") or {}).get("findings", ())
+    return [
+        ("" if one["input"] is None else f"input {one['input']!r}: ")
+        + f"{one['what']}; {one['hint']}"
+        for one in found
+    ]
+
+
 def comparison(result: Json) -> list[Row]:
     """Candidate beside baseline, figure by figure; lines without any figure are left out."""
     base = result["baseline"] or {"engine": None, "latency": None, "accuracy": None}

@@ -16,6 +16,7 @@ from typing import Any
 
 from optkit.execute.runner import StepKind
 from optkit.steps.attributing import attribute
+from optkit.steps.data_check import check_data
 from optkit.steps.files import (
     ASSETS,
     GRAPH,
@@ -62,8 +63,8 @@ class Step:
 
 
 _RESUMING = ("calibrate", "quantize_layers", "evaluate", "compare")
-_STAYING = ("adopt", "fuse", "cast", "divide", "calibrate", "prepare", "quantize", "ort",
-            "compare", "compare_layers", "predict", "summary", "outline", "survey",
+_STAYING = ("adopt", "fuse", "cast", "divide", "check_data", "calibrate", "prepare", "quantize",
+            "ort", "compare", "compare_layers", "predict", "summary", "outline", "survey",
             "sensitivity", "deviate")  # fmt: skip
 _SHARDING = ("calibrate", "evaluate", "compare")
 
@@ -88,6 +89,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("collect", 6, ("numpy", "safetensors"), collect),
             ("divide", 2, ("onnxruntime", "numpy", "safetensors"), divide),
             ("draw", 1, ("numpy", "safetensors"), draw),
+            ("check_data", 1, ("onnxruntime", "numpy", "onnx-ir"), check_data),
             ("random", 5, ("numpy", "safetensors"), random),
             ("calibrate", 4, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
             ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),

@@ -1,0 +1,102 @@
+"""Is this calibration data what the model expects? Told without labels, before it is used.
+
+profile    what a set looks like, input by input, streamed
+entrance   what the weights behind an input expect
+alone      one set by itself: duplicates, constants, outliers, noise
+beside     calibration beside evaluation data: scale, range, axes, content
+expected   beside the model: its preprocessing, batch-norm, first product, the recipe
+tokens     token ids and masks
+
+Every limit says why it is where it is; the clean sets of the tests keep a distance from each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optkit.calibration.suspects import alone, beside, expected, tokens
+from optkit.calibration.suspects.entrance import (
+    Entrance,
+    Seen,
+    entrances,
+    measure,
+    tables,
+    watched,
+)
+from optkit.calibration.suspects.expected import Expected, of_preprocessor
+from optkit.calibration.suspects.finding import Finding
+from optkit.calibration.suspects.profile import Numbers, Profile, profile
+
+__all__ = [
+    "Entrance",
+    "Expected",
+    "Finding",
+    "Known",
+    "Profile",
+    "Seen",
+    "entrances",
+    "judge",
+    "measure",
+    "of_preprocessor",
+    "profile",
+    "tables",
+    "to_json",
+    "watched",
+]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the model. `ranges`: those that the recipe declares, by input."""
+
+    entrances: Mapping[str, Entrance] = field(default_factory=dict)
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    preprocessing: Expected | None = None
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> list[Finding]:
+    """Reasons to doubt the calibration data, none where it is sound. Raises InputRefused for a
+    token that the model does not know."""
+    found = list(alone.whole_set(calibration))
+    for name, numbers in calibration.numbers.items():
+        other = None if evaluation is None else evaluation.numbers.get(name)
+        found += _of_numbers(numbers, other, model)
+    return [*found, *tokens.tokens_of(calibration, evaluation)]
+
+
+def to_json(findings: list[Finding], calibration: Profile, compared: bool) -> dict[str, Any]:
+    """What the result says of the data check. `compared`: there was evaluation data beside it."""
+    return {
+        "verdict": "suspect" if findings else "clean",
+        "samples": calibration.samples,
+        "compared": compared,
+        "findings": [finding.to_json() for finding in findings],
+    }
+
+
+def _of_numbers(x: Numbers, other: Numbers | None, model: Known) -> Iterator[Finding]:
+    broken = [*alone.constant(x), *alone.outlier(x)]
+    yield from broken
+    if broken:  # whatever else is odd about the set follows from that
+        return
+    yield from alone.alike(x)
+    yield from alone.disordered(x)
+    if other is not None:
+        yield from beside.differences(x, other)
+    span = model.ranges.get(x.info.name)
+    if span is not None:
+        yield from expected.declared(x, span)
+        return
+    if model.preprocessing is not None:
+        yield from expected.preprocessed(x, model.preprocessing)
+    entrance = model.entrances.get(x.info.name)
+    if entrance is None:
+        return
+    norm = entrance.batchnorm
+    if norm is not None and norm.value in model.seen:
+        yield from expected.trained(x, norm, model.seen[norm.value])
+    else:
+        yield from expected.first_product(x, entrance, model.seen)

@@ -1,0 +1,140 @@
+"""What one set of samples of numbers says by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from optkit.calibration.suspects.finding import Finding
+from optkit.calibration.suspects.profile import Numbers, Profile
+
+FEWEST = 8
+"""Fewer different samples than that teach no range (`pipeline.refusals.MIN_SAMPLES` refuses fewer
+samples): one in nine of those that follow exceeds it."""
+
+_DUPLICATES = 0.5  # of short texts and sparse rows some are alike; half of a set never are
+_CONSTANT = 0.1  # blank pictures and silence occur in sound sets, one in ten does not
+_ELEMENTS = 16  # a smaller input (a size, a time step) may well be one number in all samples
+_BITS_4 = 16.0
+"""One sample that is 2⁴ times larger than all others takes 4 of their 8 bits where the range is
+min-max. Sixteen sets of scikit-learn and all examples stay below 4."""
+
+_APART = 32.0
+"""A gap in the sorted deviations of samples; loudness of recordings and contrast of pictures are
+spread without one (largest gap in the clean sets of the tests: 2.4)."""
+
+_ALIKE = 1e-3
+"""Share of the variance that is between samples. One handwritten digit alone has 0.3; a picture
+with other noise of a hundredth each time 1e-4."""
+
+_NOISE = 0.1
+"""Neighbours' correlation in pictures is above 0.9 in photographs (Simoncelli and Olshausen,
+"Natural image statistics", 2001), 0.5 in 8 x 8 digits, 0 ± 0.02 in noise of 8 x 8 x 8 samples."""
+
+_INTERLEAVED = 0.1
+"""How much more alike pixels three apart are, along both axes, than closer ones. [H, W, 3] reshaped
+to [3, H, W] puts one colour on every third place: 0.4; textures have up to 0.3 along one axis."""
+
+
+def whole_set(found: Profile) -> Iterator[Finding]:
+    """Too few samples that differ."""
+    n, distinct = found.samples, found.distinct
+    if distinct < FEWEST or distinct < _DUPLICATES * n:
+        yield Finding(
+            "duplicates", None,
+            f"only {distinct} of {n} samples are different",
+            distinct, n, "give samples that differ: 128 to 512 are usual",
+        )  # fmt: skip
+
+
+def constant(x: Numbers) -> Iterator[Finding]:
+    """Samples without any content: blank, all zeros, one number."""
+    if 0 < x.elements < _ELEMENTS:
+        return
+    empty = x.lows == x.highs
+    if empty.sum() < 2 or empty.mean() < _CONSTANT:
+        return
+    number = float(x.lows[empty][0])
+    yield Finding(
+        "constant", x.info.name,
+        f"{int(empty.sum())} of {x.samples} samples hold one number only (the first {number:g})",
+        int(empty.sum()), 0, "check how the source reads its data",
+    )  # fmt: skip
+
+
+def alike(x: Numbers) -> Iterator[Finding]:
+    """The same sample again and again, but for noise."""
+    if x.centre is None or x.variance is None or x.centre.size < 4 * _ELEMENTS or x.centre.ndim < 2:
+        return
+    within, between = float(x.centre.var()), float(x.variance.mean())
+    share = between / (within + between) if within else 1.0
+    if share < _ALIKE and between:
+        yield Finding(
+            "alike", x.info.name,
+            f"samples hardly differ: {share:.2g} of the variance is between them",
+            share, _ALIKE, "give samples that differ: 128 to 512 are usual",
+        )  # fmt: skip
+
+
+def outlier(x: Numbers) -> Iterator[Finding]:
+    """One sample that sets the range of all, or two groups of different scale."""
+    magnitudes = np.sort(np.maximum(np.abs(x.lows), np.abs(x.highs)))
+    if x.samples < FEWEST:
+        return
+    few = max(1, x.samples // 100)
+    rest, top = float(magnitudes[-few - 1]), float(magnitudes[-1])
+    if rest > 0 and top >= _BITS_4 * rest:
+        row = int(np.argmax(np.maximum(np.abs(x.lows), np.abs(x.highs))))
+        yield Finding(
+            "outlier", x.info.name,
+            f"sample {row} reaches {top:.4g}, the others {rest:.4g}: its range leaves them "
+            f"{8 - np.log2(top / rest):.1f} of 8 bits" if top / rest < 256 else
+            f"sample {row} reaches {top:.4g}, the others {rest:.4g}: its range leaves them no bits",
+            top, rest, "repair or remove it, or set calibration.method to percentile",
+        )  # fmt: skip
+        return
+    spread = np.sort(x.deviations[x.deviations > 0])
+    if len(spread) < FEWEST:
+        return
+    gaps = spread[1:] / spread[:-1]
+    place = int(np.argmax(gaps))
+    if gaps[place] >= _APART and min(place + 1, len(spread) - place - 1) > few:
+        small, large = float(np.median(spread[: place + 1])), float(np.median(spread[place + 1 :]))
+        yield Finding(
+            "mixed", x.info.name,
+            f"samples are of two scales: {place + 1} have a standard deviation of about "
+            f"{small:.3g}, {len(spread) - place - 1} of about {large:.3g}",
+            large, small, "prepare all samples in the same way",
+        )  # fmt: skip
+
+
+def disordered(x: Numbers) -> Iterator[Finding]:
+    """Pictures whose pixels do not stand where they belong, or that are noise."""
+    if not x.is_picture or x.info.shape[1] == 4 or x.samples < FEWEST or not x.deviation:
+        return
+    near = [found for axis, found in x.neighbours.items() if axis in _sides(x)]
+    if not near:
+        return
+    three = min(found[2] - max(found[:2]) for found in near)
+    if 3 in x.info.shape[1:] and len(near) == 2 and three > _INTERLEAVED:
+        yield Finding(
+            "interleaved", x.info.name,
+            f"pixels three apart are more alike (correlation {near[0][2]:.2f}) than neighbours "
+            f"({near[0][0]:.2f}): three colours stand beside each other",
+            near[0][2], near[0][0], "move the colours with transpose, not with reshape",
+        )  # fmt: skip
+        return
+    near_most = max(found[0] for found in near)
+    if near_most < _NOISE:
+        yield Finding(
+            "noise", x.info.name,
+            f"neighbouring pixels are unrelated (correlation {near_most:.2f}; pictures have 0.5 "
+            "and more): noise, or pixels in another order",
+            near_most, 0.5, "calibrate on real pictures in the model's layout",
+        )  # fmt: skip
+
+
+def _sides(x: Numbers) -> tuple[int, int]:
+    """The axes of height and width."""
+    return (2, 3) if x.info.shape[1] in (1, 3, 4) else (1, 2)

@@ -1,0 +1,231 @@
+"""Calibration data beside evaluation data: two sets that one model is to see alike.
+
+Sets differ by chance and by what is in them; what is told here are differences of preparation,
+which are larger than either. Each limit is compared with the clean pairs of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from optkit.calibration.suspects.alone import FEWEST
+from optkit.calibration.suspects.finding import Finding
+from optkit.calibration.suspects.profile import Numbers
+from optkit.statistics.bins import edges
+
+_SCALE = 3.0
+"""Ratio of the samples' median deviations. Missing normalization is 4.4 (1 / 0.225), missing ÷ 255
+is 255; strong contrast or loudness augmentation stays below 2."""
+
+_SHIFT = 1.0
+"""Difference of the means in standard deviations of the evaluation data: what moves half of the
+data out of the other's range. Between classes of one data set it is up to 0.4."""
+
+_CHANCE = 6.0  # standard errors that a difference of means must have as well
+_NEGATIVE = 0.1  # a share of negative numbers that cannot be chance where the other set has none
+_OUTSIDE = 0.05
+"""Share of the evaluation's elements beyond the calibration's extremes, which clipping cuts."""
+
+_CHANCE_OUTSIDE = 6.0
+"""Times 1 / (n + 1): a sample like the n others is beyond their extremes with chance 2 / (n + 1),
+and one number per sample at most is as bad as that."""
+
+_BITS_4 = 16.0  # see `alone`: a range that is 2⁴ times too wide costs 4 of 8 bits
+_COARSE = 8  # times fewer different values: an image of 8 bits that was rounded to 0 and 1
+_ORDER = 0.3
+"""Difference of neighbours' correlations. Clean pairs differ by 0.05 at most, shuffled or reshaped
+axes by 0.5 and more."""
+
+_DEAD = 1e-6  # of the variance elsewhere: a channel that says nothing
+_OTHER_MEAN = 0.15
+"""Squared distance of the two average samples over the variance of a sample. One class of ten
+handwritten digits against all has 0.3 to 0.6, five of the ten 0.02."""
+
+_CHANCE_MEAN = 12.0
+"""Times what chance gives it: where all variance is in one direction, as in small tables, the
+distance over chance has a χ² distribution of one degree of freedom, in 0.05 % beyond 12."""
+
+_LINE = 64  # of a table's columns the order says nothing; so many numbers in a row are a signal
+
+
+def differences(x: Numbers, other: Numbers) -> Iterator[Finding]:
+    """The first difference: in what numbers there are (scale, sign, mean, range), then in where
+    they stand (channels, axes, the average sample). Those that come later follow from it."""
+    for rule in _RULES:
+        found = rule(x, other)
+        if found is not None:
+            yield found
+            return
+
+
+def _scale(x: Numbers, other: Numbers) -> Finding | None:
+    own, beside = float(np.median(x.deviations)), float(np.median(other.deviations))
+    if not (own and beside):
+        own, beside = x.deviation, other.deviation
+    if not (own and beside) or max(own / beside, beside / own) < _SCALE:
+        return None
+    ratio = own / beside
+    told = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
+    return _differ(
+        "scale", x, own, beside,
+        f"calibration data is {told} times as large as evaluation data (standard deviation "
+        f"{own:.4g} and {beside:.4g}, range {_span(x)} and {_span(other)})",
+    )  # fmt: skip
+
+
+def _sign(x: Numbers, other: Numbers) -> Finding | None:
+    shares = _below(x), _below(other)
+    if min(shares) > 0 or max(shares) < _NEGATIVE:
+        return None
+    return _differ(
+        "sign", x, *shares,
+        f"{shares[0]:.0%} of the calibration data is negative, {shares[1]:.0%} of the evaluation "
+        f"data (range {_span(x)} and {_span(other)})",
+    )  # fmt: skip
+
+
+def _shift(x: Numbers, other: Numbers) -> Finding | None:
+    moved = float(x.means.mean() - other.means.mean())
+    chance = np.sqrt(x.means.var() / x.samples + other.means.var() / other.samples)
+    if abs(moved) < _SHIFT * other.deviation or abs(moved) < _CHANCE * chance or not moved:
+        return None
+    return _differ(
+        "shift", x, float(x.means.mean()), float(other.means.mean()),
+        f"the mean of the calibration data is {x.means.mean():.4g}, of the evaluation data "
+        f"{other.means.mean():.4g}: {abs(moved) / max(other.deviation, 1e-30):.1f} standard "
+        "deviations apart",
+    )  # fmt: skip
+
+
+def _collapsed(x: Numbers, other: Numbers) -> Finding | None:
+    own, beside = len(x.bins), len(other.bins)
+    if own * _COARSE > beside or own > _BITS_4:
+        return None
+    return _differ(
+        "collapsed", x, own, beside,
+        f"calibration data holds {own} different values, evaluation data {beside} or more: as if "
+        "rounded to integers",
+    )  # fmt: skip
+
+
+def _narrow(x: Numbers, other: Numbers) -> Finding | None:
+    lower, upper = edges(other.bins)
+    outside = (lower > x.high) | (upper < x.low)
+    share = float(other.counts[outside].sum() / other.counts.sum())
+    if share < max(_OUTSIDE, _CHANCE_OUTSIDE / (x.samples + 1)):
+        return None
+    return _differ(
+        "narrow", x, share, 0.0,
+        f"{share:.0%} of the evaluation data lies outside the calibration data's range "
+        f"{_span(x)}: it would be clipped (its own range is {_span(other)})",
+    )  # fmt: skip
+
+
+def _wide(x: Numbers, other: Numbers) -> Finding | None:
+    own, beside = x.high - x.low, other.high - other.low
+    if other.samples < FEWEST or not beside or own < _BITS_4 * beside:
+        return None
+    return _differ(
+        "wide", x, own, beside,
+        f"the calibration data's range {_span(x)} is {own / beside:.4g} times that of the "
+        f"evaluation data {_span(other)}, which gets {max(8 - np.log2(own / beside), 0):.1f} of 8 "
+        "bits",
+    )  # fmt: skip
+
+
+def _dead(x: Numbers, other: Numbers) -> Finding | None:
+    """A channel (axis 1) that varies in one set alone."""
+    own, beside = _channel_variances(x), _channel_variances(other)
+    if own is None or beside is None or own.shape != beside.shape or own.size < 2:
+        return None
+    if min(x.samples, other.samples) < FEWEST:
+        return None
+    typical = float(np.median(beside))
+    dead = np.flatnonzero((own <= _DEAD * beside) & (beside > 0.1 * typical))
+    if not dead.size or not typical:
+        return None
+    return _differ(
+        "dead", x, len(dead), 0,
+        f"{len(dead)} of {own.size} channels are constant in calibration data and vary in "
+        f"evaluation data (the first is channel {dead[0]})",
+    )  # fmt: skip
+
+
+def _swapped(x: Numbers, other: Numbers) -> Finding | None:
+    """Red and blue in each other's place: the difference of their means has the other sign."""
+    if x.colours is None or other.colours is None:
+        return None
+    own, beside = (c[:, 0] - c[:, 2] for c in (x.colours, other.colours))
+    chance = np.sqrt(own.var() / len(own) + beside.var() / len(beside))
+    apart, turned = abs(own.mean() - beside.mean()), abs(own.mean() + beside.mean())
+    if min(len(own), len(beside)) < FEWEST or apart < _CHANCE * chance or turned > apart / 3:
+        return None
+    return _differ(
+        "swapped", x, float(own.mean()), float(beside.mean()),
+        f"channel 0 less channel 2 is {own.mean():+.3g} on average in calibration data, "
+        f"{beside.mean():+.3g} in evaluation data: RGB and BGR are mixed up",
+    )  # fmt: skip
+
+
+def _order(x: Numbers, other: Numbers) -> Finding | None:
+    for axis in sorted(x.neighbours.keys() & other.neighbours.keys()):
+        own, beside = x.neighbours[axis][0], other.neighbours[axis][0]
+        if x.variance is not None and x.variance.ndim == 1 and x.variance.size < _LINE:
+            continue
+        if abs(own - beside) >= _ORDER and min(x.samples, other.samples) >= FEWEST:
+            return _differ(
+                "order", x, own, beside,
+                f"neighbours along axis {axis} have a correlation of {own:.2f} in calibration "
+                f"data, {beside:.2f} in evaluation data: axes are swapped or elements shuffled",
+            )  # fmt: skip
+    return None
+
+
+def _other_mean(x: Numbers, other: Numbers) -> Finding | None:
+    if x.centre is None or other.centre is None or x.centre.shape != other.centre.shape:
+        return None
+    assert x.variance is not None and other.variance is not None
+    if x.centre.size < 4 or min(x.samples, other.samples) < FEWEST:
+        return None
+    variance = float(other.variance.sum())
+    if not variance:
+        return None
+    chance = float((x.variance / x.samples + other.variance / other.samples).sum())
+    distance = float(((x.centre - other.centre) ** 2).sum()) / variance
+    if distance < _OTHER_MEAN + _CHANCE_MEAN * chance / variance:
+        return None
+    return _differ(
+        "other", x, distance, 0.0,
+        f"the average calibration sample is {distance:.2g} times a sample's variance away from the "
+        "average evaluation sample: of one kind only, turned, or of other data",
+    )  # fmt: skip
+
+
+def _differ(kind: str, x: Numbers, own: float, beside: float, what: str) -> Finding:
+    hint = "prepare both in the same way, as the model was trained"
+    return Finding(kind, x.info.name, what, float(own), float(beside), hint)
+
+
+def _span(x: Numbers) -> str:
+    return f"[{x.low:.4g}, {x.high:.4g}]"
+
+
+def _below(x: Numbers) -> float:
+    _, upper = edges(x.bins)
+    return float(x.counts[upper < 0].sum() / x.counts.sum())
+
+
+def _channel_variances(x: Numbers) -> np.ndarray | None:
+    """[channels] of axis 1, over samples and positions; None of an input that has none."""
+    if x.centre is None or x.variance is None or not x.centre.ndim:
+        return None
+    axes = tuple(range(1, x.centre.ndim))
+    found: np.ndarray = x.variance.mean(axis=axes) + x.centre.var(axis=axes)
+    return found
+
+
+_RULES: tuple[Callable[[Numbers, Numbers], Finding | None], ...] = (
+    _scale, _collapsed, _dead, _sign, _shift, _narrow, _wide, _swapped, _order, _other_mean,
+)  # fmt: skip

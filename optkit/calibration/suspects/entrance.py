@@ -1,0 +1,257 @@
+"""Where an input enters the network, and what the weights there say of the numbers they expect.
+
+    input ─(layout, constants)→ first product ─(+ bias, positions)→ … ─→ BatchNormalization
+
+A batch-norm holds mean and variance of what it saw in training (Ioffe and Szegedy,
+arXiv:1502.03167): on data that is prepared in the same way its input has them again. Constants that
+are added to the first product were learned beside it, so neither hides the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.runtime import Feed
+
+_LAYOUT = frozenset(
+    {"Identity", "Cast", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Slice", "Pad",
+     "Concat", "Split", "DepthToSpace", "SpaceToDepth", "Resize", "Expand"}
+)  # fmt: skip
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
+_BETWEEN = frozenset(  # from a product to its batch-norm
+    {"Relu", "LeakyRelu", "PRelu", "Clip", "Elu", "Sigmoid", "Tanh", "HardSigmoid", "MaxPool",
+     "AveragePool", "Add"}
+) | _LAYOUT  # fmt: skip
+_DEEP = 12  # nodes that are followed at most
+FLAT: Mapping[str, float] = {"Sigmoid": 4.0, "Tanh": 2.6}
+"""Magnitude of an activation's input beyond which its slope is under 2 % of the largest."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchNorm:
+    """The first batch-norm behind an input: the value that it reads, its statistics, float64 [C],
+    from training."""
+
+    name: str
+    value: str
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Entrance:
+    """`product`: what the first product with a constant weight puts out, and its axis of channels;
+    `constants`: root mean square of what is then added to it (0: nothing); `activation`: its
+    operator and the value it reads, where that follows at once; `own`: the constants of arithmetic
+    in front of the product, as (operator, smallest, largest), in order."""
+
+    product: tuple[str, int] | None = None
+    constants: float = 0.0
+    activation: tuple[str, str] | None = None
+    batchnorm: BatchNorm | None = None
+    own: tuple[tuple[str, float, float], ...] = ()
+
+    def reach(self, low: float, high: float) -> tuple[float, float]:
+        """The range that the first product reads, of an input's."""
+        for op, least, most in self.own:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ends = [_OPERATE[op](a, b) for a in (low, high) for b in (least, most)]
+            low, high = float(min(ends)), float(max(ends))
+        return low, high
+
+
+_OPERATE = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Mean and variance per channel, float64 [C], of a value over samples; `flat`: the share of
+    elements beyond a limit."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+    flat: float
+
+
+def entrances(model: ir.Model) -> dict[str, Entrance]:
+    """By input, of those that reach a product or a batch-norm through nothing but layout and
+    constants."""
+    found = {}
+    for value in model.graph.inputs:
+        entrance = _entrance(value)
+        if entrance is not None and value.name is not None:
+            found[value.name] = entrance
+    return found
+
+
+def tables(model: ir.Model) -> dict[str, int]:
+    """By input of integers, the rows of the smallest constant table that it is looked up in."""
+    found = {}
+    for value in model.graph.inputs:
+        rows = [
+            node.inputs[0].shape[0]
+            for node in _behind(value, frozenset({"Identity", "Cast", "Reshape", "Unsqueeze"}))
+            if node.op_type == "Gather"
+            and graph.is_constant(node.inputs[0])
+            and node.inputs[0] is not None
+            and node.inputs[0].shape is not None
+            and node.attributes.get_int("axis", 0) == 0
+        ]
+        sizes = [rows_ for rows_ in rows if isinstance(rows_, int)]
+        if sizes and value.name is not None:
+            found[value.name] = min(sizes)
+    return found
+
+
+def watched(found: Iterable[Entrance]) -> tuple[dict[str, int], dict[str, float]]:
+    """(value → its axis of channels, value → magnitude beyond which its elements are counted): what
+    of these entrances is to be measured."""
+    axes: dict[str, int] = {}
+    limits: dict[str, float] = {}
+    for entrance in found:
+        if entrance.batchnorm is not None:
+            axes[entrance.batchnorm.value] = 1
+        elif entrance.product is not None:
+            name, axis = entrance.product
+            axes[name] = axis
+            if entrance.activation is not None:
+                op, value = entrance.activation
+                axes[value], limits[value] = axis, FLAT[op]
+    return axes, limits
+
+
+def measure(
+    runs: Iterable[Feed], axes: Mapping[str, int], limits: Mapping[str, float]
+) -> dict[str, Seen]:
+    """What was seen of each value of `axes` in the runs, each of which gives values by name."""
+    return {name: seen for name, tally in _tallied(runs, axes, limits).items()
+            if (seen := tally.result()) is not None}  # fmt: skip
+
+
+def _tallied(
+    runs: Iterable[Feed], axes: Mapping[str, int], limits: Mapping[str, float]
+) -> dict[str, _Tally]:
+    tallies = {name: _Tally(axis, limits.get(name, np.inf)) for name, axis in axes.items()}
+    for values in runs:
+        for name, tally in tallies.items():
+            tally.add(values[name].astype(np.float64))
+    return tallies
+
+
+class _Tally:
+    """Sums over runs of one value."""
+
+    def __init__(self, axis: int, limit: float) -> None:
+        self._axis, self._limit = axis, limit
+        self._sums: np.ndarray | float = 0.0  # [2, C]: of numbers, of their squares
+        self._rows = self._beyond = 0
+
+    def add(self, x: np.ndarray) -> None:
+        rows = np.moveaxis(x, self._axis, -1).reshape(-1, x.shape[self._axis])
+        self._sums = self._sums + np.stack([rows.sum(axis=0), (rows**2).sum(axis=0)])
+        self._rows += len(rows)
+        self._beyond += int((np.abs(x) > self._limit).sum())
+
+    def result(self) -> Seen | None:
+        """None where nothing was run."""
+        if not self._rows or isinstance(self._sums, float):
+            return None
+        mean, square = self._sums / self._rows
+        variance = np.maximum(square - mean**2, 0.0)
+        return Seen(mean, variance, self._beyond / (self._rows * max(len(mean), 1)))
+
+
+def _entrance(start: ir.Value) -> Entrance | None:
+    own: list[tuple[str, float, float]] = []
+    for node in _behind(start, _LAYOUT, own):
+        if node.op_type == "BatchNormalization":
+            return Entrance(batchnorm=_batchnorm(node), own=tuple(own))
+        weight = graph.constant_weight(node)
+        if weight is None or node.domain:
+            continue
+        output = node.outputs[0]
+        axis = 1 if node.op_type in ("Conv", "ConvTranspose") else -1
+        bias = graph.array(node.inputs[2]) if len(node.inputs) > 2 else None
+        constants, activation = _added(output)
+        norm = next(
+            (found for one in _behind(output, _BETWEEN) if one.op_type == "BatchNormalization"
+             and (found := _batchnorm(one)) is not None), None,
+        )  # fmt: skip
+        squares = [float(np.mean(np.square(c, dtype=np.float64))) for c in (bias, *constants)
+                   if c is not None and c.size]  # fmt: skip
+        return Entrance(
+            (str(output.name), axis), float(np.sqrt(sum(squares))), activation, norm, tuple(own)
+        )
+    return None
+
+
+def _behind(
+    start: ir.Value,
+    through: frozenset[str],
+    own: list[tuple[str, float, float]] | None = None,
+) -> Iterator[ir.Node]:
+    """The nodes that read a value, directly or through those operators, nearest first. `own`:
+    arithmetic with a constant is passed, too, and noted there."""
+    waiting = deque([start])
+    seen: set[ir.Node] = set()
+    while waiting and len(seen) < _DEEP:
+        for node, index in waiting.popleft().uses():
+            if node in seen:
+                continue
+            seen.add(node)
+            yield node
+            constant = _other(node, index)
+            if own is not None and constant is not None:
+                own.append((node.op_type, float(constant.min()), float(constant.max())))
+            passes = own is not None and constant is not None
+            if passes or (node.op_type in through and not (node.op_type == "Add" and index > 1)):
+                waiting.append(node.outputs[0])
+
+
+def _other(node: ir.Node, index: int) -> np.ndarray | None:
+    """The constant that arithmetic combines a value with, where the value stands first or the order
+    says nothing."""
+    if node.op_type not in _ARITHMETIC or node.domain or len(node.inputs) != 2:
+        return None
+    if index == 1 and node.op_type in ("Sub", "Div"):
+        return None
+    found = graph.array(node.inputs[1 - index])
+    return found if found is not None and found.size else None
+
+
+def _added(output: ir.Value) -> tuple[list[np.ndarray], tuple[str, str] | None]:
+    """Constants added to a product's result, and the activation that then follows at once."""
+    constants: list[np.ndarray] = []
+    value = output
+    for _ in range(_DEEP):
+        uses = list(value.uses())
+        if len(uses) != 1:
+            break
+        node, index = uses[0]
+        other = _other(node, index) if node.op_type == "Add" else None
+        if other is not None:
+            constants.append(other)
+        elif node.op_type in FLAT:
+            return constants, (node.op_type, str(value.name))
+        elif node.op_type not in _LAYOUT:
+            break
+        value = node.outputs[0]
+    return constants, None
+
+
+def _batchnorm(node: ir.Node) -> BatchNorm | None:
+    """None where its statistics are no constants, or those of a network that was never trained."""
+    mean, variance = (graph.array(value) for value in node.inputs[3:5])
+    source = node.inputs[0]
+    if mean is None or variance is None or source is None:
+        return None
+    if not mean.any() and (variance == 1).all():  # as every library makes them
+        return None
+    return BatchNorm(str(node.name or node.outputs[0].name), str(source.name),
+                     mean.astype(np.float64), variance.astype(np.float64))  # fmt: skip

@@ -1,0 +1,189 @@
+"""What a model expects of numbers: by its preprocessing, by its first weights, by its recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optkit.calibration.suspects.entrance import FLAT, BatchNorm, Entrance, Seen
+from optkit.calibration.suspects.finding import Finding
+from optkit.calibration.suspects.profile import Numbers
+
+_CONFIGS = ("preprocessor_config.json", "processor_config.json")
+_WHITE = 255.0
+_BEYOND = 0.1  # of the width: what resampling may overshoot
+_REACHED = 0.3
+"""How far from each end of the predicted range the data may stop, in widths. Eight pictures have a
+pixel darker than 30 % and one brighter than 70 % unless they are all of one tone."""
+
+_SPREAD = 3.0
+"""Ratio of a batch-norm's standard deviation and the one measured, over all channels. The running
+statistics are averages over training batches, so clean data agrees within 1.3 (all classes, any 8
+samples), one class of ten within 1.5; missing normalization is 4.4, a missing ÷ 255 is 255."""
+
+_MOVED = 3.0  # standard deviations of training between the means, root mean square of all channels
+_HIDDEN = 1 / 50
+"""The first product beside the constants added to it. Both were learned together: 0.3 to 30 in
+trained networks; ÷ 255 brings it to 0.001 to 0.1."""
+
+_RAW = 16.0
+"""Standard deviation of the first product where pixels are 0 to 255. Initialization keeps it near
+1 (He et al., arXiv:1502.01852), and training moves it by a small factor."""
+
+_BRIGHT = 128.0  # raw 8-bit pictures reach that
+_DIM = 1 / 64  # what was divided by 255 twice reaches 1/255
+_SATURATED = 0.5
+"""Share of elements on the flat ends of the first activation: a trained layer has some, and loses
+its gradient where it has most (Glorot and Bengio, 2010, section 3)."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The range that a model's own preprocessing makes of pixels 0 to 255, by colour; `source`: the
+    file that says so."""
+
+    source: str
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def of_preprocessor(folder: Path) -> Expected | None:
+    """(pixel · rescale_factor − mean) / std, as the image processors of transformers do it; None
+    where the folder has none, or it is none of pictures."""
+    for name in _CONFIGS:
+        try:
+            told = json.loads((folder / name).read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(told, dict) and isinstance(told.get("image_processor"), dict):
+            told = told["image_processor"]
+        if isinstance(told, dict) and (found := _expected(name, told)) is not None:
+            return found
+    return None
+
+
+def _expected(source: str, told: Mapping[str, Any]) -> Expected | None:
+    if not {"image_mean", "do_rescale", "rescale_factor", "image_processor_type"} & told.keys():
+        return None
+    rescales = told.get("do_rescale", True)
+    factor = told.get("rescale_factor", 1 / _WHITE) if rescales else 1.0
+    normal = told.get("do_normalize", "image_mean" in told)
+    mean, std = (told.get(f"image_{key}") if normal else None for key in ("mean", "std"))
+    try:
+        less = np.atleast_1d(np.asarray(0.0 if mean is None else mean, np.float64))
+        over = np.atleast_1d(np.asarray(1.0 if std is None else std, np.float64))
+        ends = [(white * float(factor) - less) / over for white in (0.0, _WHITE)]
+    except (TypeError, ValueError):
+        return None
+    if not (over > 0).all() or not all(np.isfinite(end).all() for end in ends):
+        return None
+    return Expected(source, tuple(ends[0].tolist()), tuple(ends[1].tolist()))
+
+
+def preprocessed(x: Numbers, expected: Expected) -> Iterator[Finding]:
+    """Pictures whose range is not the one that the model's own preprocessing makes."""
+    if not x.is_picture:
+        return
+    low, high = min(expected.low), max(expected.high)
+    width = high - low
+    beyond = x.low < low - _BEYOND * width or x.high > high + _BEYOND * width
+    short = x.low > low + _REACHED * width or x.high < high - _REACHED * width
+    if beyond or short:
+        yield Finding(
+            "preprocessing", x.info.name,
+            f"its range is [{x.low:.4g}, {x.high:.4g}]; {expected.source} makes "
+            f"[{low:.4g}, {high:.4g}] of pixels from 0 to 255",
+            x.high - x.low, width, "prepare pictures with the model's own processor",
+        )  # fmt: skip
+
+
+def declared(x: Numbers, span: tuple[float, float]) -> Iterator[Finding]:
+    """Numbers outside of the range that the recipe declares for the input, or in a small part of
+    it."""
+    low, high = span
+    width = high - low
+    if (
+        x.low < low - _BEYOND * width
+        or x.high > high + _BEYOND * width
+        or (x.high - x.low < width / 16 and width)
+    ):
+        yield Finding(
+            "declared", x.info.name,
+            f"its range is [{x.low:.4g}, {x.high:.4g}]; the recipe declares [{low:.4g}, "
+            f"{high:.4g}]",
+            x.high - x.low, width, "prepare the samples so, or correct the input's range",
+        )  # fmt: skip
+
+
+def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[Finding]:
+    """What the first batch-norm reads, beside what it read in training."""
+    alive = (norm.variance > 1e-8 * norm.variance.max()) & (norm.variance > 0)
+    if not alive.any():
+        return
+    own, training = (np.sqrt(v[alive]) for v in (seen.variance, norm.variance))
+    tiny = float(np.finfo(np.float32).tiny)
+    ratio = float(np.exp(np.median(np.log(np.maximum(own, tiny) / training))))
+    moved = float(np.sqrt(np.mean(((seen.mean - norm.mean)[alive] / training) ** 2)))
+    if max(ratio, 1 / ratio) >= _SPREAD:
+        shown = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
+        yield Finding(
+            "training statistics", x.info.name,
+            f"{norm.name!r} reads values {shown} times as spread as in training (standard "
+            f"deviation {np.median(own):.3g}, by its running statistics "
+            f"{np.median(training):.3g})",
+            float(np.median(own)), float(np.median(training)),
+            "prepare samples as the model was trained: scale, mean and standard deviation",
+        )  # fmt: skip
+    elif moved >= _MOVED:
+        yield Finding(
+            "training statistics", x.info.name,
+            f"the means that {norm.name!r} reads are {moved:.2g} standard deviations off those of "
+            "its running statistics",
+            moved, 0.0,
+            "prepare samples as the model was trained: scale, mean and standard deviation",
+        )  # fmt: skip
+
+
+def first_product(x: Numbers, entrance: Entrance, seen: Mapping[str, Seen]) -> Iterator[Finding]:
+    """Numbers that the first weights make too much or too little of."""
+    if entrance.product is None or entrance.product[0] not in seen:
+        return
+    response = float(np.sqrt(seen[entrance.product[0]].variance.mean()))
+    low, high = entrance.reach(x.low, x.high)
+    if x.is_picture and low >= 0 and high >= _BRIGHT and response >= _RAW:
+        yield Finding(
+            "raw pixels", x.info.name,
+            f"pixels from {x.low:g} to {x.high:g} reach the first product unscaled, whose results "
+            f"then have a standard deviation of {response:.3g} (1 is usual)",
+            response, 1.0, "divide by 255 and normalize as in training, or declare "
+            "inputs.<name>.range if the model takes these",
+        )  # fmt: skip
+    if x.is_picture and low >= 0 and 0 < high <= _DIM:
+        yield Finding(
+            "dim", x.info.name,
+            f"the brightest pixel of {x.samples} samples is {x.high:.4g}: as if divided by 255 "
+            "twice",
+            x.high, 1.0, "prepare pictures as the model was trained",
+        )  # fmt: skip
+    elif entrance.constants and response < _HIDDEN * entrance.constants:
+        yield Finding(
+            "vanishing", x.info.name,
+            f"the samples hardly move the first product: standard deviation {response:.2g}, while "
+            f"the constants added to it are {entrance.constants:.2g} (range [{x.low:.4g}, "
+            f"{x.high:.4g}])",
+            response, entrance.constants, "check the scale: it may have been divided twice",
+        )  # fmt: skip
+    if entrance.activation is not None and entrance.activation[1] in seen:
+        op, value = entrance.activation
+        if (flat := seen[value].flat) >= _SATURATED:
+            yield Finding(
+                "saturated", x.info.name,
+                f"{flat:.0%} of what the first {op} reads is beyond ±{FLAT[op]:g}, where it is "
+                f"flat (range [{x.low:.4g}, {x.high:.4g}])",
+                flat, _SATURATED, "prepare samples as the model was trained",
+            )  # fmt: skip

@@ -1,0 +1,322 @@
+"""What a set of samples looks like, input by input: figures that two sets, or a set and its model,
+can be compared by.
+
+Streamed: of each sample a few numbers stay, of each input a histogram and, where all samples have
+one shape of at most `_POSITIONS` elements, mean and variance at every position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from optkit.calibration.part import mask_input, real_tokens
+from optkit.data.sequences import IDS
+from optkit.runtime import Feed, TensorInfo, batched
+from optkit.statistics.bins import BINS, by_value, count_codes
+
+LAGS = (1, 2, 3)
+"""Distances at which neighbours are compared: up to that of one colour in interleaved RGB."""
+
+_LONG = 8  # the shortest axis along which neighbours say anything
+_POSITIONS = 1 << 20  # 16 MiB for mean and variance at each
+_AT_ONCE = 1 << 20  # elements in float64 at a time
+_TOKENS = 1 << 22  # larger numbers are no tokens: the largest vocabularies have some 262,000
+_COLOURS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """An input of numbers: pixels, features, spectra.
+
+    `lows`, `highs`, `means`, `deviations`: of each sample's elements, float64 [samples]. `bins`,
+    `counts`: the histogram of all (see `statistics.bins`). `neighbours`: axis → the correlation of
+    elements 1, 2 and 3 apart along it. `centre`, `variance`: at each position over the samples,
+    float64 of a sample's shape; None where shapes differ or are too large. `colours`: means of
+    three channels on axis 1, float64 [samples, 3].
+    """
+
+    info: TensorInfo
+    elements: int  # of one sample; 0 where samples differ
+    lows: np.ndarray
+    highs: np.ndarray
+    means: np.ndarray
+    deviations: np.ndarray
+    bins: np.ndarray
+    counts: np.ndarray
+    whole: bool  # every number is whole
+    neighbours: Mapping[int, tuple[float, ...]]
+    centre: np.ndarray | None
+    variance: np.ndarray | None
+    colours: np.ndarray | None
+
+    @property
+    def samples(self) -> int:
+        return len(self.lows)
+
+    @property
+    def low(self) -> float:
+        return float(self.lows.min())
+
+    @property
+    def high(self) -> float:
+        return float(self.highs.max())
+
+    @property
+    def largest(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def deviation(self) -> float:
+        """Of all elements of all samples together."""
+        within = float(np.mean(self.deviations**2))
+        return float(np.sqrt(within + self.means.var()))
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it has the form of pictures: [batch, 1 or 3 or 4, height, width], or channels
+        last."""
+        shape = self.info.shape
+        return len(shape) == 4 and bool({shape[1], shape[3]} & {1, 3, 4})
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """An input of token ids [batch, tokens]. `counts`: how often each id occurs among real tokens;
+    `lengths`: real tokens of each sample; `rows`: of the table that the model looks them up in
+    (None: not known). `largest`: the largest id (wherever it stands) and its sample; `lowest`: the
+    smallest. `trailing`: the share of unmasked tokens that repeat the last one at a sample's
+    end."""
+
+    info: TensorInfo
+    counts: np.ndarray
+    lengths: np.ndarray
+    rows: int | None
+    largest: tuple[int, int]
+    lowest: tuple[int, int]
+    trailing: float
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """An input that tells tokens from padding. `empty`: samples that hide everything; `odd`: values
+    other than 0 and 1, the first few."""
+
+    info: TensorInfo
+    samples: int
+    empty: int
+    odd: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """One set of samples: `distinct` of `samples`, padding left out."""
+
+    samples: int
+    distinct: int
+    numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    tokens: Mapping[str, Tokens] = field(default_factory=dict)
+    masks: Mapping[str, Mask] = field(default_factory=dict)
+
+
+def profile(
+    feeds: Iterable[Feed],
+    inputs: tuple[TensorInfo, ...],
+    tables: Mapping[str, int],
+    digests: Iterable[str],
+) -> Profile:
+    """Look at every sample once. `tables`: rows of the embedding that an input of integers is
+    looked up in; `digests`: one per sample. Inputs of integers that are neither tokens nor a mask
+    (positions, kinds of tokens) say nothing."""
+    own = batched(inputs)
+    mask = mask_input(inputs)
+    floats = {i.name: _Numbers(i) for i in inputs if i.name in own and _holds_numbers(i)}
+    ids = {
+        i.name: _Tokens(i, tables.get(i.name))
+        for i in inputs
+        if i.name in own and i.name != mask and _holds_tokens(i, tables)
+    }
+    hidden = _Mask(next(i for i in inputs if i.name == mask)) if mask in own and mask else None
+    for feed in feeds:
+        real = real_tokens(feed, mask)
+        for name, numbers in floats.items():
+            numbers.add(feed[name])
+        for name, tokens in ids.items():
+            tokens.add(feed[name], real)
+        if hidden is not None:
+            hidden.add(feed[hidden.info.name])
+    known = list(digests)
+    return Profile(
+        len(known),
+        len(set(known)),
+        {n: made for n, numbers in floats.items() if (made := numbers.result()) is not None},
+        {n: seen for n, tokens in ids.items() if (seen := tokens.result()) is not None},
+        {} if hidden is None else {hidden.info.name: hidden.result()},
+    )
+
+
+def _holds_numbers(info: TensorInfo) -> bool:
+    return info.dtype.startswith("float") or (info.dtype.startswith(("int", "uint")) and
+                                              len(info.shape) > 2)  # fmt: skip
+
+
+def _holds_tokens(info: TensorInfo, tables: Mapping[str, int]) -> bool:
+    named = info.name == IDS or info.name in tables
+    return named and info.dtype.startswith("int") and len(info.shape) == 2
+
+
+class _Numbers:
+    """Takes the arrays of one input as they come."""
+
+    def __init__(self, info: TensorInfo) -> None:
+        self.info = info
+        self._each: list[np.ndarray] = []  # [4, samples]: low, high, mean, deviation
+        self._codes = np.zeros(BINS, np.int64)
+        self._whole = True
+        self._shapes: set[tuple[int, ...]] = set()
+        self._sums: tuple[np.ndarray, np.ndarray] | None = None
+        self._squares: dict[int, np.ndarray] = {}  # axis → [lags, 2]: squared steps, how many
+        self._colours: list[np.ndarray] = []
+
+    def add(self, array: np.ndarray) -> None:
+        """[batch, …]"""
+        each = prod(array.shape[1:])
+        if not each:  # an empty cache
+            return
+        rows = max(_AT_ONCE // each, 1)
+        for start in range(0, len(array), rows):
+            self._add(array[start : start + rows].astype(np.float64))
+
+    def _add(self, x: np.ndarray) -> None:
+        flat = x.reshape(len(x), -1)
+        self._each.append(np.stack([flat.min(1), flat.max(1), flat.mean(1), flat.std(1)]))
+        self._codes += count_codes(np.clip(x, *_FLOAT32))
+        self._whole = self._whole and bool((x == np.rint(x)).all())
+        self._shapes.add(x.shape[1:])
+        self._add_positions(x)
+        for axis in range(1, x.ndim):
+            if x.shape[axis] >= _LONG:
+                steps = np.array([_steps(x, axis, lag) for lag in LAGS])
+                self._squares[axis] = self._squares.get(axis, 0) + steps
+        if x.ndim == 4 and x.shape[1] == _COLOURS:
+            self._colours.append(x.mean(axis=(2, 3)))
+
+    def _add_positions(self, x: np.ndarray) -> None:
+        if len(self._shapes) > 1 or x[0].size > _POSITIONS:
+            self._sums = None
+            return
+        more = x.sum(axis=0), (x**2).sum(axis=0)
+        before = self._sums or (0.0, 0.0)
+        self._sums = before[0] + more[0], before[1] + more[1]
+
+    def result(self) -> Numbers | None:
+        """None where there was nothing but empty arrays."""
+        if not self._each:
+            return None
+        lows, highs, means, deviations = np.concatenate(self._each, axis=1)
+        within = float(np.mean(deviations**2))
+        centre = variance = None
+        if self._sums is not None:
+            centre = self._sums[0] / len(lows)
+            variance = np.maximum(self._sums[1] / len(lows) - centre**2, 0.0)
+        return Numbers(
+            self.info,
+            prod(next(iter(self._shapes))) if len(self._shapes) == 1 else 0,
+            lows, highs, means, deviations,
+            *by_value(found := np.flatnonzero(self._codes), self._codes[found]),
+            self._whole,
+            {axis: _correlations(steps, within) for axis, steps in self._squares.items()},
+            centre, variance,
+            np.concatenate(self._colours) if self._colours else None,
+        )  # fmt: skip
+
+
+_FLOAT32 = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
+
+
+def _steps(x: np.ndarray, axis: int, lag: int) -> tuple[float, int]:
+    """(sum of squared differences of elements `lag` apart along an axis, their number)."""
+    moved = np.moveaxis(x, axis, -1)
+    steps = moved[..., lag:] - moved[..., :-lag]
+    return float((steps**2).sum()), steps.size
+
+
+def _correlations(steps: np.ndarray, variance: float) -> tuple[float, ...]:
+    """1 − E[(x − x′)²] / 2σ² at each lag; 0 of what never varies."""
+    if not variance:
+        return (0.0,) * len(steps)
+    return tuple(float(1 - total / count / (2 * variance)) for total, count in steps)
+
+
+class _Tokens:
+    def __init__(self, info: TensorInfo, rows: int | None) -> None:
+        self.info = info
+        self._rows = rows
+        self._counts = np.zeros(0, np.int64)
+        self._lengths: list[np.ndarray] = []
+        self._largest, self._lowest = (-1, 0), (_TOKENS, 0)
+        self._samples = self._trailing = self._shown = 0
+
+    def add(self, ids: np.ndarray, real: np.ndarray | None) -> None:
+        """[batch, tokens]. `real`: of the same shape, False for padding."""
+        if real is None or real.shape != ids.shape:
+            real = np.ones(ids.shape, bool)
+        if not ids.size:
+            return
+        for index, row in enumerate(ids):
+            low, high = int(row.min()), int(row.max())
+            self._largest = max(self._largest, (high, -(self._samples + index)))
+            self._lowest = min(self._lowest, (low, self._samples + index))
+            kept = row[real[index]]
+            self._trailing += _repeated(kept)
+            self._shown += len(kept)
+        sound = ids[real & (ids >= 0) & (ids < _TOKENS)]
+        more = np.bincount(sound, minlength=len(self._counts))
+        more[: len(self._counts)] += self._counts
+        self._counts = more
+        self._lengths.append(real.sum(axis=1))
+        self._samples += len(ids)
+
+    def result(self) -> Tokens | None:
+        if not self._lengths:
+            return None
+        lengths = np.concatenate(self._lengths)
+        largest = self._largest[0], -self._largest[1]
+        return Tokens(self.info, self._counts, lengths, self._rows, largest, self._lowest,
+                      self._trailing / max(self._shown, 1))  # fmt: skip
+
+
+def _repeated(row: np.ndarray) -> int:
+    """How many tokens at the longer end of a row (padding stands on one) repeat its last one."""
+    if len(row) < 2:
+        return 0
+    ends = [np.flatnonzero(way != way[0]) for way in (row, row[::-1])]
+    return max(int(found[0]) - 1 if found.size else len(row) - 1 for found in ends)
+
+
+class _Mask:
+    def __init__(self, info: TensorInfo) -> None:
+        self.info = info
+        self._samples = self._empty = 0
+        self._odd: set[float] = set()
+
+    def add(self, mask: np.ndarray) -> None:
+        """[batch, tokens]"""
+        self._samples += len(mask)
+        self._empty += int((mask == 0).all(axis=1).sum())
+        if len(self._odd) < _FEW:
+            other = np.unique(mask[(mask != 0) & (mask != 1)])
+            self._odd |= set(other[:_FEW].astype(float).tolist())
+
+    def result(self) -> Mask:
+        return Mask(self.info, self._samples, self._empty, tuple(sorted(self._odd)[:_FEW]))
+
+
+_FEW = 3  # values that are named

@@ -1,0 +1,165 @@
+"""What token ids and their mask say, alone and beside those of the evaluation data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from optkit.calibration.suspects.finding import Finding
+from optkit.calibration.suspects.profile import Mask, Profile, Tokens
+from optkit.errors import InputRefused
+
+_ENOUGH = 512  # tokens from which their distribution can be told
+_MOST = 0.9
+"""Share of one token among the real ones. The most frequent word of a text has up to 0.07 (Zipf's
+law), a space of a language model of characters 0.2."""
+
+_PART = 0.05
+"""Share of the vocabulary that all ids lie below. Ids of a vocabulary are sorted by frequency at
+most, and of 512 tokens of text half are beyond the first twentieth."""
+
+_LARGE = 1000  # rows of a vocabulary of words or their parts; bytes and characters have fewer
+_UNIFORM = 0.8  # of the different ids that as many random ones would have
+_TOP = 0.01  # every text has a token more frequent than that (Zipf's law: 0.03 to 0.1)
+_PADDING = 0.25  # of all tokens repeat the last one at the end of their sample, and no mask says so
+_OTHER = 0.15
+"""Overlap Σ min(p, q) of two sets' tokens. English prose beside Python's code has 0.4, two
+tokenizers of 2,048 tokens 0.08, larger ones less."""
+
+_LENGTH = 8.0  # ratio of median lengths: sentences against whole pages
+
+
+def refuse_unknown(x: Tokens) -> None:
+    """Raises InputRefused for an id that the model's table does not have."""
+    if x.rows is None:
+        return
+    for number, sample in (x.largest, x.lowest):
+        if not -x.rows <= number < x.rows:
+            raise InputRefused(
+                f"token {number}; the model knows {x.rows} tokens, 0 to {x.rows - 1}",
+                where=f"sample {sample}, input {x.info.name!r}",
+                hint="encode the texts with the model's own tokenizer",
+            )
+
+
+def alone(x: Tokens) -> Iterator[Finding]:
+    """The first thing that no text has."""
+    for rule in (_one_token, _small_part, _random):
+        found = rule(x)
+        if found is not None:
+            yield found
+            return
+
+
+def hidden(mask: Mask) -> Iterator[Finding]:
+    """A mask that hides whole samples, or that is none."""
+    name = mask.info.name
+    if mask.odd:
+        shown = " and ".join(f"{number:g}" for number in mask.odd)
+        yield Finding(
+            "mask", name, f"it holds {shown}; a mask is 1 for a token and 0 for padding",
+            mask.odd[0], 1, "give the tokenizer's own attention mask",
+        )  # fmt: skip
+    if mask.empty:
+        yield Finding(
+            "masked", name,
+            f"{mask.empty} of {mask.samples} samples have no real token: the mask is all zero",
+            mask.empty, 0, "1 is a real token; leave empty texts out",
+        )  # fmt: skip
+
+
+def unmasked(x: Tokens, masked: bool) -> Iterator[Finding]:
+    """Padding that counts as text. `masked`: the model has a mask that could say so."""
+    if masked and x.trailing >= _PADDING and _top(x)[1] < _MOST:
+        yield Finding(
+            "padding", x.info.name,
+            f"{x.trailing:.0%} of the tokens that are not masked only repeat the last one of their "
+            "sample: padding without a mask",
+            x.trailing, 0, "give the tokenizer's own attention mask",
+        )  # fmt: skip
+
+
+def beside(x: Tokens, other: Tokens) -> Iterator[Finding]:
+    """Calibration data beside evaluation data."""
+    if min(x.total, other.total) >= _ENOUGH and (shared := _overlap(x, other)) < _OTHER:
+        yield Finding(
+            "other tokens", x.info.name,
+            f"calibration and evaluation data share {shared:.1%} of their tokens: other tokenizers "
+            "or languages",
+            shared, _OTHER, "use the model's own tokenizer, and texts as in use",
+        )  # fmt: skip
+    own, length = float(np.median(x.lengths)), float(np.median(other.lengths))
+    if min(own, length) > 0 and max(own / length, length / own) >= _LENGTH:
+        yield Finding(
+            "lengths", x.info.name,
+            f"calibration samples have {own:g} real tokens (the median), evaluation samples "
+            f"{length:g}",
+            own, length, "calibrate on texts as long as in use",
+        )  # fmt: skip
+
+
+def tokens_of(found: Profile, evaluation: Profile | None) -> Iterator[Finding]:
+    """All findings about tokens and masks. Raises InputRefused, see `refuse_unknown`."""
+    for mask in found.masks.values():
+        yield from hidden(mask)
+    for name, ids in found.tokens.items():
+        refuse_unknown(ids)
+        yield from alone(ids)
+        yield from unmasked(ids, bool(found.masks))
+        if evaluation is not None and name in evaluation.tokens:
+            yield from beside(ids, evaluation.tokens[name])
+
+
+def _one_token(x: Tokens) -> Finding | None:
+    number, share = _top(x)
+    if share < _MOST or x.total <= len(x.lengths):
+        return None
+    return Finding(
+        "one token", x.info.name,
+        f"{share:.0%} of the real tokens are {number}",
+        share, _MOST, "check the tokenizer and the mask: padding must be masked, text not",
+    )  # fmt: skip
+
+
+def _small_part(x: Tokens) -> Finding | None:
+    if x.rows is None or x.rows < _LARGE or x.total < _ENOUGH:
+        return None
+    if x.largest[0] >= _PART * x.rows:
+        return None
+    return Finding(
+        "vocabulary", x.info.name,
+        f"no token is above {x.largest[0]}, the model knows {x.rows}",
+        x.largest[0], x.rows, "encode the texts with the model's own tokenizer",
+    )  # fmt: skip
+
+
+def _random(x: Tokens) -> Finding | None:
+    size = x.rows or x.largest[0] + 1
+    if size < _LARGE or x.total < _ENOUGH:
+        return None
+    distinct = int((x.counts > 0).sum())
+    uniform = size * -np.expm1(x.total * np.log1p(-1 / size))
+    # the first and the last token of each sample may be special
+    top = int(np.sort(x.counts)[-3:][0]) / x.total
+    if distinct < _UNIFORM * uniform or top >= _TOP:
+        return None
+    return Finding(
+        "random tokens", x.info.name,
+        f"{distinct} of {x.total} tokens are different, as of random numbers ({uniform:.0f})",
+        distinct, float(uniform), "calibrate on real texts",
+    )  # fmt: skip
+
+
+def _top(x: Tokens) -> tuple[int, float]:
+    """The most frequent token and its share."""
+    if not x.total:
+        return 0, 0.0
+    number = int(np.argmax(x.counts))
+    return number, float(x.counts[number] / x.total)
+
+
+def _overlap(x: Tokens, other: Tokens) -> float:
+    size = max(len(x.counts), len(other.counts))
+    p, q = (np.pad(t.counts / t.total, (0, size - len(t.counts))) for t in (x, other))
+    return float(np.minimum(p, q).sum())
