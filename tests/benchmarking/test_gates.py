@@ -132,6 +132,21 @@ def test_without_an_evaluation_task_fidelity_can_only_fail(
     assert any("no evaluation task" in reason for reason in verdict.reasons)
 
 
+@pytest.mark.parametrize(("sqnr", "told"), [(4.5, True), (19.9, True), (20.0, False)])
+def test_without_a_task_a_low_fidelity_is_told(sqnr: float, told: bool) -> None:
+    verdict = judge(Limits(max_drop=0.01), fidelity=fidelity(sqnr))
+    assert verdict.verdict == "inconclusive"
+    assert any(f"{sqnr:.1f} dB" in reason for reason in verdict.reasons) == told
+
+
+def test_a_low_fidelity_is_no_doubt_where_a_task_or_a_gate_judges_it() -> None:
+    judged = judge(Limits(max_drop=0.01), drop=NO_DROP, fidelity=fidelity(4.5))
+    assert judged.verdict == "pass" and not judged.reasons
+    wanted = judge(Limits(min_sqnr=4.0), fidelity=fidelity(4.5))
+    assert not any("4.5 dB" in reason for reason in wanted.reasons)
+    assert judge(Limits(), fidelity=None).verdict == "inconclusive"
+
+
 def test_fidelity_beside_a_drop() -> None:
     limits = Limits(max_drop=0.01, min_sqnr=20.0)
     assert judge(limits, drop=NO_DROP, fidelity=fidelity(20.0)).verdict == "pass"

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.cli import summary
+from optkit.cli.build import exit_code
+from tests.report.conftest import build
 
 
 def entry(rule: str, node: str, outcome: str = "applied", reason: str = "why") -> dict[str, str]:
@@ -105,3 +107,16 @@ def test_a_latency_is_told_with_its_interval_its_tail_and_its_phases() -> None:
         "baseline latency batch 8 >= 0.5 ms predicted",
     ]
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:
+    sound, suspect = (build(suspect=told)["result"] for told in (False, True))
+    assert "SQNR 31.4 dB to fp32" in summary.table([sound])
+    assert not any("suspect" in remark for remark in summary.remarks(sound))
+    assert any("calibration data is suspect" in told for told in summary.remarks(suspect))
+    whole = {**sound, "parts": {"encoder": sound, "decoder": suspect}}
+    for result, code in ((sound, 0), (suspect, 3), (whole, 3)):
+        result = {**result, "gate": None}
+        assert (exit_code(result, strict=False), exit_code(result, strict=True)) == (0, code)
+    equal = {**sound, "fidelity": {**sound["fidelity"], "sqnr_db": None}}
+    assert "bit-equal to fp32" in summary.table([equal])

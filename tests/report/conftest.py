@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from optkit.assignment import Assignment
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
 from optkit.benchmarking.latency import ratio, summarize
+from optkit.calibration.suspects import Finding
 from optkit.measurement import Fidelity, Interval, Latency, Score
 from optkit.report import document
 from optkit.report.document import Rewrites, compose
@@ -102,6 +103,17 @@ def layer_fidelity(name: Names) -> dict[str, Any]:
             "reason": None, "rows": rows, "values": values}  # fmt: skip
 
 
+def calibration(name: Names) -> dict[str, Any]:
+    """What the check says of data that was multiplied by 255."""
+    found = Finding(
+        "scale", name("image"), "calibration data is 255 times as large as evaluation data",
+        95.2, 0.373, "prepare both in the same way",
+    )  # fmt: skip
+    whole = replace(found, kind="duplicates", input=None, what="only 3 of 64 samples are different")
+    findings = [found.to_json(), whole.to_json()]
+    return {"verdict": "suspect", "samples": 64, "compared": True, "findings": findings}
+
+
 def scores(name: Names, flips: int, evidence: Evidence) -> tuple[Score, Score]:
     right = np.ones(899)
     right[:16] = 0
@@ -128,7 +140,12 @@ def measured(scale: float, batch: int) -> Latency:
 
 
 def build(
-    name: Names = str, *, measure: bool = False, flips: int = 2, lost: int = 0
+    name: Names = str,
+    *,
+    measure: bool = False,
+    flips: int = 2,
+    lost: int = 0,
+    suspect: bool = False,
 ) -> dict[str, Any]:
     """A whole report document. `name` turns every name a model brings into another one."""
     evidence = Evidence.MEASURED if measure else Evidence.SIMULATED
@@ -167,6 +184,7 @@ def build(
         pending=[] if measure else [
             {"backend": "tensorrt", "finish": name("optkit finish artifacts/digits-vit-l4-int8")}
         ],
+        calibration=calibration(name) if suspect else None,
     )  # fmt: skip
     nodes = [name(f"{block}/MatMul") for block in BLOCKS]
     rewrites = Rewrites(

@@ -39,7 +39,9 @@ def test_the_schemas_are_schemas(name: str) -> None:
     Draft202012Validator.check_schema(SCHEMAS[name])
 
 
-@pytest.mark.parametrize("kind", [{}, {"measure": True}, {"flips": 40, "lost": 3}])
+@pytest.mark.parametrize(
+    "kind", [{}, {"measure": True}, {"flips": 40, "lost": 3}, {"suspect": True}]
+)
 def test_reports_and_their_results_fit_the_schemas(make: Any, kind: dict[str, Any]) -> None:
     report = make(**kind)
     check("report", report)
@@ -59,7 +61,7 @@ def test_the_keys_are_those_of_the_contract(make: Any) -> None:
     assert list(found) == [
         "schema", "status", "error", "artifact", "model", "target", "precision", "engine",
         "pending", "latency", "accuracy", "fidelity", "baseline", "references", "speedup", "drop",
-        "size", "gate", "seconds", "cache_hits", "parts",
+        "size", "gate", "calibration", "seconds", "cache_hits", "parts",
     ]  # fmt: skip
     assert {"backend", "evidence", "bytes", "layers", "bytes_moved", "note", "landing"} <= set(
         found["engine"]

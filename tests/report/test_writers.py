@@ -207,3 +207,16 @@ def test_the_document_survives_json(make: Any) -> None:
     again = json.loads(json.dumps(report, allow_nan=False))
     assert again == report
     assert to_html(again) == to_html(report)
+
+
+def test_both_say_that_calibration_data_is_suspect(make: Any) -> None:
+    report = make(suspect=True)
+    html, markdown = to_html(report), to_markdown(report)
+    for text in (html, markdown):
+        assert "Calibration data is suspect." in text
+        assert "255 times as large" in text and "only 3 of 64 samples" in text
+    for text in (to_html(make()), to_markdown(make())):
+        assert "suspect" not in text
+    old = make()
+    del old["result"]["calibration"]  # of an artifact that was made before there was a check
+    assert "suspect" not in to_markdown(old)

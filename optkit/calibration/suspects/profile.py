@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from optkit.calibration.part import mask_input, real_tokens
+from optkit.data.padding import mask_input, real_tokens
 from optkit.data.sequences import IDS
 from optkit.runtime import Feed, TensorInfo, batched
 from optkit.statistics.bins import BINS, by_value, count_codes
@@ -141,9 +141,9 @@ def profile(
     ids = {
         i.name: _Tokens(i, tables.get(i.name))
         for i in inputs
-        if i.name in own and i.name != mask and _holds_tokens(i, tables)
+        if i.name in own and i != mask and _holds_tokens(i, tables)
     }
-    hidden = _Mask(next(i for i in inputs if i.name == mask)) if mask in own and mask else None
+    hidden = _Mask(mask) if mask is not None and mask.name in own else None
     for feed in feeds:
         real = real_tokens(feed, mask)
         for name, numbers in floats.items():
