@@ -1,257 +1,416 @@
-"""What only a GPU can tell, of one artifact: does everything run there, how fast, and do the rules
-for build options pay. Writes JSON with date, GPU and versions; a check that cannot run says why.
+"""Acceptance test of a GPU host: does what optkit needs of a card work there, within limits?
 
-    python eval/gpu/check.py artifacts/digits-vit-l4-int8 results.json
+    python eval/gpu/check.py --dry                        what would run, and what this host lacks
+    python eval/gpu/check.py --out results.json           with a small graph of its own
+    python eval/gpu/check.py ARTIFACT --out results.json  with an artifact's graph, and its `finish`
 
-Each way runs the artifact's graph on random samples: TensorRT and TensorRT-RTX (plain, recorded,
-once more with the timings or kernels kept), ONNX Runtime's CUDA and TensorRT providers. Outputs are
-compared with ONNX Runtime on the CPU. Of both kinds of engine, what `optkit explain` and the memory
-gate measure: the time of each layer, whose sum lies a little above the compute time of a run, and
-the device's memory, beside what the compiler states. Then full TensorRT is built with one option at
-a time set back to the library's default, so that each rule's effect stands alone.
+Each check runs in a process of its own with a time limit. Exit code 0: all that ran passed (what a
+host lacks is skipped, and named); 3: a check failed; 4: nothing could run. torch with CUDA is
+enough for most. The limits stand in acceptance.py, the kernels in kernels.py, the runtimes in
+engines.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
+import re
+import shutil
+import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import acceptance
+import engines
+import kernels
 import numpy as np
+from acceptance import Beyond, Check, Outcome
 
-from optkit import graph
-from optkit.artifact import SIMULATION, Artifact
+from optkit import errors
+from optkit.artifact import Artifact
 from optkit.backends.cuda import Cuda
-from optkit.backends.landing import products
-from optkit.errors import OptkitError, ToolchainMissing
+from optkit.benchmarking import latency, machine
 from optkit.pipeline import tool_versions
-from optkit.runtime import (
-    AxisRange,
-    BuildSpec,
-    Engine,
-    Feed,
-    Phased,
-    Profiled,
-    Session,
-    TensorInfo,
-    backend,
-)
-from optkit.steps.memory import on_device
-from optkit.target import Target, target
+from optkit.runtime import Feed, TensorInfo, backend
+from optkit.target import Gpu, Target, target
 
-RUNS = 200
-SECONDS = 2.0  # of profiled runs
-# the library's own value of each option that a rule sets
-DEFAULTS = {
-    "aux_streams": "builder",
-    "optimization_level": 3,
-    "timing_iterations": 1,
-    "tiling": "NONE",
-}
+_SECONDS = 5.0  # of two sessions timed in turn
+_PRODUCTS = 50  # in the faster of them
+_SIDE = 2048
+_SMALL = 1 << 20
+_OPTKIT = "from optkit.cli import main; main()"
 
 
-class Checks:
-    """The artifact, its feed at the optimum, and what every way's outputs are compared with."""
-
-    def __init__(self, artifact: Artifact, folder: Path) -> None:
-        manifest = artifact.manifest
-        self.folder, self.model = folder, artifact.model_path
-        self.axes = {n: AxisRange(**span) for n, span in manifest.recipe["axes"].items()}
-        self.inputs, self.precision = manifest.inputs, manifest.precision
-        self.rows: list[dict[str, Any]] = []
-        plan = backend("onnxruntime").spec(self.inputs, target("cpu"), "fp32", self.axes)
-        self.feed: Feed = {
-            info.name: drawn(info, plan.profile[info.name][1]) for info in self.inputs
-        }
-        simulation = artifact.path / SIMULATION
-        graph = simulation if simulation.exists() else self.model
-        with backend("onnxruntime").session(graph, level="basic") as session:
-            self.expected = session.run(self.feed)
-
-    def check(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
-        """One row: ok with its figures, missing (library, device) or failed, with the reason."""
-        started = time.perf_counter()
-        try:
-            found = {"status": "ok", **work()}
-        except OptkitError as error:
-            status = "missing" if error.code == "toolchain_missing" else "failed"
-            found = {"status": status, "reason": str(error)}
-        except Exception as error:
-            found = {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
-        self.rows.append(
-            {"check": name, "seconds": round(time.perf_counter() - started, 2), **found}
-        )
-        print(f"{name}: {found['status']} {found.get('reason', found.get('p50_ms', ''))}")
-
-    def spec(self, name: str, device: Target) -> BuildSpec:
-        return backend(name).spec(self.inputs, device, self.precision, self.axes)
-
-    def built(self, name: str, spec: BuildSpec) -> Path:
-        """The file of an engine of `spec`."""
-        return self.compiled(name, spec)[0]
-
-    def compiled(self, name: str, spec: BuildSpec) -> tuple[Path, Engine]:
-        """An engine of `spec`, in a folder of its own."""
-        out = Path(tempfile.mkdtemp(dir=self.folder))
-        engine = backend(name).compile(self.model, spec, {}, out, quiet, self.folder / "kept")
-        return out / engine.file, engine
-
-    def opened(self, name: str, engine: Path, device: Target, **options: Any) -> Session:
-        return backend(name).session(
-            engine, target=device.name, kept=self.folder / "kept", **options
-        )
-
-    def timed(self, session: Session) -> dict[str, Any]:
-        """Latency from host to host, its phases (medians) where the session tells them apart, and
-        the largest difference from the CPU's outputs relative to their largest value."""
-        with session:
-            for _ in range(20):
-                found = session.run(self.feed)
-            times = []
-            for _ in range(RUNS):
-                started = time.perf_counter()
-                session.run(self.feed)
-                times.append(1e3 * (time.perf_counter() - started))
-            apart = []
-            if isinstance(session, Phased):
-                apart = [asdict(session.phases(self.feed)) for _ in range(RUNS)]
-        phases = (
-            {name: float(np.median([run[name] for run in apart])) for name in apart[0]}
-            if apart
-            else None
-        )
-        off = {
-            name: float(np.abs(found[name] - value).max() / max(np.abs(value).max(), 1e-9))
-            for name, value in self.expected.items()
-        }
-        quantiles = {f"p{q}_ms": round(float(np.percentile(times, q)), 4) for q in (50, 90, 99)}
-        return {**quantiles, "runs": RUNS, "phases": phases, "relative_difference": off}
-
-    def profiled(self, session: Session) -> dict[str, Any]:
-        """Medians of what the engine's own profiler tells: of all layers, of those that multiply,
-        and of those that its inspector does not list as kernels."""
-        with session:
-            if not isinstance(session, Profiled):
-                raise ToolchainMissing("it does not tell the time of layers")
-            rows = session.layer_times(self.feed, products(graph.load(self.model)), SECONDS)
-        return {
-            "layers": len(rows),
-            "together_ms": round(sum(ms for _, ms in rows), 4),
-            "products_ms": round(sum(ms for layer, ms in rows if layer.products), 4),
-            "unlisted_ms": round(sum(ms for layer, ms in rows if layer.kind == "unlisted"), 4),
-        }
-
-    def weighed(self, name: str, spec: BuildSpec, device: Target) -> dict[str, Any]:
-        """Memory that an engine takes on the device beyond the CUDA context."""
-        file, engine = self.compiled(name, spec)
-        found = on_device(lambda: self.opened(name, file, device), self.feed, quiet)
-        return {**found, "stated_bytes": engine.stated_bytes}
+# ── what a check needs ─────────────────────────────────────────────────────────────────────────
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("artifact", type=Path)
-    parser.add_argument("out", type=Path)
-    args = parser.parse_args()
-    artifact = Artifact.load(args.artifact)
-    artifact.verify()
-    with tempfile.TemporaryDirectory() as folder:
-        checks = Checks(artifact, Path(folder))
-        gpu: dict[str, Any] = {}
-        checks.check("driver", lambda: gpu.update(described()) or {})
-        device = target(gpu.get("target") or artifact.manifest.target)
-        run(checks, device)
-    result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "gpu": gpu,
-        "target": device.name,
-        "artifact": {"name": artifact.name, "digest": artifact.digest},
-        "versions": tool_versions(),
-        "evidence": "measured" if gpu else "pending",
-        "checks": checks.rows,
-    }
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
+@cache
+def device() -> Gpu | str:
+    """The first GPU, or why there is none."""
+    try:
+        with Cuda() as found:
+            return found.gpu
+    except errors.OptkitError as error:
+        return str(error)
 
 
-def run(checks: Checks, device: Target) -> None:
-    """Every way, then the options of full TensorRT one by one."""
-    for name in ("tensorrt", "tensorrt-rtx"):
-        spec = checks.spec(name, device)
-        for recorded in (False, True):
-            checks.check(
-                f"{name}{', recorded' if recorded else ''}",
-                lambda name=name, spec=spec, recorded=recorded: checks.timed(
-                    checks.opened(name, checks.built(name, spec), device, cuda_graph=recorded)
-                ),
-            )
-        checks.check(
-            f"{name}, time of layers",
-            lambda name=name, spec=spec: checks.profiled(
-                checks.opened(name, checks.built(name, spec), device)
-            ),
-        )
-        checks.check(
-            f"{name}, memory of the device",
-            lambda name=name, spec=spec: checks.weighed(name, spec, device),
-        )
-    checks.check("tensorrt builds the same engine again", lambda: repeated(checks, device))
-    for name in ("onnxruntime-cuda", "onnxruntime-tensorrt"):
-        checks.check(
-            name,
-            lambda name=name: checks.timed(checks.opened(name, checks.model, device)),
-        )
-    for option, value in DEFAULTS.items():
-        spec = checks.spec("tensorrt", device)
-        if spec.options.get(option) == value:
-            continue
-        plain = replace(spec, options={**spec.options, option: value})
-        checks.check(
-            f"tensorrt, {option} = {value} instead of {spec.options.get(option)}",
-            lambda plain=plain: checks.timed(
-                backend("tensorrt").session(checks.built("tensorrt", plain), target=device.name)
-            ),
-        )
+def driver_here() -> str | None:
+    found = device()
+    return found if isinstance(found, str) else None
 
 
-def quiet(what: str, done: float) -> None:
-    """Progress that nobody watches."""
+def described_target() -> str | None:
+    """The card has to be one of the table: predictions and engines are made for a target."""
+    found = device()
+    if isinstance(found, str):
+        return found
+    return None if found.target else f"no target describes {found.name}"
 
 
-def drawn(info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray:
-    """Normal values; of integers, which may be indices, zeros."""
-    whole = np.dtype(info.dtype).kind in "iub"
-    values = np.zeros(shape) if whole else np.random.default_rng(0).standard_normal(shape)
-    return values.astype(info.dtype)
+def torch_here() -> str | None:
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    found = importlib.import_module("torch").cuda.is_available()
+    return None if found else "torch has no CUDA device"
 
 
-def described() -> dict[str, Any]:
-    """The first GPU, after its memory and stream did what they should."""
-    with Cuda() as cuda:
-        sent, back = np.arange(1 << 20, dtype=np.float32), np.zeros(1 << 20, np.float32)
-        place = cuda.allocate(sent.nbytes)
-        cuda.upload(place, sent)
-        cuda.download(back, place)
-        cuda.synchronize()
+def binding_here() -> str | None:
+    found = importlib.util.find_spec("pynvml")
+    return None if found else "nvidia-ml-py is not installed (extra: gpu)"
+
+
+def runtime_here(name: str) -> str | None:
+    """A backend's library. What it lacks on this device is its check's failure."""
+    try:
+        backend(name).check()
+    except errors.ToolchainMissing as error:
+        return str(error)
+    return None
+
+
+def compiles_here() -> str | None:
+    """TensorRT-RTX compiles for some compute capabilities alone."""
+    return described_target() or backend("tensorrt-rtx").offline(here())
+
+
+def here() -> Target:
+    found = device()
+    assert isinstance(found, Gpu) and found.target is not None
+    return target(found.target)
+
+
+# ── the checks ─────────────────────────────────────────────────────────────────────────────────
+
+
+def driver_calls() -> dict[str, Any]:
+    """Memory in both directions, at addresses of all 64 bits; events; what is freed comes back."""
+    with Cuda() as found:
+        before = found.free_bytes()
+        sent, back = np.arange(4 * _SMALL, dtype=np.float32), np.zeros(4 * _SMALL, np.float32)
+        place = found.allocate(sent.nbytes)
+        begin, end = found.events(2)
+        found.stamp(begin)
+        found.upload(place, sent)
+        found.download(back, place)
+        found.stamp(end)
+        found.synchronize()
+        gpu, spent = found.gpu, found.elapsed_ms(begin, end)
+        figures = {
+            "name": gpu.name, "memory_bytes": gpu.memory_bytes, "driver": gpu.driver,
+            "compute_capability": gpu.compute_capability, "target": gpu.target,
+            "address": hex(place), "copy_gbs": 2 * sent.nbytes / max(spent, 1e-6) / 1e6,
+            "free_bytes": before,
+        }  # fmt: skip
         if not np.array_equal(sent, back):
-            raise RuntimeError("what came back from the device is not what was sent")
-        gpu = cuda.gpu
-        return {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "driver": gpu.driver,
-                "compute_capability": gpu.compute_capability, "target": gpu.target}  # fmt: skip
+            raise Beyond("what came back from the device is not what was sent", figures)
+        if not spent > 0:
+            raise Beyond("the events tell no time", figures)
+        found.free(place)
+        if found.free_bytes() < before - (64 << 20):
+            raise Beyond("memory that was freed did not come back", figures)
+    return figures
 
 
-def repeated(checks: Checks, device: Target) -> dict[str, Any]:
-    """Two builds with the timings of the first: the same kernels, so the same bytes?"""
-    spec = checks.spec("tensorrt", device)
-    one, other = (checks.built("tensorrt", spec).read_bytes() for _ in range(2))
-    same = sum(a == b for a, b in zip(one, other, strict=False))
-    return {"identical": one == other, "bytes": len(one), "equal_bytes": same}
+def capture() -> dict[str, Any]:
+    """Kernels recorded and replayed on other values; after a launch that cannot be recorded the
+    stream takes launches again."""
+    torch = importlib.import_module("torch")
+    x = torch.ones(1024, device="cuda")
+    with Cuda() as found:
+        stream = torch.cuda.ExternalStream(found.stream)
+        y = torch.zeros_like(x)
+
+        def launch() -> None:
+            with torch.cuda.stream(stream):
+                torch.mul(x, 2, out=y)
+
+        launch()
+        found.synchronize()
+        handle = found.record(launch)
+        x.fill_(3)
+        torch.cuda.synchronize()
+        found.replay(handle)
+        found.synchronize()
+        if float(y.min()) != 6:
+            raise Beyond("a replay did not compute with the new values", {"y": float(y.min())})
+        refused = None
+        try:
+            found.record(found.synchronize)  # waiting cannot be recorded
+        except errors.WorkerFailed as error:
+            refused = error.message
+        x.fill_(4)
+        torch.cuda.synchronize()
+        launch()
+        found.synchronize()
+        figures = {"refused": refused, "y": float(y.min())}
+        found.forget(handle)
+        if refused is None or figures["y"] != 8:
+            raise Beyond("a launch that cannot be recorded spoils the stream", figures)
+    return figures
+
+
+def out_of_memory() -> dict[str, Any]:
+    """More than there is: a verdict, no crash, and memory is to be had afterwards."""
+    with Cuda() as found:
+        free = found.free_bytes()
+        try:
+            found.allocate(2 * (found.gpu.memory_bytes or free))
+        except errors.WorkerFailed as error:
+            verdict = error.verdict
+        else:
+            raise Beyond("twice the memory of the device was given", {"free_bytes": free})
+        found.free(found.allocate(_SMALL))
+    if verdict != "oom":
+        raise Beyond(f"the verdict is {verdict}", {"free_bytes": free})
+    return {"free_bytes": free, "verdict": verdict}
+
+
+class Products:
+    """A session of `count` products on the card, host to host as an engine's."""
+
+    inputs = outputs = (TensorInfo("x", "float32", (1,)),)
+
+    def __init__(self, count: int) -> None:
+        self._torch = importlib.import_module("torch")
+        self._x = self._torch.randn((_SIDE, _SIDE), device="cuda", dtype=self._torch.half)
+        self._count = count
+
+    def run(self, feed: Feed) -> Feed:
+        for _ in range(self._count):
+            self._x @ self._x
+        self._torch.cuda.synchronize()
+        return feed
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Products:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def race(count: int) -> Any:
+    """The ratio of two sessions that are timed as any build's: `_PRODUCTS` over `count` of them."""
+    found = latency.measure(
+        {"baseline": lambda: Products(_PRODUCTS), "engine": lambda: Products(count)},
+        lambda batch: {"x": np.zeros(1, np.float32)},
+        [1],
+        seconds=_SECONDS,
+        warmup_seconds=_SECONDS,
+        progress=lambda what, done: None,
+    )
+    return latency.ratio(found["baseline", 1], found["engine", 1])
+
+
+def telemetry() -> dict[str, Any]:
+    """What NVML tells while the card works, and what is made of it."""
+    session = Products(_PRODUCTS)
+    with machine.watched(gpu=True) as watch:
+        for _ in range(100):
+            session.run({})
+            watch.look()
+    found = dict(watch.conditions["gpu"] or {})
+    figures = {"gpu": found, "marks": machine.judge({"gpu": found})}
+    gpu = device()
+    driver = None if isinstance(gpu, str) else gpu.driver
+    if found.get("reason"):
+        raise Beyond(found["reason"], figures)
+    missing = [n for n in ("clock_mhz", "temperature_c") if not found.get(n)]
+    if missing:
+        raise Beyond(f"NVML does not tell {', '.join(missing)}", figures)
+    if not re.fullmatch(r"\d+(\.\d+)+", driver or ""):
+        raise Beyond(f"{driver!r} is no version of a driver", figures)
+    return {**figures, "driver": driver}
+
+
+def predictions() -> dict[str, Any]:
+    torch, card = importlib.import_module("torch"), here()
+    rows = []
+    for kernel in kernels.kernels(card):
+        rows.append(kernels.compared(kernel, card, kernels.measured(kernel, torch)))
+        torch.cuda.empty_cache()
+    return acceptance.covered(rows)
+
+
+def finished(artifact: Path) -> dict[str, Any]:
+    """`optkit finish` of a copy: it ends well, and what was pending is measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder) / artifact.name
+        shutil.copytree(artifact, copied)
+        done = subprocess.run(
+            [sys.executable, "-c", _OPTKIT, "finish", str(copied), "--json"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    told = json.loads(done.stdout) if done.stdout.strip() else {}
+    timed = told.get("latency") or {}
+    figures = {
+        "exit_code": done.returncode,
+        "status": told.get("status"),
+        "landing": (told.get("engine") or {}).get("landing"),
+        "p50_ms": timed.get("p50_ms"),
+        "speedup": told.get("speedup"),
+    }
+    if done.returncode not in (0, 3):  # 3: a gate failed, which is a result
+        raise Beyond(f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}", figures)
+    if timed.get("evidence") != "measured":
+        raise Beyond(f"latency is {timed.get('evidence')} and not measured", figures)
+    return figures
+
+
+def on_runtime(
+    artifact: Path | None, work: Callable[[engines.Ways, Target], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """`work` with the graph, in a folder that goes afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = None if artifact is None else Artifact.load(artifact)
+        if loaded is not None:
+            loaded.verify()
+        return work(engines.Ways(loaded, Path(folder)), here())
+
+
+def checks(artifact: Path | None) -> list[Check]:
+    """All of them, in order."""
+    card, torch = (driver_here,), (driver_here, torch_here)
+    run = partial(on_runtime, artifact)
+    given = (lambda: None if artifact else "no ARTIFACT is given",)
+    found = [
+        Check("driver", "memory, copies and events of the driver", 60, card, driver_calls),
+        Check("capture", "launches recorded, replayed and given up", 60, torch, capture),
+        Check("out of memory", "more than there is gives a verdict", 60, card, out_of_memory),
+        Check("A/A", "two equal sessions are told equal", 120, torch,
+              lambda: acceptance.same(race(_PRODUCTS))),
+        Check("10 % slower", "a session with 10 % more work is told slower", 120, torch,
+              lambda: acceptance.slower(race(_PRODUCTS + _PRODUCTS // 10))),
+        Check("NVML", "clock, power, temperature and the driver's version", 120,
+              (*torch, binding_here), telemetry),
+        Check("predictor", "100 kernels of this card inside their intervals", 900,
+              (*torch, described_target), predictions),
+    ]  # fmt: skip
+    for name in ("onnxruntime-cuda", "onnxruntime-tensorrt"):
+        needs = (*card, described_target, partial(runtime_here, name))
+        found.append(Check(
+            name, "the graph on ONNX Runtime's provider", 600, needs,
+            partial(run, lambda ways, at, name=name: ways.timed(ways.opened(name, ways.model, at))),
+        ))  # fmt: skip
+    for name in ("tensorrt", "tensorrt-rtx"):
+        needs = (*card, described_target, partial(runtime_here, name))
+        needs += (compiles_here,) if name == "tensorrt-rtx" else ()
+        found += [
+            Check(name, "an engine built, described, run and recorded", 1200, needs,
+                  partial(run, lambda ways, at, name=name: ways.engine(name, at))),
+            Check(f"{name}, time of layers", "the engine's own profiler", 1200, needs,
+                  partial(run, lambda ways, at, name=name: ways.layers(name, at))),
+            Check(f"{name}, memory", "what an engine takes on the device", 1200, needs,
+                  partial(run, lambda ways, at, name=name: ways.memory(name, at))),
+        ]  # fmt: skip
+    full = (*card, described_target, partial(runtime_here, "tensorrt"))
+    found.append(Check("tensorrt, built again", "the same timings give the same engine", 2400, full,
+                       partial(run, lambda ways, at: ways.repeated(at))))  # fmt: skip
+    found += [
+        Check(f"tensorrt, {option}", f"the rule beside the default, {default}", 2400, full,
+              partial(run, lambda ways, at, option=option: ways.option(option, at)))
+        for option, default in engines.DEFAULTS.items()
+    ]  # fmt: skip
+    if_given = (*given, *card, described_target)
+    found.append(Check("finish", "`optkit finish` measures the artifact", 3600, if_given,
+                       lambda: finished(artifact or Path())))  # fmt: skip
+    return found
+
+
+# ── the command ────────────────────────────────────────────────────────────────────────────────
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("artifact", type=Path, nargs="?", help="its graph is run, and finished")
+    parser.add_argument("--out", type=Path, help="write the results there, as JSON")
+    parser.add_argument("--only", action="append", metavar="NAME", help="this check alone")
+    parser.add_argument("--dry", action="store_true", help="say what would run, and run nothing")
+    parser.add_argument("--apart", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args(arguments)
+    every = checks(args.artifact)
+    known = [check.name for check in every]
+    if unknown := sorted(set(args.only or ()) - set(known)):
+        parser.error(f"no check {unknown[0]!r}; there are {', '.join(known)}")
+    chosen = [check for check in every if not args.only or check.name in args.only]
+    if args.apart:  # in the process of its own
+        args.apart.write_text(json.dumps(acceptance.run(chosen[0]).to_json()))
+        return 0
+    if args.dry:
+        for check in chosen:
+            why = check.missing()
+            print(f"{check.name}: {check.about}; at most {check.limit:.0f} s"
+                  + (f" — skipped here: {why}" if why else ""))  # fmt: skip
+        return 0
+    outcomes = []
+    for check in chosen:
+        outcome = ran(check, args.artifact)
+        outcomes.append(outcome)
+        print(f"{check.name}: {outcome.status} {outcome.reason or ''}".rstrip(), flush=True)
+    if args.out:
+        args.out.write_text(json.dumps(document(outcomes, args.artifact), indent=1) + "\n")
+    return acceptance.exit_code(outcomes)
+
+
+def ran(check: Check, artifact: Path | None) -> Outcome:
+    if (why := check.missing()) is not None:  # no process is needed to say so
+        return Outcome(check.name, "skipped", reason=why)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "outcome.json"
+        command = [sys.executable, __file__, *([str(artifact)] if artifact else []),
+                   "--only", check.name, "--apart", str(out)]  # fmt: skip
+        found = acceptance.run_apart(check.name, check.limit, command, out)
+    return replace(found, seconds=round(found.seconds, 2))
+
+
+def document(outcomes: Sequence[Outcome], artifact: Path | None) -> dict[str, Any]:
+    """Results as JSON: `evidence` is pending until something ran on a card."""
+    found = device()
+    loaded = None if artifact is None else Artifact.load(artifact)
+    return {
+        "schema": "optkit.gpu-acceptance/v1",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": None if isinstance(found, str) else {
+            "name": found.name, "memory_bytes": found.memory_bytes, "driver": found.driver,
+            "compute_capability": found.compute_capability, "target": found.target,
+        },
+        "artifact": None if loaded is None else {"name": loaded.name, "digest": loaded.digest},
+        "versions": tool_versions(),
+        "evidence": "measured" if any(one.status == "passed" for one in outcomes) else "pending",
+        "exit_code": acceptance.exit_code(outcomes),
+        "limits": {"same": acceptance.SAME, "seen": list(acceptance.SEEN),
+                   "close": acceptance.CLOSE, "covered": acceptance.COVERED},
+        "checks": [one.to_json() for one in outcomes],
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
