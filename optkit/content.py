@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Literal
 
-from optkit.errors import InputRefused, OptkitError, UsageError, unknown_name
+from optkit.errors import InputRefused, OptkitError, UnknownName, UsageError, unknown_name
 
 PROJECT_RECIPE = "optkit.yaml"
 HOOKS: Mapping[str, int] = MappingProxyType(
@@ -35,6 +35,12 @@ HF_CONFIG = "config.json"
 _FOLDERS = ("recipes", "calibration", "eval", "examples")
 _PYTHON = re.compile(r"(?P<file>.+\.py)(?::(?P<attribute>[A-Za-z_]\w*))?")
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_METRICS: Mapping[str, str] = MappingProxyType(
+    {"accuracy": "top1", "acc": "top1", "top5": "top1 with --set eval.args.k=5",
+     "classification": "top1", "ppl": "perplexity", "loss": "perplexity", "em": "exact_match",
+     "cosine": "similarity", "spearman": "similarity", "recall": "retrieval", "mrr": "retrieval"}
+)  # fmt: skip
+"""What a metric is called elsewhere → the task that computes it."""
 _FILES = (".onnx", ".pt2")
 _OTHER_FILES = (".py", ".yaml", ".yml", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 _CHECKOUT = Path(__file__).resolve().parent.parent
@@ -73,6 +79,10 @@ def recipe_names() -> list[str]:
 def source_names() -> list[str]:
     """Names that `--calibration` takes without a path."""
     return _stems(root() / "calibration", "*.py")
+
+
+def _task_names() -> list[str]:
+    return _stems(root() / "eval", "*.py")
 
 
 def find_recipe(name: str, cwd: Path | None = None) -> Path:
@@ -129,6 +139,11 @@ def find_source(name: str, base: Path, *, anywhere: bool = False) -> Place:
 
 def find_task(name: str, base: Path, *, anywhere: bool = False) -> Place:
     """An evaluation task: "digits_top1" or "file.py", with `samples`, `score` and `METRIC`."""
+    if meant := _METRICS.get(name.lower()):
+        raise UnknownName(
+            f"unknown evaluation task {name!r}",
+            hint=f"{meant} is the task for that; known: {', '.join(_task_names())}",
+        )
     place = _find_python("evaluation task", "eval", name, base, anywhere, None)
     if place.attribute:
         raise UsageError(
@@ -391,4 +406,7 @@ def _failed(error: Exception, path: Path) -> InputRefused:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = error.lineno
     where = f"{path}:{line}" if line else str(path)
-    return InputRefused(f"{type(error).__name__}: {error}", where=where, hint="fix the file")
+    hint = "fix the file"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        hint = f"install what brings {error.name!r} into this environment, or correct the import"
+    return InputRefused(f"{type(error).__name__}: {error}", where=where, hint=hint)

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 
@@ -188,6 +189,17 @@ def located(place: str, copy: str | None = None) -> Iterator[None]:
         if place not in (error.where or ""):
             error.where = f"{place}, {error.where}" if error.where else place
         raise
+
+
+def check_single(option: str, text: str, known: Collection[str]) -> None:
+    """Raise UsageError for a list of known names where an option takes one and is repeated."""
+    parts = [part.strip() for part in re.split(r"[,;+\s]+", text) if part.strip()]
+    if len(parts) > 1 and all(part.lower() in known for part in parts):
+        raise UsageError(
+            f"{text!r} is {len(parts)} names",
+            where=option,
+            hint="give the option once for each: " + " ".join(f"{option} {one}" for one in parts),
+        )
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from optkit.errors import UnknownName, nearest
+from optkit.errors import UnknownName, check_single, nearest
 
 Granularity = Literal["tensor", "channel", "block"]
 Codes = Literal["int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4"]
@@ -179,6 +179,7 @@ def precision(name: str) -> Precision:
     built = ", ".join(PRECISIONS)
     if name.lower() in NOT_BUILT:
         raise UnknownName(f"precision {name!r} is not built yet", hint=f"built: {built}")
+    check_single("--precision", name, PRECISIONS)
     close = nearest(name, PRECISIONS)
     hint = f"did you mean {close[0]}? built: {built}" if close else f"built: {built}"
     raise UnknownName(f"unknown precision {name!r}", hint=hint)

@@ -458,6 +458,10 @@ class Backend(Protocol):
     ) -> BuildSpec:
         """Plan a build. Pure. Raises UsageError for ranges with min > opt or opt > max."""
 
+    def accept(self, model: Path) -> None:
+        """Raise InputRefused, with the remedy, for an ONNX file of operators that `compile` would
+        refuse, as far as that is known without compiling. Runs in a worker."""
+
     def compile(
         self,
         model: Path,

@@ -172,6 +172,9 @@ class OnnxRuntime:
             },
         )
 
+    def accept(self, model: Path) -> None:
+        """Nothing: whatever was exported and fused has already run here."""
+
     def compile(
         self,
         model: Path,

@@ -47,6 +47,13 @@ from optkit.runtime import (
 from optkit.target import Target, gpus, has_driver
 
 _BUILDING = threading.Lock()  # the library has one logger per process
+_REMEDIES: Mapping[str, str] = {
+    r"^NonZero$": "its output's size follows from values: keep the shape, with torch.where or a "
+    "product with the mask instead of indices, or do it behind the model",
+    r"Sequence": "torch's EmbeddingBag becomes a loop over sequences: write it as nn.Embedding and "
+    "a sum or mean over the bag's axis",
+}
+"""What to write instead, by a pattern of the operator's name."""
 _FAILED: set[str] = set()  # modules whose last build gave nothing
 
 
@@ -138,6 +145,22 @@ class TensorRT:
                 **{name: choice.why for name, choice in asked.items()},
             },
         )
+
+    def accept(self, model: Path) -> None:
+        """Let the parser read `model`, which takes milliseconds. Raises InputRefused for operators
+        that it lacks; what else it may say of a graph that is not cast yet does not count."""
+        trt = self._library()
+        with _BUILDING:
+            log = logger(self.module)
+            log.record = Record()
+            network = self._network(trt, self._builder(trt, log))
+            parser = trt.OnnxParser(network, log)
+            if parser.parse_from_file(str(model)):
+                return
+            problems = [parser.get_error(index) for index in range(parser.num_errors)]
+            lacking = [one for one in problems if one.code() == trt.ErrorCode.UNSUPPORTED_NODE]
+            if lacking:
+                raise self._lacks(lacking)
 
     def compile(
         self,
@@ -265,12 +288,7 @@ class TensorRT:
         trt = self._library()
         log = logger(self.module)
         log.record = record = Record()
-        try:
-            builder = trt.Builder(log)
-        except TypeError as error:  # pybind11: the factory returned nullptr
-            raise ToolchainMissing(
-                f"{self.title} cannot start: {reason_of(record.errors) or error}", hint=self.install
-            ) from error
+        builder = self._builder(trt, log)
         if self.module in _FAILED:
             self._settle(trt, builder, spec)
         network = self._network(trt, builder)
@@ -290,6 +308,15 @@ class TensorRT:
         if plan is None:
             raise self._refusal(spec, record.errors)
         return _Built(bytes(plan), record.layers, record.memory)
+
+    def _builder(self, trt: Any, log: Any) -> Any:
+        try:
+            return trt.Builder(log)
+        except TypeError as error:  # pybind11: the factory returned nullptr
+            why = reason_of(log.record.errors) or error
+            raise ToolchainMissing(
+                f"{self.title} cannot start: {why}", hint=self.install
+            ) from error
 
     @contextmanager
     def _timings(
@@ -342,12 +369,26 @@ class TensorRT:
             raise InputRefused("the graph has no outputs", where=str(model))
         problem = parser.get_error(0)
         operator, what = problem.node_operator(), reason_of([problem.desc()])
-        if what == "false" or "Plugin not found" in what:  # all it says of such a node
-            what = f"{self.title} has no operator {operator}"
+        if what == "false" or re.search(r"[Pp]lugin", what):  # all it says of such a node
+            raise self._lacks([parser.get_error(index) for index in range(parser.num_errors)])
         if parser.num_errors > 1:
             what += f" (and {parser.num_errors - 1} more problems)"
         where = f"node {problem.node_name()!r} ({operator})" if operator else str(model)
         raise InputRefused(what, where=where)
+
+    def _lacks(self, problems: list[Any]) -> InputRefused:
+        """Of nodes whose operators the parser does not know."""
+        first, operators = problems[0], list(dict.fromkeys(one.node_operator() for one in problems))
+        remedies = dict.fromkeys(
+            remedy for pattern, remedy in _REMEDIES.items()
+            if any(re.search(pattern, operator) for operator in operators)
+        )  # fmt: skip
+        runs = "ONNX Runtime has it (--target cpu)"
+        return InputRefused(
+            f"{self.title} has no operator {', '.join(operators)}",
+            where=f"node {first.node_name()!r} ({first.node_operator()})",
+            hint="; ".join([*(remedies or ["replace the operation in the model"]), runs]),
+        )
 
     def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
         """TensorRT has no choice of device: it is the first one that the process sees, which has to

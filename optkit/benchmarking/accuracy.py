@@ -114,10 +114,13 @@ def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.
     try:
         scores = np.asarray(task.score(outputs, labels), dtype=np.float64)
     except Exception as error:  # the task is the user's code: any failure of it is theirs to read
+        hint = "it takes the outputs by name and the labels, and returns scores, shape [batch]"
+        if isinstance(error, KeyError) and not set(error.args) & outputs.keys():
+            hint = f"the model's outputs are {', '.join(map(repr, outputs))}"
         raise InputRefused(
             f"the evaluation task's score() raised {type(error).__name__}: {error}",
             where=where,
-            hint="it takes the outputs by name and the labels, and returns scores, shape [batch]",
+            hint=hint,
         ) from error
     # whether the metric is their mean
     whole = task.combine is None and task.aggregate is None and task.agreement is None

@@ -69,6 +69,9 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 _TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
+_SPANS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
 def scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
     """A number with one of these units behind it. Raises UsageError."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
@@ -82,6 +85,13 @@ def milliseconds(
 ) -> float | None:
     """Milliseconds from "20ms", "0.5s", "20". Raises UsageError."""
     return None if value is None else scaled(value, _TIMES, "--latency", "write it like 20ms")
+
+
+def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Seconds from "90", "90s", "10m", "1.5h". Raises UsageError."""
+    if value is None:
+        return None
+    return scaled(value, _SPANS, parameter.opts[0], "write it like 90s or 10m")
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -139,8 +149,8 @@ def work(function: F) -> F:
                          "s3://bucket/folder; default $OPTKIT_REMOTE, or none."),
             click.option("--memory", callback=_size, metavar="SIZE",
                          help="Memory a step may use, e.g. 4G; default half of what is free."),
-            click.option("--timeout", type=click.FloatRange(min=1), metavar="SECONDS",
-                         help="Wall clock a step may use; default 3600."),
+            click.option("--timeout", callback=seconds, metavar="TIME",
+                         help="Wall clock a step may use, e.g. 10m; default 1h."),
         )
     ):  # fmt: skip
         function = option(function)

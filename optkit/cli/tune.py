@@ -14,20 +14,7 @@ from optkit.errors import GateFailed, OptkitError, UsageError
 if TYPE_CHECKING:
     from optkit.tuning import Budget
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SHOWN = 8  # layers
-
-
-def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Seconds from "90", "90s", "10m", "1.5h". Raises UsageError."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([smh]?)", value.strip().lower())
-    if found is None or not float(found[1]):
-        raise UsageError(
-            f"{value!r} is not a time", where="--time", hint="write it like 90s or 10m"
-        )
-    return float(found[1]) * _UNITS[found[2]]
 
 
 def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
@@ -65,7 +52,7 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
 @click.option(
     "--time",
     "seconds",
-    callback=_seconds,
+    callback=options.seconds,
     metavar="TIME",
     help="Search so long at most, e.g. 10m; the best so far is then judged and built.",
 )

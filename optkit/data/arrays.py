@@ -50,6 +50,13 @@ def labelled(
             yield (feed, labels, feed.pop(slice)) if slice else (feed, labels)
 
 
+def check_names(path: Path, names: Iterable[str]) -> None:
+    """Whether a file has arrays of these names; none is read. Raises InputRefused as `samples`."""
+    path = reading.existing(path, "arrays")
+    with _readable(path):
+        _chosen(_archived(path) if path.suffix.lower() == ".npz" else _named(path), [*names], path)
+
+
 class _Array(Protocol):
     """One array of a file, `length` samples (None: it has no axes), read from the first on."""
 
@@ -69,12 +76,17 @@ def _opened(path: Path, names: list[str] | None) -> Iterator[dict[str, _Array]]:
     """The arrays by name; None: all of them. Raises InputRefused, also for what is found to be
     damaged while it is read."""
     path = reading.existing(path, "arrays")
+    with _readable(path), ExitStack() as stack:
+        if path.suffix.lower() == ".npz":
+            yield _members(path, names, stack)
+        else:
+            yield _tensors(path, names)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        with ExitStack() as stack:
-            if path.suffix.lower() == ".npz":
-                yield _members(path, names, stack)
-            else:
-                yield _tensors(path, names)
+        yield
     except InputRefused:
         raise
     except Exception as error:  # zipfile, numpy and safetensors each have classes of their own
@@ -83,14 +95,29 @@ def _opened(path: Path, names: list[str] | None) -> Iterator[dict[str, _Array]]:
 
 
 def _members(path: Path, names: list[str] | None, stack: ExitStack) -> dict[str, _Array]:
-    if not is_zipfile(path):
-        raise ValueError("no .npz archive")
+    known = _archived(path)
     archive = stack.enter_context(ZipFile(path))
-    known = [name.removesuffix(_SUFFIX) for name in archive.namelist() if name.endswith(_SUFFIX)]
     return {
         name: _Member(stack.enter_context(archive.open(f"{name}{_SUFFIX}")))
         for name in _chosen(known, names, path)
     }
+
+
+def _archived(path: Path) -> list[str]:
+    """The names of the arrays in an .npz."""
+    if not is_zipfile(path):
+        raise ValueError("no .npz archive")
+    with ZipFile(path) as archive:
+        names = archive.namelist()
+    return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+
+
+def _named(path: Path) -> list[str]:
+    """The names of the arrays in a safetensors file."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        return list(file.keys())
 
 
 class _Member:

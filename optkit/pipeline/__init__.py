@@ -18,7 +18,7 @@ from optkit import store
 from optkit.execute.runner import Made, Steps, installed
 from optkit.pipeline.graphs import carry, fuse, refer
 from optkit.pipeline.job import Build, Foreign, Job, calibration_of, samples_wanted
-from optkit.pipeline.judging import compile_, evaluate, time, weigh
+from optkit.pipeline.judging import accept, compile_, evaluate, time, weigh
 from optkit.pipeline.likeness import compare_layers
 from optkit.pipeline.quantizing import quantize
 from optkit.pipeline.refusals import bound, check, check_pair, trained
@@ -57,7 +57,7 @@ Stage = Callable[[Build, Steps], None]
 EXPORT: tuple[Stage, ...] = (export,)
 FUSE: tuple[Stage, ...] = (export, fuse)
 QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, check_data, carry, quantize)
-COMPILE: tuple[Stage, ...] = (export, bound, *QUANTIZE[1:], refer, compile_)
+COMPILE: tuple[Stage, ...] = (export, bound, fuse, accept, *QUANTIZE[2:], refer, compile_)
 EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], refer, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
 BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh)

@@ -17,6 +17,24 @@ from optkit.recipe import Bench
 from optkit.runtime import AxisRange, Evidence
 from optkit.steps import GRAPH, STEPS
 
+_BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler keeps
+
+
+def accept(made: Build, runner: Steps) -> None:
+    """Ask the compiler whether it knows all operators, as soon as the graph is fused: a refusal
+    after calibration and quantization comes late. A graph that memory does not hold is not asked
+    about, nor is ONNX Runtime, which has run it."""
+    needed = _BYTES_TO_READ * made.entries["source"].meta.get("parameters", 0)
+    if made.backend in (None, "onnxruntime") or needed > runner.limits.memory_bytes:
+        return
+    backend = runtime.backend(made.compiler)
+    runner.step(
+        STEPS["accept"].kind,
+        f"ask {made.backend} about the operators",
+        {"graph": made.entries["fused"]},
+        {"backend": made.backend, "versions": backend.versions()},
+    )
+
 
 def compile_(made: Build, runner: Steps) -> None:
     """graph → engine, for candidate and baseline, with the backend's own layer list."""

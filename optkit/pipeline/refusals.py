@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from optkit import precision as precisions
 from optkit import runtime
+from optkit.data.reading import reader_of
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.runner import Made, Steps, installed
 from optkit.pipeline.job import Build, Job
@@ -29,6 +30,7 @@ def check(job: Job) -> Build:
     for name in (job.precision, *job.quantized):
         check_pair(job.target, name)
     _check_samples(job)
+    _check_data(job.recipe)
     here, pending = None, []
     for option in job.target.default_backends:
         backend = runtime.backend(option.name)
@@ -150,6 +152,30 @@ def _check_samples(job: Job) -> None:
                 hint="give --calibration PATH, `calibration: {source: ...}` in the recipe or "
                 "calibration=batches in Python, or build fp16",
             )
+
+
+def _check_data(recipe: Recipe) -> None:
+    """What the readers that come along are to read: it exists, and of arrays those that are named
+    like the declared inputs are there. Whether they fit is seen when they are read."""
+    for section, place, settings in (
+        ("calibration", recipe.calibration_source, recipe.calibration),
+        ("eval", recipe.eval_task, recipe.eval),
+    ):
+        named = settings.args.get("path") if settings is not None else None
+        if place is None or place.root != "content" or not isinstance(named, str):
+            continue
+        path = recipe.argument_folders(section)["path"] / named
+        if not path.exists():
+            raise InputRefused(
+                "no such file or folder",
+                where=f"{section}.args.path: {path}",
+                hint="a relative path starts at the recipe's folder, on the command line at the "
+                "current one",
+            )
+        if recipe.inputs and reader_of(path) == "arrays":
+            from optkit.data import arrays
+
+            arrays.check_names(path, recipe.inputs)
 
 
 def _check_toolchain(job: Job, here: str | None) -> None:

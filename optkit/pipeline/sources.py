@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from optkit.content import Place
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused, UsageError, located
@@ -216,10 +217,20 @@ def samples_of(made: Build, runner: Steps, role: str) -> Made:
         {**params, "what": str(place), "args": dict(args),
          "inputs": recipe.describe(made.inputs), "labelled": role == "evaluation",
          "optional": recipe.optional_axes()},
-        {"path": str(place.path), "memory": runner.limits.memory_bytes // 4,
+        {"path": str(place.path), "named": _named_data(made.job.recipe, section, place),
+         "memory": runner.limits.memory_bytes // 4,
          "folders": folders, "model": model},
         place=" ".join([str(place.path), *sorted(set(folders.values()))]),
     )  # fmt: skip
+
+
+def _named_data(recipe: Recipe, section: str, place: Place) -> str:
+    """Where an error in samples is: in what a reader of optkit's reads, or in the user's code."""
+    settings = recipe.calibration if section == "calibration" else recipe.eval
+    named = settings.args.get("path") if settings is not None else None
+    if place.root != "content" or not isinstance(named, str):
+        return str(place.path)
+    return str(recipe.argument_folders(section)["path"] / named)
 
 
 def _whole(made: Build, runner: Steps) -> tuple[TensorInfo, ...]:

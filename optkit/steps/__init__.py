@@ -32,7 +32,7 @@ from optkit.steps.files import (
 from optkit.steps.graphs import adopt, cast, export, fuse, ort, summary
 from optkit.steps.layers import quantize_layers
 from optkit.steps.likeness import compare_layers
-from optkit.steps.measuring import bench, compare, compile_, evaluate, predict
+from optkit.steps.measuring import accept, bench, compare, compile_, evaluate, predict
 from optkit.steps.memory import peak
 from optkit.steps.outlining import OUTLINE, SCALES, outline
 from optkit.steps.quantizing import calibrate, prepare, quantize
@@ -101,6 +101,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 quantize_layers,
             ),
             ("ort", 9, ("onnx", "onnx-ir"), ort),
+            ("accept", 1, (), accept),
             ("compile", 3, (), compile_),
             ("evaluate", 4, ("onnxruntime", "numpy"), evaluate),
             ("compare", 5, ("onnxruntime", "numpy"), compare),

@@ -46,6 +46,15 @@ def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     return {"engine": made.to_json()}
 
 
+def accept(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+    """Whether the compiler knows all operators of a graph, before anything is made for it. params:
+    backend."""
+    from optkit.runtime import backend
+
+    backend(params["backend"]).accept(inputs["graph"] / GRAPH)
+    return {}
+
+
 def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Score a graph on the spooled evaluation samples by the task's own functions.
 

@@ -25,8 +25,8 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
 
     params: function, args, limit, inputs, labelled, optional (axes that may be empty); `whole`, of
     one part of an encoder-decoder: the inputs of the whole model, which the source is told and may
-    give instead; path, memory, folders (where each arg's relative path starts), model (the folder
-    of its tokenizer and processor, or None).
+    give instead; path, named (where an error in the samples is), memory, folders (where each arg's
+    relative path starts), model (the folder of its tokenizer and processor, or None).
     """
     from optkit import content
     from optkit.data import parts, reads, spool
@@ -34,7 +34,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
 
     path = Path(params["path"])
     infos, both = (infos_from_json(params.get(key, [])) for key in ("inputs", "whole"))
-    with located(str(path)), reads.record() as record:
+    with located(params["named"]), reads.record() as record:
         module = content.load_module(path)
         function = content.member(module, params["function"], path)
         if params["labelled"]:

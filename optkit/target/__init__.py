@@ -7,7 +7,7 @@ gpus().devices, cpu()                # what this machine has
 
 from __future__ import annotations
 
-from optkit.errors import unknown_name
+from optkit.errors import UnknownName, check_single, unknown_name
 from optkit.target.gpus import Gpu, Gpus, gpus
 from optkit.target.machine import CpuInfo, available_memory, cpu, cpu_target
 from optkit.target.nvml import driver_version, has_driver
@@ -30,6 +30,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+_NO_DEVICE = ("cuda", "gpu", "nvidia", "tensorrt", "trt", "tensorrt-rtx", "onnxruntime", "local")
+"""What a kind of device or a backend is called, where one device is asked for."""
+
+
 def target(name: str) -> Target:
     """The target of that name or alias. Raises UnknownName with the nearest names."""
     wanted = name.strip().lower()
@@ -38,6 +42,14 @@ def target(name: str) -> Target:
     if wanted not in data_names():
         known = aliases()
         if wanted not in known:
+            check_single("--target", name, {*names(), *known})
+            if wanted in _NO_DEVICE:
+                raise UnknownName(
+                    f"{name!r} is no device",
+                    where="target",
+                    hint="name the device: `optkit devices` says which this machine has, `optkit "
+                    "targets` which are known",
+                )
             raise unknown_name("target", name, [*names(), *known])
         wanted = known[wanted]
     return read(wanted)
