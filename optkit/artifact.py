@@ -20,7 +20,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from optkit.errors import InputRefused, IntegrityError, ToolchainMissing, UsageError
+from optkit import trust
+from optkit.errors import (
+    InputRefused,
+    IntegrityError,
+    ToolchainMissing,
+    UnsafeFile,
+    UsageError,
+)
 from optkit.exchange import replacing
 from optkit.execute.proxy import by_name
 from optkit.runtime import PROVIDERS, Evidence, Feed, Loop, Recurrent, TensorInfo, backend
@@ -126,6 +133,16 @@ class Manifest:
             raise ValueError("instruction set")
         if not all(map(_NAME.fullmatch, (self.name, self.target, *self.parts))):
             raise ValueError("name")
+        for info in (*self.inputs, *self.outputs):
+            if not isinstance(info.name, str) or not isinstance(info.dtype, str):
+                raise ValueError("inputs, outputs")
+            if not all(type(d) is int or isinstance(d, str) for d in info.shape):
+                raise ValueError("shape")
+        for span in self.recipe.get("axes", {}).values():
+            if type(span["opt"]) is not int or span["opt"] < 0:
+                raise ValueError("axes")
+        if not all(isinstance(evidence, str) for evidence in self.evidence.values()):
+            raise ValueError("evidence")
         for name, file in self.files.items():
             if not _safe(name) or not _SHA256.fullmatch(file.sha256) or type(file.size) is not int:
                 raise ValueError(name)
@@ -163,20 +180,22 @@ class Running:
 
 
 class Artifact:
-    """An artifact on disk. `load` trusts nothing; `verify` compares every byte."""
+    """An artifact on disk. `load` trusts nothing; `verify` compares every byte, which finds damage
+    and tells nothing of who made them. `trusted`: the caller knows that."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, *, trusted: bool = False) -> None:
         self.path = path
         self.manifest = manifest
+        self.trusted = trusted
         self._running: Running | None = None
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, path: Path, *, trusted: bool = False) -> Self:
         """Read the manifest of the artifact in folder `path`.
 
         Raises InputRefused (no artifact, or one of another version), IntegrityError (damaged).
         """
-        return cls(path, _read_manifest(path))
+        return cls(path, _read_manifest(path), trusted=trusted)
 
     @property
     def name(self) -> str:
@@ -195,7 +214,8 @@ class Artifact:
     @property
     def parts(self) -> dict[str, Self]:
         """The artifacts that this one consists of, by name; none where it is one graph."""
-        return {name: type(self).load(self.path / name) for name in self.manifest.parts}
+        load, trusted = type(self).load, self.trusted
+        return {name: load(self.path / name, trusted=trusted) for name in self.manifest.parts}
 
     @property
     def measurement(self) -> dict[str, Any]:
@@ -230,8 +250,12 @@ class Artifact:
         """Verify, then load: the engine where its backend can run; else, on the target itself, its
         graph through ONNX Runtime's provider for that device; else the graph on the CPU.
 
+        Unless it is `trusted` or was written here, an engine that is machine code is passed over,
+        and a graph is checked by the intake and run once in a child with limits, which is then
+        noted (`trust`): the session itself runs in this process, without limits.
+
         `options` go to the backend's session. Raises IntegrityError, ToolchainMissing, UsageError
-        (several graphs).
+        (several graphs), InputRefused and WorkerFailed (a foreign graph).
         """
         if self.manifest.parts:
             raise UsageError(
@@ -242,6 +266,10 @@ class Artifact:
         self.verify()
         reasons = [] if self.manifest.engine else ["no engine was compiled"]
         for name, file in self._on_target():
+            if file in _engines(self.manifest) and self._foreign_engine() is not None:
+                reasons.append(f"its engine is not opened: {trust.FOREIGN}; {trust.HINT}")
+                continue
+            self._admit(file, options)
             try:
                 session = backend(name).session(
                     self.path / file, **{"target": self.manifest.target, **options}
@@ -253,6 +281,7 @@ class Artifact:
                 return _running(session, name, Evidence.MEASURED, graph or self._slower())
         note = reasons[0]
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
+        self._admit(graph, options)
         # basic: a simulation keeps Q/DQ as written
         session = backend("onnxruntime").session(self.path / graph, **{"level": "basic", **options})
         return _running(session, "onnxruntime", Evidence.SIMULATED, f"{note}; {graph} runs")
@@ -268,6 +297,39 @@ class Artifact:
             "its 8-bit weights were made for VNNI, which this CPU lacks: results are the same, by "
             "slower kernels; build it again here for the faster ones"
         )
+
+    def require_own_engine(self) -> None:
+        """Raise UnsafeFile unless every engine in it that is machine code was compiled here, or the
+        caller trusts it."""
+        foreign = self._foreign_engine()
+        if foreign is not None:
+            where = str(self.path / foreign)
+            raise UnsafeFile(f"it is not opened: {trust.FOREIGN}", where=where, hint=trust.HINT)
+
+    def _foreign_engine(self) -> str | None:
+        """The first engine that is machine code of somebody else, as far as is known."""
+        files, engines = self.manifest.files, _engines(self.manifest)
+        return next(
+            (name for name in engines if not self.trusted and not trust.knows(files[name].sha256)),
+            None,
+        )
+
+    def _admit(self, file: str, options: Mapping[str, Any]) -> None:
+        """Raise unless that graph may be opened in this process; engines pass."""
+        whole = _contents(self.manifest)
+        tried = digest_json([whole, file])
+        if self.trusted or file in _engines(self.manifest):
+            return
+        if trust.knows(whole) or trust.knows(tried):
+            return
+        axes = self.manifest.recipe.get("axes", {})
+        trust.try_graph(
+            self.path / file,
+            self.manifest.inputs,
+            {axis: span["opt"] for axis, span in axes.items()},
+            {"level": "basic", **{k: v for k, v in options.items() if k == "threads"}},
+        )
+        trust.know(tried)
 
     def _on_target(self) -> Iterator[tuple[str, str]]:
         """Backend and file of all that runs on the target itself, the engine first."""
@@ -305,6 +367,19 @@ class Artifact:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _contents(manifest: Manifest) -> str:
+    """A digest of every file's bytes."""
+    return digest_json({name: file.sha256 for name, file in manifest.files.items()})
+
+
+def _engines(manifest: Manifest) -> tuple[str, ...]:
+    """The files that are machine code: the engine, and the baseline's of the same name."""
+    if manifest.engine is None or manifest.engine["backend"] in ("onnxruntime", *PROVIDERS):
+        return ()
+    file = manifest.engine["file"]
+    return tuple(name for name in (file, f"baseline/{file}") if name in manifest.files)
 
 
 def _running(session: Recurrent, name: str, evidence: Evidence, note: str | None) -> Running:
@@ -374,6 +449,8 @@ def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> A
         manifest = replace(manifest, files=facts)
         text = json.dumps(manifest.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
         write_durably(folder / MANIFEST, f"{text}\n".encode())
+    for known in (_contents(manifest), *(facts[name].sha256 for name in _engines(manifest))):
+        trust.know(known)
     return Artifact.load(place)
 
 

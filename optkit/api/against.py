@@ -31,17 +31,19 @@ def bench_against(
     overrides: Sequence[str] = (),
     max_slowdown: float | None = None,
     strict: bool = False,
+    trusted: bool = False,
 ) -> dict[str, Any]:
     """Both artifacts timed in one run on their target, which this machine has: latencies, and the
     slowdown of the candidate with its interval, by batch size.
 
     overrides: bench.seconds, bench.warmup_seconds and bench.threads as KEY=VALUE, instead of the
     candidate's recipe. max_slowdown: a share (0.05); each batch size is judged by it, and the worst
-    counts. strict: a run under bad conditions is done once more.
+    counts. strict: a run under bad conditions is done once more. trusted: engines that were not
+    compiled on this machine may be opened.
 
     Raises ToolchainMissing (no such device here), IntegrityError (damaged), InputRefused (other
-    inputs or another target, no engine, several graphs), UsageError (a batch it is not built for,
-    another override).
+    inputs or another target, no engine, somebody else's, several graphs), UsageError (a batch it
+    is not built for, another override).
     """
     for text in overrides:
         if text.partition("=")[0].strip() not in _OVERRIDES:
@@ -50,7 +52,7 @@ def bench_against(
                 where=f"--set {text}",
                 hint=f"what may be set is {', '.join(_OVERRIDES)}; batch sizes are --batch",
             )
-    ours, theirs = (_opened(path) for path in (candidate, reference))
+    ours, theirs = (_opened(path, trusted) for path in (candidate, reference))
     if ours.manifest.target != theirs.manifest.target:
         raise InputRefused(
             f"it is for {theirs.manifest.target}, the other for {ours.manifest.target}",
@@ -77,8 +79,8 @@ def bench_against(
     )
 
 
-def _opened(path: Path) -> Artifact:
-    artifact = load(path.resolve())
+def _opened(path: Path, trusted: bool) -> Artifact:
+    artifact = load(path.resolve(), trusted=trusted)
     artifact.verify()
     if artifact.manifest.parts:
         raise InputRefused(

@@ -28,11 +28,15 @@ class Built:
     path: Path
 
 
-def load(path: str | Path) -> Artifact:
-    """Open an artifact folder; its manifest is validated, `verify()` rehashes every file."""
+def load(path: str | Path, *, trusted: bool = False) -> Artifact:
+    """Open an artifact folder; its manifest is validated, `verify()` rehashes every file.
+
+    `trusted`: its engine may run code in this process and its graph need not be tried in a child
+    first, although it was not written on this machine (docs/artifact.md).
+    """
     from optkit.artifact import Artifact
 
-    return Artifact.load(Path(path))
+    return Artifact.load(Path(path), trusted=trusted)
 
 
 def inspect(path: Path, *, runner: Runner, bounded: bool = True) -> dict[str, Any]:

@@ -59,6 +59,11 @@ def _share(context: click.Context, parameter: click.Parameter, value: str | None
 )
 @options.strict
 @options.junit
+@click.option(
+    "--trusted",
+    is_flag=True,
+    help="With --against: engines not compiled on this machine are of somebody you know.",
+)
 @options.work
 @options.output
 def bench(
@@ -70,6 +75,7 @@ def bench(
     max_slowdown: float | None,
     strict: bool,
     junit: Path | None,
+    trusted: bool,
     **shared: Any,
 ) -> int:
     """Latency beside the baseline: measured where the target is this machine, else predicted.
@@ -82,12 +88,13 @@ def bench(
     if against is not None:
         asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
         asked |= options.of_a_job(request)
-        return _race(request, against, batches, max_slowdown, strict, junit, asked)
+        return _race(request, against, batches, max_slowdown, strict, junit, trusted, asked)
     if junit is not None:
         hint = "--against ARTIFACT --max-slowdown SHARE"
         raise UsageError("without a limit there is no verdict", where="--junit", hint=hint)
-    if max_slowdown is not None:
-        raise UsageError("against which artifact?", where="--max-slowdown", hint="--against PATH")
+    for option, given in {"--max-slowdown": max_slowdown is not None, "--trusted": trusted}.items():
+        if given:
+            raise UsageError("against which artifact?", where=option, hint="--against PATH")
     if target is None:
         raise UsageError("it is missing", where="--target", hint="see `optkit targets`")
     return _figures(request, target, precision or "int8", batches, limit_ms, strict)
@@ -132,6 +139,7 @@ def _race(
     max_slowdown: float | None,
     strict: bool,
     junit: Path | None,
+    trusted: bool,
     asked: dict[str, Any],
 ) -> int:
     from optkit import api
@@ -156,6 +164,7 @@ def _race(
             overrides=request.overrides,
             max_slowdown=max_slowdown,
             strict=strict,
+            trusted=trusted,
         )
     if junit is not None:
         write_junit(junit, [(_named(made), _cases(made))], strict=strict)

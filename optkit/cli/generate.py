@@ -61,6 +61,11 @@ if TYPE_CHECKING:
     metavar="N",
     help="Default: the cores this process may use.",
 )
+@click.option(
+    "--trusted",
+    is_flag=True,
+    help="ARTIFACT was written elsewhere by somebody you know: open its engine.",
+)
 @options.output
 def generate(
     artifact: Path,
@@ -69,6 +74,7 @@ def generate(
     audio: tuple[str, ...],
     max_new_tokens: int,
     threads: int | None,
+    trusted: bool,
     **shared: Any,
 ) -> None:
     """Continue a prompt with the decoder in ARTIFACT, or let its encoder-decoder write of a text or
@@ -89,7 +95,10 @@ def generate(
         raise UsageError("no prompt", where="command line", hint=hint)
     rows = len(texts) + len(audio)
     streaming = not request.json and rows == 1
-    with api.load(artifact) as loaded, _told(request, rows * max_new_tokens) as tell:
+    with (
+        api.load(artifact, trusted=trusted) as loaded,
+        _told(request, rows * max_new_tokens) as tell,
+    ):
         made = continue_(
             loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawn,
             threads=threads,

@@ -93,6 +93,7 @@ def _side(
         return staged_graph(artifact.path / engine["file"], runner), {
             **side, "file": GRAPH, "session": session,
         }  # fmt: skip
+    artifact.require_own_engine()
     spec = read_report(artifact)["provenance"]["build_spec"].get("engine", {"options": {}})
     session = {"target": artifact.manifest.target,
                "cuda_graph": spec["options"].get("cuda_graph", False)}  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optkit.artifact import MODEL, Artifact
-from optkit.errors import ToolchainMissing
+from optkit.errors import ToolchainMissing, UnsafeFile
 from optkit.execute.runner import Steps
 from optkit.explaining import Subject, Times
 from optkit.pipeline.finishing import read_report, staged_graph
@@ -44,8 +44,9 @@ def _times(artifact: Artifact, report: Mapping[str, Any], runner: Steps) -> Time
         own = {"backend": spec["backend"], "session": {"target": device.name}}
         note = "the engine's own profiler on this machine"
         try:
+            artifact.require_own_engine()
             return _attributed(artifact, runner, {**timed, **own}, Evidence.MEASURED, note)
-        except ToolchainMissing as error:  # no library, or its profile is not understood
+        except (ToolchainMissing, UnsafeFile) as error:  # no library, an unknown profile or maker
             why = error.message
     sides = {"candidate": report["layers"]["engine"], "baseline": report["layers"]["baseline"]}
     if not any(layer["inputs"] or layer["outputs"] for side in sides.values() for layer in side):

@@ -21,7 +21,7 @@ from optkit.stage.containers import stage_pt2, stage_weights, zip_members
 from optkit.stage.door import Limits, Staged, stage_file
 from optkit.stage.folder import COMPANIONS, StagedFolder, stage_adapter, stage_folder
 from optkit.stage.hub import download
-from optkit.stage.model import StagedModel, stage_onnx
+from optkit.stage.model import StagedModel, check_onnx, stage_onnx
 
 __all__ = [
     "COMPANIONS",
@@ -29,6 +29,7 @@ __all__ = [
     "Staged",
     "StagedFolder",
     "StagedModel",
+    "check_onnx",
     "download",
     "stage_adapter",
     "stage_file",

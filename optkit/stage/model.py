@@ -68,6 +68,26 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
     return StagedModel(place / _MODEL, digest, files, scan.nodes, scan.tensors)
 
 
+def check_onnx(path: Path, *, limits: Limits | None = None) -> None:
+    """Check an ONNX file and its external data where they lie, as `stage_onnx` does its copies.
+
+    It holds as long as nobody changes the files. Raises UnsafeFile, InputRefused (missing).
+    """
+    limits, base = limits or Limits(), path.parent.resolve()
+    with opened(path):
+        pass
+    try:
+        scan = _scan(path, limits)
+        for location, users in _by_location(scan.external).items():
+            with opened_beneath(base, location, where=users[0].tensor) as source:
+                _check_ranges(users, os.fstat(source).st_size)
+        for loop, reference in scan.trip_counts:
+            check_trip_count(_read_int64(base, reference), loop, limits)
+    except UnsafeFile as error:
+        where = f"{path}, {error.where}" if error.where else str(path)
+        raise UnsafeFile(error.message, where=where, hint=error.hint) from error
+
+
 def _scan(path: Path, limits: Limits) -> Scan:
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:
@@ -82,12 +102,9 @@ def _scan(path: Path, limits: Limits) -> Scan:
 def _copy_data(
     references: list[External], base: Path, tree: Path, limits: Limits, twins: Twins
 ) -> Files:
-    by_location: dict[str, list[External]] = defaultdict(list)
-    for reference in references:
-        by_location[reference.location].append(reference)
     files: Files = {}
     left = limits.data_bytes
-    for location, users in sorted(by_location.items()):
+    for location, users in sorted(_by_location(references).items()):
         if location.split("/")[0].lower() in (_MODEL, ENTRY):
             raise UnsafeFile(f"{show(location)} is the model's own name", where=users[0].tensor)
         with opened_beneath(base, location, where=users[0].tensor) as source:
@@ -100,6 +117,13 @@ def _copy_data(
         left -= files[location][1]
         _check_ranges(users, files[location][1])  # the copy counts: the source may have shrunk
     return files
+
+
+def _by_location(references: list[External]) -> dict[str, list[External]]:
+    found: dict[str, list[External]] = defaultdict(list)
+    for reference in references:
+        found[reference.location].append(reference)
+    return found
 
 
 def _check_ranges(users: list[External], size: int) -> None:

@@ -1,0 +1,87 @@
+"""What this machine knows of files that it is about to open: its own engines, graphs tried before.
+
+A manifest's checksums prove that files belong together, not whose they are: whoever made the files
+made the checksums. What was written or tried here is noted by its digest beside the store:
+
+    root/known/<sha256>
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optkit import stage
+from optkit.errors import InputRefused, WorkerFailed
+from optkit.execute.local import Limits
+from optkit.execute.proxy import Proxy
+from optkit.runtime import Feed, TensorInfo
+from optkit.store import default_root
+from optkit.target import available_memory
+
+_SECONDS = 600.0  # for a graph to open and to run
+_FEED_BYTES = 256 << 20  # a larger feed is not tried
+
+FOREIGN = "it was not compiled on this machine, and to load it is to run its code"
+HINT = "if you know who made it, say so: optkit.load(path, trusted=True), or --trusted"
+
+
+def know(sha256: str) -> None:
+    """Note it for this user on this machine. Where that cannot be written, it is not known."""
+    place = default_root() / "known" / sha256
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place.touch()
+
+
+def knows(sha256: str) -> bool:
+    return (default_root() / "known" / sha256).is_file()
+
+
+def try_graph(
+    path: Path, inputs: Sequence[TensorInfo], sizes: Mapping[str, int], options: dict[str, Any]
+) -> None:
+    """Check a foreign graph as the intake does, then open and run it once in a child with limits
+    (half of the free memory, ten minutes), on zeros of these sizes.
+
+    Raises InputRefused (the intake's reasons, or it does not load), WorkerFailed. What the values
+    of a feed alone decide, as the length of a loop, is not bounded by this.
+    """
+    stage.check_onnx(path)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="optkit-") as folder,
+            Proxy(path, options, _limits(), Path(folder)) as tried,
+        ):
+            feed = _zeros(inputs, sizes)
+            with suppress(InputRefused):  # zeros may be no values that it takes
+                if feed is not None:
+                    tried.run(feed)
+    except WorkerFailed as error:
+        error.where, error.hint = str(path), HINT
+        raise
+
+
+def _limits() -> Limits:
+    return Limits(available_memory() // 2, _SECONDS)
+
+
+def _zeros(inputs: Sequence[TensorInfo], sizes: Mapping[str, int]) -> Feed | None:
+    """One sample each; None where that is large, or of a type that numpy does not have."""
+    shapes = {
+        info.name: tuple(d if isinstance(d, int) else sizes.get(d, 1) for d in info.shape)
+        for info in inputs
+    }
+    try:
+        dtypes = {info.name: np.dtype(info.dtype) for info in inputs}
+    except TypeError:
+        return None
+    if sum(prod(shapes[name]) * dtypes[name].itemsize for name in shapes) > _FEED_BYTES:
+        return None
+    return {name: np.zeros(shape, dtypes[name]) for name, shape in shapes.items()}
