@@ -44,7 +44,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     checkout, project = root / "checkout", root / "project"
     checkout.mkdir()
     project.mkdir()
-    shutil.copytree(ROOT / "examples", checkout / "examples")
+    for folder in ("examples", "eval/gpu"):
+        shutil.copytree(ROOT / folder, checkout / folder)
     default = ROOT / "recipes" / "digits-vit.yaml"
     (checkout / "pyproject.toml").write_text(f'[tool.optkit]\nrecipe = "{default}"\n')
     (project / "model.py").write_text(MODEL)
