@@ -89,7 +89,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("collect", 6, ("numpy", "safetensors"), collect),
             ("divide", 2, ("onnxruntime", "numpy", "safetensors"), divide),
             ("draw", 1, ("numpy", "safetensors"), draw),
-            ("check_data", 1, ("onnxruntime", "numpy", "onnx-ir"), check_data),
+            ("check_data", 2, ("onnxruntime", "numpy", "onnx-ir"), check_data),
             ("random", 5, ("numpy", "safetensors"), random),
             ("calibrate", 4, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
             ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),

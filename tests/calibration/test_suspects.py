@@ -33,6 +33,13 @@ def functions(
     return sets.encoded(sets.functions(part)[:count], length)
 
 
+def beside_tokens(feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What an encoder takes beside its tokens."""
+    ids = feed["input_ids"]
+    places = np.tile(np.arange(ids.shape[1]), (len(ids), 1))
+    return {**feed, "token_type_ids": np.zeros_like(ids), "position_ids": places}
+
+
 def normalized(x: np.ndarray) -> np.ndarray:
     return (x - sets.MEAN) / sets.STD
 
@@ -98,6 +105,10 @@ CLEAN: dict[str, Callable[[], Pair]] = {
     "recordings, louder": lambda: rows(sets.tones(2, 16, 1.8), sets.tones(3)),
     "functions": lambda: texts(functions(), functions("held-out")),
     "functions, 16": lambda: texts(functions(count=16), functions("held-out")),
+    "functions, with kinds and places": lambda: replace(
+        texts(beside_tokens(functions()), beside_tokens(functions("held-out"))),
+        tables={"input_ids": sets.vocabulary(), "token_type_ids": 2, "position_ids": 512},
+    ),
     "functions, short": lambda: texts(functions(length=32), functions("held-out")),
     "functions, alone": lambda: texts(functions(count=64)),
     "functions, packed": lambda: texts(

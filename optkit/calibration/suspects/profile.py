@@ -87,14 +87,15 @@ class Numbers:
 class Tokens:
     """An input of token ids [batch, tokens]. `counts`: how often each id occurs among real tokens;
     `lengths`: real tokens of each sample; `rows`: of the table that the model looks them up in
-    (None: not known). `largest`: the largest id (wherever it stands) and its sample; `lowest`: the
-    smallest. `trailing`: the share of unmasked tokens that repeat the last one at a sample's
-    end."""
+    (None: not known); `text`: whether they are a text, not kinds or places of tokens. `largest`:
+    the largest id (wherever it stands) and its sample; `lowest`: the smallest. `trailing`: the
+    share of unmasked tokens that repeat the last one at a sample's end."""
 
     info: TensorInfo
     counts: np.ndarray
     lengths: np.ndarray
     rows: int | None
+    text: bool
     largest: tuple[int, int]
     lowest: tuple[int, int]
     trailing: float
@@ -139,7 +140,7 @@ def profile(
     mask = mask_input(inputs)
     floats = {i.name: _Numbers(i) for i in inputs if i.name in own and _holds_numbers(i)}
     ids = {
-        i.name: _Tokens(i, tables.get(i.name))
+        i.name: _Tokens(i, tables.get(i.name), text=_is_text(i.name, inputs, tables))
         for i in inputs
         if i.name in own and i != mask and _holds_tokens(i, tables)
     }
@@ -170,6 +171,12 @@ def _holds_numbers(info: TensorInfo) -> bool:
 def _holds_tokens(info: TensorInfo, tables: Mapping[str, int]) -> bool:
     named = info.name == IDS or info.name in tables
     return named and info.dtype.startswith("int") and len(info.shape) == 2
+
+
+def _is_text(name: str, inputs: tuple[TensorInfo, ...], tables: Mapping[str, int]) -> bool:
+    """What is named like token ids; where no input is, what is looked up in the largest table."""
+    named = [info.name for info in inputs if info.name.endswith(IDS)]
+    return name in named if named else tables.get(name, 0) == max(tables.values(), default=0)
 
 
 class _Numbers:
@@ -256,9 +263,9 @@ def _correlations(steps: np.ndarray, variance: float) -> tuple[float, ...]:
 
 
 class _Tokens:
-    def __init__(self, info: TensorInfo, rows: int | None) -> None:
+    def __init__(self, info: TensorInfo, rows: int | None, *, text: bool) -> None:
         self.info = info
-        self._rows = rows
+        self._rows, self._text = rows, text
         self._counts = np.zeros(0, np.int64)
         self._lengths: list[np.ndarray] = []
         self._largest, self._lowest = (-1, 0), (_TOKENS, 0)
@@ -289,8 +296,9 @@ class _Tokens:
             return None
         lengths = np.concatenate(self._lengths)
         largest = self._largest[0], -self._largest[1]
-        return Tokens(self.info, self._counts, lengths, self._rows, largest, self._lowest,
-                      self._trailing / max(self._shown, 1))  # fmt: skip
+        trailing = self._trailing / max(self._shown, 1)
+        return Tokens(self.info, self._counts, lengths, self._rows, self._text, largest,
+                      self._lowest, trailing)  # fmt: skip
 
 
 def _repeated(row: np.ndarray) -> int:

@@ -105,6 +105,8 @@ def tokens_of(found: Profile, evaluation: Profile | None) -> Iterator[Finding]:
         yield from hidden(mask)
     for name, ids in found.tokens.items():
         refuse_unknown(ids)
+        if not ids.text:
+            continue
         yield from alone(ids)
         yield from unmasked(ids, bool(found.masks))
         if evaluation is not None and name in evaluation.tokens:
