@@ -5,6 +5,7 @@ door    files, protobuf and the onnx library's own functions (checker, shape inf
 older   what onnx's conversion of older opsets leaves to do
 shapes  inputs, outputs, static binding of named axes, taps
 nodes   identity of nodes, constant weights, finite numbers
+arguments inputs that are shapes, axes or indices
 weights weights on disk: rows and columns, tensors computed while they are written, links
 cutting consecutive parts of a graph, each a small graph of its own
 outline the graph as plain data, for a comparison
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from onnx_ir import Model as Graph
 
+from optkit.graph.arguments import Argument, arguments
 from optkit.graph.codes import assumes_vnni, multiplies_codes
 from optkit.graph.costs import (
     NodeCost,
@@ -60,6 +62,7 @@ from optkit.graph.weights import Form, Stored, columns, computed, rows, spread, 
 __all__ = [
     "INLINE_LIMIT",
     "WEIGHTED",
+    "Argument",
     "Form",
     "Graph",
     "NodeCost",
@@ -68,6 +71,7 @@ __all__ = [
     "TensorSpec",
     "add_constant",
     "add_tensor",
+    "arguments",
     "array",
     "assumes_vnni",
     "between",

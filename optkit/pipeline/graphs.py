@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from optkit.execute.runner import Made, Steps
+from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline.job import Build, calibration_of
+from optkit.pipeline.sources import given_samples
 from optkit.steps import STEPS
 
 _BYTES_TO_COMPARE = 12  # per parameter: float32, of two sessions, one laying its copy out anew
@@ -17,7 +18,12 @@ def fuse(made: Build, runner: Steps) -> None:
     """graph → graph: the `standard` form, compared before and after where memory allows it."""
     source = made.entries["source"]
     params, here = comparison(made, runner, "fused")
-    made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", {"graph": source}, params, here)
+    inputs: dict[str, Input] = {"graph": source}
+    # a shape or an axis that is an input: random numbers may be none, and samples are
+    if any(one["numbers"] is None for one in params.get("arguments", {}).values()):
+        samples = given_samples(made, runner)
+        inputs |= {} if samples is None else {"samples": samples}
+    made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", inputs, params, here)
 
 
 def carry(made: Build, runner: Steps) -> None:

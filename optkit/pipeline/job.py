@@ -112,9 +112,11 @@ class Build:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Inputs and axis ranges: what random feeds are drawn from."""
-        recipe = self.job.recipe
-        return {"axes": recipe.to_json()["axes"], "inputs": recipe.describe(self.inputs)}
+        """Inputs, axis ranges and inputs that are no data: what random feeds are drawn from."""
+        recipe, source = self.job.recipe, self.entries.get("source")
+        found = {"axes": recipe.to_json()["axes"], "inputs": recipe.describe(self.inputs)}
+        arguments = source.meta.get("arguments") if source is not None else None
+        return {**found, "arguments": arguments} if arguments else found
 
     @property
     def assignment(self) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from optkit.data.reading import reader_of
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.runner import Made, Steps, installed
 from optkit.pipeline.job import Build, Job
-from optkit.pipeline.sources import samples_of
+from optkit.pipeline.sources import given_samples
 from optkit.recipe import DEFAULT_BATCH, Recipe
 from optkit.runtime import AxisRange, axes_of
 from optkit.target import Target
@@ -87,11 +87,7 @@ def _sizes_in_samples(made: Build, runner: Steps) -> dict[str, AxisRange]:
     in those of the evaluation; none of a rehearsal, which has no samples."""
     from optkit.data.spool import Spool
 
-    recipe, samples = made.job.recipe, made.job.calibration
-    if samples is None and recipe.calibration_source is not None:
-        samples = samples_of(made, runner, "calibration")
-    elif samples is None and recipe.eval is not None:
-        samples = samples_of(made, runner, "evaluation")
+    samples = given_samples(made, runner)
     sizes: dict[str, Counter[int]] = {}
     for feed, _ in Spool(samples.path).batches(None) if samples and samples.files else ():
         for info in made.inputs:

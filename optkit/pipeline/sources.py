@@ -190,6 +190,16 @@ def _foreign(staged: Any) -> Foreign:
     return Foreign(staged.path, staged.sha256)
 
 
+def given_samples(made: Build, runner: Steps) -> Made | None:
+    """Those for calibration, else those of the evaluation, before either is needed; None: none."""
+    recipe = made.job.recipe
+    if made.job.calibration is not None:
+        return made.job.calibration
+    if recipe.calibration_source is not None:
+        return samples_of(made, runner, "calibration")
+    return samples_of(made, runner, "evaluation") if recipe.eval is not None else None
+
+
 def samples_of(made: Build, runner: Steps, role: str) -> Made:
     """Those of the recipe's "calibration" source or "evaluation" task, spooled."""
     recipe = made.job.recipe

@@ -82,9 +82,9 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             run,
         )
         for name, version, tools, run in (
-            ("export", 3, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
+            ("export", 4, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
-            ("fuse", 6, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
+            ("fuse", 7, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
             ("collect", 6, ("numpy", "safetensors"), collect),
             ("divide", 2, ("onnxruntime", "numpy", "safetensors"), divide),

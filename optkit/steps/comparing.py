@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from math import inf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,8 +98,11 @@ def _difference(expected: np.ndarray, found: np.ndarray) -> float:
 
 
 def _accepted_feed(session: Session, params: Params, bound: str, seed: int) -> tuple[Feed, Feed]:
-    """A random feed and its outputs. Not every graph takes small sizes of an axis without a range,
-    so larger ones are tried."""
+    """A feed and its outputs: of the samples, where there are any, else a random one. Not every
+    graph takes small sizes of an axis without a range, so larger ones are tried."""
+    if "samples" in params:
+        feed = _sample(params["samples"], seed)
+        return feed, session.run(feed)
     for guess in _GUESSES:
         feed = random_feed(params, bound, seed, guess)
         try:
@@ -108,13 +112,32 @@ def _accepted_feed(session: Session, params: Params, bound: str, seed: int) -> t
     raise InputRefused(
         f"the graph does not run on random inputs: {failure.message}",
         where=failure.where,
-        hint="give the sizes of its axes: --opt-shapes, or `axes:` in the recipe",
+        hint=_remedy(params),
     ) from failure
+
+
+def _remedy(params: Params) -> str:
+    asked = {n: one["what"] for n, one in params.get("arguments", {}).items()
+             if one["numbers"] is None}  # fmt: skip
+    if not asked:
+        return "give the sizes of its axes: --opt-shapes, or `axes:` in the recipe"
+    told = ", ".join(f"input {name!r} is {what}" for name, what in sorted(asked.items()))
+    return f"{told}, which random numbers are not: give samples of the inputs (--calibration)"
+
+
+def _sample(path: str, number: int) -> Feed:
+    """One of the first batches of a spool."""
+    from optkit.data.spool import Spool
+
+    feeds = [feed for feed, _ in islice(Spool(Path(path)).batches(None), number + 1)]
+    return feeds[-1]
 
 
 def random_feed(params: Params, bound: str, seed: int, guess: int = 2) -> Feed:
     """A feed at one end of the axis ranges; an axis that no range is known for gets size `guess`,
-    or 2 where it counts samples."""
+    or 2 where it counts samples. Inputs that are arguments hold what the graph says they are."""
+    import numpy as np
+
     from optkit.data import spool
     from optkit.recipe import inputs_from_json
     from optkit.runtime import axes_of, batch_axis
@@ -126,4 +149,8 @@ def random_feed(params: Params, bound: str, seed: int, guess: int = 2) -> Feed:
         name: params["axes"].get(name, {}).get(bound, 2 if name == batch else guess)
         for name in names
     }
-    return spool.random_feed(specs, sizes, seed)
+    feed = spool.random_feed(specs, sizes, seed)
+    for name, argument in params.get("arguments", {}).items():
+        if argument["numbers"] is not None and name in feed:
+            feed[name] = np.asarray(argument["numbers"], feed[name].dtype).reshape(feed[name].shape)
+    return feed

@@ -53,10 +53,13 @@ def engine(inputs: Inputs, params: Params, name: str) -> Session:
 
 
 def signature(model: ir.Model) -> dict[str, Any]:
-    """Inputs, outputs and number of parameters."""
+    """Inputs, outputs and number of parameters; of inputs that are arguments, not data, what they
+    are."""
     from optkit import graph
 
+    found = {name: argument.to_json() for name, argument in graph.arguments(model).items()}
     return {
+        **({"arguments": found} if found else {}),
         "inputs": [list(spec) for spec in graph.inputs(model)],
         "outputs": [list(spec) for spec in graph.outputs(model)],
         "parameters": graph.parameters(model),

@@ -98,13 +98,18 @@ def fuse(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
     """The `standard` form, FP32 inside; its outputs are compared with the unfused graph's, and
     those of a half-precision model told to differ where they do.
 
-    params: inputs, axes (name → min/opt/max): what the compared feeds are drawn from; compare:
+    With `samples` they are run on some of these.
+
+    params: inputs, axes (name → min/opt/max), arguments (inputs that are shapes, axes or indices,
+    and their numbers where the graph says them): what the compared feeds are drawn from; compare:
     False if the two graphs are not run, for the reason `uncompared`.
     """
     import tempfile
 
     from optkit import fusion, graph
 
+    if "samples" in inputs:
+        params = {**params, "samples": str(inputs["samples"])}
     progress("fusing", 0.1)
     model = graph.load(inputs["graph"] / GRAPH)
     with tempfile.TemporaryDirectory() as folder:

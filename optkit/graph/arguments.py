@@ -1,0 +1,126 @@
+"""Inputs whose numbers are no data: shapes, axes, indices and the like, which an operator takes as
+arguments. Random numbers are none of these; some follow from what the graph declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+_SHAPES = {("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0)}
+_REDUCTIONS = (
+    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
+    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+)
+_ARGUMENTS = {
+    **dict.fromkeys(_SHAPES, "shape"),
+    **{(op, 1): "axes" for op in (*_REDUCTIONS, "Squeeze", "Unsqueeze", "CumSum", "CumProd")},
+    **{(op, 1): "indices" for op in ("Gather", "GatherElements", "GatherND")},
+    **{(op, 1): "indices" for op in ("ScatterElements", "ScatterND", "MaxUnpool")},
+    ("Tile", 1): "repeats", ("Pad", 1): "pads", ("Pad", 3): "axes", ("TopK", 1): "k",
+    ("Split", 1): "split", ("OneHot", 1): "depth", ("Trilu", 1): "k",
+    ("Slice", 1): "starts", ("Slice", 2): "ends", ("Slice", 3): "axes", ("Slice", 4): "steps",
+    ("Resize", 2): "scales", ("Resize", 3): "sizes", ("MaxUnpool", 2): "output shape",
+    ("AffineGrid", 1): "size", ("Col2Im", 1): "image shape", ("Col2Im", 2): "block shape",
+    ("CenterCropPad", 1): "shape", ("NonMaxSuppression", 2): "number of boxes",
+    ("NonMaxSuppression", 3): "threshold", ("NonMaxSuppression", 4): "threshold",
+    ("STFT", 1): "frame step", ("STFT", 3): "frame length", ("DFT", 1): "length",
+    ("DFT", 2): "axis", ("Range", 0): "start", ("Range", 1): "limit", ("Range", 2): "delta",
+    ("Loop", 0): "trip count",
+}  # fmt: skip
+"""(operator, input) → what it is there, in the words of ONNX's definition."""
+
+_THROUGH = frozenset({"Identity", "Cast"})
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input of the model that `node` takes as its `role`; `numbers`: what the graph's declared
+    shapes say it is, None where they do not."""
+
+    role: str
+    node: str
+    numbers: np.ndarray | None
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = None if self.numbers is None else self.numbers.tolist()
+        return {"what": f"the {self.role} of {self.node}", "numbers": numbers}
+
+
+def arguments(model: ir.Model) -> dict[str, Argument]:
+    """Name of an input → which argument it is. Inputs of data are not among them."""
+    found = {}
+    for value in model.graph.inputs:
+        if value.is_initializer():
+            continue
+        for node, index in _readers(value):
+            role = _ARGUMENTS.get((node.op_type, index)) if node.domain == "" else None
+            if role is None and _divides(node, index, value):
+                role = "divisor"
+            if role is not None:
+                name = f"{node.op_type} {node.name}".strip()
+                found[str(value.name)] = Argument(role, name, _numbers(node, index, role, value))
+                break
+    return found
+
+
+def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
+    readers: list[tuple[ir.Node, int]] = []
+    for node, index in value.uses():
+        passes = node.op_type in _THROUGH and node.domain == ""
+        readers += _readers(node.outputs[0]) if passes else [(node, index)]
+    return readers
+
+
+def _divides(node: ir.Node, index: int, value: ir.Value) -> bool:
+    integer = value.dtype is not None and value.dtype.is_integer()
+    return integer and index == 1 and node.op_type in ("Div", "Mod")
+
+
+def _numbers(node: ir.Node, index: int, role: str, value: ir.Value) -> np.ndarray | None:
+    shape = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
+    if shape is None or value.dtype is None:
+        return None
+    size, dtype = int(np.prod(shape)), value.dtype.numpy()
+    found: list[int] | None = None
+    if role == "indices" and node.op_type != "MaxUnpool":
+        return np.zeros(shape, dtype)  # the first row, which is always there
+    if role == "divisor":
+        return np.ones(shape, dtype)
+    if (node.op_type, index) in _SHAPES:
+        found = _sizes(node.outputs[0])
+    elif role == "axes" and node.op_type == "Squeeze":
+        sizes = _sizes(node.inputs[0])
+        found = None if sizes is None else [i for i, dim in enumerate(sizes) if dim == 1][:size]
+    elif role == "axes" and node.op_type in _REDUCTIONS and size:
+        found = _reduced(node, size)
+    elif role == "split":
+        axis = node.attributes.get_int("axis", 0)
+        parts = [_sizes(output) for output in node.outputs]
+        found = None if None in parts else [part[axis] for part in parts if part is not None]
+    elif role == "repeats":
+        before, after = _sizes(node.inputs[0]), _sizes(node.outputs[0])
+        if before is not None and after is not None and all(before):
+            found = [large // small for small, large in zip(before, after, strict=True)]
+    if found is None or len(found) != size:
+        return None
+    return np.asarray(found, dtype).reshape(shape)
+
+
+def _reduced(node: ir.Node, count: int) -> list[int] | None:
+    """The axes that the declared result lost, or has one of."""
+    before, after = _sizes(node.inputs[0]), _sizes(node.outputs[0])
+    if before is None or after is None:
+        return None
+    if len(before) == len(after):
+        found = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+        return found if len(found) == count else None
+    return list(range(len(before))) if not after else None
+
+
+def _sizes(value: ir.Value | None) -> list[int] | None:
+    if value is None or value.shape is None or not value.shape.is_static():
+        return None
+    return [int(dim) for dim in value.shape.numpy()]
