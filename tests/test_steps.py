@@ -12,6 +12,7 @@ import pytest
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError
 from optkit.steps import GRAPH, fuse
+from optkit.steps.graphs import cast
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -137,3 +138,12 @@ def test_what_was_not_compared_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     meta = run(tmp_path, text, more={"compare": False, "uncompared": "needs 75 GiB"})
     assert meta["max_error"] is None and meta["warnings"] == ["needs 75 GiB"]
     assert meta["log"]["counts"] == {"remove_noop": 1}
+
+
+def test_a_model_of_integers_alone_is_cast(tmp_path: Path) -> None:
+    """There is nothing to measure, and a session without outputs does not run."""
+    run(tmp_path, "g (int64[N,4] x) => (int64[N,4] y) { y = Add (x, x) }")
+    params = {"carrier": "fp16", "batch": 1, "what": "calibration samples"}
+    (tmp_path / "cast").mkdir()
+    inputs = {"graph": tmp_path / "out", "samples": tmp_path}
+    assert cast(inputs, params, tmp_path / "cast", quiet)["log"]["half_nodes"] == 0

@@ -250,9 +250,12 @@ def library() -> Any:
         ) from error
 
 
+_NOT_ARRAYS = ("float8", "float4")  # the library takes and gives none as numpy arrays
+
+
 def _info(node: Any) -> TensorInfo:
     dtype = NUMPY.get(node.type.removeprefix("tensor(").removesuffix(")"))
-    if dtype is None:
+    if dtype is None or dtype.startswith(_NOT_ARRAYS):
         raise InputRefused(f"type {node.type} is not supported", where=f"value {node.name!r}")
     dims = (dim or f"{node.name}.{axis}" for axis, dim in enumerate(node.shape))
     return TensorInfo(node.name, dtype, tuple(dims))

@@ -189,6 +189,8 @@ def _measured(samples: Path, params: Params, model: ir.Model) -> Measured:
     from optkit.quantization.islands import dividends
 
     watched, outputs = reach.watched(model, dividends(model))
+    if not outputs:  # a model of integers alone
+        return reach.Measured({}, params["what"])
     with tempfile.TemporaryDirectory() as folder:
         graph.save(watched, Path(folder) / GRAPH, inline_limit=0)  # weights are mapped, not copied
         feeds = (feed for feed, _ in Spool(samples).batches(params["batch"]))
