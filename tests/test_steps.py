@@ -140,6 +140,18 @@ def test_what_was_not_compared_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert meta["log"]["counts"] == {"remove_noop": 1}
 
 
+def test_a_norm_behind_a_rounding_is_compared(tmp_path: Path) -> None:
+    """ONNX Runtime's optimizer takes the Cast into the norm, and then refuses the types."""
+    meta = run(
+        tmp_path,
+        """g (float[N,2] x) => (float[N,2] y) <int64[1] last = {-1}, float two = {2.0},
+        float e = {0.1}, float[2] g = {1.0, 2.0}> { h = Cast<to = 10> (x) f = Cast<to = 1> (h)
+        m = ReduceMean (f, last) c = Sub (f, m) s = Pow (c, two) v = ReduceMean (s, last)
+        a = Add (v, e) r = Sqrt (a) n = Div (c, r) p = Mul (n, g) y = Add (p, g) }""",
+    )
+    assert meta["max_error"] < 1e-4
+
+
 def test_a_model_of_integers_alone_is_cast(tmp_path: Path) -> None:
     """There is nothing to measure, and a session without outputs does not run."""
     run(tmp_path, "g (int64[N,4] x) => (int64[N,4] y) { y = Add (x, x) }")

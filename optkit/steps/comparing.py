@@ -47,10 +47,10 @@ def difference(
 
     Raises OptkitError for outputs of other shapes.
     """
-    with cpu(before, level=level) as old:
+    with _opened(before, level) as old:
         runs = [_accepted_feed(old, params, bound, n) for n, bound in enumerate(("opt", "min"))]
     found: list[tuple[str, float]] = []
-    with cpu(after, level="basic") as new:
+    with _opened(after, "basic") as new:
         for feed, expected in runs:
             given = new.run(feed)
             for name, values in expected.items():
@@ -65,12 +65,21 @@ def difference(
     return max(found, key=lambda one: inf if isnan(one[1]) else one[1], default=("", 0.0))
 
 
+def _opened(graph: Path, level: str) -> Session:
+    """ONNX Runtime 1.31's optimizer joins the parts of a norm behind a Cast from half precision to
+    one whose types do not fit: such a graph runs as it is."""
+    try:
+        return cpu(graph, level=level)
+    except InputRefused:
+        return cpu(graph, level="none")
+
+
 def _conditioning(graph: Path, params: Params, name: str) -> float:
     """How much an output moves where float inputs move by one unit in the last place."""
     import numpy as np
 
     worst = 0.0
-    with cpu(graph, level="basic") as session:
+    with _opened(graph, "basic") as session:
         for seed, bound in enumerate(("opt", "min")):
             feed, expected = _accepted_feed(session, params, bound, seed)
             signs = np.random.default_rng(seed)
