@@ -115,7 +115,7 @@ def test_a_wheel_without_the_provider_is_told(name: str, model: Path) -> None:
 
 
 def test_nodes_that_stay_on_the_cpu_are_told(model: Path) -> None:
-    options = session_options(1, False, "all")
+    options = session_options(model, 1, False, "all")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     with DeviceSession(model, options, (CPU,), "cpu", records=False) as session:
         session.verify()
