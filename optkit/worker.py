@@ -16,6 +16,7 @@ import re
 import resource
 import signal
 import sys
+import tempfile
 import traceback
 from itertools import chain
 from pathlib import Path
@@ -54,6 +55,8 @@ def _answer(task: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"status": "ok", "meta": _perform(task)}
     except OptkitError as error:
+        if task.get("stays"):  # a step of our own code alone: no file in it is one of the user's
+            error.where = _without_folders(error.where, task)
         return {"status": "error", "error": error.to_json()}
     except MemoryError:
         refused = WorkerFailed(
@@ -71,6 +74,14 @@ def _answer(task: dict[str, Any]) -> dict[str, Any]:
             hint="a bug; see the log",
         )
         return {"status": "error", "error": bug.to_json()}
+
+
+def _without_folders(where: str | None, task: dict[str, Any]) -> str | None:
+    """The place of an error without the folders of the store, of which nobody wants to hear."""
+    folders = [*task["inputs"].values(), task["out"], tempfile.gettempdir()]
+    for folder in folders if where else ():
+        where = re.sub(rf"{re.escape(str(folder))}(/[^\s:,']*)?/", "", str(where))
+    return where
 
 
 def _perform(task: dict[str, Any]) -> dict[str, Any]:

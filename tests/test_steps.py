@@ -13,6 +13,7 @@ from optkit import graph
 from optkit.errors import InputRefused, OptkitError
 from optkit.steps import GRAPH, fuse
 from optkit.steps.graphs import cast
+from optkit.worker import _answer
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -159,3 +160,22 @@ def test_a_model_of_integers_alone_is_cast(tmp_path: Path) -> None:
     (tmp_path / "cast").mkdir()
     inputs = {"graph": tmp_path / "out", "samples": tmp_path}
     assert cast(inputs, params, tmp_path / "cast", quiet)["log"]["half_nodes"] == 0
+
+
+def test_an_error_holds_no_path_of_the_store(tmp_path: Path) -> None:
+    """What a step of optkit's own reads lies in the store, under a name that says nothing."""
+    graph.save(
+        ir.from_onnx_text(HEADER + "g (float[2] x) => (float[2] y) { y = Abs (x) }"),
+        tmp_path / GRAPH,
+    )
+    params = {"inputs": [], "axes": {}}
+    out = tmp_path / "out"
+    out.mkdir()
+    task = {"step": "fuse", "stays": True, "inputs": {"graph": str(tmp_path)}, "out": str(out),
+            "params": params, "result": "", "progress": -1}  # fmt: skip
+    answer = _answer(task)
+    assert answer["status"] == "error" and answer["error"]["message"]
+    assert str(tmp_path) not in str(answer["error"])
+    task["inputs"] = {"graph": str(tmp_path / "none")}
+    answer = _answer(task)
+    assert answer["error"]["where"] == GRAPH

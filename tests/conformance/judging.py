@@ -35,7 +35,7 @@ TOLERANCE = 1e-4
 HALF_TOLERANCE = 2e-2
 """Of a model that rounds to FP16 or BF16 on its way: what is rounded apart may differ by units."""
 _HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(\.\d+)?(e[+-]?\d+)?")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\b\d+(\.\d+)?\b")
 
 
 @dataclass(frozen=True)

