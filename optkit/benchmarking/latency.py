@@ -36,7 +36,7 @@ from optkit.runtime import Evidence, Feed, Noted, Phased, Progress, Session
 MIN_ROUNDS = 10
 ROUNDS = 40  # aimed at within the time budget; the burst is sized for it
 RUNS_FOR = {"p90": 100, "p95": 200, "p99": 1_000}  # ten runs lie beyond it: else it is chance
-DRIFTS = 0.05  # a shift of the level by this share puts a mark on a latency
+BEYOND = 0.05  # how far outside the interval half of a run may lie without a mark
 _BLOCKS = 16  # of the calls so far, whose medians show whether they are steady
 _LEAST_CALLS = 8  # of a warm-up, to tell
 _FIRST_LOOK_NS = 50_000_000
@@ -184,6 +184,7 @@ def summarize(
         for name, runs in RUNS_FOR.items()
         if samples.size >= runs
     }
+    ci95 = median_interval(rounds)
     shift = steady.drift(np.maximum(np.median(rounds, axis=1), 1 / _NS_PER_MS))
     return Latency(
         evidence=Evidence.MEASURED,
@@ -194,7 +195,7 @@ def summarize(
         p95_ms=told.get("p95"),
         p99_ms=told.get("p99"),
         min_ms=float(samples.min()),
-        ci95_ms=median_interval(rounds),
+        ci95_ms=ci95,
         runs=samples.size,
         rounds=len(rounds_ns),
         samples_ms=tuple(samples.tolist()),
@@ -202,7 +203,7 @@ def summarize(
         drift=shift,
         warmup_runs=None if warmup is None else warmup.runs,
         steady=None if warmup is None else warmup.steady,
-        marks=tuple(_marks(batch, shift, warmup)),
+        marks=tuple(_marks(batch, _beyond(rounds, ci95), warmup)),
         note=_left_out(samples.size),
     )
 
@@ -214,11 +215,22 @@ def _outliers(samples: np.ndarray) -> int:
     return int((samples > high + 3 * (high - low)).sum())
 
 
-def _marks(batch: int, shift: float, warmup: Warmup | None) -> Iterator[str]:
+def _beyond(rounds: np.ndarray, ci95: Interval | None) -> float:
+    """How far the median of one half of the rounds [rounds, calls] lies outside the interval of
+    all, as a share. Rounds are resampled as if any order were as likely; where the halves disagree
+    by more than the interval tells, they were not, and a run now would give another one. A shift
+    that the interval covers is told by it."""
+    if ci95 is None:
+        return 0.0
+    halves = [float(np.median(half)) for half in np.array_split(rounds, 2)]
+    return max(0.0, max(halves) / ci95.high - 1, 1 - min(halves) / ci95.low)
+
+
+def _marks(batch: int, beyond: float, warmup: Warmup | None) -> Iterator[str]:
     if warmup is not None and warmup.steady is False:
         yield f"batch {batch}: no steady state within {warmup.runs:,} runs of warm-up"
-    if shift > DRIFTS:
-        yield f"batch {batch}: its level shifted by {shift:.0%} during the run"
+    if beyond > BEYOND:
+        yield f"batch {batch}: half of the run lies {beyond:.0%} outside its interval"
 
 
 def _left_out(runs: int) -> str | None:

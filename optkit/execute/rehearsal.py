@@ -14,7 +14,7 @@ from typing import Any
 
 from optkit.errors import OptkitError
 from optkit.execute.local import Limits
-from optkit.execute.runner import Input, StepKind, is_current, key_of, late_key, memory_of
+from optkit.execute.runner import Input, Made, StepKind, is_current, key_of, late_key, memory_of
 from optkit.store import Entry, Store
 
 
@@ -53,6 +53,10 @@ class Rehearsal:
     objects: Path
     lines: list[Line] = field(default_factory=list)
     _history: dict[str, list[tuple[float, int]]] | None = None
+
+    def recalled(self, made: Made) -> bool:
+        """What it has is from the store."""
+        return isinstance(made, Entry)
 
     def step(
         self,

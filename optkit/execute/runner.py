@@ -82,6 +82,9 @@ class Steps(Protocol):
     @property
     def limits(self) -> Limits: ...
 
+    def recalled(self, made: Made) -> bool:
+        """Whether a step's result was in the store before this run began."""
+
     def step(
         self,
         kind: StepKind,
@@ -139,6 +142,12 @@ class Runner:
     @property
     def objects(self) -> Path:
         return self.store.objects
+
+    def recalled(self, made: Made) -> bool:
+        """See `Steps`."""
+        key = made.key if isinstance(made, Entry) else None
+        known = [record.hit for record in self.records if record.key == key]
+        return bool(known) and all(known)
 
     def step(
         self,

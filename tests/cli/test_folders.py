@@ -108,7 +108,10 @@ def test_a_dry_run_writes_nothing_anywhere(
     changed = [set(old.items()) ^ set(contents(root).items())
                for old, root in zip(before, (store, small), strict=True)]  # fmt: skip
     assert changed == [set(), set()]
-    assert [step["step"] for step in warm] == [step["step"] for step in plan["steps"]]
+    # what was timed on a busy machine is timed again
+    warm = [step for step in warm if step["step"] != "bench"]
+    steady = [step["step"] for step in plan["steps"] if step["step"] != "bench"]
+    assert [step["step"] for step in warm] == steady
     assert {step["hit"] for step in warm} == {True}
     assert {(step["seconds"], step["bytes"]) for step in warm} == {(0.0, 0)}
     other = optkit_here(*line, "--set", "calibration.samples=32", cwd=small, cache=store)
@@ -138,7 +141,10 @@ def test_a_corrupt_entry_is_told_of_and_made_again(
     with (cache / "steps" / key[:2] / key / "model.onnx").open("r+b") as file:
         file.write(b"\0\0\0\0")
     again = optkit_here(*line, "--out", tmp_path / "two", cwd=small, cache=cache)
-    assert again.code == 0 and again.result["cache_hits"] == first.result["cache_hits"] - 1
+    assert (first.code, again.code) == (0, 0)
+    report = json.loads((tmp_path / "two/small-cpu-int8/report.json").read_text())
+    anew = [step["step"] for step in report["provenance"]["steps"] if not step["hit"]]
+    assert [step for step in anew if step != "bench"] == ["quantize"]  # bench: on a busy machine
     again.told("was corrupt", "rebuilding")
     assert len(list((cache / "quarantine").iterdir())) == 1
     one, two = (Artifact.load(tmp_path / n / "small-cpu-int8") for n in ("one", "two"))

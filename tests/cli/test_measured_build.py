@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -92,4 +93,7 @@ def test_a_gate_on_latency_counts_what_was_measured(
     assert (fast.code, fast.result["status"]) == (3, "gate_failed")
     assert "max_latency_ms" in fast.result["gate"]["reasons"][0]
     assert Artifact.load(tmp_path / "digits-cnn-cpu-int8").result["status"] == "gate_failed"
-    assert slow.result["latency"] == fast.result["latency"] == result["latency"]  # a hit
+    for before, after in itertools.pairwise([result, slow.result, fast.result]):
+        again = [one["latency"]["marks"] for one in (before, before["baseline"])]
+        if not any(again):  # else the machine was busy, and it is measured again
+            assert after["latency"] == before["latency"]

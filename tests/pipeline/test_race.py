@@ -14,18 +14,23 @@ from optkit.runtime import TensorInfo
 
 
 class Steps:
-    """Runs nothing: keeps the parameters, and tells of these marks in turn."""
+    """Runs nothing: keeps the parameters, and tells of these marks in turn. The first `stored` are
+    those of runs before this one."""
 
     objects = Path("store/objects")
 
-    def __init__(self, *marks: list[str]) -> None:
+    def __init__(self, *marks: list[str], stored: int = 0) -> None:
         self.marks = iter(marks)
+        self.stored = stored
         self.asked: list[dict[str, Any]] = []
 
     def step(self, kind: Any, label: str, inputs: Any, params: Any, here: Any = None) -> Any:
         self.asked.append(params)
         row = {"engine": {"marks": next(self.marks)}, "baseline": {"marks": []}}
-        return SimpleNamespace(meta={"rows": [row]})
+        return SimpleNamespace(meta={"rows": [row]}, stored=len(self.asked) <= self.stored)
+
+    def recalled(self, made: Any) -> bool:
+        return bool(made.stored)
 
 
 SIDE = {"input": "graph", "file": "model.onnx", "backend": "onnxruntime", "session": {}}
@@ -41,7 +46,27 @@ def test_strict_tries_a_marked_run_once_more(
 ) -> None:
     steps = Steps(*marks)
     found = race(BOTH, steps, strict=strict)  # type: ignore[arg-type]
-    assert [("at" in params) for params in steps.asked] == [False, True][:tries]
+    assert [params.get("marked") for params in steps.asked] == [None, "1"][:tries]
+    assert found.meta["rows"][0]["engine"]["marks"] == marks[-1]
+
+
+@pytest.mark.parametrize(
+    ("marks", "stored", "strict"),
+    [
+        ([["busy"], []], 1, False),  # measured again, and good
+        ([["busy"], ["busy"]], 1, False),  # again, once
+        ([["busy"], ["busy"], []], 2, False),  # the third try of three commands
+        ([["busy"], []], 2, False),  # a good one of before is served
+        ([["busy"], ["busy"], ["busy"]], 1, True),  # --strict tries its own once more
+    ],
+)
+def test_a_marked_run_is_never_served_from_the_store(
+    marks: list[list[str]], stored: int, strict: bool
+) -> None:
+    steps = Steps(*marks, stored=stored)
+    found = race(BOTH, steps, strict=strict)  # type: ignore[arg-type]
+    tries = [params.get("marked") for params in steps.asked]
+    assert tries == [None, "1", "2"][: len(marks)]
     assert found.meta["rows"][0]["engine"]["marks"] == marks[-1]
 
 
