@@ -13,7 +13,7 @@ import pytest
 
 from optkit import content
 from optkit.data.reads import Reads, note, record
-from optkit.execute.runner import is_current
+from optkit.execute.reads import Now
 
 SOURCE = """
 import json
@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(reads: Reads, folder: Path) -> set[str]:
-    return {Path(path).name for path in reads.files if path.startswith(str(folder))}
+    return {Path(path).name for path in reads.answers["content"] if path.startswith(str(folder))}
 
 
 def test_modules_and_opened_files_are_recorded_with_their_digests(folder: Path) -> None:
@@ -58,7 +58,10 @@ def test_modules_and_opened_files_are_recorded_with_their_digests(folder: Path) 
         content.load_factory(f"{folder / 'source.py'}:samples")()
     assert names(reads, folder) == {"source.py", "reads_neighbour.py", "data.json", "raw.bin"}
     data = str(folder / "data.json")
-    assert reads.files[data] == hashlib.sha256((folder / "data.json").read_bytes()).hexdigest()
+    assert (
+        reads.answers["content"][data]
+        == hashlib.sha256((folder / "data.json").read_bytes()).hexdigest()
+    )
 
 
 def test_a_module_imported_earlier_counts_and_a_file_opened_earlier_does_not(folder: Path) -> None:
@@ -74,10 +77,10 @@ def test_installed_code_is_told_by_version_and_not_by_file(folder: Path) -> None
         import numpy
 
         json.loads("{}")
-    assert reads.packages["numpy"] == numpy.__version__
-    assert not any("site-packages" in path for path in reads.files)
+    assert reads.answers["package"]["numpy"] == numpy.__version__
+    assert not any("site-packages" in path for path in reads.answers["content"])
     package = str(Path(content.__file__).parent) + os.sep
-    assert not any(path.startswith((package, "/proc/")) for path in reads.files)
+    assert not any(path.startswith((package, "/proc/")) for path in reads.answers["content"])
 
 
 def test_recordings_nest_and_end(folder: Path) -> None:
@@ -95,7 +98,7 @@ def test_nothing_is_filled_in_when_the_code_fails(folder: Path) -> None:
     with pytest.raises(ZeroDivisionError), record() as reads:
         (folder / "data.json").read_text()
         1 / 0  # noqa: B018
-    assert reads.to_json() == {"files": {}, "folders": {}, "packages": {}}
+    assert reads.answers == {} and not reads.to_json()["content"]
 
 
 def test_a_listed_folder_counts_by_its_names(folder: Path) -> None:
@@ -105,11 +108,12 @@ def test_a_listed_folder_counts_by_its_names(folder: Path) -> None:
         list((folder / "pictures").glob("*.png"))
         content.load_factory(f"{folder / 'source.py'}:samples")  # its imports list folders too
     found = reads.to_json()
-    assert list(found["folders"]) == [str(folder / "pictures")] and is_current(found)
+    assert list(found["names"]) == [str(folder / "pictures")]
+    assert Now([], os.environ).agrees(found)
     (folder / "pictures" / "a.png").write_bytes(b"other")
-    assert is_current(found)
+    assert Now([], os.environ).agrees(found)
     (folder / "pictures" / "b.png").write_bytes(b"b")
-    assert not is_current(found)
+    assert not Now([], os.environ).agrees(found)
 
 
 def test_the_processs_own_scratch_is_not_recorded(
@@ -119,7 +123,7 @@ def test_the_processs_own_scratch_is_not_recorded(
     (folder / "inner").mkdir()
     with record() as reads:
         list((folder / "inner").iterdir())
-    assert not reads.folders
+    assert not reads.answers["names"]
 
 
 def test_what_a_native_library_opens_can_be_noted(folder: Path) -> None:
@@ -147,4 +151,4 @@ def test_the_given_folder_is_importable_but_hides_nothing(folder: Path) -> None:
         check=True,
     )
     found = json.loads(done.stdout)
-    assert list(found["files"]) == [str(folder / "reads_neighbour.py")]
+    assert list(found["content"]) == [str(folder / "reads_neighbour.py")]

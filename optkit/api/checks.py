@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from optkit.execute.runner import installed
+from optkit.execute.reads import installed
 from optkit.target import gpus
 
 # distribution, what it is for, the extra, import that must succeed

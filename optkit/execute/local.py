@@ -193,13 +193,7 @@ def spawn(
     spec, work = scratch / "task.json", scratch / "work"
     work.mkdir()
     spec.write_text(json.dumps(task))
-    environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
-    environment |= {
-        "PYTHONPATH": os.pathsep.join(_import_path()),
-        "PYTHONHASHSEED": "0",  # set order must not reach a graph
-        # numpy's BLAS spins while it waits for its threads: on a busy machine many times slower
-        # than one thread, and sums in another order; what is large brings threads of its own
-        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+    own = {
         "TMPDIR": str(work),
         "OPTKIT_PARENT": str(os.getpid()),
         "OPTKIT_TASK": scratch.name,  # the mark by which every descendant is found again
@@ -210,10 +204,21 @@ def spawn(
         stdout=log,
         stderr=log,
         cwd=work,
-        env=environment,
+        env=environment() | own,
         pass_fds=fds,
         start_new_session=True,
     )
+
+
+def environment() -> dict[str, str]:
+    """The variables that a worker has, those of its own task aside."""
+    return {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ} | {
+        "PYTHONPATH": os.pathsep.join(_import_path()),
+        "PYTHONHASHSEED": "0",  # set order must not reach a graph
+        # numpy's BLAS spins while it waits for its threads: on a busy machine many times slower
+        # than one thread, and sums in another order; what is large brings threads of its own
+        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+    }
 
 
 def _import_path() -> list[str]:

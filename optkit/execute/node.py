@@ -12,7 +12,7 @@ from typing import Any
 
 from optkit.errors import OptkitError
 from optkit.execute.local import Limits
-from optkit.execute.runner import installed
+from optkit.execute.reads import installed
 from optkit.execute.staying import Workers
 from optkit.execute.transfer import Ground, Unfit, ground
 from optkit.store import Damaged, RemoteLost, RemoteReadOnly, digest_file

@@ -39,6 +39,7 @@ from optkit.execute import local
 from optkit.execute.joining import connected
 from optkit.execute.local import Limits, Progress
 from optkit.execute.node import Call, as_text, packed, perform
+from optkit.execute.reads import merged
 from optkit.execute.together import together
 from optkit.execute.transfer import SharedFolder, Transfer
 from optkit.store import Damaged, RemoteLost
@@ -176,7 +177,7 @@ class Cluster:
     ) -> dict[str, Any]:
         """Parts of the task on several nodes at once, then put together on one. What one part
         raises ends the others."""
-        heard = [("", 0.0)] * count
+        heard, metas = [("", 0.0)] * count, [dict[str, Any]()] * count
         parts = [_shard(task, index, count) for index in range(count)]
         ended = threading.Event()
 
@@ -185,7 +186,8 @@ class Cluster:
                 heard[index] = (what, fraction)
 
             Path(parts[index]["out"]).mkdir(mode=0o700)
-            self.call(perform, packed(parts[index], limits), heard=note, ended=ended)
+            answer = self.call(perform, packed(parts[index], limits), heard=note, ended=ended)
+            metas[index] = answer["meta"]
             note("", 1.0)
 
         def tell() -> None:
@@ -196,7 +198,10 @@ class Cluster:
             together(work, range(count), parallel=count, end=ended.set, meanwhile=tell)
             made = {f"shard-{index}": part["out"] for index, part in enumerate(parts)}
             whole = {**task, "inputs": {**task["inputs"], **made}}
-            return self._or_here(self._there, whole, limits, progress)
+            meta = self._or_here(self._there, whole, limits, progress)
+            if "reads" in meta:
+                meta["reads"] = merged(part["reads"] for part in (meta, *metas))
+            return meta
         finally:
             for part in parts:
                 shutil.rmtree(part["out"], ignore_errors=True)

@@ -7,14 +7,15 @@ planned too (its key is unknown until its input exists).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from optkit.errors import OptkitError
-from optkit.execute.local import Limits
-from optkit.execute.runner import Input, Made, StepKind, is_current, key_of, late_key, memory_of
+from optkit.execute import reads
+from optkit.execute.local import Limits, environment
+from optkit.execute.runner import Input, Made, StepKind, key_of, memory_of, remembered
 from optkit.store import Entry, Store
 
 
@@ -78,12 +79,16 @@ class Rehearsal:
         params: dict[str, Any],
         here: Mapping[str, Any] | None = None,
         *,
-        place: str = "",
+        roots: Sequence[str] = (),
+        anywhere: bool = False,
     ) -> Entry | Planned:
         def find() -> Entry | None:
-            base = key_of(kind, inputs, params)
-            reads = self.store.recall(memory_of(base, place))
-            return self.store.peek(late_key(base, reads)) if reads and is_current(reads) else None
+            now = reads.Now(roots, environment())
+            memory = memory_of(key_of(kind, inputs, params))
+            for known in remembered(self.store.recall(memory)):
+                if now.agrees(known["reads"]):
+                    return self.store.peek(known["key"])
+            return None
 
         return self._look(kind, label, inputs, find)
 

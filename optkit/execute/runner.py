@@ -7,22 +7,23 @@ parameters as `here` and never enters a key.
 
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from optkit import store as stores
 from optkit.errors import OptkitError, StorageError
-from optkit.execute.local import Limits
+from optkit.execute import reads
+from optkit.execute.local import Limits, environment
 from optkit.execute.staying import Workers
 from optkit.store import Entry, Store
 
 _TOLD = 5  # warnings of one step
+_REMEMBERED = 16  # records of what the code of one step depended on: branches, checkouts, projects
 
 
 class Input(Protocol):
@@ -102,7 +103,8 @@ class Steps(Protocol):
         params: dict[str, Any],
         here: Mapping[str, Any] | None = None,
         *,
-        place: str = "",
+        roots: Sequence[str] = (),
+        anywhere: bool = False,
     ) -> Made: ...
 
 
@@ -138,6 +140,7 @@ class Runner:
     listener: Listener
     carry: Callable[..., dict[str, Any]] = field(default_factory=Workers)
     records: list[Record] = field(default_factory=list)
+    _unkept: dict[str, Entry] = field(default_factory=dict)  # results that serve this run alone
 
     @property
     def objects(self) -> Path:
@@ -160,19 +163,11 @@ class Runner:
         """The step's entry, from the store or freshly made in a worker. One that `resumes` finds in
         params["checkpoint"] the folder in which a killed try of it left how far it came."""
         key = key_of(kind, inputs, params)
-        checkpoint = self.store.root / "tmp" / f"resume-{key}"
-        if kind.resumes:
-            here = {**(here or {}), "checkpoint": str(checkpoint)}
-        try:
-            entry = self._make(kind, label, lambda produce: self.store.make(
+        return self._resumed(kind, key, here, lambda here: self._make(
+            kind, label, lambda produce: self.store.make(
                 key, kind.name, produce, self._waiting(label)
-            ), inputs, params, here)  # fmt: skip
-        except StorageError:  # a full disk needs the room more than the next try its head start
-            shutil.rmtree(checkpoint, ignore_errors=True)
-            raise
-        if kind.resumes:
-            shutil.rmtree(checkpoint, ignore_errors=True)
-        return entry
+            ), inputs, params, here,
+        ))  # fmt: skip
 
     def step_reading_code(
         self,
@@ -182,33 +177,83 @@ class Runner:
         params: dict[str, Any],
         here: Mapping[str, Any] | None = None,
         *,
-        place: str = "",
+        roots: Sequence[str] = (),
+        anywhere: bool = False,
     ) -> Entry:
-        """A step that runs the user's Python: its key also holds all that the code read.
+        """A step that runs the user's Python: its key also holds all that the code depended on.
 
-        The step's meta has `reads`: {"files": {path: sha256}, "packages": {name: version}}. The
-        next run of the code at that `place` (two projects may name theirs alike) rehashes that
-        list; only when something in it changed does the code run again.
+        The step's meta has `reads`, a record of `optkit.execute.reads`, with paths beneath `roots`
+        relative to them. The code runs again unless a record is found whose questions all have the
+        same answers now. What it then makes is what is served; where its record is incomplete, for
+        this run alone. `anywhere`: other machines may have the code, too, and run the step.
         """
         base = key_of(kind, inputs, params)
-        memory = memory_of(base, place)
+        memory = memory_of(base)
 
         def find() -> Entry | None:
-            for reads in self.store.recalled(memory):
-                entry = self.store.get(late_key(base, reads)) if is_current(reads) else None
+            if memory in self._unkept:
+                return self._unkept[memory]
+            now = reads.Now(roots, environment())
+            for known in self._records(memory):
+                entry = self.store.get(known["key"]) if now.agrees(known["reads"]) else None
                 if entry is not None:
-                    self.store.share_reads(memory, reads)
+                    self._remember(memory, known)
                     return entry
             return None
 
-        def late(meta: dict[str, Any]) -> str:
-            self.store.remember(memory, meta["reads"])
-            self.store.share_reads(memory, meta["reads"])
-            return late_key(base, meta["reads"])
+        def late(meta: dict[str, Any], files: Mapping[str, str]) -> str:
+            known, rest = meta["reads"], {k: v for k, v in meta.items() if k != "reads"}
+            key = reads.late_key(base, known, [files, rest])
+            if known["unseen"]:
+                what = f"the result of {label!r} serves this run and is not kept"
+                meta["warnings"] = [*meta.get("warnings", ()), f"{what}: {known['unseen'][0]}"]
+            else:
+                self._remember(memory, {"key": key, "reads": known})
+            return key
 
-        return self._make(kind, label, lambda produce: self.store.make_late(
-            base, kind.name, find, produce, late, self._waiting(label)
-        ), inputs, params, here, reads_code=True)  # fmt: skip
+        here = {**(here or {}), "roots": list(roots), "store": str(self.store.root)}
+        entry = self._resumed(kind, base, here, lambda here: self._make(
+            kind, label, lambda produce: self.store.make_late(
+                base, kind.name, find, produce, late, self._waiting(label), shared=_is_kept
+            ), inputs, params, here, reads_code=not anywhere,
+        ))  # fmt: skip
+        if not _is_kept(entry):
+            # what is missing in its record is told once
+            self._unkept[memory] = replace(entry, meta={**entry.meta, "warnings": []})
+        return entry
+
+    def _records(self, memory: str) -> Iterator[Mapping[str, Any]]:
+        """What earlier runs left, here and then on the remote: {"key", "reads"} each, the latest
+        first."""
+        for found in self.store.recalled(memory):
+            yield from remembered(found)
+
+    def _remember(self, memory: str, known: Mapping[str, Any]) -> None:
+        """Put a record in front of the others, here and on the remote."""
+        others = [row for row in self._records(memory) if row.get("reads") != known["reads"]]
+        told = {"schema": reads.SCHEMA, "records": [dict(known), *others][:_REMEMBERED]}
+        if self.store.recall(memory) != told:
+            self.store.remember(memory, told)
+        self.store.share_reads(memory, told)
+
+    def _resumed(
+        self,
+        kind: StepKind,
+        key: str,
+        here: Mapping[str, Any] | None,
+        make: Callable[[Mapping[str, Any] | None], Entry],
+    ) -> Entry:
+        """`make`, with a folder of that key where a killed try of the step left how far it came."""
+        if not kind.resumes:
+            return make(here)
+        checkpoint = self.store.root / "tmp" / f"resume-{key}"
+        try:
+            entry = make({**(here or {}), "checkpoint": str(checkpoint)})
+        except StorageError:  # a full disk needs the room more than the next try its head start
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            raise
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        return entry
 
     def _make(
         self,
@@ -282,40 +327,22 @@ def key_of(kind: StepKind, inputs: Mapping[str, Input], params: dict[str, Any]) 
 
 def versions(distributions: tuple[str, ...]) -> dict[str, str | None]:
     """Installed version by distribution name; None when absent. Imports none of them."""
-    return {name: installed(name) for name in distributions}
+    return {name: reads.installed(name) for name in distributions}
 
 
-def installed(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def memory_of(base: str) -> str:
+    """Under which key is remembered what the code of a step depended on."""
+    return stores.digest_json({"base": base, "schema": reads.SCHEMA})
 
 
-def is_current(reads: Mapping[str, Any]) -> bool:
-    """Whether every file, listed folder and package of a `reads` record is still what it was."""
-    folders = reads.get("folders", {})
-    try:
-        return (
-            all(installed(n) == v for n, v in reads["packages"].items())
-            and all(stores.digest_names(Path(path)) == sha for path, sha in folders.items())
-            and all(stores.digest_file(Path(path)) == sha for path, sha in reads["files"].items())
-        )
-    except (OSError, KeyError, AttributeError, TypeError, ValueError):
-        return False
+def remembered(found: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The records {"key", "reads"} in what the store recalls; none of another form."""
+    if found is None or found.get("schema") != reads.SCHEMA:
+        return []
+    rows = found.get("records")
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("key"), str)
+            and isinstance(row.get("reads"), dict)] if isinstance(rows, list) else []  # fmt: skip
 
 
-def memory_of(base: str, place: str) -> str:
-    """Under which key is remembered what the code at `place` read."""
-    return stores.digest_json({"base": base, "place": place})
-
-
-def late_key(base: str, reads: Mapping[str, Any]) -> str:
-    """Where the files lie does not matter, only their names and what they hold."""
-    return stores.digest_json(
-        {
-            "base": base,
-            "files": sorted([Path(p).name, sha] for p, sha in reads["files"].items()),
-            "packages": reads["packages"],
-        }
-    )
+def _is_kept(entry: Entry) -> bool:
+    return not entry.meta["reads"]["unseen"]

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from optkit import store
-from optkit.execute.runner import Made, Steps, installed
+from optkit.execute.reads import installed
+from optkit.execute.runner import Made, Steps
 from optkit.pipeline.graphs import carry, fuse, refer
 from optkit.pipeline.job import Build, Foreign, Job, calibration_of, samples_wanted
 from optkit.pipeline.judging import accept, compile_, evaluate, time, weigh

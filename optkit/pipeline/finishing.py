@@ -146,7 +146,7 @@ def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Made:
     place = recipe.eval_task
     assert place is not None
     code = {str(place): digest_file(place.path)}
-    meta = {"metric": told["metric"], "scoring": told["scoring"], "reads": {"files": code},
+    meta = {"metric": told["metric"], "scoring": told["scoring"], "reads": {"content": code},
             "agreement": told.get("agreement", False)}  # fmt: skip
     return Foreign(samples.path, samples.sha256, meta, {SAMPLES: samples.sha256})
 

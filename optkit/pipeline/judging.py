@@ -10,9 +10,11 @@ from optkit import precision as precisions
 from optkit import runtime, store
 from optkit.benchmarking import looks
 from optkit.errors import UsageError
+from optkit.execute import reads
 from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import decided, drawn_name, score_name
+from optkit.pipeline.sources import roots_of
 from optkit.recipe import Bench
 from optkit.runtime import AxisRange, Evidence
 from optkit.steps import GRAPH, STEPS
@@ -142,12 +144,14 @@ def score(
     inputs, params = _running(made, {"graph": graph, "samples": drawn or samples}, role)
     if samples.meta.get("agreement") and role != "baseline":
         inputs["baseline_score"] = made.entries["baseline_score"]
-    return runner.step(
+    return runner.step_reading_code(
         STEPS["evaluate"].kind,
         f"evaluate {_named(made, role)}",
         inputs,
         {"file": file, "batch": made.batch, "evidence": evidence, **task, **params},
         {**here, **kept(runner)},
+        roots=roots_of(made.job.recipe, "evaluation"),
+        anywhere=True,
     )
 
 
@@ -295,15 +299,16 @@ def kept(runner: Steps) -> dict[str, str]:
 
 
 def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The task's score function: its code's digest is what matters, its path only where it is.
+    """The task's score function: its code and packages are what matters, its path only where it is.
     `imports`: the Python files that a node must have as they are here."""
     place = made.job.recipe.eval_task
     assert place is not None
-    code = samples.meta.get("reads", {}).get("files", {})
-    digest = store.digest_json(sorted(code.values()))
+    record = samples.meta.get("reads", {})
+    digest = store.digest_json(reads.code(record))
+    files = reads.files(record, roots_of(made.job.recipe, "evaluation"))
     params = {"task": str(place), "code": digest, "metric": samples.meta.get("metric"),
               "args": samples.meta.get("scoring", {})}  # fmt: skip
-    imports = {path: sha256 for path, sha256 in code.items() if path.endswith(".py")}
+    imports = {path: sha256 for path, sha256 in files.items() if path.endswith(".py")}
     return params, {"path": str(place.path), "imports": imports}
 
 

@@ -9,7 +9,8 @@ from optkit import precision as precisions
 from optkit import runtime
 from optkit.data.reading import reader_of
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
-from optkit.execute.runner import Made, Steps, installed
+from optkit.execute.reads import installed
+from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.sources import given_samples
 from optkit.recipe import DEFAULT_BATCH, Recipe

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from optkit import content
 from optkit.content import Place
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
@@ -145,8 +147,9 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
         "code": None if code is None else str(code),
         "weights": None if source.weights is None else str(source.weights.path),
     }
-    place = str(here["file"] or here["code"])
-    return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here, place=place)
+    place = code if where is None else where.parent
+    roots = [] if place is None else [str(content.project_root(place))]
+    return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here, roots=roots)
 
 
 def _export_hugging_face(
@@ -230,7 +233,7 @@ def samples_of(made: Build, runner: Steps, role: str) -> Made:
         {"path": str(place.path), "named": _named_data(made.job.recipe, section, place),
          "memory": runner.limits.memory_bytes // 4,
          "folders": folders, "model": model},
-        place=" ".join([str(place.path), *sorted(set(folders.values()))]),
+        roots=roots_of(recipe, role),
     )  # fmt: skip
 
 
@@ -241,6 +244,26 @@ def _named_data(recipe: Recipe, section: str, place: Place) -> str:
     if place.root != "content" or not isinstance(named, str):
         return str(place.path)
     return str(recipe.argument_folders(section)["path"] / named)
+
+
+def roots_of(recipe: Recipe, role: str) -> list[str]:
+    """To which folders the paths are told relative that the "calibration" source or the
+    "evaluation" task reads: its project, then folders that its args name."""
+    place = recipe.calibration_source if role == "calibration" else recipe.eval_task
+    section = recipe.calibration if role == "calibration" else recipe.eval
+    assert place is not None and section is not None
+    folders = recipe.argument_folders("calibration" if role == "calibration" else "eval")
+    named = [folders[name] / value for name, value in section.args.items()
+             if name in folders and isinstance(value, str)]  # fmt: skip
+    found = [content.project_root(place.path.parent), *(path for path in named if _is_folder(path))]
+    return list(dict.fromkeys(os.path.abspath(path) for path in found))  # noqa: PTH100
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # any text that is no path
+        return False
 
 
 def _whole(made: Build, runner: Steps) -> tuple[TensorInfo, ...]:

@@ -86,7 +86,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("adopt", 1, ("onnx", "onnx-ir"), adopt),
             ("fuse", 7, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
             ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
-            ("collect", 6, ("numpy", "safetensors"), collect),
+            ("collect", 7, ("numpy", "safetensors"), collect),
             ("divide", 2, ("onnxruntime", "numpy", "safetensors"), divide),
             ("draw", 1, ("numpy", "safetensors"), draw),
             ("check_data", 2, ("onnxruntime", "numpy", "onnx-ir"), check_data),
@@ -103,7 +103,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("ort", 9, ("onnx", "onnx-ir"), ort),
             ("accept", 1, (), accept),
             ("compile", 3, (), compile_),
-            ("evaluate", 4, ("onnxruntime", "numpy"), evaluate),
+            ("evaluate", 5, ("onnxruntime", "numpy"), evaluate),
             ("compare", 5, ("onnxruntime", "numpy"), compare),
             ("bench", 4, ("onnxruntime", "numpy"), bench),
             (

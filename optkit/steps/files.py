@@ -91,11 +91,11 @@ def named(staged: Path | None, given: str | None) -> Iterator[None]:
         raise
 
 
-def outside(reads: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Without the files that the step itself wrote and read again."""
-    own = f"{out}/"
-    files = {path: sha for path, sha in reads["files"].items() if not path.startswith(own)}
-    return {**reads, "files": files}
+def recording(inputs: Inputs, params: Params, out: Path) -> dict[str, Any]:
+    """How the code of a step is recorded. params: roots, the folders to which paths are told
+    relative; store. What lies in the store, and what the step writes, is told elsewhere."""
+    store = [params["store"]] if "store" in params else []
+    return {"roots": params.get("roots", ()), "ignored": [out, *inputs.values(), *store]}
 
 
 class Counted:

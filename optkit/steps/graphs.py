@@ -24,7 +24,7 @@ from optkit.steps.files import (
     Progress,
     cpu,
     named,
-    outside,
+    recording,
     signature,
 )
 
@@ -41,17 +41,18 @@ def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
     compared with its source. What a Hugging Face model's users need beside it is kept in `assets/`.
 
     params: kind, inputs, axes, args; task, part, trusted; where the code lies: file or module,
-    attribute, code; what the user calls the weights.
+    attribute, code; what the user calls the weights; roots and store: see `recording`.
     """
     from optkit import graph, sources
     from optkit.data import reads
     from optkit.recipe import axes_from_json, inputs_from_json
 
     place = params.get("file") or params.get("module")
-    runs_code = params["kind"] in ("python", "pt2")
+    runs_code = params["kind"] == "python"
     with ExitStack() as stack:
         stack.enter_context(named(inputs.get("weights"), params.get("weights")))
-        record = stack.enter_context(reads.record(params.get("code"))) if runs_code else None
+        told = reads.record(params.get("code"), **recording(inputs, params, out))
+        record = stack.enter_context(told) if runs_code else None
         log = sources.export(
             params["kind"],
             inputs,
@@ -71,7 +72,7 @@ def export(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
     return {
         "log": log.to_json(),
         "warnings": list(log.warnings),
-        "reads": outside(record.to_json(), out) if record is not None else {},
+        "reads": record.to_json() if record is not None else {},
         **signature(graph.load(out / GRAPH)),
     }
 

@@ -19,6 +19,7 @@ from optkit.steps.files import (
     Progress,
     cpu,
     engine,
+    recording,
     simulator,
 )
 
@@ -63,8 +64,17 @@ def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     of the batches, which may be none; backend and engines, where an engine runs instead of the
     graph. inputs shard-0, shard-1, …: what that left of each part; then they are put together, to
     the bits of one run. input baseline_score: what this step made of the baseline, for a task of
-    agreement; without it the graph is the baseline, and its rows are kept beside its scores.
+    agreement; without it the graph is the baseline, and its rows are kept beside its scores. roots
+    and store: see `recording`.
     """
+    from optkit.data import reads
+
+    with reads.record(**recording(inputs, params, out)) as record:
+        meta = _scored(inputs, params, out, progress)
+    return {**meta, "reads": record.to_json()}
+
+
+def _scored(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     import numpy as np
     from safetensors.numpy import load_file, save_file
 

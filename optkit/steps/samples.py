@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from optkit.errors import InputRefused, located, nearest
 from optkit.steps.comparing import random_feed
-from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, outside
+from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, recording
 
 if TYPE_CHECKING:
     from optkit.data.spool import Spool, SpoolInfo
@@ -26,7 +26,8 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     params: function, args, limit, inputs, labelled, optional (axes that may be empty); `whole`, of
     one part of an encoder-decoder: the inputs of the whole model, which the source is told and may
     give instead; path, named (where an error in the samples is), memory, folders (where each arg's
-    relative path starts), model (the folder of its tokenizer and processor, or None).
+    relative path starts), model (the folder of its tokenizer and processor, or None); roots and
+    store: see `recording`.
     """
     from optkit import content
     from optkit.data import parts, reads, spool
@@ -34,7 +35,8 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
 
     path = Path(params["path"])
     infos, both = (infos_from_json(params.get(key, [])) for key in ("inputs", "whole"))
-    with located(params["named"]), reads.record() as record:
+    recorded = reads.record(**recording(inputs, params, out))
+    with located(params["named"]), recorded as record:
         module = content.load_module(path)
         function = content.member(module, params["function"], path)
         if params["labelled"]:
@@ -71,7 +73,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         "whole": whole,
         "paths": paths,
         "warnings": _left_out(written),
-        "reads": outside(record.to_json(), out),
+        "reads": record.to_json(),
     }
 
 

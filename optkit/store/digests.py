@@ -29,8 +29,11 @@ def digest_file(path: Path) -> str:
 
 
 def digest_names(folder: Path) -> str:
-    """Of the names in a folder. Raises OSError."""
-    return digest_json(sorted(path.name for path in folder.iterdir()))
+    """Of the names in a folder, and which of them are folders, in any order. Python's own cache of
+    bytecode does not count. Raises OSError."""
+    with os.scandir(folder) as entries:
+        names = [f"{one.name}/" if one.is_dir() else one.name for one in entries]
+    return digest_json(sorted(name for name in names if name != "__pycache__/"))
 
 
 def digest_once(path: Path) -> str:

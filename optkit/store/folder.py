@@ -102,7 +102,7 @@ class Store:
         Two processes with one key: one builds, the other waits and gets a hit.
         Raises StorageError when the disk is full; whatever `produce` raises leaves nothing behind.
         """
-        return self.make_late(key, step, lambda: self.get(key), produce, lambda meta: key, on_wait)
+        return self.make_late(key, step, lambda: self.get(key), produce, lambda *_: key, on_wait)
 
     def make_late(
         self,
@@ -110,12 +110,16 @@ class Store:
         step: str,
         find: Callable[[], Entry | None],
         produce: Callable[[Path], dict[str, Any]],
-        key_of: Callable[[dict[str, Any]], str],
+        key_of: Callable[[dict[str, Any], Mapping[str, str]], str],
         on_wait: Callable[[], None] = lambda: None,
+        *,
+        shared: Callable[[Entry], bool] = lambda entry: True,
     ) -> tuple[Entry, bool]:
-        """`make` for a step whose key is known only afterwards, from the meta it returned."""
+        """`make` for a step whose key is known only afterwards, from the meta that it returned and
+        the digests of its files. `shared`: whether other machines may have the entry."""
         entry, hit = self._found_or_made(lock, step, find, produce, key_of, on_wait)
-        self._share(entry)
+        if shared(entry):
+            self._share(entry)
         return entry, hit
 
     def _found_or_made(
@@ -124,7 +128,7 @@ class Store:
         step: str,
         find: Callable[[], Entry | None],
         produce: Callable[[Path], dict[str, Any]],
-        key_of: Callable[[dict[str, Any]], str],
+        key_of: Callable[[dict[str, Any], Mapping[str, str]], str],
         on_wait: Callable[[], None],
     ) -> tuple[Entry, bool]:
         found = find()
@@ -137,12 +141,10 @@ class Store:
             with self.scratch() as folder:
                 started = time.monotonic()
                 meta = produce(folder)
-                key = key_of(meta)
+                seconds, files = time.monotonic() - started, _digests(folder)
+                key = key_of(meta, files)
                 if self.get(key) is None:
-                    seconds = time.monotonic() - started
-                    self._publish(
-                        folder, key, entries.record(key, step, _digests(folder), meta, seconds)
-                    )
+                    self._publish(folder, key, entries.record(key, step, files, meta, seconds))
         made = self.get(key)
         if made is None:
             raise IntegrityError(

@@ -35,7 +35,7 @@ def test_arrays_come_in_batches_by_input_name(tmp_path: Path, name: str) -> None
     path = stored(tmp_path / name)
     with record() as reads:
         feeds = list(arrays.samples(path, INPUTS))
-    assert str(path) in reads.files
+    assert str(path) in reads.answers["content"]
     assert [len(feed["x"]) for feed in feeds] == [8, 3]
     for key in INPUTS:
         np.testing.assert_array_equal(np.concatenate([f[key] for f in feeds]), STORED[key])

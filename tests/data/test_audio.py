@@ -94,8 +94,8 @@ def test_features_are_those_of_the_models_own_extractor(model: Path, tmp_path: P
     wanted = theirs(given, sampling_rate=RATE, return_tensors="np")["input_features"]
     np.testing.assert_array_equal(feed["input_features"], wanted)
     assert wanted.shape == (3, 20, 100) and feed.keys() == {"input_features"}
-    assert str(model / "preprocessor_config.json") in reads.files
-    assert str(tmp_path / "0.wav") in reads.files
+    assert str(model / "preprocessor_config.json") in reads.answers["content"]
+    assert str(tmp_path / "0.wav") in reads.answers["content"]
 
 
 def test_what_is_said_stands_in_the_metadata(model: Path, bpe, tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def test_a_processor_prepares_as_it_does_alone(pictures: Path, tmp_path: Path) -
     opened = [Image.open(path).convert("RGB") for path, _ in images.pictures(pictures)]
     wanted = theirs(images=opened, return_tensors="np")["pixel_values"]
     np.testing.assert_array_equal(np.concatenate([f["pixel_values"] for f in feeds]), wanted)
-    assert str(folder / "preprocessor_config.json") in reads.files
-    assert {str(pictures), str(pictures / "cat")} <= reads.folders.keys()
+    assert str(folder / "preprocessor_config.json") in reads.answers["content"]
+    assert {str(pictures), str(pictures / "cat")} <= reads.answers["names"].keys()
 
 
 def test_labels_are_the_sorted_folders_or_the_given_classes(pictures: Path) -> None:

@@ -119,7 +119,7 @@ def test_what_says_no_tokenizer_is_refused(corpus: Path, tmp_path: Path) -> None
 def test_a_recording_sees_the_tokenizer(corpus: Path, bare: Path) -> None:
     with record() as reads:
         next(text.samples(corpus, tokenizer=bare))
-    assert {str(corpus), str(bare)} <= reads.files.keys()
+    assert {str(corpus), str(bare)} <= reads.answers["content"].keys()
 
 
 def test_packing_needs_a_length(corpus: Path, folder: Path) -> None:
@@ -301,10 +301,10 @@ def test_a_tokenizers_folder_is_read_without_the_weights_in_it(
     (model / "model.safetensors").write_bytes(b"gigabytes")
     with record() as reads:
         load(model, None)
-    read = {Path(path).name for path in reads.files if path.startswith(str(model))}
+    read = {Path(path).name for path in reads.answers["content"] if path.startswith(str(model))}
     assert read == {"tokenizer.json", "tokenizer_config.json"}  # one by native code, one by Python
-    names = reads.folders[str(model)]
+    names = reads.answers["names"][str(model)]
     (model / "added_tokens.json").write_text("{}")
     with record() as again:
         load(model, None)
-    assert again.folders[str(model)] != names
+    assert again.answers["names"][str(model)] != names

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from optkit.execute.local import Limits
-from optkit.execute.runner import Runner, StepKind, is_current, key_of
-from optkit.store import Remote, Store, digest_file
+from optkit.execute.runner import Runner, StepKind, key_of
+from optkit.store import Store
 
 
 @dataclass
@@ -76,57 +76,6 @@ def test_the_version_and_the_tools_are_in_the_key() -> None:
         for kind in (KIND, StepKind("double", 2, ("numpy",)), StepKind("double", 1, ("onnx",)))
     }
     assert len(keys) == 3
-
-
-def test_code_that_was_read_is_in_the_key(tmp_path: Path) -> None:
-    code = tmp_path / "model.py"
-    code.write_text("one")
-    calls = []
-
-    def carry(task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-        calls.append(code.read_text())
-        (Path(task["out"]) / "out").write_text(code.read_text())
-        return {"reads": {"files": {str(code): digest_file(code)}, "packages": {}}}
-
-    run = runner(tmp_path, carry)
-
-    def go() -> str:
-        return run.step_reading_code(KIND, "export", {}, {}).file("out").read_text()
-
-    assert [go(), go()] == ["one", "one"] and calls == ["one"]
-    code.write_text("two")
-    assert [go(), go()] == ["two", "two"] and calls == ["one", "two"]
-    code.write_text("one")
-    assert go() == "one"
-
-
-def test_code_that_another_machine_ran_runs_only_if_it_changed(tmp_path: Path) -> None:
-    """Both have it in the same place, and each a store of its own."""
-    pytest.importorskip("fsspec")
-    code, calls = tmp_path / "model.py", []
-    code.write_text("one")
-
-    def carry(task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-        calls.append(code.read_text())
-        (Path(task["out"]) / "out").write_text(calls[-1])
-        return {"reads": {"files": {str(code): digest_file(code)}, "packages": {}}}
-
-    def go(machine: str) -> str:
-        store = Store(tmp_path / machine, Remote(f"file://{tmp_path}/remote"))
-        run = Runner(store, Limits(2**30), Ears(), carry)
-        return run.step_reading_code(KIND, "export", {}, {}).file("out").read_text()
-
-    assert [go("a"), go("b")] == ["one", "one"] and calls == ["one"]
-    code.write_text("two")
-    assert [go("a"), go("b")] == ["two", "two"] and calls == ["one", "two"]
-
-
-def test_reads_of_a_missing_file_or_another_version_are_stale(tmp_path: Path) -> None:
-    assert is_current({"files": {}, "packages": {}})
-    assert not is_current({"files": {str(tmp_path / "gone"): "0"}, "packages": {}})
-    assert not is_current({"files": {}, "packages": {"numpy": "0.0.1"}})
-    assert not is_current({"files": {}})
-    assert not is_current({"files": {"a\0b": "0"}, "packages": {}})
 
 
 def test_a_failed_step_is_not_recorded_as_done(tmp_path: Path) -> None:

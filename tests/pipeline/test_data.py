@@ -26,12 +26,12 @@ class Runner:
     limits = SimpleNamespace(memory_bytes=1 << 30)
 
     def __init__(self) -> None:
-        self.asked: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {}
+        self.asked: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {}
 
     def step_reading_code(
-        self, kind: Any, label: str, inputs: Any, params: Any, here: Any, *, place: str
+        self, kind: Any, label: str, inputs: Any, params: Any, here: Any, *, roots: list[str]
     ) -> Any:
-        self.asked[label.split()[1]] = params, here, place
+        self.asked[label.split()[1]] = params, here, roots
         info = {"samples": len(label), "digest": label}
         return SimpleNamespace(meta={"info": info}, files={}, path=Path("/store"))
 
@@ -62,19 +62,16 @@ def test_a_models_tokenizer_is_in_the_key_and_its_place_is_not(tmp_path: Path) -
 def test_paths_start_at_the_recipe_or_at_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two projects with a recipe alike remember apart what was read for them."""
     cwd = tmp_path / "cwd"
     cwd.mkdir()
     monkeypatch.chdir(cwd)
     recipe = Recipe.from_dict(SETTINGS, tmp_path).with_calibration("mine.jsonl")
     _, runner = asked(recipe, {})
-    params, here, place = runner.asked["calibration"]
+    params, here, _ = runner.asked["calibration"]
     assert params["args"] == {"path": "mine.jsonl", "length": 4}
     assert here["folders"] == {"path": str(cwd), "length": str(tmp_path)}
     _, other, _ = runner.asked["evaluation"]
     assert other["folders"] == {"path": str(tmp_path)}
-    _, elsewhere = asked(Recipe.from_dict(SETTINGS, tmp_path / "other"), {})
-    assert elsewhere.asked["calibration"][2] != place
 
 
 def test_the_manifest_names_both_kinds_of_data(tmp_path: Path) -> None:
@@ -89,3 +86,18 @@ def test_the_manifest_names_both_kinds_of_data(tmp_path: Path) -> None:
     assert found["evaluation"]["source"] == "content:eval/perplexity.py"
     del made.entries["evaluation"]
     assert list(data_of(made)) == ["calibration"]
+
+
+def test_paths_are_told_relative_to_the_project_of_the_source_and_to_folders_that_args_name(
+    tmp_path: Path,
+) -> None:
+    """So that two checkouts of one project have the same record."""
+    project, pictures = tmp_path / "project", tmp_path / "pictures"
+    for folder in (project / "deep", pictures):
+        folder.mkdir(parents=True)
+    (project / "pyproject.toml").write_text("")
+    (project / "deep" / "source.py").write_text("")
+    args = {"path": str(pictures), "none": "x" * 300, "k": 1}
+    settings = {"name": "net", "calibration": {"source": "source.py", "args": args}}
+    _, runner = asked(Recipe.from_dict(settings, project / "deep"), {})
+    assert runner.asked["calibration"][2] == [str(project), str(pictures)]

@@ -25,11 +25,13 @@ def test_a_node_needs_what_the_task_imports_and_not_the_samples_that_it_read(
                               base=tmp_path)  # fmt: skip
     build = Build(Job(recipe, target("l4"), "int8"), "tensorrt", (), "fp16", measured=False)
     read = {str(path): digest_file(path) for path in tmp_path.iterdir()}
-    build.entries["evaluation"] = Foreign(meta={"metric": "m", "reads": {"files": read}})
+    build.entries["evaluation"] = Foreign(meta={"metric": "m", "reads": {"content": read}})
     asked: list[dict[str, Any]] = []
     steps = SimpleNamespace(
         objects=Path("store/objects"),
-        step=lambda kind, label, inputs, params, here: asked.append({**params, **here}),
+        step_reading_code=lambda kind, label, inputs, params, here, **rest: asked.append(
+            {**params, **here}
+        ),
     )
     score(build, steps, "candidate", Foreign(), "model.onnx", Evidence.SIMULATED)  # type: ignore[arg-type]
     task = {"step": "evaluate", "inputs": {}, "params": asked[0], "out": ""}

@@ -1,0 +1,159 @@
+"""What user code depended on while it ran: whether a later run would do the same again.
+
+    with record(roots=[project]) as reads:
+        ...                                  # imports, factories, sample sources
+    reads.answers["content"], ["names"], …   # path → sha256: see `optkit.execute.reads`
+    reads.to_json()
+
+What is seen, and how:
+
+    files opened, folders listed, modules, programs, sqlite     Python's audit events
+    files and folders asked about, variables, optional imports  functions of `os` and importlib,
+                                                                wrapped while the code runs
+    what native libraries open       their well-known functions, wrapped (`native`); files that the
+                                     process holds or maps at the end; opens that the kernel reports
+                                     of the folders that the code uses (`opens`)
+    what forked processes do         they write it into a journal
+
+Folders are listed in sorted order meanwhile, so that no result depends on the order of a disk. A
+file that the code wrote before it read it is its own scratch. A file that changed meanwhile, and
+programs, whose reads nobody sees, make the record incomplete (`unseen`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optkit.data.reads import hooks, native
+from optkit.data.reads.opens import Opens
+from optkit.data.reads.watch import Watch, absolute, watching
+from optkit.execute import reads as records
+
+_BYTECODE = (".pyc", ".pyo")
+
+
+@dataclass
+class Reads:
+    """Filled when `record` ends. `answers`: question → subject → answer, with absolute paths."""
+
+    roots: tuple[str, ...] = ()
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    search: list[list[str]] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record, its paths relative to the roots."""
+        told: dict[str, Any] = {
+            question: {
+                records.relative(subject, self.roots): answer
+                for subject, answer in sorted(self.answers.get(question, {}).items())
+            }
+            for question in records.QUESTIONS
+        }
+        for name, origin in told["import"].items():
+            told["import"][name] = records.relative(origin, self.roots)
+        search = [[records.relative(path, self.roots) for path in one] for one in self.search]
+        return {"schema": records.SCHEMA, "search": search, "unseen": self.unseen, **told}
+
+
+def note(path: str | os.PathLike[str]) -> None:
+    """Count a file as read which a native library is about to open by itself."""
+    for watch in watching:
+        watch.touch(absolute(os.fspath(path)))
+
+
+def note_names(folder: str | os.PathLike[str]) -> None:
+    """Count a folder as listed: which names it has decided what was read."""
+    for watch in watching:
+        watch.listing(absolute(os.fspath(folder)))
+
+
+@contextmanager
+def record(
+    code: str | os.PathLike[str] | None = None,
+    *,
+    roots: Sequence[str] = (),
+    ignored: Sequence[str | os.PathLike[str]] = (),
+) -> Iterator[Reads]:
+    """Record what the body reads. `code`: a folder from which its modules may be imported.
+    `ignored`: files and folders that are told elsewhere, or that the step writes itself.
+
+    Modules that were imported before count too: the body may depend on them. When the body raises,
+    nothing is filled in.
+    """
+    if code is not None and str(code) not in sys.path:
+        sys.path.append(str(code))  # last: a neighbour must not hide an installed package
+    reads = Reads(tuple(roots))
+    with tempfile.TemporaryDirectory() as scratch:
+        watch = Watch(
+            tuple(roots),
+            tuple(absolute(os.fspath(path)) for path in (*ignored, *_scratch(), scratch)),
+            Path(scratch) / "journal",
+        )
+        held = native.held()
+        with Opens(watch) as opens, hooks.installed(watch), native.wrapped():
+            yield reads
+            opens.drain()
+        for path in native.held() - held:
+            watch.touch(path)
+        watch.adopt_journal()
+    _fill(reads, watch)
+
+
+def _fill(reads: Reads, watch: Watch) -> None:
+    modules = _modules()
+    mine = {path for path in modules.values() if not path.startswith(records.installed_folders())}
+    for path in mine:
+        if not path.endswith(_BYTECODE):
+            watch.touch(path)
+    reads.answers = watch.answers()
+    reads.search = watch.search
+    reads.unseen = list(watch.unseen)
+    versions = _versions(name for name, path in modules.items() if path not in mine)
+    reads.answers["package"] = {**versions, **reads.answers["package"]}
+
+
+def _modules() -> dict[str, str]:
+    """Name → file of every module imported so far that has one."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str):
+            found[name] = absolute(path)
+    return found
+
+
+def _scratch() -> list[str]:
+    """The folder for temporary files that this process was given for itself."""
+    given = os.environ.get("TMPDIR")
+    return [given] if given else []
+
+
+def _versions(modules: Iterator[str]) -> dict[str, str | None]:
+    """Distribution → version of the imported packages, and of Python."""
+    tops = {name.partition(".")[0] for name in modules}
+    names = {owner for owner, provided in _distributions() if not tops.isdisjoint(provided)}
+    return {name: records.installed(name) for name in sorted({*names, records.PYTHON})}
+
+
+def _distributions() -> Iterator[tuple[str, set[str]]]:
+    """Each installed distribution, and the modules at its top. What
+    `importlib.metadata.packages_distributions` tells, without the 0.2 s that its parsing takes."""
+    for folder in dict.fromkeys(sys.path):
+        for info in (*Path(folder).glob("*.dist-info"), *Path(folder).glob("*.egg-info")):
+            name = info.stem.partition("-")[0]
+            try:
+                yield name, set((info / "top_level.txt").read_text().split())
+                continue
+            except OSError:
+                lines = (info / "RECORD").read_text() if (info / "RECORD").is_file() else ""
+            paths = (line.partition(",")[0] for line in lines.splitlines())
+            tops = {path.partition("/")[0] for path in paths}
+            yield name, {top.partition(".")[0] for top in tops if not top.endswith(".dist-info")}

@@ -1,0 +1,404 @@
+"""How acts of user code are seen: Python's audit events, and functions of `os` that raise none.
+
+Who asks decides what counts. The machinery of `import` and installed packages that are being
+imported look for much that has no bearing on the result; what installed packages ask later counts,
+and the time of a file counts where the user's own code asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from pathlib import Path
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+from types import FrameType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from optkit.data.reads.watch import Watch, absolute, each, is_own, own, watching
+from optkit.execute import reads as records
+
+_HERE = str(Path(__file__).parent)
+_CHECKOUT = str(Path(_HERE).parents[2])
+_STDLIB = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "platstdlib"))
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
+_PROCESSES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
+_HARMLESS = ("platform.py", f"ctypes{os.sep}util.py")  # they ask the system about itself
+_QUIET = (
+    "linecache.py",
+    "inspect.py",
+    "tokenize.py",
+    "traceback.py",
+    f"importlib{os.sep}metadata{os.sep}__init__.py",
+)
+"""They look for what is told otherwise: source lines of code, versions of packages."""
+_TIMES = ("getmtime", "getsize", "getctime", "getatime", "stat", "lstat")
+_RESOLVING = ("realpath", "_joinrealpath")
+_OWN_VARIABLES = ("TMPDIR", "OPTKIT_PARENT", "OPTKIT_TASK")
+"""They differ from run to run, and point to the step's own folder."""
+
+
+@contextmanager
+def installed(watch: Watch) -> Iterator[None]:
+    """Report to `watch` while the body runs."""
+    _listen()
+    if not watching:
+        _wrap()
+    watching.append(watch)
+    try:
+        yield
+    finally:
+        watching.remove(watch)
+        if not watching:
+            _unwrap()
+
+
+@cache
+def _listen() -> None:
+    """An audit hook cannot be taken away again, so there is one, idle while nobody records."""
+    sys.addaudithook(_on_event)
+
+
+def _on_event(event: str, args: tuple[Any, ...]) -> None:
+    if not watching or is_own():
+        return
+    act = _EVENTS.get(event)
+    if act is not None:
+        act(event, args)
+
+
+def _on_open(event: str, args: tuple[Any, ...]) -> None:
+    path, _, flags = args
+    if not isinstance(path, str | bytes | os.PathLike):
+        return  # an open file descriptor
+    name = absolute(os.fspath(path))
+    mode = flags & os.O_ACCMODE if isinstance(flags, int) else os.O_RDONLY
+    if mode == os.O_WRONLY or (mode != os.O_RDONLY and flags & os.O_TRUNC):
+        each(lambda watch: watch.write(name))
+    elif mode == os.O_RDONLY:
+        each(lambda watch: watch.touch(name))
+    else:  # what is there is read; what is not will be written
+        exists = records.kind(Path(name)) != records.NOTHING
+        each(lambda watch: watch.touch(name) if exists else watch.write(name))
+
+
+def _on_listing(event: str, args: tuple[Any, ...]) -> None:
+    if isinstance(args[0], int) or not _asker().counts:
+        return
+    name = absolute(os.fspath(args[0] or "."))
+    each(lambda watch: watch.listing(name))
+
+
+def _on_write(event: str, args: tuple[Any, ...]) -> None:
+    """A file or folder that the code makes: the last path among the arguments."""
+    path = args[1] if event in ("os.rename", "os.link", "os.symlink") else args[0]
+    if isinstance(path, str | bytes | os.PathLike):
+        name = absolute(os.fspath(path))
+        each(lambda watch: watch.write(name))
+
+
+def _on_import(event: str, args: tuple[Any, ...]) -> None:
+    name, file, *_ = args
+    if isinstance(file, str):  # an extension module
+        each(lambda watch: watch.touch(absolute(file)))
+    if name in _PROCESSES:
+        each(lambda watch: watch.lack("it starts Python processes that share nothing with it"))
+    if _asker(importing=True).user:
+        _search(name)
+
+
+def _search(name: str) -> None:
+    """Where a module that the user's code names is found, or that it is not."""
+    top, _, rest = name.partition(".")
+    folders = _folders()
+    with own():
+        origin = records.Finder(folders).origin(top)
+    each(lambda watch: watch.ask("import", f"{watch.searches(folders)} {top}", origin))
+    if not rest or origin in (records.INSTALLED, records.NOTHING):
+        return
+    package, _, last = name.rpartition(".")
+    for folder in getattr(sys.modules.get(package), "__path__", ()):
+        for path in (f"{folder}/{last}.py", f"{folder}/{last}"):
+            kind = records.kind(Path(path))
+            each(lambda watch, path=path, kind=kind: watch.ask("kind", absolute(path), kind))  # type: ignore[misc]
+
+
+def _folders() -> list[str]:
+    """sys.path with one word for all that is installed, and without the step's own folder."""
+    found: list[str] = []
+    for path in sys.path:
+        folder = absolute(path or ".")
+        installed = f"{folder}{os.sep}".startswith(records.installed_folders())
+        if installed or folder == _CHECKOUT or folder.endswith(".zip"):
+            folder = records.INSTALLED
+        elif any(watch.ignores(folder) for watch in watching):
+            continue
+        if folder not in found:
+            found.append(folder)
+    return found
+
+
+def _on_exec(event: str, args: tuple[Any, ...]) -> None:
+    """A module's code runs: its source may change from now on."""
+    file = getattr(args[0], "co_filename", "<")
+    if not file.startswith("<"):
+        each(lambda watch: watch.touch(absolute(file)))
+
+
+def _on_program(event: str, args: tuple[Any, ...]) -> None:
+    asker = _asker()
+    if asker.counts and not asker.file.endswith(_HARMLESS):
+        command = args[0] if event != "os.spawn" else args[1]
+        name = Path(os.fsdecode(command)).name.partition(" ")[0] if command else "a shell"
+        each(lambda watch: watch.lack(f"it starts a program ({name}), whose reads are not seen"))
+
+
+def _on_sqlite(event: str, args: tuple[Any, ...]) -> None:
+    database = os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else ""
+    if database.startswith("file:"):
+        database = unquote(database.removeprefix("file:").partition("?")[0])
+    if not database or database == ":memory:":
+        return
+    for suffix in ("", "-wal", "-journal"):
+        name = absolute(f"{database}{suffix}")
+        each(lambda watch, name=name: watch.touch(name))  # type: ignore[misc]
+
+
+def _on_library(event: str, args: tuple[Any, ...]) -> None:
+    if isinstance(args[0], str) and os.sep in args[0]:
+        each(lambda watch: watch.touch(absolute(args[0])))
+
+
+_EVENTS: dict[str, Callable[[str, tuple[Any, ...]], None]] = {
+    "open": _on_open,
+    "os.listdir": _on_listing,
+    "os.scandir": _on_listing,
+    "os.rename": _on_write,
+    "os.link": _on_write,
+    "os.symlink": _on_write,
+    "os.mkdir": _on_write,
+    "os.truncate": _on_write,
+    "import": _on_import,
+    "exec": _on_exec,
+    "sqlite3.connect": _on_sqlite,
+    "ctypes.dlopen": _on_library,
+    **dict.fromkeys(_PROGRAMS, _on_program),
+}
+
+
+class _Asker(NamedTuple):
+    """Who acts. `counts`: neither the machinery of `import` nor a package that is being imported.
+    `user`: code that is not installed, directly or through the standard library. `entry`: the
+    function of the standard library that it called; `file`: that of the nearest frame."""
+
+    counts: bool
+    user: bool
+    entry: str
+    file: str
+
+
+def _asker(*, importing: bool = False) -> _Asker:
+    """`importing`: an import is what is done, so that its machinery is on top."""
+    frame: FrameType | None = sys._getframe(1)
+    nearest, entry, package = "", "", False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_HERE):
+            pass
+        elif file.startswith(("<frozen importlib", "<frozen zipimport")):
+            if not importing:
+                return _Asker(False, False, entry, nearest)
+        elif file.startswith("<frozen") or (file.startswith(_STDLIB) and "-packages" not in file):
+            importing = importing and "importlib" in file
+            nearest = nearest or file
+            entry = frame.f_code.co_name
+        elif file.startswith("<"):
+            pass
+        elif file.startswith(records.installed_folders()):
+            nearest, package, importing = nearest or file, True, False
+        else:
+            break
+        frame = frame.f_back
+    user = frame is not None and not package
+    return _Asker(not nearest.endswith(_QUIET), user, entry, nearest or "")
+
+
+# What `os` is asked without an audit event: wrapped while somebody records.
+
+_STAT, _LSTAT, _ACCESS, _READLINK = os.stat, os.lstat, os.access, os.readlink
+_LISTDIR, _SCANDIR = os.listdir, os.scandir
+_FIND_SPEC, _DISTRIBUTION = importlib.util.find_spec, importlib.metadata.distribution
+_GET, _SET, _DEL = (getattr(os._Environ, f"__{name}item__") for name in ("get", "set", "del"))
+
+
+def _wrap() -> None:
+    os.stat, os.lstat, os.access, os.readlink = _stat, _lstat, _access, _readlink
+    os.listdir, os.scandir = _listdir, _scandir  # type: ignore[assignment]
+    importlib.util.find_spec = _find_spec
+    importlib.metadata.distribution = _distribution
+    os._Environ.__getitem__ = _get_variable  # type: ignore[method-assign]
+    os._Environ.__setitem__ = _set_variable  # type: ignore[method-assign]
+    os._Environ.__delitem__ = _del_variable  # type: ignore[method-assign]
+
+
+def _unwrap() -> None:
+    os.stat, os.lstat, os.access, os.readlink = _STAT, _LSTAT, _ACCESS, _READLINK
+    os.listdir, os.scandir = _LISTDIR, _SCANDIR
+    importlib.util.find_spec = _FIND_SPEC
+    importlib.metadata.distribution = _DISTRIBUTION
+    os._Environ.__getitem__ = _GET  # type: ignore[method-assign]
+    os._Environ.__setitem__ = _SET  # type: ignore[method-assign]
+    os._Environ.__delitem__ = _DEL  # type: ignore[method-assign]
+    _set.clear()
+
+
+def _named(path: Any, options: dict[str, Any]) -> str | None:
+    """The path in words; None for a descriptor, and where nobody records."""
+    if not watching or is_own() or options.get("dir_fd") is not None:
+        return None
+    return None if isinstance(path, int) else absolute(os.fspath(path))
+
+
+@wraps(_STAT)
+def _stat(path: Any, **options: Any) -> os.stat_result:
+    try:
+        found = _STAT(path, **options)
+    except OSError:
+        _absent(path, options)
+        raise
+    _present(path, options, found, follows=options.get("follow_symlinks", True))
+    return found
+
+
+@wraps(_LSTAT)
+def _lstat(path: Any, **options: Any) -> os.stat_result:
+    try:
+        found = _LSTAT(path, **options)
+    except OSError:
+        _absent(path, options)
+        raise
+    _present(path, options, found, follows=False)
+    return found
+
+
+def _absent(path: Any, options: dict[str, Any]) -> None:
+    name = _named(path, options)
+    if name is not None and _asker().counts:
+        each(lambda watch: watch.ask("kind", name, records.NOTHING))
+
+
+def _present(path: Any, options: dict[str, Any], found: os.stat_result, *, follows: bool) -> None:
+    name = _named(path, options)
+    if name is None:
+        return
+    asker = _asker()
+    if not asker.counts:
+        return
+    resolves = sys._getframe(2).f_code.co_name in _RESOLVING
+    if S_ISLNK(found.st_mode) or not (follows or resolves):
+        each(lambda watch: watch.ask("link", name, records.link(Path(name))))
+    if S_ISLNK(found.st_mode) or resolves:
+        return  # a part of a path that is no link says nothing
+    regular = S_ISREG(found.st_mode)
+    kind = "file" if regular else "folder" if S_ISDIR(found.st_mode) else "other"
+    each(lambda watch: watch.ask("kind", name, kind))
+    if asker.user and regular and asker.entry in ("", *_TIMES):
+        told = records.size_and_time(found)
+        each(lambda watch: watch.ask("status", name, told))
+
+
+@wraps(_ACCESS)
+def _access(path: Any, *args: Any, **options: Any) -> bool:
+    name = _named(path, options)
+    if name is not None and _asker().counts:
+        each(lambda watch: watch.ask("kind", name, records.kind(Path(name))))
+    return _ACCESS(path, *args, **options)
+
+
+@wraps(_READLINK)
+def _readlink(path: Any, **options: Any) -> Any:
+    name = _named(path, options)
+    if name is not None and _asker().counts:
+        each(lambda watch: watch.ask("link", name, records.link(Path(name))))
+    return _READLINK(path, **options)
+
+
+@wraps(_LISTDIR)
+def _listdir(path: Any = None) -> list[Any]:
+    return sorted(_LISTDIR(path))
+
+
+@wraps(_SCANDIR)
+def _scandir(path: Any = None) -> _Sorted:
+    with _SCANDIR(path) as entries:
+        return _Sorted(sorted(entries, key=lambda entry: entry.name))
+
+
+class _Sorted:
+    """What `os.scandir` returns, in the order of names."""
+
+    def __init__(self, entries: list[os.DirEntry[Any]]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Iterator[os.DirEntry[Any]]:
+        return self._entries
+
+    def __next__(self) -> os.DirEntry[Any]:
+        return next(self._entries)
+
+    def __enter__(self) -> _Sorted:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries = iter(())
+
+
+@wraps(_FIND_SPEC)
+def _find_spec(name: str, package: str | None = None) -> Any:
+    if watching and not is_own() and _asker(importing=True).user:
+        _search(importlib.util.resolve_name(name, package))
+    return _FIND_SPEC(name, package)
+
+
+@wraps(_DISTRIBUTION)
+def _distribution(distribution_name: str) -> Any:
+    if watching and not is_own() and _asker().user:
+        with own():
+            version = records.installed(distribution_name)
+        each(lambda watch: watch.ask("package", distribution_name, version))
+    return _DISTRIBUTION(distribution_name)
+
+
+_set: set[Any] = set()  # variables that the code has set itself
+
+
+def _get_variable(environment: Any, key: Any) -> Any:
+    if watching and not is_own() and key not in (*_set, *_OWN_VARIABLES) and _asker().user:
+        try:
+            value = _GET(environment, key)
+        except KeyError:
+            value = None
+        name, digest = os.fsdecode(key), records.variable(value)
+        each(lambda watch: watch.ask("variable", name, digest))
+    return _GET(environment, key)
+
+
+def _set_variable(environment: Any, key: Any, value: Any) -> None:
+    if watching and not is_own():
+        _set.add(key)
+    _SET(environment, key, value)
+
+
+def _del_variable(environment: Any, key: Any) -> None:
+    if watching and not is_own():
+        _set.add(key)
+    _DEL(environment, key)

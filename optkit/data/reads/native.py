@@ -1,0 +1,175 @@
+"""Files that native libraries open without Python: no audit event tells of them.
+
+Their well-known functions are wrapped while somebody records: every argument that names a file or
+folder counts as read. Beside that, what the process holds open or maps at the end is looked up.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from optkit.data.reads.watch import Watch, absolute, each, own
+from optkit.execute import reads as records
+
+READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "av": ("open",),
+        "cv2": ("imread", "imreadmulti", "VideoCapture", "FileStorage"),
+        "decord": ("VideoReader.__init__", "AudioReader.__init__"),
+        "duckdb": ("connect",),
+        "h5py": ("File.__init__",),
+        "lmdb": ("open", "Environment"),
+        "onnxruntime": ("InferenceSession.__init__",),
+        "polars": ("read_csv", "read_ipc", "read_json", "read_ndjson", "read_parquet", "scan_csv",
+                   "scan_ipc", "scan_ndjson", "scan_parquet"),
+        "pyarrow": ("memory_map", "OSFile", "input_stream"),
+        "pyarrow.csv": ("read_csv", "open_csv"),
+        "pyarrow.dataset": ("dataset",),
+        "pyarrow.feather": ("read_feather", "read_table"),
+        "pyarrow.json": ("read_json",),
+        "pyarrow.parquet": ("read_table", "ParquetFile", "ParquetDataset"),
+        "safetensors": ("safe_open",),
+        "safetensors.numpy": ("safe_open",),
+        "safetensors.torch": ("safe_open",),
+        "sentencepiece": ("SentencePieceProcessor.LoadFromFile",),
+        "soundfile": ("SoundFile.__init__",),
+        "tokenizers": ("Tokenizer.from_file",),
+        "torch": ("from_file", "UntypedStorage.from_file"),
+        "torch.jit": ("load",),
+        "torchaudio": ("info", "load"),
+        "torchvision.io": ("read_file", "read_image", "read_video"),
+    }
+)  # fmt: skip
+"""Module → functions of it that open the files they are given by themselves."""
+
+_SYSTEM = ("/usr/lib", "/usr/share", "/lib")
+_STALE = " (deleted)"
+
+
+def held() -> set[str]:
+    """Paths of the files that this process has open or mapped, libraries aside. Empty where the
+    system does not tell."""
+    with own(), suppress(OSError):
+        opened = {records.link(path) for path in Path("/proc/self/fd").iterdir()}
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        rows = [line.split(maxsplit=5) for line in lines]
+        mapped = {(row[5], "x" in row[1]) for row in rows if len(row) == 6}
+        libraries = {path for path, runs in mapped if runs}
+        found = opened | {path for path, _ in mapped} - libraries
+        return {path for path in found if path.startswith(os.sep) and os.path.isfile(path)  # noqa: PTH113
+                and not path.startswith(_SYSTEM) and not path.endswith(_STALE)}  # fmt: skip
+    return set()
+
+
+@contextmanager
+def wrapped() -> Iterator[None]:
+    """The functions of READERS report what they are given, in modules that are imported already and
+    in those that will be."""
+    undo: list[Callable[[], None]] = []
+    for name in READERS:
+        if name in sys.modules:
+            undo += _wrap(sys.modules[name])
+    finder = _Finder(undo)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for restore in undo:
+            restore()
+
+
+def _wrap(module: ModuleType) -> list[Callable[[], None]]:
+    undo: list[Callable[[], None]] = []
+    for dotted in READERS[module.__name__]:
+        owner: Any = module
+        *parents, name = dotted.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent, None)
+        function = getattr(owner, name, None)
+        if function is None or hasattr(function, "__wrapped_reader__"):
+            continue
+        before = vars(owner).get(name, function)  # a class method is another thing there
+        with suppress(TypeError, AttributeError):  # a class that cannot be changed
+            setattr(owner, name, _reporting(function))
+            undo.append(partial(setattr, owner, name, before))
+    return undo
+
+
+def _reporting(function: Any) -> Any:
+    @wraps(function, updated=())
+    def reader(*args: Any, **options: Any) -> Any:
+        for value in (*args, *options.values()):
+            for one in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(one, str | bytes | os.PathLike):
+                    _given(one)
+        return function(*args, **options)
+
+    reader.__wrapped_reader__ = True  # type: ignore[attr-defined]
+    return reader
+
+
+def _given(value: str | bytes | os.PathLike[Any]) -> None:
+    """Any text that is no path names nothing."""
+    path = absolute(os.fspath(value))
+    with own():
+        if os.path.isfile(path):  # noqa: PTH113
+            paths, folder = [path], None
+        elif os.path.isdir(path):  # noqa: PTH112
+            paths, folder = [one.path for one in os.scandir(path) if one.is_file()], path
+        else:
+            return
+    each(partial(_read, paths=paths, folder=folder))
+
+
+def _read(watch: Watch, *, paths: Sequence[str], folder: str | None) -> None:
+    for path in paths:
+        watch.touch(path)
+    if folder is not None:
+        watch.listing(folder)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Wraps functions of a module as soon as it is imported."""
+
+    def __init__(self, undo: list[Callable[[], None]]) -> None:
+        self._undo = undo
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in READERS:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _Loader(spec.loader, self._undo)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: Any, undo: list[Callable[[], None]]) -> None:
+        self._loader, self._undo = loader, undo
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._undo += _wrap(module)

@@ -1,0 +1,113 @@
+"""Opens of files that the kernel reports, whoever opens them: inotify on the folders in use.
+
+So the reads of native libraries, of programs and of forked processes are seen beneath the roots and
+in every folder of which the code has opened, listed or asked for anything. The kernel does not say
+who opened a file: what another program opens there meanwhile counts as read, too, which costs a run
+where none was needed, and never the right result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from contextlib import suppress
+from types import TracebackType
+
+from optkit.data.reads.watch import Watch, own
+
+_READ, _CREATE = 0x10, 0x100  # IN_CLOSE_NOWRITE: it was open for reading alone
+_CHANGE = 0x2 | 0x80 | 0x200  # IN_MODIFY, IN_MOVED_TO, IN_DELETE
+_IS_FOLDER, _OVERFLOW = 0x40000000, 0x4000
+_EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
+_MOST = 4000
+"""Folders of a root that are watched; beyond it what only native code opens there is not seen."""
+_LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
+
+
+class Opens:
+    """Tells a recording what is opened in its folders. Where the system has no inotify, or no more
+    of it, it tells nothing."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._folders: dict[int, str] = {}
+        self._known: set[str] = set()
+        self._changed: set[str] = set()
+        self._fd = -1
+
+    def __enter__(self) -> Opens:
+        if sys.platform == "linux":
+            with suppress(OSError, AttributeError):
+                self._libc = ctypes.CDLL(None, use_errno=True)
+                self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        for root in self._watch.roots:
+            for folder in _beneath(root):
+                self.add(folder)
+        self._watch.hear(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watch.hear(None)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def add(self, folder: str) -> None:
+        """Watch a folder, too."""
+        if self._fd < 0 or folder in self._known or self._watch.ignores(folder):
+            return
+        self._known.add(folder)
+        mask = _READ | _CREATE | _CHANGE
+        number = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), mask)
+        if number >= 0:
+            self._folders[number] = folder
+
+    def drain(self) -> None:
+        """Tell what the kernel has reported since."""
+        with own(), suppress(BlockingIOError):
+            while self._fd >= 0:
+                self._take(os.read(self._fd, 1 << 16))
+
+    def _take(self, events: bytes) -> None:
+        at = 0
+        while at < len(events):
+            number, mask, _, length = _EVENT.unpack_from(events, at)
+            name = os.fsdecode(events[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0"))
+            at += _EVENT.size + length
+            if mask & _OVERFLOW:
+                self._watch.lack("more files were opened at once than the system could tell")
+            elif number in self._folders and name:
+                self._heard(f"{self._folders[number]}{os.sep}{name}", mask)
+
+    def _heard(self, path: str, mask: int) -> None:
+        """What is told of a file was true when it happened, not now: a file that was read and
+        changed, in whatever order, may have been read as it was before."""
+        if mask & _CREATE:
+            self._watch.write(path)
+        elif mask & _IS_FOLDER:
+            return
+        elif mask & _CHANGE:
+            self._changed.add(path)
+        else:
+            self._watch.touch(path)
+        if path in self._changed and self._watch.has_read(path):
+            self._watch.lack(f"{path} changed while it was read")
+
+
+def _beneath(root: str) -> list[str]:
+    """The folder and those in it, what is hidden or made by tools aside."""
+    found: list[str] = []
+    with own():
+        for folder, inner, _ in os.walk(root):
+            inner[:] = [name for name in inner if name[0] != "." and name not in _LEFT_OUT]
+            if len(found) == _MOST:
+                break
+            found.append(folder)
+    return found

@@ -1,0 +1,263 @@
+"""One recording: what was asked first of each file, folder, variable and module."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from optkit.execute import reads as records
+from optkit.store import digest_file, digest_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optkit.data.reads.opens import Opens
+
+_KERNEL = ("/proc/", "/sys/", "/dev/")
+_CACHE = "__pycache__"
+_RACY_NS = 100_000_000
+"""A file that changed so shortly before it was opened may change again without another time: the
+kernel's clock for files ticks every 4 to 10 ms, some file systems' every 100."""
+
+_DRAIN = 256  # acts between two looks at what the kernel reports
+
+watching: list[Watch] = []
+_own = threading.local()  # what this module does itself is not recorded
+_stat, _lstat = os.stat, os.lstat  # as they are while nothing is recorded
+
+
+class Facts(NamedTuple):
+    """Another one after any change of a file; `sha256` where its times could not tell."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    changed: int
+    sha256: str | None = None
+
+
+class Watch:
+    """Collects during one recording. Safe for several threads; a forked process appends what it
+    does to the journal."""
+
+    def __init__(self, roots: tuple[str, ...], ignored: tuple[str, ...], journal: Path) -> None:
+        self.roots = roots
+        self.search: list[list[str]] = []
+        self.unseen: dict[str, None] = {}
+        self.written: set[str] = set()
+        self.started = time.time_ns()
+        self._ignored = tuple(f"{path.rstrip(os.sep)}{os.sep}" for path in ignored)
+        self._opened: dict[str, Facts] = {}
+        self._asked: dict[tuple[str, str], Any] = {}
+        self._journal = journal
+        self._forked = False
+        self._opens: Opens | None = None
+        self._count = 0
+
+    def touch(self, path: str) -> None:
+        """A file is opened for reading, or about to be: what it is at this moment."""
+        if path in self._opened or path in self.written or self.ignores(path):
+            return
+        self._look(str(Path(path).parent))
+        try:
+            facts = _facts(path)
+        except OSError:
+            self.ask("kind", path, records.NOTHING)
+            return
+        if facts is not None:
+            self._opened.setdefault(path, facts)
+            self._tell("opened", path, facts)
+
+    def write(self, path: str) -> None:
+        """A file is written without being read before."""
+        if path not in self._opened and not self.ignores(path):
+            self.written.add(path)
+            self._tell("written", path, None)
+
+    def listing(self, folder: str) -> None:
+        """The names in a folder are asked for."""
+        if ("names", folder) in self._asked or self.ignores(folder):
+            return
+        self._look(folder)
+        try:
+            with own():
+                names = digest_names(Path(folder))
+        except OSError:
+            self.ask("kind", folder, records.kind(Path(folder)))
+        else:
+            self.ask("names", folder, names)
+
+    def ask(self, question: str, subject: str, answer: Any) -> None:
+        """Anything else that has an answer. The first one counts; another one later means that it
+        changed meanwhile."""
+        if question in records.OF_PATHS:
+            if self.ignores(subject) or subject in self.written:
+                return
+            if answer == "folder" and self._above(subject):
+                return  # where the roots lie does not matter
+            self._look(str(Path(subject).parent))
+        if self._asked.setdefault((question, subject), answer) is answer:
+            self._tell(question, subject, answer)
+
+    def has_read(self, path: str) -> bool:
+        return path in self._opened
+
+    def hear(self, opens: Opens | None) -> None:
+        """Who tells of further opens, in the folders that are in use."""
+        self._opens = opens
+
+    def lack(self, why: str) -> None:
+        """The record is incomplete."""
+        self.unseen.setdefault(why)
+        self._tell("unseen", why, None)
+
+    def ignores(self, path: str) -> bool:
+        """What is covered by a version, by the kernel, by the step itself; and bytecode."""
+        folder = f"{path}{os.sep}"
+        return (
+            folder.startswith((*self._ignored, *records.installed_folders(), *_KERNEL))
+            or f"{os.sep}{_CACHE}{os.sep}" in folder
+            or "\0" in path
+        )
+
+    def searches(self, folders: list[str]) -> int:
+        """The number of this way to search for modules."""
+        if folders not in self.search:
+            self.search.append(folders)
+        return self.search.index(folders)
+
+    def fork(self) -> None:
+        self._forked = True
+
+    def adopt_journal(self) -> None:
+        """What forked processes noted; theirs counts as if it came after this one's."""
+        if not self._journal.exists():
+            return
+        for line in self._journal.read_text().splitlines():
+            question, subject, answer = json.loads(line)
+            if question == "opened" and subject not in self.written:
+                self._opened.setdefault(subject, Facts(*answer))
+            elif question == "written" and subject not in self._opened:
+                self.written.add(subject)
+            elif question == "unseen":
+                self.unseen.setdefault(subject)
+            elif question not in ("opened", "written"):
+                self._asked.setdefault((question, subject), answer)
+
+    def answers(self) -> dict[str, dict[str, Any]]:
+        """All questions with the answers that the code got; what changed meanwhile is told in
+        `unseen`."""
+        found: dict[str, dict[str, Any]] = {question: {} for question in records.QUESTIONS}
+        for path, then in sorted(self._opened.items()):
+            sha256 = self._content(path, then)
+            if sha256 is not None:
+                found["content"][path] = sha256
+        for (question, subject), answer in sorted(self._asked.items(), key=lambda row: row[0]):
+            if question == "kind" and (subject in self._opened or self._lists(subject)):
+                continue  # which says more
+            if question in records.OF_PATHS and not self._still(question, subject, answer):
+                self.lack(f"{subject} changed while it was read")
+            found[question][subject] = answer
+        return found
+
+    def _lists(self, folder: str) -> bool:
+        return ("names", folder) in self._asked
+
+    def _content(self, path: str, then: Facts) -> str | None:
+        """The digest of a file that is still what it was; None for the code's own scratch, which is
+        gone."""
+        try:
+            with own():
+                sha256 = digest_file(Path(path))
+            now = _facts(path)
+        except OSError:
+            if then.changed < self.started:
+                self.lack(f"{path} was removed while it was read")
+            return None
+        same = now is not None and now[:5] == then[:5] and then.sha256 in (None, sha256)
+        if not same:
+            self.lack(f"{path} changed while it was read")
+        return sha256
+
+    def _still(self, question: str, path: str, answer: str) -> bool:
+        """Whether it is as it was, apart from what the code wrote itself: the next run meets that
+        from the start, so its record will differ."""
+        if any(name == path or name.startswith(f"{path}{os.sep}") for name in self.written):
+            return True
+        with own(), suppress(OSError):
+            return records.OF_PATHS[question](Path(path)) == answer
+        return False
+
+    def _above(self, folder: str) -> bool:
+        return any(f"{root}{os.sep}".startswith(f"{folder.rstrip(os.sep)}{os.sep}")
+                   for root in self.roots)  # fmt: skip
+
+    def _look(self, folder: str) -> None:
+        if self._opens is not None and not self._forked:
+            self._opens.add(folder)
+            self._count += 1
+            if self._count % _DRAIN == 0:  # before the kernel's queue of 16,384 is full
+                self._opens.drain()
+
+    def _tell(self, question: str, subject: str, answer: Any) -> None:
+        if self._forked:
+            line = json.dumps([question, subject, answer]).encode() + b"\n"
+            with own(), self._journal.open("ab", buffering=0) as journal:
+                journal.write(line)
+
+
+@contextmanager
+def own() -> Iterator[None]:
+    """What is done inside is no act of the code's."""
+    before = getattr(_own, "busy", False)
+    _own.busy = True
+    try:
+        yield
+    finally:
+        _own.busy = before
+
+
+def is_own() -> bool:
+    return bool(getattr(_own, "busy", False))
+
+
+def absolute(path: str | bytes) -> str:
+    """Without touching the disk, which would open files while an opening is reported."""
+    return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+
+
+def each(act: Callable[[Watch], None]) -> None:
+    """On every recording, unless this module does something itself."""
+    if watching and not is_own():
+        with own():
+            for watch in watching:
+                act(watch)
+
+
+def _facts(path: str) -> Facts | None:
+    """None for what is no regular file. Raises OSError."""
+    found = _stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    facts = Facts(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    if time.time_ns() - found.st_ctime_ns > _RACY_NS:
+        return facts
+    with own():
+        return facts._replace(sha256=digest_file(Path(path)))
+
+
+def _forked() -> None:
+    for watch in watching:
+        watch.fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,256 @@
+"""What a step that ran user code depended on besides its inputs, as questions and answers.
+
+    {"schema": "optkit.reads/v2", "search": [[folder, ...], ...], "unseen": [...],
+     "content": {path: sha256}, "names": {folder: sha256}, "kind": {path: "nothing"}, "link": ...,
+     "status": ..., "variable": {name: sha256}, "import": {"0 name": path}, "package": ...}
+
+The code got these answers; as long as each question still has the same one, it would do the same
+again, and its result may be served from the store. What was absent is an answer too. A path
+beneath one of the step's roots (the project, a folder that an argument names) is told relative to
+it, "@0/data/a.png", so that two checkouts of one project have the same record.
+
+`search`: where modules were searched for, in order; the number before a module's name in "import"
+is that of its search. `unseen`: why the record is incomplete, in words. A result with such a record
+is never served.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from pathlib import Path
+from typing import Any
+
+from optkit.store import digest_file, digest_json, digest_names
+
+SCHEMA = "optkit.reads/v2"
+INSTALLED = "installed"
+"""Stands for all folders whose files are covered by a version."""
+NOTHING = "nothing"
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+PYTHON = "python"
+"""Stands among packages for the interpreter."""
+
+
+def kind(path: Path) -> str:
+    """ "file", "folder", "other" or "nothing", behind symbolic links."""
+    try:
+        if path.is_dir():
+            return "folder"
+        return "file" if path.is_file() else "other" if path.exists() else NOTHING
+    except (OSError, ValueError):
+        return NOTHING
+
+
+def link(path: Path) -> str:
+    """Where a symbolic link leads; "nothing" for what is no link."""
+    try:
+        return str(path.readlink())
+    except OSError:
+        return NOTHING
+
+
+def status(path: Path) -> str:
+    """What `os.stat` tells of a file besides its content: size and time of modification."""
+    return size_and_time(path.stat())
+
+
+def size_and_time(facts: os.stat_result) -> str:
+    return f"{facts.st_size} bytes, changed at {facts.st_mtime_ns}"
+
+
+OF_PATHS: Mapping[str, Callable[[Path], str]] = {
+    "content": digest_file,
+    "names": digest_names,
+    "kind": kind,
+    "link": link,
+    "status": status,
+}
+"""Questions about a path, and who answers them. Raises OSError where there is no answer."""
+QUESTIONS = (*OF_PATHS, "variable", "import", "package")
+
+
+def variable(value: str | bytes | None) -> str | None:
+    """The digest of a variable's value, which may be a secret; None where it is not set."""
+    return None if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
+
+
+def installed(distribution: str) -> str | None:
+    """The version of a distribution, or of "python"; None when absent. Imports nothing."""
+    if distribution == PYTHON:
+        return platform.python_version()
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def relative(path: str, roots: Sequence[str]) -> str:
+    """ "@1/images/a.png" for what is beneath the second root, the path itself elsewhere."""
+    for index, root in enumerate(roots):
+        if path == root:
+            return f"@{index}"
+        if path.startswith(f"{root.rstrip(os.sep)}{os.sep}"):
+            return f"@{index}/{path[len(root.rstrip(os.sep)) + 1 :]}"
+    return path
+
+
+def absolute(path: str, roots: Sequence[str]) -> Path:
+    """The path that `relative` told. Raises ValueError, IndexError for one of another form."""
+    if not path.startswith("@"):
+        return Path(path)
+    index, _, rest = path[1:].partition("/")
+    return Path(roots[int(index)]) / rest
+
+
+def files(reads: Mapping[str, Any], roots: Sequence[str]) -> dict[str, str]:
+    """Path → sha256 of the files that were read."""
+    found = reads.get("content", {}).items()
+    return {str(absolute(path, roots)): sha256 for path, sha256 in found}
+
+
+def code(reads: Mapping[str, Any]) -> dict[str, Any]:
+    """The Python files and the packages of a record: what a function of that code depends on, the
+    data that it read aside."""
+    found = reads.get("content", {}).items()
+    python = {path: sha256 for path, sha256 in found if path.endswith(".py")}
+    return {"content": python, "package": reads.get("package", {})}
+
+
+def late_key(base: str, reads: Mapping[str, Any], outcome: Any) -> str:
+    """The key of a result: what was asked for, what the code depended on, and what came of it. With
+    the outcome in it, a fresh result never meets an older one that differs."""
+    return digest_json({"base": base, "reads": reads, "outcome": outcome})
+
+
+def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One record of several that were made at the same time, on parts of one work."""
+    found: dict[str, Any] = {"schema": SCHEMA, "search": [], "unseen": []}
+    for record in records:
+        for name in ("search", "unseen"):
+            found[name] += [row for row in record[name] if row not in found[name]]
+        for question in QUESTIONS:
+            answers = found.setdefault(question, {})
+            for subject, answer in record[question].items():
+                if question == "import":
+                    index, _, name = subject.partition(" ")
+                    subject = f"{found['search'].index(record['search'][int(index)])} {name}"
+                if answers.setdefault(subject, answer) != answer:
+                    found["unseen"].append(f"{subject} changed while it was read")
+    return found
+
+
+@dataclass
+class Now:
+    """The answers of today, each asked for once. `environment`: as the step's process has it."""
+
+    roots: Sequence[str]
+    environment: Mapping[str, str]
+    _known: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def agrees(self, reads: Mapping[str, Any]) -> bool:
+        """Whether each question of a record still has its answer. False for a record of another
+        form, and for one that is incomplete."""
+        try:
+            if reads["schema"] != SCHEMA or reads["unseen"]:
+                return False
+            return self._same(reads)
+        except (OSError, KeyError, IndexError, AttributeError, TypeError, ValueError):
+            return False
+
+    def _same(self, reads: Mapping[str, Any]) -> bool:
+        if any(installed(name) != version for name, version in reads["package"].items()):
+            return False
+        asked = reads["variable"].items()
+        if any(variable(self.environment.get(name)) != sha256 for name, sha256 in asked):
+            return False
+        for question in sorted(OF_PATHS, key="content".__eq__):  # which takes longest
+            for path, answer in reads[question].items():
+                if self._answer(question, path) != answer:
+                    return False
+        finders = [Finder([self._folder(path) for path in search]) for search in reads["search"]]
+        for subject, origin in reads["import"].items():
+            index, _, name = subject.partition(" ")
+            if relative(finders[int(index)].origin(name), self.roots) != origin:
+                return False
+        return True
+
+    def _folder(self, path: str) -> str:
+        return path if path == INSTALLED else str(absolute(path, self.roots))
+
+    def _answer(self, question: str, path: str) -> str:
+        if (question, path) not in self._known:
+            now = OF_PATHS[question](absolute(path, self.roots))
+            self._known[question, path] = now
+        return self._known[question, path]  # type: ignore[no-any-return]
+
+
+class Finder:
+    """Where `import` finds a module, without importing anything. `folders`: where it looks, in
+    order; "installed" stands for those of installed packages."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = folders
+        self._finders = {folder: _finder(folder) for folder in folders if folder != INSTALLED}
+
+    def origin(self, name: str) -> str:
+        """The path of its file or folder, "installed", or "nothing"."""
+        for folder in self._folders:
+            if folder == INSTALLED:
+                if name in sys.builtin_module_names or _installed_module(name):
+                    return INSTALLED
+                continue
+            spec = self._finders[folder].find_spec(name)
+            if spec is not None:
+                places = list(spec.submodule_search_locations or ())
+                return os.path.abspath(spec.origin or places[0])  # noqa: PTH100  # keeps links
+        return NOTHING
+
+
+def _finder(folder: str) -> FileFinder:
+    """A new one: that of `sys.path_importer_cache` may not have seen the youngest files."""
+    return FileFinder(
+        folder,
+        (ExtensionFileLoader, EXTENSION_SUFFIXES),
+        (SourceFileLoader, SOURCE_SUFFIXES),
+        (SourcelessFileLoader, BYTECODE_SUFFIXES),
+    )
+
+
+def _installed_module(name: str) -> bool:
+    if name in sys.stdlib_module_names:
+        return True
+    folders = [path for path in sys.path if f"{os.path.abspath(path)}{os.sep}".startswith(  # noqa: PTH100
+        installed_folders())]  # fmt: skip
+    return PathFinder.find_spec(name, folders) is not None
+
+
+@cache
+def installed_folders() -> tuple[str, ...]:
+    """Where files are covered by a version: Python's own library, site-packages, optkit. Each ends
+    in a separator."""
+    paths = sysconfig.get_paths()
+    folders = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages(), _PACKAGE}
+    folders |= {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
+    folders |= {os.path.realpath(folder) for folder in folders}
+    return tuple(sorted(f"{folder}{os.sep}" for folder in folders))
