@@ -6,11 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from optkit.execute.local import Limits
 from optkit.execute.node import packed
+from optkit.execute.runner import key_of
 from optkit.pipeline import Build, Foreign, Job
-from optkit.pipeline.judging import score
-from optkit.recipe import Recipe
+from optkit.pipeline.judging import Race, race, score
+from optkit.recipe import Bench, Recipe
 from optkit.runtime import Evidence
 from optkit.store import digest_file
 from optkit.target import target
@@ -37,3 +40,49 @@ def test_a_node_needs_what_the_task_imports_and_not_the_samples_that_it_read(
     task = {"step": "evaluate", "inputs": {}, "params": asked[0], "out": ""}
     files = packed(task, Limits(1))["files"]
     assert {Path(path).name for path in files} == {"task.py", "helper.py"}
+
+
+CODE = {"content": {"@0/task.py": "1", "@0/images.npy": "2"}, "package": {"numpy": "2.0"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "another"),
+    [
+        ({"content": {"@0/task.py": "9", "@0/images.npy": "2"}}, True),
+        ({"content": {"@0/other.py": "1", "@0/images.npy": "2"}}, True),
+        ({"package": {"numpy": "2.1"}}, True),
+        ({"content": {"@0/task.py": "1", "@0/images.npy": "9"}}, False),  # the samples tell it
+    ],
+)
+def test_a_score_is_of_the_tasks_code_and_packages(
+    change: dict[str, Any], another: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "task.py").touch()
+    recipe = Recipe.from_dict({"name": "net", "eval": {"task": "task.py"}}, base=tmp_path)
+    build = Build(Job(recipe, target("l4"), "int8"), "tensorrt", (), "fp16", measured=False)
+    keys: list[str] = []
+    steps: Any = SimpleNamespace(
+        objects=Path("store/objects"),
+        step_reading_code=lambda kind, label, inputs, params, here, **rest: keys.append(
+            key_of(kind, inputs, params)
+        ),
+    )
+    for record in (CODE, {**CODE, **change}):
+        build.entries["evaluation"] = Foreign(meta={"metric": "m", "reads": record})
+        score(build, steps, "candidate", Foreign(), "model.onnx", Evidence.SIMULATED)
+    assert (keys[0] != keys[1]) == another
+
+
+def test_a_latency_is_of_the_machine_that_it_was_measured_on() -> None:
+    keys: list[str] = []
+
+    def step(kind: Any, label: str, inputs: Any, params: Any, here: Any) -> Any:
+        keys.append(key_of(kind, inputs, params))
+        return Foreign()
+
+    steps: Any = SimpleNamespace(objects=Path("store/objects"), step=step)
+    side = {"input": "engine", "file": "model.onnx", "backend": "onnxruntime", "session": {}}
+    for machine in ({"cpu": "one"}, {"cpu": "two"}, {"cpu": "one"}):
+        sides = {"engine": side, "baseline": side}
+        race(Race("time", {}, sides, Bench(), [1], machine), steps, strict=False)
+    assert keys[0] == keys[2] != keys[1]
