@@ -40,6 +40,8 @@ _QUIET = (
 """They look for what is told otherwise: source lines of code, versions of packages."""
 _TIMES = ("getmtime", "getsize", "getctime", "getatime", "stat", "lstat")
 _RESOLVING = ("realpath", "_joinrealpath")
+_SYSTEM = "/etc/"
+"""What a package reads there while it is imported tells it the system's name, and no result."""
 _OWN_VARIABLES = ("TMPDIR", "OPTKIT_PARENT", "OPTKIT_TASK")
 """They differ from run to run, and point to the step's own folder."""
 
@@ -78,6 +80,8 @@ def _on_open(event: str, args: tuple[Any, ...]) -> None:
     if not isinstance(path, str | bytes | os.PathLike):
         return  # an open file descriptor
     name = absolute(os.fspath(path))
+    if name.startswith(_SYSTEM) and not _asker().counts:
+        return
     mode = flags & os.O_ACCMODE if isinstance(flags, int) else os.O_RDONLY
     if mode == os.O_WRONLY or (mode != os.O_RDONLY and flags & os.O_TRUNC):
         each(lambda watch: watch.write(name))

@@ -6,6 +6,7 @@ folder counts as read. Beside that, what the process holds open or maps at the e
 
 from __future__ import annotations
 
+import fcntl
 import importlib.abc
 import os
 import sys
@@ -56,18 +57,25 @@ _STALE = " (deleted)"
 
 
 def held() -> set[str]:
-    """Paths of the files that this process has open or mapped, libraries aside. Empty where the
-    system does not tell."""
+    """Paths of the files that this process has open or mapped for reading alone, libraries aside:
+    what it may write is a log or a database of its own. Empty where the system does not tell."""
     with own(), suppress(OSError):
-        opened = {records.link(path) for path in Path("/proc/self/fd").iterdir()}
         lines = Path("/proc/self/maps").read_text().splitlines()
         rows = [line.split(maxsplit=5) for line in lines]
-        mapped = {(row[5], "x" in row[1]) for row in rows if len(row) == 6}
-        libraries = {path for path, runs in mapped if runs}
-        found = opened | {path for path, _ in mapped} - libraries
+        mapped = {(row[5], row[1]) for row in rows if len(row) == 6}
+        others = {path for path, rights in mapped if "x" in rights or "w" in rights}
+        opened = {records.link(path) for path in Path("/proc/self/fd").iterdir() if _reads(path)}
+        found = opened | {path for path, _ in mapped} - others
         return {path for path in found if path.startswith(os.sep) and os.path.isfile(path)  # noqa: PTH113
                 and not path.startswith(_SYSTEM) and not path.endswith(_STALE)}  # fmt: skip
     return set()
+
+
+def _reads(descriptor: Path) -> bool:
+    """Whether a descriptor of this process is open for reading alone."""
+    with suppress(OSError):
+        return fcntl.fcntl(int(descriptor.name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    return False  # that of the listing itself
 
 
 @contextmanager

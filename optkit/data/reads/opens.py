@@ -13,6 +13,7 @@ import os
 import struct
 import sys
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 from optkit.data.reads.watch import Watch, own
@@ -23,6 +24,8 @@ _IS_FOLDER, _OVERFLOW = 0x40000000, 0x4000
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _MOST = 4000
 """Folders of a root that are watched; beyond it what only native code opens there is not seen."""
+_COMMON = ("/", "/etc", "/tmp", "/var/tmp", str(Path.home()))
+"""Folders in which every program opens files: what is heard there says nothing of the code."""
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
 
 
@@ -61,7 +64,9 @@ class Opens:
 
     def add(self, folder: str) -> None:
         """Watch a folder, too."""
-        if self._fd < 0 or folder in self._known or self._watch.ignores(folder):
+        if self._fd < 0 or folder in self._known or folder in _COMMON:
+            return
+        if self._watch.ignores(folder):
             return
         self._known.add(folder)
         mask = _READ | _CREATE | _CHANGE
@@ -104,6 +109,8 @@ class Opens:
 def _beneath(root: str) -> list[str]:
     """The folder and those in it, what is hidden or made by tools aside."""
     found: list[str] = []
+    if root in _COMMON:
+        return found
     with own():
         for folder, inner, _ in os.walk(root):
             inner[:] = [name for name in inner if name[0] != "." and name not in _LEFT_OUT]
