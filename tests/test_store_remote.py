@@ -20,7 +20,8 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
-from optkit.execute.runner import is_current
+from optkit.execute import reads
+from optkit.execute.runner import remembered
 from optkit.store import Damaged, Remote, RemoteLost, Store, digest_json
 from optkit.store import remote as remotes
 
@@ -242,14 +243,22 @@ def test_a_corrupt_entry_is_told_once_and_replaced(tmp_path: Path, how: str) -> 
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "three", "remote"}
 
 
-@pytest.mark.parametrize("record", ["[" * 100_000, "\udc80", "5", '{"files": {"/dev/zero": "0"}}'])
+_DEVICE = json.dumps({"schema": reads.SCHEMA, "records": [
+    {"key": "0", "reads": {"schema": reads.SCHEMA, "content": {"/dev/zero": "0"}}}]})  # fmt: skip
+
+
+@pytest.mark.parametrize("record", ["[" * 100_000, "\udc80", "5", _DEVICE])
 def test_bad_reads_are_as_none(tmp_path: Path, shaky: Any, record: str) -> None:
     """What a step that runs user code is said to have read; a device is not read to its end."""
     remote = Remote(URL)
     shaky.store.clear()
     Remote(URL)._write("reads/zz/zz.json", record.encode("utf-8", "surrogateescape"))
     store = Store(tmp_path, remote)
-    assert not [found for found in store.recalled("zz") if is_current({"packages": {}, **found})]
+    now, empty = reads.Now([], {}), {"search": [], "unseen": []}
+    empty |= {question: {} for question in reads.QUESTIONS}
+    rows = [row["reads"] for found in store.recalled("zz") for row in remembered(found)]
+    assert not [row for row in rows if now.agrees({**empty, **row})]
+    assert len(rows) == (record == _DEVICE)
 
 
 def test_a_deep_mark_is_no_store(tmp_path: Path) -> None:

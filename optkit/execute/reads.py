@@ -51,6 +51,13 @@ PYTHON = "python"
 """Stands among packages for the interpreter."""
 
 
+def content(path: Path) -> str:
+    """The digest of a regular file. Raises OSError for anything else: a device may have no end."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    return digest_file(path)
+
+
 def kind(path: Path) -> str:
     """ "file", "folder", "other" or "nothing", behind symbolic links."""
     try:
@@ -79,7 +86,7 @@ def size_and_time(facts: os.stat_result) -> str:
 
 
 OF_PATHS: Mapping[str, Callable[[Path], str]] = {
-    "content": digest_file,
+    "content": content,
     "names": digest_names,
     "kind": kind,
     "link": link,
