@@ -57,6 +57,7 @@ def explain_one(path: Path, *, apply: Path | None, runner: Runner) -> dict[str, 
             **_told(opened, whole),
             "artifact": str(path),
             "recipe": None if apply is None else _written(apply, opened, findings),
+            "left": None if apply is None else _left(findings),
             "parts": {name: _told(opened.parts[name], one) for name, one in parts.items()} or None,
         }
     )
@@ -88,6 +89,7 @@ def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
         },
         **(found.to_json() if found is not None else nothing),
         "recipe": None,
+        "left": None,
         "parts": None,
     }  # fmt: skip
 
@@ -95,6 +97,15 @@ def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
 def _of(result: Mapping[str, Any]) -> dict[str, Any] | None:
     latency = result.get("latency")
     return latency and {key: latency[key] for key in ("evidence", "p50_ms", "batch")}
+
+
+def _left(findings: list[Finding]) -> list[dict[str, Any]]:
+    """The findings that no setting of a recipe mends."""
+    return [
+        {"rule": one.rule, "nodes": list(one.nodes), "text": one.change.text}
+        for one in findings
+        if not one.change.settings
+    ]
 
 
 def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> dict[str, Any] | None:

@@ -17,19 +17,36 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite, log10, sqrt
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from optkit import graph
-from optkit.benchmarking.merging import OURS, Copies, by_name, constants, copied, merge, range_of
+from optkit.benchmarking.merging import (
+    OURS,
+    Copies,
+    by_name,
+    constants,
+    copied,
+    dequantized,
+    merge,
+    own_name,
+    range_of,
+)
 from optkit.benchmarking.sums import Sums
 from optkit.data.padding import Tokens
 from optkit.runtime import Feed, Session, TensorInfo, count_samples
 
 KINDS = ("propagated", "isolated", "weights")
+
+Fault = Literal["clipped", "coarse", "duplicated", "unread"]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+
+_BEYOND = 0.5  # of a pair's noise
+_COARSE = 4.0
+_FINE_DB = 35.0  # of a pair: eight bits of a Gaussian, whatever is clipped
 
 
 @dataclass(frozen=True)
@@ -50,8 +67,13 @@ class Clipping:
 
     `sqnr_db` None: they are exact. `share`: of the elements, beyond the range from `low` to `high`
     that the codes stand for; `noise`: of the error's power, theirs. `seen`: the values' own range.
+    `pair`: its QuantizeLinear; `read`: a quantized product reads its codes; `again`: a pair gives
+    what it quantizes.
     """
 
+    pair: str
+    read: bool
+    again: bool
     value: str
     readers: tuple[str, ...]
     sqnr_db: float | None
@@ -61,8 +83,28 @@ class Clipping:
     high: float
     seen: tuple[float, float]
 
+    @property
+    def fault(self) -> Fault | None:
+        """What is wrong with it, if anything: no more than a suspicion before its cost is known.
+
+        At the range of least squared error clipping makes less noise than rounding (Banner,
+        Nahshan, Soudry: Post training 4-bit quantization, NeurIPS 2019, section 3, for Gaussian and
+        Laplacian values); where it makes more, a larger range is better. A range of `_COARSE` times
+        the values' largest magnitude leaves two bits of every code unused.
+        """
+        noisy = self.sqnr_db is not None and self.sqnr_db <= _FINE_DB
+        if self.again:
+            return "duplicated"
+        if noisy and self.noise >= _BEYOND:
+            return "clipped"
+        if not self.read:
+            return "unread"
+        most = max(map(abs, self.seen))
+        wide = max(-self.low, self.high) >= _COARSE * most > 0
+        return "coarse" if noisy and wide else None
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "fault": self.fault}
 
 
 class Layer(NamedTuple):
@@ -142,15 +184,29 @@ def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str
         sums.compare(f"isolated {name}", known[tensor], copies.layer(tensor, quantized=True))
         sums.compare(f"weights {name}", known[tensor], copies.layer(tensor, quantized=False))
         made.layers.append(Layer(name, node.op_type, tensor, copies.reads(tensor)))
-    for quantize, value in copies.quantized():
+    for quantize, value, again in copies.quantized():
         ends = range_of(quantize)
         if ends is not None:
             sums.clip(f"pair {len(made.pairs)}", known[value], copies.pair(quantize), ends)
-            made.pairs.append(_Pair(value, theirs.readers(quantize), ends))
+            read = theirs.reaches(quantize, nodes)
+            readers = theirs.readers(quantize)
+            made.pairs.append(_Pair(own_name(quantize), read, again, value, readers, ends))
     made.real = {dim: str(value.name) for dim, value in sums.real.items()}
     reference.graph.outputs[:] = sums.outputs
     RemoveUnusedNodesPass()(reference)
     return made
+
+
+def without(candidate: ir.Model, pairs: Collection[str]) -> ir.Model:
+    """The candidate, which is consumed, without these pairs (names of their QuantizeLinear):
+    whoever reads one gets the value that it rounds."""
+    for node in [node for node in candidate.graph if node.name in pairs]:
+        value = node.inputs[0]
+        assert value is not None
+        for half in dequantized(node):
+            half.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+    RemoveUnusedNodesPass()(candidate)
+    return candidate
 
 
 def restored(reference: ir.Model, candidate: ir.Model, layers: Iterable[Layer]) -> ir.Model:
@@ -182,8 +238,12 @@ def restored(reference: ir.Model, candidate: ir.Model, layers: Iterable[Layer]) 
 
 
 class _Pair(NamedTuple):
-    """A Q/DQ pair on a value of the reference, who reads it, and the ends of its range."""
+    """A Q/DQ pair on a value of the reference, whether a quantized product reads it, whether it
+    stands on a pair, who reads it, and the ends of its range."""
 
+    quantize: str
+    read: bool
+    again: bool
     value: str
     readers: tuple[str, ...]
     ends: tuple[float, float]
@@ -206,7 +266,7 @@ def _clipping(pair: _Pair, rows: np.ndarray) -> Clipping:
     signal, noise, beyond, clipped, size = (float(total) for total in rows[:, :5].sum(axis=0))
     known = isfinite(signal) and isfinite(noise) and noise > 0 and signal > 0
     return Clipping(
-        pair.value, pair.readers,
+        pair.quantize, pair.read, pair.again, pair.value, pair.readers,
         sqnr_db=10 * log10(signal / noise) if known else None,
         share=clipped / size if size else 0.0,
         noise=min(beyond / noise, 1.0) if known else 0.0,

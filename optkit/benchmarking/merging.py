@@ -3,7 +3,7 @@ layers that read what the first computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,10 @@ from optkit.errors import InputRefused
 OURS = "compared/"  # what names that are added begin with
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_CARRIES = frozenset(
+    {_QUANTIZE, _DEQUANTIZE, "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool",
+     "Pad", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)  # fmt: skip  # operators that compute the same on codes: what a product reads through them
 _SUBGRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 _ENDS = {  # of the codes at which QuantizeLinear saturates (ONNX)
@@ -35,9 +39,28 @@ class Merged:
     names: Mapping[ir.Value, str]
 
     def readers(self, quantize: ir.Node) -> tuple[str, ...]:
-        """Names of the nodes that read what the pair gives."""
+        """Names of the nodes that read what the pair gives; of a pair on a pair, the last one's."""
         nodes = [node for half in dequantized(quantize) for node in half.outputs[0].consumers()]
-        return tuple(dict.fromkeys(str(node.name).removeprefix(OURS) for node in nodes))
+        names = [
+            name
+            for node in nodes
+            for name in (self.readers(node) if _is_half(node) else (own_name(node),))
+        ]
+        return tuple(dict.fromkeys(names))
+
+    def reaches(self, quantize: ir.Node, products: Collection[str]) -> bool:
+        """Whether what the pair gives is read by one of these nodes, moved at most."""
+        waiting, seen = [*dequantized(quantize)], set[ir.Node]()
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if own_name(node) in products:
+                return True
+            if node.op_type in _CARRIES:
+                waiting += [use for value in node.outputs for use in value.consumers()]
+        return False
 
 
 def merge(model: ir.Model, other: ir.Model, taken: set[str]) -> Merged:
@@ -95,13 +118,20 @@ class Copies:
         """The value as this layer alone leaves it; `quantized`: its pairs too, not only codes."""
         return self._copied(self._theirs.values[tensor], quantized)
 
-    def quantized(self) -> list[tuple[ir.Node, str]]:
-        """The QuantizeLinear nodes of pairs on values of the reference, and their names. (Codes
-        that are an output, or that an integer operator reads, came with the graph.)"""
-        found = [(n, n.inputs[0]) for n in self._theirs.nodes.values()
-                 if n.op_type == _QUANTIZE and dequantized(n)]  # fmt: skip
-        return [(n, self._theirs.names[v]) for n, v in found
-                if v is not None and self._of_reference(v) is not None]  # fmt: skip
+    def quantized(self) -> list[tuple[ir.Node, str, bool]]:
+        """The QuantizeLinear nodes of pairs on values of the reference, these values' names, and
+        whether it was a pair that gave them. (Codes that are an output, or that an integer operator
+        reads, came with the graph.)"""
+        found: list[tuple[ir.Node, str, bool]] = []
+        for node in self._theirs.nodes.values():
+            if node.op_type != _QUANTIZE or not dequantized(node):
+                continue
+            value, again = node.inputs[0], False
+            while value is not None and (before := _before_pair(value)) is not None:
+                value, again = before, True
+            if value is not None and self._of_reference(value) is not None:
+                found.append((node, self._theirs.names[value], again))
+        return found
 
     def pair(self, quantize: ir.Node) -> ir.Value:
         """What the pair gives of the reference's value."""
@@ -176,6 +206,14 @@ def copied(
     )  # fmt: skip
     made |= dict(zip(node.outputs, outputs, strict=True))
     return made[value]
+
+
+def _is_half(node: ir.Node) -> bool:
+    return node.op_type == _QUANTIZE and bool(dequantized(node))
+
+
+def own_name(node: ir.Node) -> str:
+    return str(node.name).removeprefix(OURS)
 
 
 def dequantized(quantize: ir.Node) -> list[ir.Node]:

@@ -26,8 +26,8 @@ def text(found: Json) -> str:
         lines += ["", f"{name}:", *_speed(part), *_accuracy(part), *_findings(part)]
     if not found["parts"]:
         lines += _findings(found)
-    if found["recipe"] is not None:
-        lines += ["", *_recipe(found["recipe"])]
+    if found["left"] is not None:
+        lines += ["", *_applied(found)]
     return "\n".join(lines)
 
 
@@ -124,9 +124,16 @@ def _cost(found: Json, one: Json) -> str:
     return f"{', '.join(parts)} ({share}, {cost['evidence']}): {one['rule']}"
 
 
-def _recipe(written: Json) -> Iterator[str]:
-    yield f"recipe: {written['path']}"
-    for given in written["missing"]:
+def _applied(found: Json) -> Iterator[str]:
+    """What --apply wrote, and what it cannot change."""
+    written = found["recipe"]
+    if written is None:
+        yield "no recipe was written: no finding is mended by a setting"
+    else:
+        yield f"recipe: {written['path']}"
+    for one in found["left"]:
+        yield from _wrapped(f"{one['rule']} stays, no setting mends it: {one['text']}", "  ")
+    for given in (written or {"missing": []})["missing"]:
         yield f"  give again on the command line: --set {figures.name(given)}"
 
 

@@ -30,15 +30,20 @@ RULES: tuple[Rule, ...] = (
     speed.does_not_pay,
     speed.layout,
     speed.casts,
+    speed.alignment,
     speed.memory_bound,
     speed.heavy_weights,
     accuracy.clipped,
+    accuracy.coarse,
+    accuracy.duplicated,
+    accuracy.unread,
     accuracy.weight_axis,
+    accuracy.weight_scale,
     accuracy.sensitive,
 )
 
 
-_FAULTS = ("left_in_float", "clipped", "weight_axis")
+_FAULTS = ("left_in_float", "clipped", "coarse", "duplicated", "weight_axis", "weight_scale")
 _GENERAL = ("heavy_weight", "sensitive")
 
 

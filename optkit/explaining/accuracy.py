@@ -9,22 +9,26 @@ dB of SQNR; in points, the share of the drop that equals their share of the nois
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from math import inf, isclose, log2
+from typing import Any, Self
 
 from optkit.explaining.finding import Change, Cost, Finding
 from optkit.explaining.speed import LEAST, left_behind, to_float
 from optkit.explaining.subject import Subject
-from optkit.explaining.words import modules, named
+from optkit.explaining.words import modules, named, several
 from optkit.report import figures
 from optkit.runtime import Evidence
 
 LEAST_DB = 0.5
 """What restoring a layer has to win: an eighth of the noise. Less is in the spread over samples."""
 
-_BEYOND = 0.5  # of a pair's noise: see `clipped`
-_FINE_DB = 35.0  # of a pair: eight bits of a Gaussian, whatever is clipped
 _ONE_BIT_DB = 6.02
+_UNUSED = 0.25  # of a range of codes that nothing reaches beyond
+_SATURATED = 0.02  # of a weight's codes
+_HALF_DB = 3.01  # half of the noise
+_NEARLY = 0.9  # of what all pairs with a fault cost: then one is told of alone
+_SAME = 0.02  # two ranges, of which one is told in codes
 _POOR_DB = 20.0  # at the outputs: a tenth of the signal's amplitude
 
 _JUDGING = ("max_drop", "min_sqnr", "min_value", "max_value", "max_slice_drop", "min_slice_value",
@@ -34,29 +38,68 @@ Row = Mapping[str, Any]
 
 
 def clipped(subject: Subject) -> Iterator[Finding]:
-    """An activation's range that is too small: most of the pair's noise is what lies beyond it.
+    """Activations' ranges that are too small: most of a pair's noise is what lies beyond it, see
+    `benchmarking.layers.Clipping`. Where all ranges clip, each alone costs little beside the
+    others, so they are one finding."""
+    if (pairs := _Pairs.of(subject, "clipped")) is None:
+        return
+    worst = pairs.rows[0]
+    yield pairs.finding(
+        what=f"{worst['share']:.2%} of {worst['value']} are clipped: {_ranges(worst)}"
+        + _others(pairs, "clipped too"),
+        why=f"{worst['noise']:.0%} of the noise of this pair ({worst['sqnr_db']:.1f} dB) is "
+        "clipping, not rounding",
+        change=_wider(subject, pairs),
+    )
 
-    At the range of least squared error clipping makes less noise than rounding (Banner, Nahshan,
-    Soudry: Post training 4-bit quantization, NeurIPS 2019, section 3, for Gaussian and Laplacian
-    values); where it makes more, a larger range is better.
-    """
-    fidelity = subject.report.get("layer_fidelity") or {"values": []}
-    for value in fidelity["values"]:
-        if value["noise"] < _BEYOND or value["sqnr_db"] is None or value["sqnr_db"] > _FINE_DB:
-            continue
-        rows = [row for row in subject.likeness.values() if value["value"] in row["reads"]]
-        nodes = tuple(value["readers"])
-        (low, high), (least, most) = (value["low"], value["high"]), value["seen"]
-        found = _noisy(
-            subject, "clipped", nodes, rows,
-            what=f"{value['share']:.2%} of {value['value']} are clipped: it reaches from "
-            f"{least:.3g} to {most:.3g}, its codes from {low:.3g} to {high:.3g}{_alone(rows)}",
-            why=f"{value['noise']:.0%} of the noise of this pair ({value['sqnr_db']:.1f} dB) is "
-            "clipping, not rounding",
-            change=_wider(subject, value["value"]),
-        )  # fmt: skip
-        if found is not None:
-            yield found
+
+def coarse(subject: Subject) -> Iterator[Finding]:
+    """Activations' ranges that are many times what the values take: codes are left unused, and the
+    others are coarse."""
+    if (pairs := _Pairs.of(subject, "coarse")) is None:
+        return
+    worst = pairs.rows[0]
+    times = max(-worst["low"], worst["high"]) / max(map(abs, worst["seen"]))
+    yield pairs.finding(
+        what=f"the codes of {worst['value']} are {times:.1f} times too coarse: "
+        f"{_ranges(worst)}{_others(pairs, 'too coarse too')}",
+        why=f"{log2(times):.1f} bits of each code are not used ({worst['sqnr_db']:.1f} dB)",
+        change=_narrower(subject, pairs),
+    )
+
+
+def duplicated(subject: Subject) -> Iterator[Finding]:
+    """A pair that quantizes what a pair gives: it rounds twice."""
+    if (pairs := _Pairs.of(subject, "duplicated")) is None:
+        return
+    worst = pairs.rows[0]
+    yield pairs.finding(
+        what=f"{worst['value']} is quantized twice: {worst['pair']} reads what a pair gives"
+        + _others(pairs, "quantized twice too"),
+        why="other scales round again, and a compiler cannot cancel pairs that are not equal",
+        change=Change(f"take the second pair out of the graph ({worst['pair']})"),
+    )
+
+
+def unread(subject: Subject) -> Iterator[Finding]:
+    """A pair whose codes no quantized product reads, with half of the noise or more: it costs
+    accuracy, and no product is faster for it. (Backends place a few such on purpose, behind a
+    product that writes codes; they cost little.)"""
+    if (pairs := _Pairs.of(subject, "unread", _HALF_DB)) is None:
+        return
+    worst = pairs.rows[0]
+    added = any(_op(subject, node) == "Add" for node in worst["readers"])
+    key = ("quantization", "placement", "residual_adds")
+    change = Change(f"take the pair out of the graph ({worst['pair']})")
+    if added and subject.recipe["quantization"]["placement"].get("residual_adds"):
+        change = Change("leave the shortcut in float", {key: False})
+    yield pairs.finding(
+        what=f"{worst['value']} is rounded to codes that no quantized product reads, but "
+        f"{named(worst['readers'])}{_others(pairs, 'rounded for nobody too')}",
+        why=f"the pair's own noise is {worst['sqnr_db']:.1f} dB, and no kernel is faster for it"
+        if worst["sqnr_db"] is not None else "no kernel is faster for it",
+        change=change,
+    )  # fmt: skip
 
 
 def weight_axis(subject: Subject) -> Iterator[Finding]:
@@ -70,34 +113,69 @@ def weight_axis(subject: Subject) -> Iterator[Finding]:
         own = (row["weights"] or {"sqnr_db": None})["sqnr_db"]
         best = row["by_channel_db"]
         worse = own is not None and best is not None and own < best - _ONE_BIT_DB
-        if row["scales"] != "summed" and not worse:
+        if row["scales"] not in ("summed", "tensor") or not (row["scales"] == "summed" or worse):
             continue
-        placed = subject.recipe["quantization"]["placement"]["tensor_ops"] or ()
-        settings: dict[tuple[str, ...], Any] = to_float(subject, [node])
-        text = f"leave it in {subject.baseline} until it is quantized along its output channels"
-        if row["scales"] == "tensor" and row["op"] in placed:
-            text = "let its weight have one scale per output channel"
-            settings = {
-                ("quantization", "placement", "tensor_ops"): [o for o in placed if o != row["op"]]
-            }
-        told = {"summed": "one scale per input, along the axis that is summed",
-                "tensor": "one scale for all channels"}  # fmt: skip
-        noise = (
-            ""
-            if own is None or best is None
-            else (f", which leaves it {own:.1f} dB; per output channel it would have {best:.1f} dB")
-        )
+        told, why = _AXES[row["scales"]]
         found = _noisy(
             subject, "weight_axis", (node,), [row],
-            what=f"the weight of {named([node])} has "
-            f"{told.get(row['scales'], 'scales that do not fit it')}{noise}",
-            why="no integer kernel multiplies by scales inside the sum"
-            if row["scales"] == "summed" else "the largest channel sets the step of all others",
-            change=Change(text, settings), least=0.0,
+            what=f"the weight of {named([node])} has {told}{_by_channel(own, best)}",
+            why=why, change=_along_channels(subject, row), least=0.0,
             ms=0.0 if subject.has_landed(node) else left_behind(subject, node),
         )  # fmt: skip
         if found is not None:
             yield found
+
+
+def weight_scale(subject: Subject) -> Iterator[Finding]:
+    """A weight with a scale for each output channel that does not fit it: so coarse that two bits
+    of every code are unused, or so small that many codes saturate (with a scale from its largest
+    weight a channel has few such). Its noise is a bit (6.02 dB) above that of scales from the
+    channels' own maxima. (Noise alone would not tell: rounding that follows the activations leaves
+    a weight farther from its own.)"""
+    for node, row in subject.likeness.items():
+        own = (row["weights"] or {"sqnr_db": None})["sqnr_db"]
+        best = row["by_channel_db"]
+        if row["scales"] != "channel" or own is None or best is None or own >= best - _ONE_BIT_DB:
+            continue
+        codes = row.get("codes") or {"reach": 1.0, "saturated": 0.0}
+        if codes["reach"] > _UNUSED and codes["saturated"] < _SATURATED:
+            continue
+        told = f"its codes reach {codes['reach']:.0%} of their range"
+        if codes["saturated"] >= _SATURATED:
+            told = f"{codes['saturated']:.0%} of its codes stand at the end of their range"
+        found = _noisy(
+            subject, "weight_scale", (node,), [row],
+            what=f"the scales of {named([node])}'s weight do not fit it: {told}"
+            f"{_by_channel(own, best)}",
+            why="a scale that is too large leaves codes unused, a small one saturates them",
+            change=Change(f"quantize it anew; until then leave it in {subject.baseline}",
+                          to_float(subject, [node])),
+        )  # fmt: skip
+        if found is not None:
+            yield found
+
+
+_AXES = {
+    "summed": ("one scale per input, along the axis that is summed",
+               "no integer kernel multiplies by scales inside the sum"),
+    "tensor": ("one scale for all channels", "the largest channel sets the step of all others"),
+}  # fmt: skip
+
+
+def _by_channel(own: float | None, best: float | None) -> str:
+    if own is None or best is None:
+        return ""
+    return f", which leaves it {own:.1f} dB; per output channel it would have {best:.1f} dB"
+
+
+def _along_channels(subject: Subject, row: Row) -> Change:
+    placed = subject.recipe["quantization"]["placement"]["tensor_ops"] or ()
+    if row["scales"] == "tensor" and row["op"] in placed:
+        key = ("quantization", "placement", "tensor_ops")
+        others = [op for op in placed if op != row["op"]]
+        return Change("let its weight have one scale per output channel", {key: others})
+    text = f"leave it in {subject.baseline} until it is quantized along its output channels"
+    return Change(text, to_float(subject, [row["node"]]))
 
 
 def sensitive(subject: Subject) -> Iterator[Finding]:
@@ -165,22 +243,118 @@ def _cost(subject: Subject, rows: Sequence[Row]) -> Cost:
     else:
         db = max(restored["sqnr_db"] - whole, 0.0)
         share = 1 - 10 ** (-db / 10)
+    return _of_noise(subject, share, db)
+
+
+def _of_noise(subject: Subject, share: float, db: float | None) -> Cost:
+    """What this share of the noise at the outputs costs, in points too where there is a drop."""
     drop = subject.result["drop"]
     lost = drop["value"] * share if drop is not None and drop["value"] > 0 else None
     known = Evidence.SIMULATED if lost is None else Evidence.PREDICTED  # that points follow noise
     return Cost(share, "noise", known, db=db, points=lost)
 
 
-def _wider(subject: Subject, value: str) -> Change:
-    calibration = subject.recipe["calibration"]
+@dataclass(frozen=True)
+class _Pairs:
+    """The pairs with one fault that cost most: the one that costs as much as all of them, else all.
+    `db`: what the outputs gain without them; None: all noise is theirs."""
+
+    subject: Subject
+    fault: str
+    rows: Sequence[Row]
+    db: float | None
+
+    @classmethod
+    def of(cls, subject: Subject, fault: str, least: float = LEAST_DB) -> Self | None:
+        """None where there are none, or they cost too little."""
+        fidelity = subject.report.get("layer_fidelity") or {}
+        group = next((one for one in fidelity.get("faults", ()) if one["fault"] == fault), None)
+        whole = fidelity.get("sqnr_db")
+        if group is None or whole is None:
+            return None
+        gain = _gain(group["without"], whole)
+        rows = [row for row in fidelity["values"] if row["pair"] in group["pairs"]]
+        rows.sort(key=lambda row: -_gain(row["without"], whole))
+        if gain < least:
+            return None
+        if _gain(rows[0]["without"], whole) >= _NEARLY * gain:
+            rows, gain = rows[:1], _gain(rows[0]["without"], whole)
+        return cls(subject, fault, rows, None if gain == inf else gain)
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(node for row in self.rows for node in row["readers"]))
+
+    def finding(self, *, what: str, why: str, change: Change) -> Finding:
+        share = 1.0 if self.db is None else 1 - 10 ** (-self.db / 10)
+        nodes = self.readers
+        cost = _of_noise(self.subject, share, self.db)
+        return Finding(self.fault, "accuracy", what, why, nodes, modules(nodes), cost, change)
+
+
+def _gain(without: Row | None, whole: float) -> float:
+    if without is None:
+        return 0.0
+    return inf if without["sqnr_db"] is None else max(without["sqnr_db"] - whole, 0.0)
+
+
+def _ranges(row: Row) -> str:
+    (low, high), (least, most) = (row["low"], row["high"]), row["seen"]
+    return f"it reaches from {least:.3g} to {most:.3g}, its codes from {low:.3g} to {high:.3g}"
+
+
+def _others(pairs: _Pairs, what: str) -> str:
+    more = len(pairs.rows) - 1
+    return f"; {several(more, 'more value')} {'is' if more == 1 else 'are'} {what}" if more else ""
+
+
+def _op(subject: Subject, node: str) -> str | None:
+    facts = subject.times.nodes.get(node) if subject.times else None
+    return facts.op if facts else None
+
+
+def _decided(subject: Subject, pairs: _Pairs) -> list[Row]:
+    """What the recipe decided on these values."""
+    values = {row["value"] for row in pairs.rows}
     rows = subject.report["quantization"]
-    methods = {row["method"] for row in rows if row["activation"] == value}
-    if calibration is None:
-        return Change("calibrate on more samples, like those that it will meet")
-    if calibration["method"] != "minmax" and methods != {"minmax"}:
+    return [row for row in rows if row["activation"] in values and row["high"] is not None]
+
+
+def _foreign(subject: Subject, pairs: _Pairs) -> Change | None:
+    """Where a pair is not what the recipe decided, no setting made it; None: all are."""
+    decided = {row["activation"]: row for row in _decided(subject, pairs)}
+    for row in pairs.rows:
+        own = decided.get(row["value"])
+        if own is None:
+            continue
+        ends = (max(-one["low"], one["high"]) for one in (own, row))
+        if not isclose(*ends, rel_tol=_SAME):
+            return Change(
+                f"build it again: its recipe gives {row['value']} the range {own['low']:.3g} to "
+                f"{own['high']:.3g}, and the graph has another"
+            )
+    return None if decided else Change("give the pair the range of its values")
+
+
+def _wider(subject: Subject, pairs: _Pairs) -> Change:
+    """Ranges that hold all values: by another method where this one leaves some out, by more
+    samples where calibration saw less."""
+    foreign, calibration = _foreign(subject, pairs), subject.recipe["calibration"]
+    if foreign is not None:
+        return foreign
+    if calibration is not None and {row["method"] for row in _decided(subject, pairs)} != {
+        "minmax"
+    }:
         key = ("calibration", "method")
         return Change("a range that holds all that calibration saw", {key: "minmax"})
-    key = ("calibration", "samples")
-    return Change(
-        "calibrate on more samples, like those that it will meet", {key: 4 * calibration["samples"]}
-    )
+    text = "calibrate on more samples, like those that it will meet"
+    if calibration is None:
+        return Change(text)
+    return Change(text, {("calibration", "samples"): 4 * calibration["samples"]})
+
+
+def _narrower(subject: Subject, pairs: _Pairs) -> Change:
+    """Ranges without the extremes that calibration saw and these samples do not have. A method that
+    cuts ranges leaves weights that were rounded for those extremes, so it is no remedy."""
+    text = "take the samples with extremes out of the calibration data"
+    return _foreign(subject, pairs) or Change(f"{text}; no setting of the recipe does that")

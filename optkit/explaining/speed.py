@@ -24,6 +24,8 @@ LEAST = 0.01
 """Of the whole: what costs less is not told. Layer times of a good run differ by that much."""
 
 _HALF = 0.5  # of the time in FP16: what eight bits promise where no layer landed to tell
+_STEP = 16  # codes that a tensor core reads at once
+_CODES = ("int8", "uint8", "float8e4m3fn")
 _HEAVY = 0.25  # of all bytes that the layers read of constants
 
 
@@ -171,18 +173,63 @@ def layout(subject: Subject) -> Iterator[Finding]:
 
 
 def casts(subject: Subject) -> Iterator[Finding]:
-    """Kernels that cast between floats: the borders of islands that were left in FP32."""
+    """Kernels that only cast: in a build with an FP16 carrier the borders of what was left in FP32,
+    in one that computes in FP32 casts of the model's own."""
     if subject.times is None:
         return
-    for one in subject.times.candidate:
-        if subject.ops(one) == {"Cast"} and not one.layer.products:
-            yield _slow(
-                subject, "cast", one.layer.nodes, one.ms,
-                what=f"a kernel only casts: {named(one.layer.nodes)}",
-                why="a value crosses between FP16 and FP32; the report's `cast` says which nodes "
-                "were left in FP32, and why",
-                change=Change("scale the model's values into the reach of FP16 (65504)"),
-            )  # fmt: skip
+    why = "the model casts here; nothing in this build computes in another float than FP32"
+    change = Change("take the cast out of the model, or give it the type that is read")
+    if subject.baseline != "fp32":
+        why = (
+            "a value crosses between FP16 and FP32; the report's `cast` says which nodes were left "
+            "in FP32, and why"
+        )
+        change = Change("scale the model's values into the reach of FP16 (65504)")
+    casting = [one for one in subject.times.candidate
+               if subject.ops(one) == {"Cast"} and not one.layer.products]  # fmt: skip
+    for group in connected(casting):
+        nodes = tuple(dict.fromkeys(n for one in group for n in one.layer.nodes))
+        yield _slow(
+            subject, "cast", nodes, sum(one.ms for one in group),
+            what=f"{several(len(group), 'kernel')} only cast: {named(nodes)}", why=why,
+            change=change,
+        )  # fmt: skip
+
+
+def alignment(subject: Subject) -> Iterator[Finding]:
+    """A product of codes on a GPU whose summed axis K is no multiple of 16.
+
+    A tensor core reads a row of codes 16 bytes at a time, and only where every row begins at a
+    multiple of them (NVIDIA, Matrix Multiplication Background User's Guide, section 4.1: INT8 is
+    most efficient with K a multiple of 16). A kernel without that reads in smaller pieces, and may
+    lose all that eight bits save; how much, no roofline knows. So the cost is the most it can be:
+    what the product takes less than in the baseline.
+    """
+    if subject.times is None or subject.result["target"] == "cpu":
+        return
+    ours, theirs = subject.by_node
+    groups: dict[int, list[str]] = {}
+    for node, row in subject.landed.items():
+        facts = subject.times.nodes.get(node)
+        summed = None if facts is None else facts.summed
+        if not row["landed"] or summed is None or summed % _STEP == 0:
+            continue
+        if node in ours and node in theirs and ours[node].layer.dtype in _CODES:
+            groups.setdefault(summed, []).append(node)
+    for summed, nodes in groups.items():
+        padded = -(-summed // _STEP) * _STEP
+        most = sum(max(_each(theirs[node]) - _each(ours[node]), 0.0) for node in nodes)
+        yield _slow(
+            subject, "alignment", tuple(nodes), most,
+            what=f"{named(nodes)} {'sums' if len(nodes) == 1 else 'sum'} over {summed} codes, no "
+            f"multiple of {_STEP}; what that costs is at most this",
+            why=f"a tensor core reads {_STEP} bytes at a time; rows of {summed} are not aligned",
+            change=Change(
+                f"give the model a width that is a multiple of {_STEP} ({summed} → {padded}), the "
+                "weights filled up with zeros"
+            ),
+            evidence=Evidence.PREDICTED,
+        )  # fmt: skip
 
 
 def memory_bound(subject: Subject) -> Iterator[Finding]:
@@ -196,7 +243,7 @@ def memory_bound(subject: Subject) -> Iterator[Finding]:
     ratio = _peak_ratio(subject)
     bound = [
         one for one in subject.times.candidate
-        if one.layer.products and one.layer.dtype in ("int8", "uint8", "float8e4m3fn")
+        if one.layer.products and one.layer.dtype in _CODES
         and one.compute_ms is not None and one.memory_ms is not None
         and one.compute_ms * ratio < one.memory_ms
     ]  # fmt: skip

@@ -26,12 +26,14 @@ _MOVES = re.compile(r"__myl_(?:Tran|Move|Conc|Resh|Slic|Spli|Repl|Cast|Copy)+_|R
 
 @dataclass(frozen=True)
 class Node:
-    """An ONNX node: its cost, and the nodes that make what it reads. `macs` None: unknown."""
+    """An ONNX node: its cost, and the nodes that make what it reads. `macs` None: unknown;
+    `summed`: the axis that a product of matrices sums over, None of another node."""
 
     op: str
     macs: int | None
     weight_bytes: int
     reads: tuple[str, ...]
+    summed: int | None = None
 
     @property
     def is_product(self) -> bool:
@@ -62,7 +64,9 @@ class Times:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Times:
         nodes = {
-            name: Node(node["op"], node["macs"], node["weight_bytes"], tuple(node["reads"]))
+            name: Node(
+                node["op"], node["macs"], node["weight_bytes"], tuple(node["reads"]), node["summed"]
+            )
             for name, node in data["nodes"].items()
         }
         candidate, baseline = (_timed(data[side]) for side in ("candidate", "baseline"))

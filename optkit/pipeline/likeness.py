@@ -39,5 +39,5 @@ def compare_layers(made: Build, runner: Steps) -> None:
         )  # fmt: skip
         return
     empty = {"evidence": "simulated", "reference": "fp32", "samples": 0, "sqnr_db": None,
-             "reason": reason, "rows": [], "values": []}  # fmt: skip
+             "reason": reason, "rows": [], "values": [], "faults": []}  # fmt: skip
     made.entries["layer_fidelity"] = Foreign(meta={"layers": empty})

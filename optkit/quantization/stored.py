@@ -11,7 +11,7 @@ per output channel would give.
 from __future__ import annotations
 
 from math import log10
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -57,6 +57,24 @@ def by_channel_db(reference: ir.Node, quantized: ir.Node) -> float | None:
     signal = float(np.square(w, dtype=np.float64).sum())
     noise = float(np.square(w - rounded, dtype=np.float64).sum())
     return 10 * log10(signal / noise) if signal and noise else None
+
+
+class Use(NamedTuple):
+    """How a weight's int8 codes use their range: the largest magnitude over 127, and the share of
+    the codes that stand at it."""
+
+    reach: float
+    saturated: float
+
+
+def use_of_codes(node: ir.Node) -> Use | None:
+    """None for other codes than int8."""
+    codes = _codes(node)
+    if codes is None or codes.dtype != np.int8 or not codes.size:
+        return None
+    sizes = np.abs(codes.astype(np.int16))
+    most = int(sizes.max())
+    return Use(most / 127, float((sizes >= most).mean()))
 
 
 def _codes_of(pair: ir.Node) -> tuple[int, ...]:

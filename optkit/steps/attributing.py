@@ -88,7 +88,8 @@ def _bounded(costs: dict[str, NodeCost], side: str, params: Params) -> Rows:
 
 
 def _nodes(model: ir.Model, costs: dict[str, NodeCost]) -> dict[str, Any]:
-    """Node → operator, multiply-accumulates, bytes of constants, and who makes what it reads."""
+    """Node → operator, multiply-accumulates, bytes of constants, who makes what it reads, and the
+    size of the axis that a product of matrices sums over."""
     from optkit import graph
 
     found: dict[str, Any] = {}
@@ -97,6 +98,17 @@ def _nodes(model: ir.Model, costs: dict[str, NodeCost]) -> dict[str, Any]:
         reads = [n for maker in makers if maker for n in graph.names_in(str(maker.name))]
         cost = costs[str(node.name)]
         fact = {"op": node.op_type, "macs": cost.macs, "weight_bytes": cost.weight_bytes,
-                "reads": list(dict.fromkeys(reads))}  # fmt: skip
+                "reads": list(dict.fromkeys(reads)), "summed": _summed(node)}  # fmt: skip
         found |= dict.fromkeys(graph.names_in(str(node.name)), fact)
     return found
+
+
+def _summed(node: ir.Node) -> int | None:
+    """K of [M, K] × [K, N]; None of another operator, or where it is not fixed."""
+    if node.op_type not in ("MatMul", "Gemm") or node.inputs[1] is None:
+        return None
+    shape, turned = node.inputs[1].shape, node.attributes.get_int("transB", 0)
+    if shape is None or len(shape) < 2:
+        return None
+    size = shape[-1 if turned else -2]
+    return size if isinstance(size, int) else None

@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any
 from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu
 
 if TYPE_CHECKING:
-    from optkit.benchmarking.layers import Compared, Layer, Likeness
-    from optkit.benchmarking.sensitivity import Recorded
+    import onnx_ir as ir
+
+    from optkit.benchmarking.layers import Clipping, Compared, Layer, Likeness
+    from optkit.quantization.stored import Use
     from optkit.runtime import Feed
+
+_ALONE = 4  # pairs of one fault that are looked at one by one
+_WORTH_DB = 0.5  # what all pairs of a fault have to cost for that
 
 
 def compare_layers(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Fidelity of every quantized layer to the FP32 graph that was quantized, alone and with all
-    others, and what the outputs gain where one layer is FP32 again.
+    others, and what the outputs gain where one layer is FP32 again, or without the Q/DQ pairs that
+    have a fault.
 
     params: file (of the graph), nodes (node → quantized precision), samples, batch; restored: how
     many groups of layers, those with the most noise of their own, are made FP32 again.
@@ -35,20 +41,24 @@ def compare_layers(inputs: Inputs, params: Params, out: Path, progress: Progress
     if not pair.model.graph.outputs:
         reason = "no node that is computed in few bits leaves a value of the FP32 graph"
         nothing: dict[str, Any] = {"samples": 0, "sqnr_db": None, "reason": reason, "rows": [],
-                                   "values": []}  # fmt: skip
+                                   "values": [], "faults": []}  # fmt: skip
         return {"layers": {**known, **nothing}}
 
     def feeds() -> Iterable[Feed]:
         return (feed for feed, _ in spool.batches(params["batch"]))
 
+    # from `basic` on ONNX Runtime makes one pair of two, which rounds once
+    level = "none" if any(one.again for one in pair.pairs) else "basic"
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
         graph.save(pair.model, place, inline_limit=0)  # the runtime maps weights
-        with cpu(place, level="basic", pooled=False) as session:
+        with cpu(place, level=level, pooled=False) as session:
             found = pair.compare(session, feeds(), count)
     del pair
     weights = _weights(reference, candidate, found.layers)
-    outputs, restored = _outputs(reference, candidate, found, feeds(), params, progress)
+    outputs = _Outputs(reference, candidate, feeds(), params["samples"], level)
+    restored = outputs.restored(_noisiest(found, params["restored"]), progress)
+    faults, without = outputs.without(found)
     rows = [
         {
             "node": layer.node,
@@ -63,11 +73,11 @@ def compare_layers(inputs: Inputs, params: Params, out: Path, progress: Progress
         }
         for layer in found.layers
     ]
-    values = [one.to_json() for one in found.clipping]
+    values = [{**one.to_json(), "without": without.get(one.pair)} for one in found.clipping]
     return {
         "layers": {
-            **known, "samples": found.samples, "sqnr_db": outputs, "reason": None, "rows": rows,
-            "values": values,
+            **known, "samples": found.samples, "sqnr_db": outputs.sqnr_db, "reason": None,
+            "rows": rows, "values": values, "faults": faults,
         }
     }  # fmt: skip
 
@@ -85,44 +95,93 @@ def _weights(
         layer.node: {
             "scales": stored.granularity(theirs[layer.node]),
             "by_channel_db": stored.by_channel_db(ours[layer.node], theirs[layer.node]),
+            "codes": _asdict(stored.use_of_codes(theirs[layer.node])),
         }
         for layer in layers
     }
 
 
-def _outputs(
-    reference: Path,
-    candidate: Path,
-    found: Compared,
-    feeds: Iterable[Feed],
-    params: Params,
-    progress: Progress,
-) -> tuple[float | None, dict[str, dict[str, float | None]]]:
-    """SQNR in dB at the outputs (None: they are equal), as they are and by node where its group is
-    FP32 again."""
-    from optkit import graph
-    from optkit.benchmarking.layers import restored
-    from optkit.benchmarking.sensitivity import record
+_Db = dict[str, float | None]  # {"sqnr_db": of the outputs, None: they are equal}
 
-    groups = _noisiest(found, params["restored"])
-    with cpu(reference, level="basic") as session:
-        recorded = record(session, feeds, samples=params["samples"])
-    with cpu(candidate, level="basic") as session:
-        whole = recorded.deviation(session).sqnr_db
-    gained: dict[str, dict[str, float | None]] = {}
-    for index, group in enumerate(groups):
-        progress(f"restoring layer {index + 1} of {len(groups)}", 0.5 + index / len(groups) / 2)
-        model = restored(graph.load(reference), graph.load(candidate), group)
+
+class _Outputs:
+    """SQNR of the candidate's outputs, as it is (`sqnr_db`) and with parts of it changed."""
+
+    def __init__(
+        self, reference: Path, candidate: Path, feeds: Iterable[Feed], samples: int, level: str
+    ) -> None:
+        from optkit.benchmarking.sensitivity import record
+
+        self._reference, self._candidate, self._level = reference, candidate, level
+        with cpu(reference, level="basic") as session:
+            self._recorded = record(session, feeds, samples=samples)
+        self.sqnr_db = self._of(candidate)
+
+    def restored(self, groups: list[list[Layer]], progress: Progress) -> dict[str, _Db]:
+        """By node, where its group of layers is FP32 again."""
+        from optkit import graph
+        from optkit.benchmarking.layers import restored
+
+        gained: dict[str, _Db] = {}
+        for index, group in enumerate(groups):
+            progress(f"restoring layer {index + 1} of {len(groups)}", 0.5 + index / len(groups) / 2)
+            changed = restored(graph.load(self._reference), graph.load(self._candidate), group)
+            gained |= dict.fromkeys((one.node for one in group), self._changed(changed))
+        return gained
+
+    def without(self, found: Compared) -> tuple[list[dict[str, Any]], dict[str, _Db]]:
+        """Of each suspected fault without all its pairs, and by pair without that alone: the few
+        with the most noise, where together they are worth it."""
+        from optkit.benchmarking.layers import FAULTS
+
+        pairs = found.clipping
+        rows: list[dict[str, Any]] = []
+        alone: dict[str, _Db] = {}
+        for fault in FAULTS:
+            named = [one.pair for one in sorted(pairs, key=_noise) if one.fault == fault]
+            if not named:
+                continue
+            together = self._without(named, found)
+            rows.append({"fault": fault, "pairs": named, "without": together})
+            if self._gained(together) < _WORTH_DB:
+                continue
+            few = named[:_ALONE]
+            alone |= {
+                one: together if len(named) == 1 else self._without([one], found) for one in few
+            }
+        return rows, alone
+
+    def _gained(self, changed: _Db) -> float:
+        if self.sqnr_db is None:
+            return 0.0
+        return inf if changed["sqnr_db"] is None else changed["sqnr_db"] - self.sqnr_db
+
+    def _without(self, named: list[str], found: Compared) -> _Db:
+        """Without these pairs. Products that read their codes are FP32 again: weights are rounded
+        so that they make good what a bad range does, and do not fit another."""
+        from optkit import graph
+        from optkit.benchmarking.layers import restored, without
+
+        values = {one.value for one in found.clipping if one.pair in named and not one.again}
+        layers = [layer for layer in found.layers if values.intersection(layer.reads)]
+        model = restored(graph.load(self._reference), graph.load(self._candidate), layers)
+        return self._changed(without(model, named))
+
+    def _changed(self, model: ir.Model) -> _Db:
+        from optkit import graph
+
         with tempfile.TemporaryDirectory() as folder:
             graph.save(model, Path(folder) / GRAPH, inline_limit=0)
-            found_db = {"sqnr_db": _sqnr(recorded, folder)}
-        gained |= dict.fromkeys((one.node for one in group), found_db)
-    return whole, gained
+            return {"sqnr_db": self._of(Path(folder) / GRAPH)}
+
+    def _of(self, path: Path) -> float | None:
+        with cpu(path, level=self._level) as session:
+            return self._recorded.deviation(session).sqnr_db
 
 
-def _sqnr(recorded: Recorded, folder: str) -> float | None:
-    with cpu(Path(folder) / GRAPH, level="basic") as session:
-        return recorded.deviation(session).sqnr_db
+def _noise(pair: Clipping) -> float:
+    """Less for a pair with more noise."""
+    return inf if pair.sqnr_db is None else pair.sqnr_db
 
 
 def _noisiest(found: Compared, count: int) -> list[list[Layer]]:
@@ -136,6 +195,10 @@ def _noisiest(found: Compared, count: int) -> list[list[Layer]]:
             groups.setdefault(group, []).append(layer)
             noise[group] = max(noise.get(group, -inf), -own.sqnr_db)
     return [groups[group] for group in sorted(groups, key=lambda one: -noise[one])[:count]]
+
+
+def _asdict(use: Use | None) -> dict[str, float] | None:
+    return None if use is None else use._asdict()
 
 
 def _json(likeness: Likeness | None) -> dict[str, Any] | None:

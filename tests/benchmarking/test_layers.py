@@ -11,7 +11,7 @@ import pytest
 
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.benchmarking.layers import Compared, Layer, restored, side_by_side
+from optkit.benchmarking.layers import Compared, Layer, restored, side_by_side, without
 from optkit.errors import InputRefused
 
 FLOAT = """<ir_version: 10, opset_import: ["" : 21]>
@@ -49,12 +49,17 @@ SX, SR = np.float32(3 / 127), np.float32(2 / 127)  # the second clips
 FEEDS = [{"x": RNG.standard_normal((5, 8)).astype(np.float32)} for _ in range(4)]
 
 
+NUMBERS: dict[str, np.ndarray] = {
+    "w1": W1, "w2": W2, "c1": C1, "s1": S1, "behind": BEHIND, "c2": C2, "s2": S2, "sx": SX,
+    "zx": np.array(0, np.int8), "sr": SR, "zr": np.array(0, np.int8),
+}  # fmt: skip
+
+
 def model(text: str) -> ir.Model:
-    made = ir.from_onnx_text(text)
-    numbers = {
-        "w1": W1, "w2": W2, "c1": C1, "s1": S1, "behind": BEHIND, "c2": C2, "s2": S2, "sx": SX,
-        "zx": np.int8(0), "sr": SR, "zr": np.int8(0),
-    }  # fmt: skip
+    return filled(ir.from_onnx_text(text), NUMBERS)
+
+
+def filled(made: ir.Model, numbers: dict[str, np.ndarray]) -> ir.Model:
     for value in [value for value in made.graph.inputs if value.name in numbers]:
         made.graph.inputs.remove(value)
         value.const_value = ir.Tensor(np.asarray(numbers[value.name]), name=value.name)
@@ -196,3 +201,46 @@ def test_codes_that_the_graph_itself_gives_out_are_no_pair(tmp_path: Path) -> No
 def test_graphs_of_other_inputs_are_refused() -> None:
     with pytest.raises(InputRefused, match="the reference has another"):
         side_by_side(model(FLOAT), model(CODES.replace("float[N,8] x", "float16[N,8] x")), [])
+
+
+TWICE = CODES.replace(
+    "float sr, int8 zr)", "float sr, int8 zr, float st)"
+).replace(
+    "[second] y = MatMul (rd, v2)",
+    """[qt] tq = QuantizeLinear (rd, st, zr)
+  [dqt] td = DequantizeLinear (tq, st, zr)
+  [second] y = MatMul (td, v2)""",
+)  # fmt: skip
+ST = np.float32(8 * SR)
+
+
+def test_a_pair_on_a_pair_and_one_that_no_product_reads_are_told_apart(tmp_path: Path) -> None:
+    made = side_by_side(model(FLOAT), twice(), ["first", "second"])
+    assert [(p.quantize, p.value, p.read, p.again) for p in made.pairs] == [
+        ("qx", "x", True, False), ("qr", "r", True, False), ("qt", "r", True, True),
+    ]  # fmt: skip
+    assert made.pairs[1].readers == made.pairs[2].readers == ("second",)
+    graph.save(made.model, tmp_path / "model.onnx")
+    with OnnxRuntime().session(tmp_path / "model.onnx", level="none") as session:
+        found = made.compare(session, FEEDS, samples=15).clipping
+    assert [one.fault for one in found] == ["clipped", "clipped", "duplicated"]
+    r = np.maximum(H, 0)
+    assert found[2].sqnr_db == pytest.approx(sqnr(r, pair(pair(r, SR), ST)), abs=1e-3)
+    only_first = side_by_side(model(FLOAT), model(CODES), ["first"])
+    assert [one.read for one in only_first.pairs] == [True, False]
+
+
+def test_without_a_pair_its_readers_get_what_it_rounds(tmp_path: Path) -> None:
+    graph.save(without(twice(), ["qt"]), tmp_path / "once.onnx")
+    graph.save(without(twice(), ["qr", "qt"]), tmp_path / "none.onnx")
+    r = np.maximum(forward(X, pairs=True, codes=True)[0], 0)
+    for name, read in (("once", pair(r, SR)), ("none", r)):
+        with OnnxRuntime().session(tmp_path / f"{name}.onnx", level="none") as session:
+            found = session.run({"x": X})["y"]
+        np.testing.assert_allclose(found, read @ (C2 * S2.astype(np.float64)), atol=1e-4)
+
+
+def twice() -> ir.Model:
+    """The candidate with a coarser pair behind the second layer's."""
+    made = ir.from_onnx_text(TWICE)
+    return filled(made, {**NUMBERS, "st": ST})

@@ -208,6 +208,7 @@ def test_a_cost_is_told_as_its_metric_s_drop_and_says_what_it_is_a_share_of() ->
             "fidelity": None, "parts": None, "findings": [one]}  # fmt: skip
     whole = {**part, "artifact": "a", "target": "cpu", "baseline": None, "accuracy": None,
              "parts": {"encoder": part, "decoder": {**part, "accuracy": shares}},
+             "left": [{"rule": "layout", "nodes": [], "text": "write it anew"}],
              "recipe": {"path": "r.yaml", "missing": ["model.path=net.onnx"]}}  # fmt: skip
     title, *lines = explained.text(whole).splitlines()
     assert title == "a: int8 on cpu"
@@ -235,7 +236,7 @@ def test_each_fidelity_says_of_how_many_samples_it_is() -> None:
     found = {"precision": "int8", "baseline": "fp32", "latency": None, "baseline_latency": None,
              "speedup": None, "accuracy": None, "drop": None, "fidelity": outputs, "parts": None,
              "layers_compared": layers, "time": None, "untimed": None, "findings": [],
-             "artifact": "a", "target": "cpu", "recipe": None}  # fmt: skip
+             "artifact": "a", "target": "cpu", "recipe": None, "left": None}  # fmt: skip
     told = explained.text(found)
     assert "  outputs 29.6 dB from FP32 over 400 samples (simulated)\n" in told
     assert "layers compared on 16 samples, whose outputs are 27.3 dB from FP32" in told

@@ -81,20 +81,87 @@ def left_in_float(node: str) -> Fault:
     return plant
 
 
-def clipped(value: str, factor: float) -> Fault:
-    """The pair on `value` with a scale of `factor` times its own."""
+def rescaled(value: str, factor: float) -> Fault:
+    """The pair on `value` with a scale of `factor` times its own: less than 1 clips it."""
 
     def plant(model: ir.Model) -> None:
-        for node in list(model.graph):
-            read = node.inputs[0]
-            if node.op_type != "QuantizeLinear" or read is None or read.name != value:
-                continue
-            scale = graph.array(node.inputs[1])
+        for pair in _pairs(model, value):
+            scale = graph.array(pair[0].inputs[1])
             small = graph.add_constant(
                 model.graph, "planted_scale", np.asarray(scale * factor, scale.dtype)
             )
-            for pair in (node, *node.outputs[0].consumers()):
-                pair.replace_input_with(1, small)
+            for node in pair:
+                node.replace_input_with(1, small)
+
+    return plant
+
+
+def shifted(value: str, codes: int) -> Fault:
+    """The pair on `value` with its zero point moved by so many codes: a side is cut off."""
+
+    def plant(model: ir.Model) -> None:
+        for pair in _pairs(model, value):
+            zero = graph.array(pair[0].inputs[2])
+            ends = np.iinfo(zero.dtype)
+            moved = np.clip(zero.astype(int) + codes, ends.min, ends.max).astype(zero.dtype)
+            other = graph.add_constant(model.graph, "planted_zero", moved)
+            for node in pair:
+                node.replace_input_with(2, other)
+
+    return plant
+
+
+def duplicated(value: str, factor: float) -> Fault:
+    """Behind the pair on `value` another one, its scale `factor` times as large."""
+
+    def plant(model: ir.Model) -> None:
+        for quantize, *halves in _pairs(model, value):
+            scale, zero = (graph.array(one) for one in quantize.inputs[1:3])
+            dtype = scale.dtype
+            s = graph.add_constant(model.graph, "again_scale", np.asarray(scale * factor, dtype))
+            z = graph.add_constant(model.graph, "again_zero", np.asarray(zero))
+            for number, half in enumerate(halves):
+                uses = list(half.outputs[0].uses())
+                q = ir.node("QuantizeLinear", [half.outputs[0], s, z], name=f"again/Q{number}")
+                dq = ir.node("DequantizeLinear", [q.outputs[0], s, z], name=f"again/DQ{number}")
+                q.outputs[0].name, dq.outputs[0].name = f"again_q{number}", f"again_dq{number}"
+                model.graph.insert_after(half, [q, dq])
+                for use in uses:
+                    use.node.replace_input_with(use.idx, dq.outputs[0])
+
+    return plant
+
+
+def weight_scaled(node: str, factor: float) -> Fault:
+    """The weight of `node` in codes of `factor` times its scale; what is beyond them saturates."""
+
+    def plant(model: ir.Model) -> None:
+        half = _node(model, node).inputs[1].producer()
+        if half is None or half.op_type != "DequantizeLinear":
+            return  # it has no codes
+        codes, scale = (graph.array(value) for value in half.inputs[:2])
+        turned = np.clip(np.rint(codes.astype(np.float32) / factor), -127, 127).astype(np.int8)
+        half.replace_input_with(0, graph.add_constant(model.graph, "scaled_codes", turned))
+        other = np.asarray(scale * factor, scale.dtype)
+        half.replace_input_with(1, graph.add_constant(model.graph, "scaled_scale", other))
+
+    return plant
+
+
+def casts(value: str, times: int) -> Fault:
+    """`value` to FP16 and back, `times` times, for all who read it."""
+
+    def plant(model: ir.Model) -> None:
+        own = next(v for node in model.graph for v in node.outputs if v.name == value)
+        uses, last, node = list(own.uses()), own, own.producer()
+        for number in range(times):
+            for to in (ir.DataType.FLOAT16, ir.DataType.FLOAT):
+                cast = ir.node("Cast", [last], {"to": to}, name=f"planted.{number}/Cast_{to.name}")
+                cast.outputs[0].name = f"planted_{number}_{to.name}"
+                model.graph.insert_after(node, [cast])
+                last, node = cast.outputs[0], cast
+        for use in uses:
+            use.node.replace_input_with(use.idx, last)
 
     return plant
 
@@ -132,6 +199,15 @@ def reshaping_tail(times: int) -> Fault:
         model.graph.outputs[0] = value
 
     return plant
+
+
+def _pairs(model: ir.Model, value: str) -> list[list[ir.Node]]:
+    """The pairs on `value`: a QuantizeLinear and its DequantizeLinear nodes. None where its readers
+    are in float."""
+    found = [node for node in model.graph if node.op_type == "QuantizeLinear"]
+    reads = [(node, node.inputs[0]) for node in found]
+    return [[node, *node.outputs[0].consumers()] for node, read in reads
+            if read is not None and read.name == value]  # fmt: skip
 
 
 def _node(model: ir.Model, name: str) -> ir.Node:

@@ -48,6 +48,44 @@ def stack(folder: Path, width: int = 256, depth: int = 4, rows: int = 64) -> Rec
     return net.save(folder, net.gemm("head", x, width, width), (width,), rows)
 
 
+def classifier(folder: Path, width: int = 64, rows: int = 16) -> Recipe:
+    """`stack` with a Softmax behind it: y [batch, width]."""
+    net = _Net(("batch", width), width)
+    x = net.node("Relu", "first", [net.gemm("first", "x", width, width)])
+    x = net.node("Softmax", "soft", [net.gemm("head", x, width, width)])
+    return net.save(folder, x, (width,), rows)
+
+
+def uneven(folder: Path) -> Recipe:
+    """x [batch, 8, 16, 16] → a convolution with channels of very different sizes → factors that
+    even them out → a convolution → pool → y [batch, 16]."""
+    net = _Net(("batch", 8, 16, 16), 16)
+    sizes = np.geomspace(1, 300, 32).astype(np.float32)
+    x = net.conv("first", "x", 8, 32)
+    net.weights["first.weight"] *= sizes[:, None, None, None]
+    net.weights["first.bias"] *= sizes
+    net.weights["even.factors"] = 1 / sizes[:, None, None]
+    x = net.node("Mul", "even", [net.node("Relu", "first", [x]), "even.factors"])
+    x = net.conv("second", x, 32, 32)
+    x = net.node("Flatten", "flat", [net.node("GlobalAveragePool", "pool", [x])])
+    return net.save(folder, net.gemm("head", x, 32, 16), (8, 16, 16))
+
+
+OUTLIER = """\
+import numpy as np
+
+def samples(count=256, seed=1):
+    rng = np.random.default_rng(seed)
+    for start in range(0, count, 32):
+        x = rng.uniform(-1, 1, (32, *{shape})).astype(np.float32)
+        if start == 32:
+            x[0].flat[0] = 100.0
+        yield {{"x": x}}
+"""
+"""One number of the calibration data, behind those that are compared, is a hundred times what all
+others are."""
+
+
 class _Net:
     def __init__(self, shape: tuple[Any, ...], outputs: int) -> None:
         self.shape, self.outputs = shape, outputs

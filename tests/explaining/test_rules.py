@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from optkit.benchmarking.layers import Clipping
 from optkit.explaining import Subject, Times, accuracy, explain, speed
 from optkit.explaining.subject import Node, Timed, connected
 from optkit.runtime import Evidence, FusedLayer, LayerTensor
@@ -43,8 +44,19 @@ def row(node: str, *, landed: bool = True, planned: str = "int8") -> dict[str, A
 def likeness(node: str, **changes: Any) -> dict[str, Any]:
     return {
         "node": node, "op": "Gemm", "reads": [f"{node}.in"], "isolated": LIKE, "propagated": LIKE,
+        "codes": {"reach": 1.0, "saturated": 0.0},
         "weights": LIKE, "scales": "channel", "by_channel_db": 41.0, "restored": None, **changes,
     }  # fmt: skip
+
+
+def _faults(changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """The suspected faults of the values; `together`: what the outputs have without all of one."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for value in changes.get("values", []):
+        groups.setdefault(value["fault"], []).append(value)
+    return [{"fault": fault, "pairs": [value["pair"] for value in values],
+             "without": changes.get("together", values[0]["without"])}
+            for fault, values in groups.items()]  # fmt: skip
 
 
 def subject(**changes: Any) -> Subject:
@@ -59,10 +71,10 @@ def subject(**changes: Any) -> Subject:
         "landing": changes.get("landing", [row(name) for name in names]),
         "quantization": [
             {"node": name, "precision": "int8", "reason": None, "activation": f"{name}.in",
-             "method": "percentile"} for name in names
+             "method": "percentile", "low": -1.0, "high": 1.0} for name in names
         ],
         "layer_fidelity": {"sqnr_db": 30.0, "rows": changes.get("rows", []),
-                           "values": changes.get("values", [])},
+                           "values": changes.get("values", []), "faults": _faults(changes)},
         "gates": changes.get("gates", []),
         "provenance": {"recipe": changes.get("recipe", RECIPE)},
     }  # fmt: skip
@@ -178,24 +190,131 @@ def test_what_waits_for_memory_is_a_limit_and_stands_last() -> None:
     assert [one.rule for one in everything.findings] == ["layout", "memory_bound"]
 
 
-def clipping(**changes: Any) -> dict[str, Any]:
-    return {"value": "b/Gemm.in", "readers": ["b/Gemm"], "sqnr_db": 12.0, "share": 0.1,
-            "noise": 0.9, "low": -1.0, "high": 1.0, "seen": [-9.0, 9.0], **changes}  # fmt: skip
+def clipping(node: str = "b/Gemm", **changes: Any) -> dict[str, Any]:
+    return {"value": f"{node}.in", "readers": [node], "sqnr_db": 12.0, "share": 0.1,
+            "noise": 0.9, "low": -1.0, "high": 1.0, "seen": [-9.0, 9.0], "pair": f"{node}.q",
+            "read": True, "again": False, "fault": "clipped", "without": {"sqnr_db": 40.0},
+            **changes}  # fmt: skip
 
 
-def test_a_clipped_range_costs_what_restoring_its_readers_wins() -> None:
-    rows = [likeness("b/Gemm", restored={"sqnr_db": 40.0})]
+def test_a_clipped_range_costs_what_the_outputs_gain_without_it() -> None:
     drop = {"value": 0.05, "ci95": None, "evidence": "simulated"}
-    (found,) = accuracy.clipped(subject(rows=rows, values=[clipping()], result={"drop": drop}))
+    (found,) = accuracy.clipped(subject(values=[clipping()], result={"drop": drop}))
     assert found.cost.db == pytest.approx(10.0) and found.cost.share == pytest.approx(0.9)
     assert found.cost.points == pytest.approx(0.05 * 0.9)
     assert found.change.lines == ["calibration: {method: minmax}"]
 
 
-@pytest.mark.parametrize("harmless", [{"noise": 0.4}, {"sqnr_db": 38.0}])
-def test_a_range_that_clips_little_is_sound(harmless: dict[str, float]) -> None:
-    rows = [likeness("b/Gemm", restored={"sqnr_db": 40.0})]
-    assert not list(accuracy.clipped(subject(rows=rows, values=[clipping(**harmless)])))
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({}, "clipped"),
+        ({"noise": 0.4}, None),
+        ({"sqnr_db": 38.0}, None),
+        ({"sqnr_db": None}, None),
+        ({"noise": 0.0, "high": 36.0}, "coarse"),
+        ({"noise": 0.0, "low": -36.0}, "coarse"),
+        ({"noise": 0.0, "high": 35.0}, None),
+        ({"noise": 0.0, "high": 36.0, "sqnr_db": 38.0}, None),
+        ({"noise": 0.0, "read": False}, "unread"),
+        ({"read": False}, "clipped"),
+        ({"again": True}, "duplicated"),
+    ],
+)
+def test_what_is_wrong_with_a_pair(changes: dict[str, Any], fault: str | None) -> None:
+    given = {key: value for key, value in clipping(**changes).items()
+             if key not in ("fault", "without")}  # fmt: skip
+    assert Clipping(**given).fault == fault
+
+
+def test_where_all_ranges_clip_they_are_one_finding_that_names_the_cause() -> None:
+    """Each alone wins next to nothing beside the others."""
+    values = [clipping(f"{name}/Gemm", without={"sqnr_db": 30.3}) for name in "abc"]
+    (found,) = accuracy.clipped(subject(values=values, together={"sqnr_db": None}))
+    assert (found.cost.share, found.cost.db) == (1.0, None)
+    assert found.nodes == ("a/Gemm", "b/Gemm", "c/Gemm") and "2 more values" in found.what
+    assert found.change.lines == ["calibration: {method: minmax}"]
+    assert not list(accuracy.clipped(subject(values=values, together={"sqnr_db": 30.3})))
+
+
+def test_a_range_that_no_setting_made_is_not_mended_by_one() -> None:
+    (found,) = accuracy.clipped(subject(values=[clipping(low=-0.1, high=0.1)]))
+    assert found.change.lines == []
+    assert "its recipe gives b/Gemm.in the range -1 to 1" in found.change.text
+    (found,) = accuracy.clipped(subject(values=[clipping("other")]))
+    assert found.change.lines == [] and "range of its values" in found.change.text
+
+
+def test_a_range_of_unused_codes_is_no_setting_s_fault() -> None:
+    value = clipping(fault="coarse", noise=0.0, low=-64.0, high=64.0, seen=[-1.0, 4.0])
+    (found,) = accuracy.coarse(subject(values=[value]))
+    assert "16.0 times too coarse" in found.what and "4.0 bits" in found.why
+    assert found.change.lines == []
+
+
+def test_a_second_pair_is_told_of_by_its_name() -> None:
+    value = clipping(fault="duplicated", again=True, pair="again/Q0")
+    (found,) = accuracy.duplicated(subject(values=[value]))
+    assert "twice" in found.what and "again/Q0" in found.change.text
+    assert found.cost.db == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("without", "count"), [(34.0, 1), (32.0, 0)])
+def test_codes_for_nobody_are_told_where_half_of_the_noise_is_theirs(
+    without: float, count: int
+) -> None:
+    value = clipping("soft/Softmax", fault="unread", read=False, without={"sqnr_db": without})
+    found = list(accuracy.unread(subject(values=[value])))
+    assert len(found) == count
+    assert all(one.change.lines == [] and "soft/Softmax" in one.what for one in found)
+
+
+def test_a_report_from_before_faults_were_looked_for_has_none() -> None:
+    made = subject(values=[clipping()])
+    del made.report["layer_fidelity"]["faults"]
+    assert not list(accuracy.clipped(made))
+
+
+@pytest.mark.parametrize(
+    ("codes", "told"),
+    [({"reach": 0.06, "saturated": 0.01}, "reach 6%"), ({"reach": 1.0, "saturated": 0.3}, "30%"),
+     ({"reach": 1.0, "saturated": 0.004}, None)],
+)  # fmt: skip
+def test_a_weight_s_scales_are_judged_by_its_codes(
+    codes: dict[str, float], told: str | None
+) -> None:
+    rows = [likeness("b/Gemm", restored={"sqnr_db": 36.0}, weights={**LIKE, "sqnr_db": 20.0},
+                     codes=codes)]  # fmt: skip
+    found = list(accuracy.weight_scale(subject(rows=rows)))
+    assert len(found) == (told is not None)
+    assert all(told is not None and told in one.what for one in found)
+    assert all(one.change.lines == ['quantization: {nodes: {"b/Gemm": fp16}}'] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("target", "size", "count"), [("l4", 1021, 1), ("l4", 1024, 0), ("cpu", 1021, 0)]
+)
+def test_rows_of_codes_that_are_not_aligned_may_lose_what_codes_save(
+    target: str, size: int, count: int
+) -> None:
+    nodes = {f"{n}/Gemm": Node("Gemm", 100, 10, (), size) for n in "ab"}
+    found = list(speed.alignment(subject(nodes=nodes, result={"target": target})))
+    assert len(found) == count
+    for one in found:
+        assert one.nodes == ("a/Gemm", "b/Gemm") and one.cost.ms == pytest.approx(2 * 2.0)
+        assert one.cost.evidence is Evidence.PREDICTED
+        assert one.change.lines == [] and "1021 → 1024" in one.change.text
+
+
+@pytest.mark.parametrize(("baseline", "told"), [("fp16", "65504"), ("fp32", "take the cast out")])
+def test_a_cast_s_remedy_is_one_of_this_build(baseline: str, told: str) -> None:
+    nodes = {n: Node("Cast", 0, 0, ()) for n in ("to", "fro")}
+    chain = [layer("to", "y", 0.2, dtype=None, kind="Cast"),
+             layer("fro", "to.out", 0.2, dtype=None, kind="Cast")]  # fmt: skip
+    made = subject(candidate=chain, nodes=nodes, result={"baseline": {"precision": baseline}})
+    (found,) = speed.casts(made)
+    assert told in found.change.text and found.nodes == ("to", "fro")
+    assert ("FP16" in found.change.text + found.why) is (baseline == "fp16")
 
 
 @pytest.mark.parametrize(
@@ -251,10 +370,10 @@ def test_noisy_layers_are_told_of_where_a_gate_is_broken(outcome: str, count: in
 
 
 def test_findings_of_all_kinds_are_ranked_by_their_share() -> None:
-    rows = [likeness("b/Gemm", restored={"sqnr_db": 33.0})]
+    values = [clipping(without={"sqnr_db": 33.0})]
     moving = layer("t", "y", 3.0, dtype=None, kind="Transpose")
     products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
-    made = subject(rows=rows, values=[clipping()], candidate=[*products, moving])
+    made = subject(values=values, candidate=[*products, moving])
     found = explain(made).findings
     assert [(one.rule, round(one.cost.share, 2)) for one in found] == [
         ("layout", 0.5), ("clipped", 0.5),
@@ -263,8 +382,7 @@ def test_findings_of_all_kinds_are_ranked_by_their_share() -> None:
 
 
 def test_without_an_engine_accuracy_is_still_explained() -> None:
-    rows = [likeness("b/Gemm", restored={"sqnr_db": 40.0})]
-    made = replace(subject(rows=rows, values=[clipping()]), times=None)
+    made = replace(subject(values=[clipping()]), times=None)
     found = explain(made)
     assert [one.rule for one in found.findings] == ["clipped"]
     assert found.to_json()["time"] is None

@@ -87,20 +87,23 @@ def layer_fidelity(name: Names) -> dict[str, Any]:
             "precision": "int8", "tensor": name(f"{block}_y"), "reads": [name(f"{block}/MatMul_x")],
             "propagated": likeness(38.0 - index), "isolated": likeness(51.0 - 3 * index),
             "weights": likeness(55.0), "scales": "channel", "by_channel_db": 45.0,
+            "codes": {"reach": 1.0, "saturated": 0.004},
             "restored": {"sqnr_db": 34.0} if index == 11 else None,
         }
         for index, block in enumerate(BLOCKS)
     ]  # fmt: skip
     values = [
         {
+            "pair": name(f"{block}/QuantizeLinear"), "read": True, "again": False,
             "value": name(f"{block}/MatMul_x"), "readers": [name(f"{block}/MatMul")],
+            "fault": None, "without": None,
             "sqnr_db": 40.0, "share": 0.002, "noise": 0.6, "low": -3.0, "high": 3.0,
             "seen": [-4.5, 4.0],
         }
         for block in BLOCKS
     ]  # fmt: skip
     return {"evidence": "simulated", "reference": "fp32", "samples": 32, "sqnr_db": 31.4,
-            "reason": None, "rows": rows, "values": values}  # fmt: skip
+            "reason": None, "rows": rows, "values": values, "faults": []}  # fmt: skip
 
 
 def calibration(name: Names) -> dict[str, Any]:
