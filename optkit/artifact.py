@@ -32,7 +32,7 @@ from optkit.exchange import replacing
 from optkit.execute.proxy import by_name
 from optkit.runtime import PROVIDERS, Evidence, Feed, Loop, Recurrent, TensorInfo, backend
 from optkit.stage.door import copy_in, show
-from optkit.store import digest_file, digest_json, storage_errors, write_durably
+from optkit.store import digest_file, digest_json, is_shallow, storage_errors, write_durably
 from optkit.target import cpu, names, target
 from optkit.target.machine import sums_in_16_bits
 
@@ -102,7 +102,7 @@ class Manifest:
         _check_schema(data, where)
         body = {key: value for key, value in data.items() if key != "check"}
         try:
-            sound = data.get("check") == digest_json(body)
+            sound = is_shallow(body) and data.get("check") == digest_json(body)
         except (ValueError, RecursionError):  # canonical JSON has no form for such numbers
             sound = False
         if not sound:
@@ -129,6 +129,9 @@ class Manifest:
             raise ValueError("text")
         if not all(isinstance(one, dict) for one in (self.recipe, self.result, self.data)):
             raise ValueError("recipe, result, data")
+        for samples in self.data.values():
+            if not isinstance(samples.get("digest"), str | None):
+                raise ValueError("data")
         if self.instruction_set not in (None, VNNI):
             raise ValueError("instruction set")
         if not all(map(_NAME.fullmatch, (self.name, self.target, *self.parts))):

@@ -507,6 +507,23 @@ def test_no_samples(tmp_path: Path) -> None:
         write([], tmp_path)
 
 
+def test_a_batch_of_no_samples_is_refused_where_its_axis_may_be_empty(tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match="input 'image' is empty") as caught:
+        spool.write(
+            images(2, 0), tmp_path, IMAGE, limit_samples=None, memory_bytes=1 << 20,
+            progress=lambda *_: None, optional=["batch"],
+        )  # fmt: skip
+    assert caught.value.where == "sample 2"
+
+
+def test_an_axis_that_the_model_says_is_empty(tmp_path: Path) -> None:
+    """An optional input of a Resize, for one."""
+    inputs = (*IMAGE, TensorInfo("roi", "float32", (0,)))
+    roi = np.zeros(0, np.float32)
+    write([{**feed, "roi": roi} for feed in images(2)], tmp_path, inputs)
+    assert [feed["roi"].shape for feed, _ in Spool(tmp_path).batches(1)] == [(0,), (0,)]
+
+
 def test_a_batch_beyond_the_memory_budget(tmp_path: Path) -> None:
     with pytest.raises(InputRefused, match="budget of 100") as caught:
         write(images(10), tmp_path, memory=100)

@@ -179,3 +179,10 @@ def test_an_error_holds_no_path_of_the_store(tmp_path: Path) -> None:
     task["inputs"] = {"graph": str(tmp_path / "none")}
     answer = _answer(task)
     assert answer["error"]["where"] == GRAPH
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int4", "uint4", "float8e4m3fn", "string"])
+def test_inputs_that_are_no_numpy_arrays_are_refused_by_name(dtype: str, tmp_path: Path) -> None:
+    with pytest.raises(InputRefused, match=rf"type tensor\({dtype}\) is not supported") as caught:
+        run(tmp_path, f"g ({dtype}[N,4] x) => (float[N,4] y) {{ y = Cast<to = 1> (x) }}")
+    assert caught.value.where == "value 'x'" and "cast it in the model" in str(caught.value.hint)

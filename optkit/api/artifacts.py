@@ -48,6 +48,7 @@ def inspect(path: Path, *, runner: Runner, bounded: bool = True) -> dict[str, An
     Raises InputRefused, IntegrityError, and WorkerFailed beyond the limits.
     """
     from optkit import stage
+    from optkit.report.contract import result_of
     from optkit.steps import STEPS
 
     found: dict[str, Any] = {"schema": "optkit.inspect/v1", "artifact": None}
@@ -61,7 +62,7 @@ def inspect(path: Path, *, runner: Runner, bounded: bool = True) -> dict[str, An
             "name": opened.name,
             "digest": opened.digest,
             "files": len(manifest.files),
-            "result": opened.result,
+            "result": result_of(opened),
         }
         if manifest.parts:
             each = {

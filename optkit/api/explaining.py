@@ -10,12 +10,14 @@ from typing import Any
 from optkit import explaining
 from optkit.api import request
 from optkit.api.artifacts import load
-from optkit.artifact import Artifact
+from optkit.artifact import MANIFEST, Artifact
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.runner import Listener, Runner
 from optkit.explaining import Explanation, Finding
 from optkit.pipeline import attributing
+from optkit.pipeline.finishing import whole_recipe
 from optkit.recipe import Recipe
+from optkit.report.contract import result_of
 from optkit.report.result import plain
 from optkit.store import write_durably
 
@@ -68,7 +70,7 @@ def _explained(artifact: Artifact, runner: Runner) -> Explanation:
 
 
 def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
-    result = artifact.result
+    result = result_of(artifact)
     nothing: dict[str, Any] = {"time": None, "untimed": None, "findings": []}  # but in its parts
     fidelity = found and found.subject.report.get("layer_fidelity")
     return {
@@ -114,8 +116,9 @@ def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> dict[st
 
     if not any(finding.change.settings for finding in findings):
         return None
-    folder = file.absolute().parent
-    data, missing = explaining.applied(artifact.manifest.recipe, findings, folder)
+    folder, record = file.absolute().parent, artifact.manifest.recipe
+    whole_recipe(record, artifact.path / MANIFEST)
+    data, missing = explaining.applied(record, findings, folder)
     try:
         recipe = Recipe.from_dict(data, folder)
     except OptkitError as error:

@@ -15,6 +15,7 @@ from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.execute.runner import Runner
 from optkit.pipeline import delivery, findings, finishing
 from optkit.report import result
+from optkit.report.contract import report_of, result_of
 from optkit.runtime import Evidence
 from optkit.target import Target, gpus, target
 
@@ -57,7 +58,7 @@ def finish(
             shutil.copytree(part.path, folder / name)
             built[name] = _one(load(folder / name), str(shown / name), runner, None, strict)
         told = {name: one.result for name, one in built.items()}
-        whole = result.joined(told, model=opened.result["model"], artifact=str(shown))
+        whole = result.joined(told, model=result_of(opened)["model"], artifact=str(shown))
         parts = {name: load(one.path) for name, one in built.items()}
         place, record = opened.path, opened.manifest.recipe
         return Built(whole, delivery.join(place.name, record, parts, whole, place.parent))
@@ -72,7 +73,7 @@ def _check_whole(artifact: Artifact, path: Path) -> None:
 
 
 def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None, strict: bool) -> Built:
-    before = artifact.result
+    before = result_of(artifact)
     if task is None and _is_finished(before):
         return Built(before, artifact.path)
     device = target(artifact.manifest.target)
@@ -83,7 +84,7 @@ def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None, stri
     documented = {option.name for option in device.backends if option.documented}
     left = () if backend in documented else tuple(name for name in named if name != backend)
     made = finishing.finish(artifact, device, backend, left, runner, task, strict=strict)
-    report = finishing.read_report(artifact)
+    report = report_of(artifact)
     rescored = task is not None
     judged = findings.judge_again(made, runner.records, report, artifact=told, rescored=rescored)
     path = delivery.deliver_again(artifact, made, judged, runner.store, rescored=rescored)

@@ -250,13 +250,18 @@ def library() -> Any:
         ) from error
 
 
-_NOT_ARRAYS = ("float8", "float4")  # the library takes and gives none as numpy arrays
+# the library takes and gives none as numpy arrays
+_NOT_ARRAYS = ("bfloat16", "float8", "float4", "int4", "uint4")
 
 
 def _info(node: Any) -> TensorInfo:
     dtype = NUMPY.get(node.type.removeprefix("tensor(").removesuffix(")"))
     if dtype is None or dtype.startswith(_NOT_ARRAYS):
-        raise InputRefused(f"type {node.type} is not supported", where=f"value {node.name!r}")
+        raise InputRefused(
+            f"type {node.type} is not supported",
+            where=f"value {node.name!r}",
+            hint="inputs and outputs are numpy arrays of numbers or bools: cast it in the model",
+        )
     dims = (dim or f"{node.name}.{axis}" for axis, dim in enumerate(node.shape))
     return TensorInfo(node.name, dtype, tuple(dims))
 

@@ -15,7 +15,7 @@ from typing import Any
 from optkit.diffing import figures, graphs
 from optkit.diffing.side import Side, opened
 from optkit.diffing.text import to_text
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 
 __all__ = ["DIFF", "diff", "to_text"]
@@ -31,7 +31,7 @@ def diff(a: Path, b: Path, runner: Runner) -> dict[str, Any]:
     Artifacts are verified, graphs are read in a worker, weights are compared by digest. Raises
     UsageError (a graph beside a report), InputRefused, IntegrityError, and what staging raises.
     """
-    before, after = (_whole(opened(path, runner)) for path in (a, b))
+    before, after = (opened(path, runner) for path in (a, b))
     both_graphs = before.outline is not None and after.outline is not None
     both_figures = before.result is not None and after.result is not None
     if not both_graphs and not both_figures:
@@ -48,21 +48,6 @@ def diff(a: Path, b: Path, runner: Runner) -> dict[str, Any]:
     }
     return {"schema": DIFF, "a": before.to_json(), "b": after.to_json(), "same": _same(found),
             **found}  # fmt: skip
-
-
-def _whole(side: Side) -> Side:
-    """The side; a report that lacks what a comparison reads is refused: it is compared with itself
-    first."""
-    try:
-        if side.result is not None:
-            figures.compare(side, side)
-            _layers(side.report, side.report)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputRefused(
-            "no whole report of optkit", where=str(side.path),
-            hint="give report.json as a build wrote it, or what `optkit build --json` printed",
-        ) from error  # fmt: skip
-    return side
 
 
 def _graph(a: Side, b: Side) -> dict[str, Any] | None:

@@ -175,10 +175,14 @@ def _difference(a: Json, b: Json) -> tuple[float, float, float]:
 
 
 def _ratio(a: Json, b: Json) -> tuple[float, float, float] | None:
-    """b / a with the ends of its interval; None where a logarithm does not exist."""
+    """b / a with the ends of its interval; None where a logarithm does not exist, or
+    the ratio is too large for a number."""
     if min(a["value"], b["value"], *a["interval"], *b["interval"]) <= 0:
         return None
     logs = [{"value": log(one["value"]), "interval": [log(end) for end in one["interval"]]}
             for one in (a, b)]  # fmt: skip
-    value, low, high = map(exp, _difference(*logs))
+    try:
+        value, low, high = map(exp, _difference(*logs))
+    except OverflowError:
+        return None
     return value, low, high

@@ -14,11 +14,11 @@ from optkit.diffing.graphs import Outline
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Runner
 from optkit.pipeline import Foreign
+from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
 from optkit.report.document import REPORT
 from optkit.report.result import RESULT
+from optkit.stage.door import show
 from optkit.steps import OUTLINE, SCALES, STEPS
-
-_JSON_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,13 @@ def _artifact(path: Path, runner: Runner) -> Side:
             hint=f"compare part by part, e.g. {path / next(iter(manifest.parts))}",
         )
     staged = stage.stage_onnx(path / MODEL, runner.store.objects)
-    report = json.loads((path / "report.json").read_bytes())
     return Side(
         path,
         "an artifact",
         manifest.digest,
         _outline(staged.path, staged.sha256, runner),
-        manifest.result,
-        report,
+        result_of(artifact),
+        report_of(artifact),
         manifest.recipe,
         manifest.data,
         manifest.versions,
@@ -84,30 +83,35 @@ def _artifact(path: Path, runner: Runner) -> Side:
 
 def _report(path: Path) -> Side:
     try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_JSON_BYTES))
-        schema = found["schema"]
-        if schema not in (RESULT, REPORT):
-            raise InputRefused(
-                f"{schema} is not compared", where=str(path), hint=f"give {REPORT} or {RESULT}"
-            )
-        result = found if schema == RESULT else found["result"]
-        parts = result["parts"]
-        told = {"digests": {}} if schema == RESULT else found["provenance"]
-        side = Side(
-            path, "a report", told["digests"].get("build"), result=result,
-            report=None if schema == RESULT else found, recipe=told.get("recipe", {}),
-            versions=told.get("versions", {}),
-        )  # fmt: skip
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputRefused("no report of optkit", where=str(path)) from error
-    if parts:
+        found = parsed(path)
+    except ValueError as error:
+        raise InputRefused("no JSON", where=str(path)) from error
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema not in (RESULT, REPORT):
+        raise InputRefused(
+            f"its schema is {show(str(schema))}", where=str(path), hint=f"give {REPORT} or {RESULT}"
+        )
+    try:
+        found = conform(found, "result" if schema == RESULT else "report")
+    except Mismatch as error:
+        raise InputRefused(
+            f"no whole report of optkit: {error}", where=str(path),
+            hint="give report.json as a build wrote it, or what `optkit build --json` printed",
+        ) from error  # fmt: skip
+    result = found if schema == RESULT else found["result"]
+    if result["parts"]:
         raise UsageError(
-            f"it consists of {' and '.join(parts)}",
+            f"it consists of {' and '.join(result['parts'])}",
             where=str(path),
             hint="compare part by part: give the report.json of one part of each",
         )
-    return side
+    if schema == RESULT:
+        return Side(path, "a report", result=result)
+    told = found["provenance"]
+    return Side(
+        path, "a report", told["digests"].get("build"), result=result, report=found,
+        recipe=told["recipe"], versions=told["versions"],
+    )  # fmt: skip
 
 
 def _outline(file: Path, sha256: str, runner: Runner) -> Outline:

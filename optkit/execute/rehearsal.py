@@ -59,6 +59,9 @@ class Rehearsal:
         """What it has is from the store."""
         return isinstance(made, Entry)
 
+    def note(self, text: str) -> None:
+        """The build tells it; a rehearsal prints its plan."""
+
     def step(
         self,
         kind: StepKind,

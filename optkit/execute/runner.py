@@ -86,6 +86,9 @@ class Steps(Protocol):
     def recalled(self, made: Made) -> bool:
         """Whether a step's result was in the store before this run began."""
 
+    def note(self, text: str) -> None:
+        """Tell whoever listens."""
+
     def step(
         self,
         kind: StepKind,
@@ -151,6 +154,10 @@ class Runner:
         key = made.key if isinstance(made, Entry) else None
         known = [record.hit for record in self.records if record.key == key]
         return bool(known) and all(known)
+
+    def note(self, text: str) -> None:
+        """See `Steps`."""
+        self.listener.note(text)
 
     def step(
         self,

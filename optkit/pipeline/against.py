@@ -13,9 +13,10 @@ from optkit import stage
 from optkit.artifact import SAMPLES, Artifact
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Input, Made, Steps
-from optkit.pipeline.finishing import read_report, recorded, staged_graph
+from optkit.pipeline.finishing import baseline_of, recorded, staged_graph
 from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import Race, race
+from optkit.report.contract import report_of
 from optkit.runtime import AxisRange
 from optkit.steps import GRAPH, STEPS
 from optkit.target import Target
@@ -74,7 +75,7 @@ def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> B
         Job(recorded(artifact).with_overrides(overrides), target, manifest.precision),
         engine["backend"],
         (),
-        manifest.result["baseline"]["precision"],
+        baseline_of(artifact),
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         measured=True,
@@ -94,7 +95,7 @@ def _side(
             **side, "file": GRAPH, "session": session,
         }  # fmt: skip
     artifact.require_own_engine()
-    spec = read_report(artifact)["provenance"]["build_spec"].get("engine", {"options": {}})
+    spec = report_of(artifact)["provenance"]["build_spec"].get("engine", {"options": {}})
     session = {"target": artifact.manifest.target,
                "cuda_graph": spec["options"].get("cuda_graph", False)}  # fmt: skip
     folder = Foreign(artifact.path, artifact.digest)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from optkit.artifact import MODEL, Artifact
-from optkit.errors import ToolchainMissing, UnsafeFile
+from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile
 from optkit.execute.runner import Steps
 from optkit.explaining import Subject, Times
-from optkit.pipeline.finishing import read_report, staged_graph
+from optkit.pipeline.finishing import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import Foreign, machine
 from optkit.pipeline.judging import kept
+from optkit.report.contract import REPORT_FILE, report_of
 from optkit.runtime import Evidence
 from optkit.steps import STEPS
 from optkit.target import gpus, target
@@ -23,7 +24,9 @@ def subject(artifact: Artifact, runner: Steps) -> Subject:
     """What is known of an artifact of one graph, whose files were verified: its report, and the
     time of its layers. On `cpu` ONNX Runtime is profiled on this machine; an engine whose device
     is here is run and profiled; other layers have their roofline."""
-    report = read_report(artifact)
+    report = report_of(artifact)
+    told = report["provenance"]
+    told["recipe"] = whole_recipe(told["recipe"], artifact.path / REPORT_FILE)
     layers = report["layers"]
     if not layers["engine"] or not layers["baseline"]:
         return Subject(report, None, "no engine was compiled")
@@ -33,11 +36,16 @@ def subject(artifact: Artifact, runner: Steps) -> Subject:
 
 def _times(artifact: Artifact, report: Mapping[str, Any], runner: Steps) -> Times | None:
     device = target(artifact.manifest.target)
-    spec = report["provenance"]["build_spec"]["engine"]
+    spec = report["provenance"]["build_spec"].get("engine")
+    if spec is None:
+        raise IntegrityError(
+            "provenance.build_spec.engine: is missing, and layers tells of an engine",
+            where=str(artifact.path / REPORT_FILE),
+        )
     shapes = {name: ends[1] for name, ends in spec["profile"].items()}
     timed = {"shapes": shapes, "seconds": _SECONDS, "host": machine(device)}
     if spec["backend"] == "onnxruntime":
-        timed["threads"] = artifact.manifest.recipe["bench"]["threads"]  # as the latency beside it
+        timed["threads"] = recorded(artifact).bench.threads  # as the latency beside it
         return _attributed(artifact, runner, timed, Evidence.MEASURED, "profiled on this machine")
     why = "the engine's own times need its device"
     if device.name in {gpu.target for gpu in gpus().devices}:
@@ -70,7 +78,7 @@ def _attributed(
         files = {"candidate_engine": file, "baseline_engine": f"baseline/{file}"}
         inputs |= dict.fromkeys(files, folder)
         params, here = {**params, "engines": files}, kept(runner)
-    axes = {name: span["opt"] for name, span in artifact.manifest.recipe["axes"].items()}
+    axes = {name: span.opt for name, span in recorded(artifact).axis_ranges().items()}
     entry = runner.step(
         STEPS["attribute"].kind, "time the layers", inputs, {"axes": axes, **params}, here
     )

@@ -9,23 +9,25 @@ long to time, and none of its files is opened.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic import ValidationError
+
 from optkit import content, stage
-from optkit.artifact import MODEL, SAMPLES, Artifact
+from optkit.artifact import MANIFEST, MODEL, SAMPLES, Artifact
 from optkit.assignment import Assignment
 from optkit.content import Place
 from optkit.data.spool import Spool
-from optkit.errors import InputRefused, UsageError
+from optkit.errors import InputRefused, IntegrityError, RecipeError, UsageError
 from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import compile_, score, time, weigh
 from optkit.pipeline.sources import samples_of
 from optkit.recipe import Recipe
+from optkit.report.contract import report_of, result_of
 from optkit.runtime import Evidence
 from optkit.steps import STEPS
 from optkit.store import digest_file
@@ -71,7 +73,8 @@ def _restore(
     strict: bool,
 ) -> Build:
     manifest, recipe = artifact.manifest, recorded(artifact)
-    scored = manifest.result["accuracy"] is not None
+    result = result_of(artifact)
+    scored = result["accuracy"] is not None
     if scored or task is not None:
         place = task.path if task is not None else _task_of(artifact)
         recipe = recipe.with_overrides([f"eval.task={place}"])
@@ -79,18 +82,18 @@ def _restore(
         Job(recipe, target, manifest.precision, strict=strict),
         backend,
         pending,
-        manifest.result["baseline"]["precision"],
+        baseline_of(artifact),
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         measured=True,
     )
-    report = read_report(artifact)
-    nodes = {row["node"]: row["precision"] for row in report["quantization"]}
+    rows = report_of(artifact)["quantization"]
+    nodes = {row["node"]: row["precision"] for row in rows}
     made.entries = {
         "graph": staged_graph(artifact.path / MODEL, runner),
         "baseline": staged_graph(artifact.path / "baseline" / MODEL, runner),
         "quantized": Foreign(meta={"assignment": Assignment(nodes).to_json()}),
-        "candidate_fidelity": Foreign(meta={"fidelity": manifest.result["fidelity"]}),
+        "candidate_fidelity": Foreign(meta={"fidelity": result["fidelity"]}),
         "source": Foreign(),
     }
     if task is not None:
@@ -104,15 +107,42 @@ def _restore(
 
 
 def recorded(artifact: Artifact) -> Recipe:
-    """What an artifact's recipe says of sizes, gates and timing; none of its files is opened."""
+    """What an artifact's recipe says of sizes, gates and timing; none of its files is opened.
+    Raises IntegrityError where it is no recipe."""
     found = artifact.manifest.recipe
-    return Recipe.from_dict({name: found[name] for name in _RECIPE if name in found})
+    try:
+        return Recipe.from_dict({name: found[name] for name in _RECIPE if name in found})
+    except RecipeError as error:
+        raise _no_recipe(error.message, artifact.path / MANIFEST) from error
 
 
-def read_report(artifact: Artifact) -> dict[str, Any]:
-    """Its report document, which `artifact.verify` has compared with the manifest."""
-    found: dict[str, Any] = json.loads((artifact.path / "report.json").read_bytes())
-    return found
+def whole_recipe(record: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """The recipe that a manifest or a report holds, with what it leaves to the defaults; none of
+    its files is looked for. Raises IntegrityError, which names the key, where it is no recipe."""
+    told = dict(record)
+    if isinstance(model := told.get("model"), dict):  # a record may say it, a recipe may not
+        told["model"] = {key: model[key] for key in model if key != "trust_remote_code"}
+    try:
+        return Recipe.model_validate(told).model_dump(mode="json")
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise _no_recipe(f"{key}: {first['msg']}", file) from error
+
+
+def baseline_of(artifact: Artifact) -> str:
+    """The precision that an artifact is compared with. Raises IntegrityError where it says none."""
+    baseline = result_of(artifact)["baseline"]
+    if baseline is None:
+        raise IntegrityError(
+            "result.baseline: null, and an artifact of one graph has one",
+            where=str(artifact.path / MANIFEST),
+        )
+    return str(baseline["precision"])
+
+
+def _no_recipe(reason: str, file: Path) -> IntegrityError:
+    return IntegrityError(f"recipe: {reason}", where=str(file))
 
 
 def _task_of(artifact: Artifact) -> Path:

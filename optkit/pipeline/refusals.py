@@ -67,6 +67,11 @@ def bound(made: Build, runner: Steps) -> None:
     if used.keys() <= ranges.keys():
         return
     found = _sizes_in_samples(made, runner)
+    sized = [axis for axis in used if axis in found.keys() - ranges.keys() - {made.batch_axis}]
+    if sized:
+        told = (f"{axis} {found[axis].min}, {found[axis].opt}, {found[axis].max}" for axis in sized)
+        what = "axes sized from the samples (smallest, most common, largest)"
+        runner.note(f"{what}: {'; '.join(told)}")
     if made.batch_axis in used:
         found[str(made.batch_axis)] = AxisRange(
             DEFAULT_BATCH.min, DEFAULT_BATCH.opt, DEFAULT_BATCH.max

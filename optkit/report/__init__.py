@@ -5,5 +5,5 @@ html        one file for people                         markdown    a few tables
 fleet       optkit.fleet/v1: several targets and precisions side by side
 search      the page of optkit.tune/v1                  junit       one test case per gate
 view, layers, details, charts, front, figures: the rows, drawings and units that they show
-schemas/    JSON schemas of all (draft 2020-12)
+schemas/    JSON schemas of all (draft 2020-12)         contract    foreign objects, checked so
 """

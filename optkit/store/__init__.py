@@ -22,6 +22,7 @@ from optkit.store.digests import (
     digest_json,
     digest_names,
     digest_once,
+    is_shallow,
     remember_digest,
 )
 from optkit.store.disk import durably, fsync_dir, own_name, storage_errors, write_durably
@@ -32,6 +33,6 @@ from optkit.store.remote import Damaged, Remote, RemoteLost, RemoteReadOnly
 
 __all__ = [
     "Damaged", "Entry", "Lease", "Remote", "RemoteLost", "RemoteReadOnly", "Store", "default_root",
-    "digest_file", "digest_json", "digest_names", "digest_once", "durably", "fsync_dir", "own_name",
-    "remember_digest", "storage_errors", "write_durably",
+    "digest_file", "digest_json", "digest_names", "digest_once", "durably", "fsync_dir",
+    "is_shallow", "own_name", "remember_digest", "storage_errors", "write_durably",
 ]  # fmt: skip

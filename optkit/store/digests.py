@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _LARGE = 64 << 20
+_DEPTH = 100  # levels of lists and objects
 _digests: dict[tuple[int, ...], str] = {}  # of large files that this process has read or written
 
 
@@ -18,6 +19,12 @@ def digest_json(value: Any) -> str:
     import rfc8785
 
     return hashlib.sha256(rfc8785.dumps(value)).hexdigest()
+
+
+def is_shallow(value: Any, left: int = _DEPTH) -> bool:
+    """Whether JSON is nested so little that code which calls itself can read and write it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left > 0 and all(is_shallow(one, left - 1) for one in inner)
 
 
 def digest_file(path: Path) -> str:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from optkit.errors import IntegrityError
-from optkit.store.digests import digest_json, digest_once
+from optkit.store.digests import digest_json, digest_once, is_shallow
 
 ENTRY = "entry.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PART_BYTES, _NAME_BYTES = 255, 1024  # of a file's name: what any file system takes
-_DEPTH = 100  # levels of lists and objects in a record
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def opened(body: Any, key: str, path: Path) -> Entry:
     Raises IntegrityError where the record is damaged, and where it has a right check over what is
     no entry, which only other means can have made.
     """
-    if not isinstance(body, dict) or not _is_shallow(body):
+    if not isinstance(body, dict) or not is_shallow(body):
         raise IntegrityError(f"its {ENTRY} is damaged")
     if body.get("check") != _check(body) or body.get("key") != key:
         raise IntegrityError(f"its {ENTRY} is damaged")
@@ -129,8 +128,3 @@ def verify(entry: Entry) -> None:
 def _check(body: Mapping[str, Any]) -> str:
     text = json.dumps({k: v for k, v in body.items() if k != "check"}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_shallow(value: Any, left: int = _DEPTH) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return left > 0 and all(_is_shallow(one, left - 1) for one in inner)
