@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import optkit
-from optkit import api, explaining
+from optkit import api, explaining, trust
 from optkit.api.explaining import explain_one
 from optkit.artifact import Artifact
 from optkit.backends import onnxruntime
@@ -95,6 +95,9 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
 
     here(monkeypatch)
     monkeypatch.setattr("optkit.runtime.backend", lambda name: SimpleNamespace(session=Session))
+    monkeypatch.setenv("OPTKIT_CACHE", str(tmp_path / "cache"))
+    for file in artifact.manifest.files.values():  # engines that were compiled here
+        trust.know(file.sha256)
     runner = api.open_runner(cache=tmp_path / "cache")
     runner.carry = in_this_process
     found = explain_one(artifact.path, apply=None, runner=runner)
@@ -140,9 +143,9 @@ def test_kernels_of_the_cpu_are_timed_with_the_threads_of_the_latency_beside_the
     asked: list[int | None] = []
     options = onnxruntime.session_options
 
-    def noted(threads: int | None, *rest: Any) -> Any:
+    def noted(model: Path, threads: int | None, *rest: Any) -> Any:
         asked.append(threads)
-        return options(threads, *rest)
+        return options(model, threads, *rest)
 
     monkeypatch.setattr(onnxruntime, "session_options", noted)
     runner = api.open_runner(cache=tmp_path / "cache")
