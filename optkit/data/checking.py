@@ -39,6 +39,7 @@ class Checker:
         self.sliced: bool | None = None
         self.label_kind: tuple[str, tuple[int, ...]] | None = None
         self._optional = frozenset(optional)
+        self._empty = {0, *optional} - {batch_axis(inputs)}  # axes that may be; not the samples'
         self._last = False  # an incomplete batch has come, behind which there is none
 
     def feed(self, given: Mapping[str, Any], sample: int) -> tuple[Feed, int]:
@@ -140,7 +141,7 @@ class Checker:
         sizes: dict[str, tuple[int, str]] = {}
         for name, info in self.inputs.items():
             for axis, size in zip(info.shape, feed[name].shape, strict=True):
-                if not size and axis not in self._optional:
+                if not size and axis not in self._empty:
                     raise InputRefused(f"input {name!r} is empty", where=where)
                 if isinstance(axis, str) and sizes.setdefault(axis, (size, name))[0] != size:
                     other, first = sizes[axis]

@@ -161,7 +161,7 @@ def test_layers_without_tensors_have_no_bound(
     report = json.loads((artifact.path / "report.json").read_text())
     for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
         layer.update(inputs=[], outputs=[])
-    monkeypatch.setattr(attributing, "read_report", lambda artifact: report)
+    monkeypatch.setattr(attributing, "report_of", lambda artifact: report)
     found = attributing.subject(artifact, api.open_runner(cache=tmp_path / "cache"))
     assert found.times is None and found.untimed == "its backend lists no tensors of its layers"
 

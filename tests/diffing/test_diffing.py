@@ -21,6 +21,7 @@ from optkit.benchmarking.intervals import wilson
 from optkit.diffing import figures, to_text
 from optkit.diffing.side import Side
 from optkit.errors import InputRefused, UsageError
+from optkit.report.result import failed
 
 SCHEMA = json.loads((Path(optkit.report.__file__).parent / "schemas/diff.json").read_text())
 
@@ -209,14 +210,14 @@ def test_what_products_multiply_is_compared(compared: Any, tmp_path: Path) -> No
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "a.onnx")
-    (tmp_path / "b.json").write_text(json.dumps({"schema": "optkit.result/v1", **side().result}))
+    whole = failed(UsageError("no"), model="net", target="l4", precision="int8")
+    (tmp_path / "b.json").write_text(json.dumps(whole))
     (tmp_path / "c.json").write_text('{"schema": "optkit.fleet/v1"}')
     (tmp_path / "d.json").write_text("[1")
     (tmp_path / "e.json").write_text('{"schema": "optkit.report/v1"}')
     (tmp_path / "f.json").write_text('{"schema": "optkit.result/v1", "parts": null}')
-    parts = {"encoder": side().result, "decoder": side().result}
-    several = {"schema": "optkit.result/v1", **side(parts=parts, latency=None).result}
-    (tmp_path / "g.json").write_text(json.dumps(several))
+    parts = {"encoder": whole, "decoder": whole}
+    (tmp_path / "g.json").write_text(json.dumps({**whole, "parts": parts}))
     with pytest.raises(UsageError, match="it consists of encoder and decoder"):
         optkit.diff(tmp_path / "g.json", tmp_path / "g.json", cache=tmp_path / "cache")
     for other, error in (("b", UsageError), *((name, InputRefused) for name in "cdef")):
