@@ -119,8 +119,8 @@ class LayerTensor:
 
     @property
     def bytes(self) -> int | None:
-        """Size in bytes; None while a dimension is dynamic or the type unknown."""
-        if any(d < 0 for d in self.shape) or self.dtype == UNKNOWN_DTYPE:
+        """Size in bytes; None while a dimension is dynamic or the type is none of DTYPE_BITS."""
+        if any(d < 0 for d in self.shape) or self.dtype not in DTYPE_BITS:
             return None
         return (prod(self.shape) * DTYPE_BITS[self.dtype] + 7) // 8
 

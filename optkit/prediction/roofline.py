@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from optkit.errors import OptkitError, ToolchainMissing
+from optkit.errors import InputRefused, ToolchainMissing
 from optkit.graph import NodeCost
 from optkit.measurement import Interval, Latency
 from optkit.precision import Precision, precision
@@ -137,13 +137,15 @@ def _compute(layer: FusedLayer, costs: Mapping[str, NodeCost], target: Target) -
     """Seconds at the peak; none for a layer that multiplies nothing."""
     if layer.dtype is None:
         return 0.0
+    if layer.dtype not in PEAKS:  # as a stranger's report may say
+        raise InputRefused(f"no peak is known of {layer.dtype!r}", where=f"layer {layer.name!r}")
     macs = sum(costs[node].macs or 0 for node in layer.products if node in costs)
     return 2 * macs / _peak(target, PEAKS[layer.dtype])
 
 
 def _layer_bytes(layer: FusedLayer) -> int:
     if layer.bytes_moved is None:
-        raise OptkitError("a dynamic size has no roofline", where=f"layer {layer.name!r}")
+        raise InputRefused("a dynamic size has no roofline", where=f"layer {layer.name!r}")
     return layer.bytes_moved + layer.constant_bytes
 
 

@@ -119,11 +119,11 @@ def test_what_it_takes_jsonschema_takes(make: Any, data: st.DataObject) -> None:
         inner = inner[key]
     inner[last] = data.draw(st.sampled_from([None, [], {}, "x", "", 0, -1, 1.5, True, [1.0, 2.0]]))
     try:
-        conform(report, "report")
+        found = conform(report, "report")
     except Mismatch:
         assert not VALIDATOR.is_valid(report)
-    else:
-        assert VALIDATOR.is_valid(report)
+    else:  # with nulls where they were missing
+        assert VALIDATOR.is_valid(found)
 
 
 def _small(report: dict[str, Any]) -> dict[str, Any]:
