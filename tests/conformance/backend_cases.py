@@ -9,7 +9,9 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -36,12 +38,12 @@ def installed() -> Iterator[Case]:
         cases = collect_testcases(None)
     for case in cases:
         names = [value.name for value in case.model.graph.input]
-        feeds = [dict(zip(names, given, strict=False)) for given, _ in case.data_sets]
+        feeds = [dict(zip(names, map(_plain, given), strict=False)) for given, _ in case.data_sets]
         yield Case(f"node/{case.name}", case.model, feeds[:1])
 
 
 def of_wheel(path: Path) -> Iterator[Case]:
-    """The tests in a wheel's data whose inputs are tensors."""
+    """The tests in a wheel's data."""
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
         for name in sorted(n for n in names if n.startswith(_DATA) and n.endswith("/model.onnx")):
@@ -50,8 +52,7 @@ def of_wheel(path: Path) -> Iterator[Case]:
                 continue
             model = onnx.load_from_string(wheel.read(name))
             feed = _feed(wheel, names, name.removesuffix("model.onnx"), model)
-            if feed is not None:
-                yield Case(f"{kind}/{test}", model, [feed])
+            yield Case(f"{kind}/{test}", model, [feed])
 
 
 def download(part: str, folder: Path) -> Path:
@@ -70,17 +71,29 @@ def download(part: str, folder: Path) -> Path:
     return found[0]
 
 
-def _feed(
-    wheel: zipfile.ZipFile, names: set[str], folder: str, model: onnx.ModelProto
-) -> Feed | None:
-    feed = {}
+def _plain(value: Any) -> Any:
+    """Tensors and scalars as arrays, sequences as lists of them; None is an optional left out."""
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value if value is None else np.asarray(value)
+
+
+def _feed(wheel: zipfile.ZipFile, names: set[str], folder: str, model: onnx.ModelProto) -> Feed:
+    feed: dict[str, Any] = {}
     for index, value in enumerate(model.graph.input):
         name = f"{folder}test_data_set_0/input_{index}.pb"
-        if name not in names:
-            continue
-        if not value.type.HasField("tensor_type"):
-            return None
-        tensor = onnx.TensorProto()
-        tensor.ParseFromString(wheel.read(name))
-        feed[value.name] = numpy_helper.to_array(tensor)
+        if name in names:
+            feed[value.name] = _read(wheel.read(name), value.type)
     return feed
+
+
+def _read(content: bytes, kind: onnx.TypeProto) -> Any:
+    if kind.HasField("sequence_type"):
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(content))
+    if kind.HasField("optional_type"):
+        return numpy_helper.to_optional(onnx.OptionalProto.FromString(content))
+    tensor = onnx.TensorProto.FromString(content)
+    tensor.data_type = kind.tensor_type.elem_type  # onnx 1.8 wrote BFLOAT16 as UINT16
+    return numpy_helper.to_array(tensor)

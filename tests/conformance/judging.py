@@ -6,15 +6,15 @@ models keeps it in a child that may die (`table.judge_all`).
 
 from __future__ import annotations
 
+import ctypes
 import re
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -28,6 +28,7 @@ from optkit.steps import graphs
 from optkit.steps.files import GRAPH, signature
 
 Verdict = Literal["equal", "refused", "wrong", "crashed", "not run"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Feed = Mapping[str, Any]
 
 FORMS = ("standard", "ort")
@@ -143,34 +144,41 @@ def _run(file: Path, feed: Feed) -> list[Any]:
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     wanted = {value.name for value in session.get_inputs()}
-    given = {name: _value(array) for name, array in feed.items() if name in wanted}
+    feed = {name: value for name, value in feed.items() if name in wanted}
     names = [value.name for value in session.get_outputs()]
-    if not all(isinstance(value, onnxruntime.OrtValue) for value in given.values()):
+    if not all(isinstance(value, np.ndarray) for value in feed.values()):  # a sequence, or nothing
         found: list[Any] = session.run(names, feed)
         return found
-    return [
-        value.numpy() if value.is_tensor() else value
-        for value in session.run_with_ort_values(names, given)
-    ]
+    given = {name: _ort_value(array) for name, array in feed.items()}
+    return [_array(value) for value in session.run_with_ort_values(names, given)]
 
 
-_FOREIGN = {
-    np.dtype(getattr(ml_dtypes, numpy)): getattr(onnx.TensorProto, name)
-    for numpy, name in (
-        ("bfloat16", "BFLOAT16"), ("float8_e4m3fn", "FLOAT8E4M3FN"), ("float8_e5m2", "FLOAT8E5M2"),
-        ("float8_e4m3fnuz", "FLOAT8E4M3FNUZ"), ("float8_e5m2fnuz", "FLOAT8E5M2FNUZ"),
+def _ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
+    """Strings, and dtypes that numpy lacks, come out of a session whose model holds them."""
+    if array.dtype.isbuiltin == 1 and array.dtype.kind in "biuf":
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    tensor = onnx.numpy_helper.from_array(array, "x")
+    declared = onnx.helper.make_tensor_value_info("x", tensor.data_type, array.shape)
+    graph = onnx.helper.make_graph([], "held", [], [declared], [tensor])
+    opset = [onnx.helper.make_opsetid("", 21)]
+    held = onnx.helper.make_model(graph, opset_imports=opset, ir_version=10)
+    session = onnxruntime.InferenceSession(
+        held.SerializeToString(), providers=["CPUExecutionProvider"]
     )
-}  # fmt: skip
-"""Dtypes that ONNX Runtime takes from numpy by their bits alone."""
+    return session.run_with_ort_values(["x"], {})[0]
 
 
-def _value(array: Any) -> Any:
-    if not isinstance(array, np.ndarray):
-        return array
-    if array.dtype in _FOREIGN:
-        kind = _FOREIGN[array.dtype]
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+def _array(value: onnxruntime.OrtValue) -> Any:
+    """What is no tensor stays as it is."""
+    if not value.is_tensor():
+        return value
+    kind = value.element_type()
+    if onnx.helper.tensor_dtype_to_np_dtype(kind).isbuiltin == 1:
+        return value.numpy()
+    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return onnx.numpy_helper.to_array(
+        onnx.TensorProto(data_type=kind, dims=value.shape(), raw_data=raw)
+    )
 
 
 def _same(expected: Sequence[Any], found: Sequence[Any]) -> bool:
@@ -186,7 +194,7 @@ def _difference(
         return f"{len(expected)} outputs became {len(found)}"
     for index, (one, other) in enumerate(zip(expected, found, strict=True)):
         if not isinstance(one, np.ndarray):
-            continue
+            return f"output {index} is no tensor: nothing compares it"
         if one.dtype != other.dtype or one.shape != other.shape:
             return f"output {index}: {one.dtype} {one.shape} became {other.dtype} {other.shape}"
         if random:
