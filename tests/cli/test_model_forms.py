@@ -158,10 +158,15 @@ def test_a_model_of_one_fixed_batch_size_goes_all_the_way(
 def test_an_axis_of_unknown_sizes_is_told_before_work_on_it(
     optkit_here: Optkit, store: Path, weights: Mapping[str, np.ndarray], tmp_path: Path
 ) -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", "L"]) for n in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "free", [x], [y])
+    opset = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "free.onnx")
+    line = ["build", "free.onnx", "--target", "cpu", "--precision", "fp32"]
+    done = optkit_here(*line, cwd=tmp_path, cache=store)  # N counts samples, and L is anything
+    assert done.told("input 'x'", "'L'", "--min-shapes", "axes: {L:").code == 2
     onnx.save(model(weights, "N", 21), tmp_path / "net.onnx")
-    line = ["build", "net.onnx", "--target", "cpu", "--precision", "fp32"]
-    done = optkit_here(*line, cwd=tmp_path, cache=store)
-    assert done.told("input 'x'", "'N'", "--min-shapes", "axes: {N:").code == 2
+    line[1] = "net.onnx"
     wrong = optkit_here(*line, "--shapes", "y:4x16", cwd=tmp_path, cache=store)
     assert wrong.told("--shapes", "unknown input 'y'", "x").code == 2
     wrong = optkit_here(*line, "--shapes", "x:4x17", cwd=tmp_path, cache=store)
