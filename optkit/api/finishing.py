@@ -17,7 +17,7 @@ from optkit.pipeline import delivery, findings, finishing
 from optkit.report import result
 from optkit.report.contract import report_of, result_of
 from optkit.runtime import Evidence
-from optkit.target import Target, gpus, target
+from optkit.target import Target, cpu, gpus, runs_here, target
 
 
 def finish(
@@ -98,8 +98,15 @@ def _is_finished(found: dict[str, Any]) -> bool:
 
 def check_device(device: Target, where: str) -> None:
     """Raise ToolchainMissing unless this machine has the target's device."""
-    if device.name == "cpu":
+    if runs_here(device):
         return
+    if device.is_cpu:
+        raise ToolchainMissing(
+            f"it is for {device.title}; this machine is {cpu().name}, of the kind {cpu().kind}",
+            where=where,
+            hint=f"finish it on a machine of the kind {device.name} (`optkit devices` names the "
+            "kind): latencies of another would not be its own",
+        )
     here = gpus()
     if device.name in {gpu.target for gpu in here.devices}:
         return

@@ -176,6 +176,7 @@ def figures(
         "precision": precision,
     }
     if stage == "bench":
+        pipeline.check_timed(job)
         if batches:
             _check_batches(batches, pipeline.run(job, runner, pipeline.EXPORT))
         made = pipeline.run(job, runner, pipeline.BENCH)

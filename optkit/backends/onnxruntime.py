@@ -35,7 +35,7 @@ from optkit.runtime import (
     Progress,
     TensorInfo,
 )
-from optkit.target import Target, cpu
+from optkit.target import Target, cpu, runs_here
 from optkit.target.machine import sums_in_16_bits
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
@@ -80,8 +80,14 @@ class OnnxRuntime:
         library()
 
     def offline(self, target: Target) -> str | None:
-        """None for `cpu`: ONNX Runtime compiles for the machine it runs on."""
-        return None if target.name == "cpu" else "ONNX Runtime compiles for this machine's CPU only"
+        """None for `cpu` and the kind that this machine is of: ONNX Runtime compiles for the CPU
+        it runs on."""
+        if runs_here(target):
+            return None
+        if not target.is_cpu:
+            return "ONNX Runtime compiles for this machine's CPU only"
+        own = f"of the kind {cpu().kind}" if cpu().kind else "of no kind that is known"
+        return f"ONNX Runtime compiles for the CPU it runs on, and this one is {own}"
 
     def versions(self) -> dict[str, str]:
         """Versions of the installed wheels, read without importing them."""
@@ -134,7 +140,8 @@ class OnnxRuntime:
                 nbits_accuracy=accuracy,
                 last="int8-weight-only" if scheme.weights.dtype == "int4" else None,
             )
-        limit = 7 if _saturates(target.fingerprint()) else None
+        saturates = target.is_cpu and sums_in_16_bits(str(target.machine), target.features)
+        limit = 7 if saturates else None
         return PlacementRules(
             activation=NumberFormat("uint8", "tensor", symmetric=False),
             weight=NumberFormat("int8", "channel", symmetric=True, limit_bits=limit),
@@ -242,11 +249,6 @@ def kernel_times(
 
     layers, spent = _profiled(model, shapes, products(graph.load(model)), seconds, threads)
     return [(layer, float(np.median(spent.get(layer.name, [0.0])))) for layer in layers]
-
-
-def _saturates(machine: Mapping[str, Any]) -> bool:
-    """Whether 8-bit products saturate on the machine of a target's fingerprint."""
-    return "machine" in machine and sums_in_16_bits(machine["machine"], machine["features"])
 
 
 def _kernels(

@@ -45,6 +45,8 @@ def _row_json(target: Any) -> dict[str, Any]:
         "title": target.title,
         "aliases": list(target.aliases),
         "compute_capability": target.compute_capability,
+        "machine": target.machine,
+        "features": list(target.features),
         "memory_bytes": target.memory_bytes,
         "bandwidth": target.bandwidth,
         "precisions": [p for p in target.precisions if target.supports(p)],
@@ -54,12 +56,16 @@ def _row_json(target: Any) -> dict[str, Any]:
 
 def _one_target(target: Any, as_json: bool) -> None:
     from optkit.cli import terminal
+    from optkit.target import runs_here
 
     data = target.to_json()
     if as_json:
         terminal.put_json({"schema": "optkit.target/v1", **data})
         return
     terminal.put(f"{target.name}: {target.title} ({target.vendor}, {target.arch})")
+    if target.is_cpu:
+        here = ", measured on this machine" if runs_here(target) else ""
+        terminal.put(f"  {target.machine}: {' '.join(target.features)}{here}")
     facts = [
         [
             key,

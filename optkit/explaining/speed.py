@@ -19,6 +19,7 @@ from optkit.explaining.subject import Subject, Timed, connected
 from optkit.explaining.words import modules, named, several
 from optkit.measurement import Difference
 from optkit.runtime import Evidence
+from optkit.target import target
 
 LEAST = 0.01
 """Of the whole: what costs less is not told. Layer times of a good run differ by that much."""
@@ -205,7 +206,7 @@ def alignment(subject: Subject) -> Iterator[Finding]:
     lose all that eight bits save; how much, no roofline knows. So the cost is the most it can be:
     what the product takes less than in the baseline.
     """
-    if subject.times is None or subject.result["target"] == "cpu":
+    if subject.times is None or target(subject.result["target"]).is_cpu:
         return
     ours, theirs = subject.by_node
     groups: dict[int, list[str]] = {}

@@ -5,7 +5,7 @@
                                                    └─ baseline graph ──────────── compile → engines
     engines ─measure or predict→ latency;  graphs ─evaluate→ accuracy ─gate→ verdict → artifact
 
-Each arrow is a step of the store, so running a build again is resuming it. On `cpu` there is no
+Each arrow is a step of the store, so running a build again is resuming it. On CPUs there is no
 cast: carriers and baseline are FP32. `findings` turns the steps' results into figures and a
 verdict, `delivery` into an artifact.
 """
@@ -22,7 +22,7 @@ from optkit.pipeline.job import Build, Foreign, Job, calibration_of, samples_wan
 from optkit.pipeline.judging import accept, compile_, evaluate, time, weigh
 from optkit.pipeline.likeness import compare_layers
 from optkit.pipeline.quantizing import quantize
-from optkit.pipeline.refusals import bound, check, check_pair, trained
+from optkit.pipeline.refusals import bound, check, check_pair, check_timed, trained
 from optkit.pipeline.sources import check_data, collect, data_of, export, parts, signature
 from optkit.steps import GRAPH
 
@@ -41,6 +41,7 @@ __all__ = [
     "calibration_of",
     "check",
     "check_pair",
+    "check_timed",
     "data_of",
     "identity",
     "parts",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from optkit import pipeline
+from optkit import pipeline, runtime
 from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
 from optkit.benchmarking.latency import ratio
@@ -97,7 +97,7 @@ def judge_again(
 
 
 def latencies(made: Build) -> dict[str, list[Latency]]:
-    """role ("engine", "baseline") → one Latency per batch size."""
+    """role ("engine", "baseline") → one Latency per batch size; none where it is pending."""
     times = _latencies(made)
     if made.is_baseline:  # one model under two names: nothing to tell apart
         times["baseline"] = times["engine"]
@@ -105,7 +105,9 @@ def latencies(made: Build) -> dict[str, list[Latency]]:
 
 
 def _latencies(made: Build) -> dict[str, list[Latency]]:
-    entry = made.entries["latency"]
+    entry = made.entries.get("latency")
+    if entry is None:
+        return {"engine": [], "baseline": []}
     if made.measured:
         times = _arrays(entry, TIMES)
         return {
@@ -179,8 +181,8 @@ def _result(
 
 
 def _conditions(made: Build) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = made.entries["latency"].meta.get("conditions", {})
-    return found
+    entry = made.entries.get("latency")
+    return {} if entry is None else entry.meta.get("conditions", {})
 
 
 def _sides(
@@ -252,14 +254,21 @@ def _memory(made: Build, engine: Engine | None) -> Memory | None:
 def _note(made: Build, backend: str) -> str | None:
     option = next((o for o in made.job.target.backends if o.name == backend), None)
     if made.backend is None:
-        return "deferred" if made.job.deferred else "no engine can be built on this machine"
+        if made.job.deferred:
+            return "deferred"
+        reason = runtime.backend(backend).offline(made.job.target)
+        if made.job.target.is_cpu and reason is not None:
+            return f"{reason}: finish or build it on a machine of the kind {made.job.target.name}"
+        return "no engine can be built on this machine"
     if made.measured and backend != "onnxruntime":  # what is said of engines that never ran
         return None
     return (option.note if option else None) or _NOTES.get(backend)
 
 
-def _at(times: list[Latency], batch: int | None) -> Latency:
-    """The one at a batch size, with the marks of all, which one run measured."""
+def _at(times: list[Latency], batch: int | None) -> Latency | None:
+    """The one at a batch size, with the marks of all, which one run measured; None of none."""
+    if not times:
+        return None
     found = next((one for one in times if one.batch == batch), times[0])
     marks = dict.fromkeys(mark for one in times for mark in one.marks)
     return replace(found, marks=tuple(marks))

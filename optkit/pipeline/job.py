@@ -14,6 +14,7 @@ from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtime import AxisRange, BuildSpec, Evidence, TensorInfo
 from optkit.steps import GRAPH, SIMULATION
 from optkit.target import Target, gpus
+from optkit.target.machine import cpu_target
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Job:
 class Build:
     """What the chain made: store entries by role, and facts about the job. All of it is on disk.
 
-    `measured`: the target is this machine, so that running is measuring.
+    `measured`: the target is this machine, or the kind of CPU that it is of, so that running is
+    measuring.
     """
 
     job: Job
@@ -141,8 +143,14 @@ class Build:
 
     @property
     def is_baseline(self) -> bool:
-        """FP16 on a GPU, FP32 on `cpu`: the candidate is the baseline itself."""
+        """FP16 on a GPU, FP32 on a CPU: the candidate is the baseline itself."""
         return self.job.precision == self.baseline_precision
+
+    @property
+    def predictable(self) -> bool:
+        """Whether the target has rates to predict a latency by: a kind of CPU has them per cycle
+        and core alone, and neither cores nor a clock of its own."""
+        return bool(self.job.target.peaks) or not self.job.target.is_cpu
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -162,8 +170,8 @@ class Build:
 def machine(device: Target) -> dict[str, Any]:
     """What a run on a device here depends on: this CPU; or the GPU that is the target, its driver,
     and the host, of which there may be many like it."""
-    if device.name == "cpu":
-        return device.fingerprint()
+    if device.is_cpu:  # of a kind of CPU, the one that stands for it
+        return cpu_target().fingerprint()
     found = [gpu for gpu in gpus().devices if gpu.target == device.name]
     own = [{"name": gpu.name, "driver": gpu.driver} for gpu in found[:1]]
     return {**device.fingerprint(), "gpus": own, "host": platform.node()}

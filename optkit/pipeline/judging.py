@@ -156,7 +156,8 @@ def score(
 
 
 def time(made: Build, runner: Steps) -> None:
-    """Latency: measured beside the baseline where the target is this machine, else predicted."""
+    """Latency: measured beside the baseline where the target is this machine, else predicted; of a
+    kind of CPU that this machine is not of neither, it is pending."""
     bench, entries = made.job.recipe.bench, made.entries
     span = made.batches or AxisRange(1, 1, 1)
     batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
@@ -167,6 +168,8 @@ def time(made: Build, runner: Steps) -> None:
             {**inputs, "samples": entries["probe"]}, sides, bench, batches, made.machine,
         )  # fmt: skip
         entries["latency"] = race(both, runner, strict=made.job.strict)
+        return
+    if not made.predictable:
         return
     sizes = {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}
     planned = made.planned

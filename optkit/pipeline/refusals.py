@@ -44,9 +44,22 @@ def check(job: Job) -> Build:
         else:
             pending.append(option.name)
     _check_toolchain(job, here)
-    own = job.target.name == "cpu"
+    own = job.target.is_cpu
     return Build(job, here, tuple(pending), "fp32" if own else "fp16",
                  measured=own and here is not None)  # fmt: skip
+
+
+def check_timed(job: Job) -> None:
+    """Refuse, before work, a job that is about latency where nothing can tell it. Raises
+    ToolchainMissing."""
+    made = check(job)
+    if not (made.measured or made.predictable):
+        reason = runtime.backend(made.compiler).offline(job.target)
+        raise ToolchainMissing(
+            f"its latency is known only on a machine of that kind: {reason}",
+            where=job.target.name,
+            hint=f"run this on a {job.target.name} machine, or take --target cpu for this one",
+        )
 
 
 def check_pair(target: Target, precision: str) -> None:

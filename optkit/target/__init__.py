@@ -1,4 +1,5 @@
-"""Targets: one device each, by name. `cpu` is this machine, detected; all others are data.
+"""Targets: one device each, by name. `cpu` is this machine, detected; all others are data, among
+them kinds of CPU (`cpu-avx2`), of which this machine may be one.
 
 target("l4").peak("int8")            # dense operations per second
 target("t4").why_not("fp8")          # None, or the reason in words
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from optkit.errors import UnknownName, check_single, unknown_name
 from optkit.target.gpus import Gpu, Gpus, gpus
-from optkit.target.machine import CpuInfo, available_memory, cpu, cpu_target
+from optkit.target.machine import CpuInfo, available_memory, cpu, cpu_target, runs_here
 from optkit.target.nvml import driver_version, has_driver
 from optkit.target.table import (
     Fact,
@@ -26,7 +27,7 @@ from optkit.target.table import (
 __all__ = [
     "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Support", "Target",
     "all_targets", "available_memory", "cpu", "device_names", "driver_version", "gpus",
-    "has_driver", "names", "sources", "target",
+    "has_driver", "names", "runs_here", "sources", "target",
 ]  # fmt: skip
 
 

@@ -89,6 +89,11 @@ def cpu_target() -> Target:
     return describe(cpu())
 
 
+def runs_here(target: Target) -> bool:
+    """Whether a CPU target is this machine, or the kind that it is of."""
+    return target.name == "cpu" or (target.is_cpu and target.name == cpu().kind)
+
+
 def sums_in_16_bits(machine: str, features: Iterable[str]) -> bool:
     """Whether products of 8-bit codes saturate: x86 without VNNI adds pairs of them in 16 bits
     (VPMADDUBSW), which two of 255 × 127 exceed; pairs of 255 × 64 never do."""
@@ -119,6 +124,8 @@ def describe(info: CpuInfo) -> Target:
         peaks=MappingProxyType({} if kind is None else _peaks(kind, info)),
         precisions=MappingProxyType(matrix("onnxruntime-cpu", info.name, None)),
         ops_per_cycle=MappingProxyType({} if kind is None else kind.ops_per_cycle),
+        machine=info.machine,
+        features=info.features,
         identity=MappingProxyType(
             {
                 "name": "cpu",

@@ -85,7 +85,14 @@ class Target:
     sustained: Mapping[str, Fact] = field(default_factory=dict)  # TFLOP/s that GEMMs reached
     ops_per_cycle: Mapping[str, Fact] = field(default_factory=dict)  # CPU kinds: per physical core
     prices: tuple[Mapping[str, Any], ...] = ()
+    machine: str | None = None  # of CPUs: x86_64, aarch64, …
+    features: tuple[str, ...] = ()  # of CPUs: the instructions that programs may assume
     identity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is this machine's CPU or a kind of CPU."""
+        return self.machine is not None
 
     @property
     def compute_capability(self) -> str | None:
@@ -214,6 +221,8 @@ def read(name: str) -> Target:
         sustained=MappingProxyType(_facts(data.get("sustained", {}))),
         ops_per_cycle=MappingProxyType(ops),
         prices=tuple(data.get("prices", ())),
+        machine=data.get("machine"),
+        features=tuple(data.get("features", ())),
         identity=MappingProxyType(
             {
                 "name": name,
@@ -221,6 +230,7 @@ def read(name: str) -> Target:
                 "facts": {key: fact.value for key, fact in facts.items()},
                 "peaks": {key: fact.value for key, fact in {**peaks, **ops}.items()},
                 "precisions": {key: support.answer for key, support in precisions.items()},
+                **{key: data[key] for key in ("machine", "features") if key in data},
             }
         ),
     )

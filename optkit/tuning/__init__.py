@@ -23,6 +23,7 @@ from optkit.execute.ray import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
+from optkit.target import runs_here
 from optkit.tuning.memory import Memory
 from optkit.tuning.placement import placements_of
 from optkit.tuning.quiet import Quiet
@@ -89,11 +90,13 @@ def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
     job's gates too, and judge the front on samples that the search has not seen.
 
     Raises what building raises, and UsageError for a budget without a limit, or for more trials at
-    a time than can be. A candidate that cannot be built is a failed trial and nothing else.
+    a time than can be, and ToolchainMissing for a target whose latency cannot be told here. A
+    candidate that cannot be built is a failed trial and nothing else.
     """
     started = time.monotonic()
     if wish.budget == Budget():
         raise UsageError("there is no budget to keep", where=job.recipe.name, hint=_LIMITS)
+    pipeline.check_timed(job)
     cluster = runner.carry if isinstance(runner.carry, Cluster) else None
     parallel = _parallel(job, wish, cluster)
     made = pipeline.run(replace(job, precision=wish.precisions[0]), runner, pipeline.BENCH)
@@ -173,7 +176,7 @@ def _leader(search: Search) -> str:
 
 def _parallel(job: Job, wish: Wish, cluster: Cluster | None) -> int:
     """How many trials run at a time. Raises UsageError where they cannot."""
-    if job.target.name == "cpu":
+    if runs_here(job.target):
         why, hint = "trials are measured on this machine, one at a time", "leave it out"
     elif cluster is None:
         why, hint = "one trial at a time without a cluster", "--on ray starts one here"

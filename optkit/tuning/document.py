@@ -12,6 +12,7 @@ from typing import Any
 from optkit.errors import Impossible, OptkitError
 from optkit.report.result import plain
 from optkit.runtime import Evidence
+from optkit.target import runs_here
 from optkit.tuning import Tuned
 from optkit.tuning.space import Trial
 
@@ -31,7 +32,7 @@ def document(
     """The object. `result`: that of the winner's build; `recipe`: the file that reproduces it with
     `command`; `digest`: the artifact's. Raises ValueError for a figure that is not finite."""
     search, job = tuned.search, tuned.job
-    measured = job.target.name == "cpu"
+    measured = runs_here(job.target)
     missed = result["status"] == "gate_failed" or not tuned.keeps_budget
     found = {
         **empty("gate_failed" if missed else "ok"),

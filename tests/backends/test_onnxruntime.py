@@ -187,6 +187,22 @@ def test_weights_keep_to_seven_bits_where_pairs_add_in_sixteen(
     assert OnnxRuntime().rules(target("l4"), "int8").weight.bits == 8
 
 
+@pytest.mark.parametrize(
+    ("name", "bits"), [("cpu-avx2", 7), ("cpu-avx512-vnni", 8), ("cpu-amx", 8)]
+)
+@pytest.mark.parametrize("here", ["cpu-avx2", "cpu-avx512-vnni"])
+def test_weights_for_a_kind_of_cpu_are_its_own_wherever_they_are_made(
+    monkeypatch: pytest.MonkeyPatch, name: str, bits: int, here: str
+) -> None:
+    machine = replace(cpu(), machine="x86_64", features=target(here).features, kind=here)
+    for module in ("optkit.target.machine", "optkit.backends.onnxruntime"):
+        monkeypatch.setattr(f"{module}.cpu", lambda: machine)
+    assert OnnxRuntime().rules(target(name), "int8").weight.bits == bits
+    reason = OnnxRuntime().offline(target(name))
+    assert (reason is None) == (name == here)
+    assert reason is None or f"of the kind {here}" in reason
+
+
 def product(path: Path, rows: np.ndarray, weight: np.ndarray, form: str = "MatMulInteger") -> Path:
     """x @ weight: codes as they stand, or under Q/DQ with scales of 1."""
     constants = {"w": weight}

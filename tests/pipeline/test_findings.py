@@ -44,6 +44,13 @@ def test_a_predicted_speedup_is_judged_by_both_bands(least: float, outcome: str)
     assert judge(limits, drop=NO_DROP, speedup=speedup).rows[-1].outcome == outcome
 
 
+def test_a_latency_that_is_pending_gives_no_speedup() -> None:
+    made = SimpleNamespace(measured=False, is_baseline=False, entries={})
+    times = latencies(made)  # type: ignore[arg-type]
+    assert times == {"engine": [], "baseline": []} and _at(times["engine"], 8) is None
+    assert speedups(made, times) == {}  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_baseline_is_as_fast_as_itself(measured: bool) -> None:
     one, again = predicted(1.0, 2.0), predicted(1.1, 2.2)

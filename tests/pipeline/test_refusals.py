@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from optkit.data import spool
-from optkit.errors import Impossible, InputRefused, UsageError
-from optkit.pipeline import Foreign, Job, check, refusals
+from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
+from optkit.pipeline import Foreign, Job, check, check_timed, refusals
 from optkit.recipe import Recipe
 from optkit.runtime import AxisRange, TensorInfo
-from optkit.target import target
+from optkit.target import cpu, target
 
 
 def job(precision: str, nodes: dict[str, str], **others: Any) -> Job:
@@ -66,3 +66,27 @@ def test_axes_that_neither_recipe_nor_samples_give_are_asked_for() -> None:
     with pytest.raises(UsageError, match="'width' are not known") as caught:
         refusals.bound(made, Any)  # type: ignore[arg-type]
     assert "--calibration" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("here", ["cpu-avx2", "cpu-avx512-vnni", None])
+def test_the_baseline_on_any_cpu_is_fp32(monkeypatch: pytest.MonkeyPatch, here: str | None) -> None:
+    """A kind of CPU is compiled for and measured where this machine is of it; else that waits, as
+    its rates are of one core and one cycle."""
+    machine = replace(cpu(), machine="x86_64", kind=here, clock_mhz=2500.0)
+    monkeypatch.setattr("optkit.target.machine.cpu", lambda: machine)
+    recipe = Recipe.from_dict({"name": "net"})
+    for name in ("cpu", "cpu-avx2", "cpu-avx512-vnni"):
+        asked = Job(recipe, target(name), "fp32")
+        made, own = check(asked), name in ("cpu", here)
+        assert (made.baseline_precision, made.is_baseline) == ("fp32", True)
+        assert (made.backend, made.measured) == (("onnxruntime", True) if own else (None, False))
+        assert made.pending == (() if own else ("onnxruntime",))
+        if own:
+            check_timed(asked)
+        else:
+            assert not made.predictable
+            with pytest.raises(ToolchainMissing, match="only on a machine of that kind") as caught:
+                check_timed(asked)
+            assert name in str(caught.value.hint)
+    assert check(job("fp16", {})).baseline_precision == "fp16"  # of a GPU
+    check_timed(job("fp16", {}))  # predicted

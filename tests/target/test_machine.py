@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.target import available_memory, cpu, cpuid, target
-from optkit.target.machine import CpuInfo, cgroup_limits, describe, read_cpu
+from optkit.target import available_memory, cpu, cpuid, names, runs_here, target
+from optkit.target.machine import (
+    CpuInfo,
+    cgroup_limits,
+    describe,
+    read_cpu,
+    sums_in_16_bits,
+)
 
 CPUINFO = """processor\t: 0
 model name\t: Example 9000
@@ -147,6 +153,26 @@ def test_fingerprint_is_what_numbers_depend_on() -> None:
     assert describe(info(threads=2)).fingerprint() != same
     assert describe(info(features=("avx2",))).fingerprint() != same
     assert describe(info(name="Example 9001")).fingerprint() != same
+
+
+@pytest.mark.parametrize("name", ["cpu-avx2", "cpu-avx512-vnni", "cpu-amx"])
+def test_a_kind_is_known_by_its_features(name: str, tmp_path: Path) -> None:
+    kind = target(name)
+    here = read_cpu(tmp_path, tmp_path, frozenset(kind.features))
+    assert (kind.is_cpu, kind.machine, here.kind) == (True, "x86_64", name)
+    assert list(kind.features) == kind.fingerprint()["features"]
+    assert kind.fingerprint()["machine"] == "x86_64"
+    assert sums_in_16_bits(str(kind.machine), kind.features) == (name == "cpu-avx2")
+
+
+def test_a_kind_runs_where_the_machine_is_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for features, own in ((("avx2",), "cpu-avx2"), (("avx512_vnni",), "cpu-avx512-vnni")):
+        here = info(features=features, kind=own)
+        monkeypatch.setattr("optkit.target.machine.cpu", lambda here=here: here)
+        found = [name for name in names() if runs_here(target(name))]
+        assert found == ["cpu", own]
+    monkeypatch.setattr("optkit.target.machine.cpu", lambda: info(kind=None))
+    assert [name for name in names() if runs_here(target(name))] == ["cpu"]
 
 
 def test_cpu_target_takes_int8_and_refuses_fp8() -> None:
