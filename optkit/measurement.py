@@ -27,7 +27,9 @@ class Latency:
     measured: `p50_ms`… are sample quantiles, `ci95_ms` the 95 % interval of the median,
     `samples_ms` the runs. predicted: `p50_ms` is the roofline bound, `band` what it may lie in.
     `marks`: why the run was no good one, in words; a figure with marks is to be measured again.
-    `note`: what else a reader should know.
+    `note`: what else a reader should know. `measured_at`: when timing began, ISO 8601 in UTC,
+    seconds; `machine`: the name of the CPU or GPU it ran on; `from_store`: it was measured before
+    the command that tells it. None of all three where nothing was measured.
     """
 
     evidence: Evidence
@@ -51,6 +53,9 @@ class Latency:
     # "recorded" (as a CUDA graph) → medians of `runtime.Phases`, and the number of runs
     marks: tuple[str, ...] = ()
     note: str | None = None
+    measured_at: str | None = None
+    machine: str | None = None
+    from_store: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -220,6 +220,15 @@ def test_gc_drops_the_least_recently_used(tmp_path: Path) -> None:
     assert freed > 0 and kept == 0 and list(store.entries()) == []
 
 
+def test_the_results_of_one_kind_of_step_can_be_forgotten(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for key, step in (("aa", "bench"), ("bb", "fuse")):
+        store.make(key, step, write("x" * 1000))
+    assert store.forget("bench") >= 1000
+    assert [step for _, step, *_ in store.entries()] == ["fuse"]
+    assert store.forget("bench") == 0
+
+
 def test_reads_are_remembered(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.recall("zz") is None

@@ -126,6 +126,8 @@ def _figures(
         terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **made})
     else:
         terminal.put(summary.figures(made))
+    for told in summary.stored(made["latency"]):
+        ears.note(told)
     marks = dict.fromkeys(
         mark for one in (*made["latency"], *made["baseline_latency"]) for mark in one["marks"]
     )

@@ -95,12 +95,24 @@ def gc(folder: Path | None, max_size: int) -> None:
 
 @cache.command("clear")
 @_folder
-def clear(folder: Path | None) -> None:
+@click.option(
+    "--step",
+    metavar="NAME",
+    help="Only the results of this kind of step, e.g. bench, so that latencies are measured anew.",
+)
+def clear(folder: Path | None, step: str | None) -> None:
     """Remove everything in the store, but what running commands use."""
     from optkit import api
     from optkit.cli import terminal
+    from optkit.errors import unknown_name
+    from optkit.steps import STEPS
 
+    if step is not None and step not in STEPS:
+        raise unknown_name("step", step, STEPS, where="--step")
     store = api.open_store(folder)
+    if step is not None:
+        terminal.put(f"freed {store.forget(step) / 2**20:.1f} MiB, {store.root}")
+        return
     freed, kept = store.clear()
     used = f", kept {kept / 2**20:.1f} MiB that running commands use" if kept else ""
     terminal.put(f"freed {freed / 2**20:.1f} MiB{used}, {store.root}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from optkit.cli import terminal
 from optkit.measurement import Difference
-from optkit.report.figures import name
+from optkit.report.figures import measured, name
 
 Json = dict[str, Any]
 
@@ -63,6 +64,7 @@ def remarks(result: Json) -> list[str]:
     found = list((result["gate"] or {}).get("reasons", []))
     if suspect(result):
         found.append("calibration data is suspect, see above and in the report")
+    found += stored(side["latency"] for side in (result.get("parts") or {"": result}).values())
     if reasons := marks(result):
         found.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
     speedup, baseline = result["speedup"], result["baseline"]
@@ -86,6 +88,14 @@ def marks(result: Json) -> list[str]:
     each = list((result["parts"] or {"": result}).values())
     sides = [side["latency"] for one in each for side in (one, one["baseline"]) if side]
     return list(dict.fromkeys(mark for one in sides if one for mark in one.get("marks", ())))
+
+
+def stored(latencies: Iterable[Json | None]) -> list[str]:
+    """When and where those that come from the store were measured, each once, and how to measure
+    anew."""
+    told = [measured(one) for one in latencies if one and one.get("from_store")]
+    return [f"latency {one}; `optkit cache clear --step bench` measures anew"
+            for one in dict.fromkeys(told)]  # fmt: skip
 
 
 def race(made: Json) -> str:

@@ -115,6 +115,7 @@ def _latencies(made: Build) -> dict[str, list[Latency]]:
                 replace(
                     Latency.from_json(row[role]),
                     samples_ms=tuple(times[f"{role}/{row[role]['batch']}"].tolist()),
+                    from_store=made.recalled,
                 )
                 for row in entry.meta["rows"]
             ]

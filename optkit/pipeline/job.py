@@ -76,7 +76,7 @@ class Build:
     """What the chain made: store entries by role, and facts about the job. All of it is on disk.
 
     `measured`: the target is this machine, or the kind of CPU that it is of, so that running is
-    measuring.
+    measuring. `recalled`: the latency was in the store before this run.
     """
 
     job: Job
@@ -86,6 +86,7 @@ class Build:
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     measured: bool = False
+    recalled: bool = False
     specs: dict[str, BuildSpec] = field(default_factory=dict)
     entries: dict[str, Made] = field(default_factory=dict)
 

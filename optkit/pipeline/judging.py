@@ -168,6 +168,7 @@ def time(made: Build, runner: Steps) -> None:
             {**inputs, "samples": entries["probe"]}, sides, bench, batches, made.machine,
         )  # fmt: skip
         entries["latency"] = race(both, runner, strict=made.job.strict)
+        made.recalled = runner.recalled(entries["latency"])
         return
     if not made.predictable:
         return

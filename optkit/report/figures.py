@@ -35,6 +35,16 @@ def _visible(text: str, kept: str) -> str:
     )
 
 
+def measured(latency: Mapping[str, Any] | None) -> str | None:
+    """When and where a latency was measured, and whether before the command that tells it; None
+    where it was not, or where its date is not known."""
+    if not latency or not latency.get("measured_at"):
+        return None
+    when = str(latency["measured_at"])[:16].replace("T", " ")  # to the minute
+    stored = ", from the store" if latency["from_store"] else ""
+    return name(f"measured {when} UTC on {latency['machine']}{stored}")
+
+
 def ms(value: float | None) -> str:
     """Milliseconds; less than a thousandth of one in microseconds."""
     if value is not None and 0 < abs(value) < 1e-3:

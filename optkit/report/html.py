@@ -36,6 +36,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         highlights=view.highlights(result),
         comparison=view.comparison(result),
         marks=view.marks(result),
+        measured=figures.measured(result["latency"]),
         suspicions=view.suspicions(result),
         scores=charts.scores(result),
         drop=charts.drop(report),

@@ -31,6 +31,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         f"**{head.title}.** {text(head.sentence)}",
         _suspicions(result),
         _comparison(result),
+        _measured(result),
         _marks(result),
         _gates(report["gates"]),
         _landing(result, report["landing"]),
@@ -61,6 +62,11 @@ def _suspicions(result: Mapping[str, Any]) -> str:
         return ""
     listed = "\n".join(f"- {text(one)}" for one in found)
     return f"**Calibration data is suspect.**\n\n{listed}"
+
+
+def _measured(result: Mapping[str, Any]) -> str:
+    found = figures.measured(result["latency"])
+    return f"Latency {text(found)}." if found else ""
 
 
 def _marks(result: Mapping[str, Any]) -> str:

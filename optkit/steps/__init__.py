@@ -105,7 +105,7 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             ("compile", 3, (), compile_),
             ("evaluate", 5, ("onnxruntime", "numpy"), evaluate),
             ("compare", 5, ("onnxruntime", "numpy"), compare),
-            ("bench", 4, ("onnxruntime", "numpy"), bench),
+            ("bench", 5, ("onnxruntime", "numpy"), bench),
             (
                 "compare_layers",
                 4,

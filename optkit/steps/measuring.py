@@ -159,18 +159,26 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
     """Latency of candidate and baseline, interleaved, in this process of their own.
 
     params: batches, seconds, warmup_seconds; sides: "engine" and "baseline" → input, file, backend
-    and session (its options); gpu: they run on one; host (fingerprint, for the key). here: kept.
+    and session (its options); gpu: they run on one; host (what the device is, for the key and for
+    its name). here: kept.
     """
     from dataclasses import replace
+    from datetime import UTC, datetime
 
     import numpy as np
     from safetensors.numpy import save_file
 
     from optkit.benchmarking import latency, machine
     from optkit.data.spool import Spool
+    from optkit.target import cpu
 
     samples, batches = Spool(inputs["samples"]), params["batches"]
     sides = {name: partial(_side, inputs, params, name) for name in params["sides"]}
+    measured: dict[str, Any] = {
+        "measured_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "machine": params["host"]["gpus"][0]["name"] if params["gpu"] else cpu().name,
+        "from_store": False,
+    }
     with machine.watched(gpu=params["gpu"]) as watch:
         times = latency.measure(
             sides,
@@ -189,7 +197,10 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
     )
     found = {
         (name, batch): replace(
-            one, marks=(*marks, *one.marks), phases=apart.get(name, {}).get(batch)
+            one,
+            marks=(*marks, *one.marks),
+            phases=apart.get(name, {}).get(batch),
+            **measured,
         )
         for (name, batch), one in times.items()
     }

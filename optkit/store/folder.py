@@ -267,6 +267,18 @@ class Store:
         kept = 0 if since is None else _size(self.root)
         return max(0, before - kept), kept
 
+    def forget(self, step: str) -> int:
+        """Remove the results of one kind of step; beside running commands, all but what they have
+        used. Returns the bytes freed. Raises StorageError."""
+        with self._removing() as (remove, since):
+            before = math.inf if since is None else since
+            freed = 0
+            for key, name, size, used in self.entries():
+                if name == step and used < before:
+                    remove(self._place(key))
+                    freed += size
+        return freed
+
     @contextmanager
     def _removing(self) -> Iterator[tuple[Callable[[Path], None], float | None]]:
         """A function that takes something out of the store at once (its bytes go afterwards), and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from optkit.artifact import Manifest
 from optkit.cli.build import exit_code
 from optkit.measurement import Difference, Interval, Latency
 from optkit.runtime import Evidence
+from optkit.target import cpu
 
 Optkit = Callable[..., Any]
 
@@ -41,6 +43,25 @@ def test_a_sweep_names_its_knee_and_the_best_batch(run: Optkit) -> None:
     assert f"batch {found['sweep']['knee']}, " in text and "within 60000 ms" in text
 
 
+def test_a_latency_says_when_and_where_it_was_measured_and_whether_it_is_from_the_store(
+    run: Optkit,
+) -> None:
+    line = ["--target", "cpu", "--batch", 3, "--set", "bench.seconds=0.2"]
+    began = datetime.now(UTC).replace(microsecond=0)
+    done = run(*line, "--json")
+    for one in (*done.json["latency"], *done.json["baseline_latency"]):
+        assert began <= datetime.fromisoformat(one["measured_at"]) <= datetime.now(UTC)
+        assert one["measured_at"].endswith("Z")
+        assert (one["machine"], one["from_store"]) == (cpu().name, False)
+    assert "from the store" not in done.err
+    again = run(*line, "--json")
+    if not done.json["latency"][0]["marks"]:  # else the machine was busy: it is measured again
+        assert {one["from_store"] for one in again.json["latency"]} == {True}
+        day, time = done.json["latency"][0]["measured_at"][:16].split("T")
+        again.told(f"latency measured {day} {time} UTC on {cpu().name}, from the store")
+        assert again.json["speedup"] == done.json["speedup"]
+
+
 def test_two_artifacts_are_timed_in_one_run_and_never_from_the_store(run: Optkit) -> None:
     line = [ARTIFACT, "--against", ARTIFACT, "--batch", 2, "--batch", 8, "--json"]
     first, again = (run(*line).result for _ in range(2))
@@ -51,6 +72,7 @@ def test_two_artifacts_are_timed_in_one_run_and_never_from_the_store(run: Optkit
         assert low <= row["slowdown"]["value"] <= high
         assert row["latency"]["runs"] == row["against_latency"]["runs"] >= 10
     assert first["rows"] != again["rows"]
+    assert not any(row["latency"]["from_store"] for row in again["rows"])
 
 
 def test_what_cannot_be_compared_is_refused(run: Optkit, tmp_path: Path) -> None:

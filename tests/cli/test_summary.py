@@ -109,6 +109,18 @@ def test_a_latency_is_told_with_its_interval_its_tail_and_its_phases() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_latency_from_the_store_is_told_once_with_its_date_and_machine() -> None:
+    fresh = build(measure=True)["result"]
+    stored = {**fresh, **{key: {**fresh[key], "from_store": True} for key in ("latency",)}}
+    said = "latency measured 2026-11-20 14:03 UTC on A CPU, from the store"
+    old = {**fresh, "latency": {"evidence": "measured", "p50_ms": 1.0, "batch": 8}}
+    for one in (fresh, build()["result"], old, {**fresh, "latency": None}):
+        assert not any("from the store" in remark for remark in summary.remarks(one))
+    for one in (stored, {**fresh, "latency": None, "parts": {"a": stored, "b": stored}}):
+        (remark,) = [told for told in summary.remarks(one) if "from the store" in told]
+        assert remark.startswith(said) and "measures anew" in remark
+
+
 def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:
     sound, suspect = (build(suspect=told)["result"] for told in (False, True))
     assert "SQNR 31.4 dB to fp32" in summary.table([sound])

@@ -124,6 +124,7 @@ def test_what_a_running_command_has_used_stays(tmp_path: Path) -> None:
     work.mkdir()
     cleaner = Store(tmp_path)
     assert cleaner.gc(0)[0] == 1  # bb, which nobody has used for long
+    assert cleaner.forget("say") == 0
     _, kept = cleaner.clear()
     assert [key for key, *_ in running.entries()] == ["aa"] and kept > 0
     assert work.is_dir() and running.recall("rr") == {}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from optkit.benchmarking import looks
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
 from optkit.measurement import Difference, Interval, Latency
-from optkit.pipeline import scores
+from optkit.pipeline import identity, judging, scores
 from optkit.pipeline.findings import _at, latencies, speedups
+from optkit.recipe import Bench
 from optkit.recipe.schema import Limits
 from optkit.runtime import Evidence
+from optkit.steps import TIMES
 
 NO_DROP = Difference(0.0, Interval(0.0, 0.0), Evidence.SIMULATED)
 
@@ -67,6 +71,54 @@ def test_a_baseline_is_as_fast_as_itself(measured: bool) -> None:
     found = speedups(made, times)[8]
     assert (found.value, found.ci95) == (1.0, (1.0, 1.0))
     assert found.evidence == ("measured" if measured else "predicted")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_latency_from_the_store_says_so(
+    stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = {
+        **Latency(Evidence.MEASURED, 1.0, 8, 8e3).to_json(), "from_store": False,
+        "measured_at": "2026-11-20T14:03:12Z", "machine": "A CPU",
+    }  # fmt: skip
+    save_file({f"{name}/8": np.ones(1) for name in ("engine", "baseline")}, tmp_path / TIMES)
+    row = {"engine": side, "baseline": side}
+    entry = SimpleNamespace(meta={"rows": [row]}, file=lambda name: tmp_path / name)
+    monkeypatch.setattr(judging, "race", lambda *both, **settings: entry)
+    monkeypatch.setattr(judging, "_sides", lambda made: ({}, {}))
+    job = SimpleNamespace(recipe=SimpleNamespace(bench=Bench()), precision="int8", strict=False)
+    made: Any = SimpleNamespace(
+        job=job, batches=None, measured=True, baseline_precision="fp32", machine={},
+        is_baseline=False, entries={"probe": None},
+    )  # fmt: skip
+    steps: Any = SimpleNamespace(recalled=lambda made: stored)
+    judging.time(made, steps)
+    for role in ("engine", "baseline"):
+        (found,) = latencies(made)[role]
+        assert (found.from_store, found.measured_at, found.machine) == (
+            stored, "2026-11-20T14:03:12Z", "A CPU",
+        )  # fmt: skip
+
+
+def test_when_a_latency_was_measured_is_no_part_of_what_was_built() -> None:
+    def at(when: str) -> str:
+        graph = SimpleNamespace(files={"model.onnx": "a" * 64})
+        timed = SimpleNamespace(
+            meta={"rows": [{"engine": {"measured_at": when}}]}, digest=when, files={"times": when}
+        )
+        job = SimpleNamespace(recipe=SimpleNamespace(to_json=dict), precision="int8",
+                              target=SimpleNamespace(name="cpu"))  # fmt: skip
+        entries = {"graph": graph, "baseline": graph, "latency": timed}
+        made: Any = SimpleNamespace(job=job, entries=entries, assignment=None, specs={})
+        return identity(made)
+
+    assert at("2026-11-20T14:03:12Z") == at("2026-11-21T08:00:00Z")
+
+
+def test_a_prediction_has_no_date_and_no_machine() -> None:
+    made = build(predicted(1.0, 2.0), predicted(1.3, 3.0))
+    for (one,) in latencies(made).values():
+        assert (one.measured_at, one.machine, one.from_store) == (None, None, None)
 
 
 def test_a_mark_at_any_batch_size_is_one_of_the_whole_run() -> None:

@@ -121,6 +121,11 @@ def test_a_measured_build_shows_its_distribution_and_machine(make: Any) -> None:
     page = to_html(report)
     assert "<h3>Measured on</h3>" in page and "<dt>cpu</dt><dd>A CPU</dd>" in page
     assert "bad conditions" not in page + to_markdown(report)
+    assert "Measured 2026-11-20 14:03 UTC on A CPU." in page
+    assert "Latency measured 2026-11-20 14:03 UTC on A CPU." in to_markdown(report)
+    report["result"]["latency"] |= {"from_store": True, "machine": "A <b>CPU</b>"}
+    assert "on A &lt;b&gt;CPU&lt;/b&gt;, from the store." in to_html(report)
+    assert "on A &#60;b&#62;CPU&#60;/b&#62;, from the store." in to_markdown(report)
     report["result"]["baseline"]["latency"]["marks"] = ["the fan <b>stopped</b>"]
     assert "bad conditions:</strong> the fan &lt;b&gt;stopped" in to_html(report)
     assert "bad conditions:** the fan &#60;b&#62;stopped" in to_markdown(report)
