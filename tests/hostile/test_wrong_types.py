@@ -110,8 +110,9 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 def _sealed(folder: Path, manifest: dict[str, Any]) -> None:
     """With the checksums of what is there now."""
-    for name in ("report.json", "recipe.yaml"):
-        if isinstance(facts := (manifest.get("files") or {}).get(name), dict):
+    files = manifest.get("files")
+    for name in ("report.json", "recipe.yaml") if isinstance(files, dict) else ():
+        if isinstance(facts := files.get(name), dict):
             path = folder / name
             facts |= {"sha256": digest_file(path), "size": path.stat().st_size}
     body = {key: value for key, value in manifest.items() if key != "check"}
