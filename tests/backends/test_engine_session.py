@@ -137,7 +137,7 @@ def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(
     side = {"file": "m.engine", "backend": "tensorrt", "session": {"target": "l4"}}
     sides = {name: {"input": name, **side} for name in ("engine", "baseline")}
     params = {"batches": [1, 2], "seconds": 0.01, "warmup_seconds": 0.01, "gpu": True,
-              "sides": sides}  # fmt: skip
+              "sides": sides, "host": {"gpus": [{"name": "NVIDIA L4"}]}}  # fmt: skip
     inputs = dict.fromkeys(("engine", "baseline", "samples"), tmp_path)
     found = measuring.bench(inputs, params, tmp_path, lambda what, done: None)
     assert [row["engine"]["batch"] for row in found["rows"]] == [1, 2]

@@ -87,6 +87,7 @@ def run(step: str, inputs: dict[str, Path], out: Path, **params: Any) -> tuple[A
     out.mkdir()
     settings = {"file": GRAPH, "batch": BATCH, "evidence": "simulated", "metric": "m", "args": {}}
     meta = STEPS[step].run(inputs, {**settings, **params}, out, quiet)
+    meta.pop("reads", None)  # of the task's code: each run has its own
     file = out / SCORES
     return meta, file.read_bytes() if file.exists() else b""
 

@@ -242,6 +242,7 @@ _GET, _SET, _DEL = (getattr(os._Environ, f"__{name}item__") for name in ("get", 
 
 
 def _wrap() -> None:
+    records.installed_folders()  # asked for in what is wrapped, and found through it
     os.stat, os.lstat, os.access, os.readlink = _stat, _lstat, _access, _readlink
     os.listdir, os.scandir = _listdir, _scandir  # type: ignore[assignment]
     importlib.util.find_spec = _find_spec
