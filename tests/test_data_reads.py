@@ -13,7 +13,7 @@ import pytest
 
 from optkit import content
 from optkit.data.reads import Reads, note, record
-from optkit.execute.reads import Now
+from optkit.execute.reads import Now, installed_folders
 
 SOURCE = """
 import json
@@ -154,13 +154,8 @@ def test_the_given_folder_is_importable_but_hides_nothing(folder: Path) -> None:
     assert list(found["content"]) == [str(folder / "reads_neighbour.py")]
 
 
-def test_a_recording_starts_in_a_process_that_asked_for_nothing_yet(tmp_path: Path) -> None:
+def test_a_recording_starts_where_nothing_was_asked_for_yet(tmp_path: Path) -> None:
     """Where packages lie is looked up through the very functions that are wrapped meanwhile."""
-    code = (
-        "import sys; from pathlib import Path; from optkit.data.reads import record\n"
-        "with record() as reads: print(Path(sys.argv[1]).is_dir())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "True\n", done.stderr
+    installed_folders.cache_clear()
+    with record():
+        assert tmp_path.is_dir()
