@@ -29,8 +29,9 @@ test: $(VENV)/.dev
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow $(SLOW)
 
-test-avx2: $(VENV)/.dev  # on an emulated machine without VNNI; needs Debian's qemu-user
-	$(BIN)/pytest -m slow -rs tests/test_avx2.py
+test-avx2: $(VENV)/.dev  # the fast tests where CPUID says AVX2; needs gcc and binutils
+	$(BIN)/python -m tests.avx2.environment build/avx2
+	build/avx2/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 browser:  # a slow test opens the reports in one; it is skipped where there is none
 	apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium-headless-shell

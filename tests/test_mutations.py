@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "eval" / "mutations" / "run.py"
+from tests.scripts import ROOT, script
 
-
-def _script() -> Any:
-    spec = importlib.util.spec_from_file_location("mutations_run", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = _script()
+RESULTS = ROOT / "eval/mutations/mutations.json"
+SCRIPT = script("eval/mutations/run.py")
 MUTATIONS = SCRIPT.mutations()
 
 
@@ -39,7 +26,7 @@ def test_each_mutation_changes_one_place_that_is_still_there() -> None:
 
 
 def test_what_was_found_is_of_this_list_and_nearly_all_are_killed() -> None:
-    rows = json.loads(FILE.with_name("mutations.json").read_text())
+    rows = json.loads(RESULTS.read_text())
     listed = [json.loads(json.dumps(asdict(one))) for one in MUTATIONS]
     assert [{key: row[key] for key in asdict(MUTATIONS[0])} for row in rows] == listed
     killed = sum(row["outcome"] == "killed" for row in rows)

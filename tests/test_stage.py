@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import resource
@@ -29,19 +28,8 @@ from optkit.errors import InputRefused, StorageError, UnsafeFile
 from optkit.stage import Limits, door, stage_file, stage_onnx, stage_pt2, stage_weights, zip_members
 from optkit.stage.fields import MESSAGES
 from optkit.stage.scan import Scan
+from tests.hostile import containers, onnx_files
 
-
-def generators(name: str) -> Any:
-    """A module of tests/hostile: tests are no package, so it is loaded by its path."""
-    path = Path(__file__).parent / "hostile" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"hostile_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-containers, onnx_files = generators("containers"), generators("onnx_files")
 CANARY, EXTERNAL_DATA = onnx_files.CANARY, onnx_files.EXTERNAL_DATA
 MORE_EXTERNAL_DATA, SIZES = onnx_files.MORE_EXTERNAL_DATA, onnx_files.SIZES
 external_model, message, plain_model = (

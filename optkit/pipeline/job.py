@@ -115,10 +115,14 @@ class Build:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Inputs, axis ranges and inputs that are no data: what random feeds are drawn from."""
+        """Inputs, axis ranges and inputs that are no data: what random feeds are drawn from. One
+        with a declared range, such as token ids, is drawn from it whatever reads it."""
         recipe, source = self.job.recipe, self.entries.get("source")
-        found = {"axes": recipe.to_json()["axes"], "inputs": recipe.describe(self.inputs)}
-        arguments = source.meta.get("arguments") if source is not None else None
+        specs = recipe.describe(self.inputs)
+        found = {"axes": recipe.to_json()["axes"], "inputs": specs}
+        drawn = {spec["name"] for spec in specs if spec["range"] is not None}
+        known = source.meta.get("arguments", {}) if source is not None else {}
+        arguments = {name: known[name] for name in known if name not in drawn}
         return {**found, "arguments": arguments} if arguments else found
 
     @property

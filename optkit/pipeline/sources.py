@@ -197,10 +197,14 @@ def given_samples(made: Build, runner: Steps) -> Made | None:
     """Those for calibration, else those of the evaluation, before either is needed; None: none."""
     recipe = made.job.recipe
     if made.job.calibration is not None:
-        return made.job.calibration
-    if recipe.calibration_source is not None:
-        return samples_of(made, runner, "calibration")
-    return samples_of(made, runner, "evaluation") if recipe.eval is not None else None
+        role, found = "calibration", made.job.calibration
+    elif recipe.calibration_source is not None:
+        role, found = "calibration", samples_of(made, runner, "calibration")
+    elif recipe.eval is not None:
+        role, found = "evaluation", samples_of(made, runner, "evaluation")
+    else:
+        return None
+    return _divide(made, found, role, runner) if _is_whole(made, found) else found
 
 
 def samples_of(made: Build, runner: Steps, role: str) -> Made:

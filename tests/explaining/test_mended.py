@@ -1,4 +1,4 @@
-"""Twelve faults planted into graphs, recipes and data: each is named first, and what its finding
+"""Fourteen faults planted into graphs, recipes and data: each is named first, and what its finding
 says mends it, which is measured again.
 
 A fault that a setting mends is mended by what `--apply` wrote, with the fault planted again. Of the
@@ -177,3 +177,23 @@ def test_casts_in_an_fp32_build(mended: Callable[..., Mended]) -> None:
     assert found.first["rule"] == "cast" and "FP16" not in found.first["change"]["text"]
     assert "planted.0/Cast_FLOAT16" in found.first["nodes"] and "cast" in found.left
     assert found.first["cost"]["evidence"] == "measured" and _gone(found)
+
+
+def test_one_scale_for_all_channels_of_a_weight(mended: Callable[..., Mended]) -> None:
+    """13. The recipe asks for it, and the channels have very different sizes."""
+    settings = ["quantization.placement.tensor_ops=[Conv]"]
+    found = mended(models.uneven, "l4", settings=settings)
+    assert (found.first["rule"], found.first["nodes"]) == ("weight_axis", ["first/Conv"])
+    assert found.first["change"]["recipe"] == ["quantization: {placement: {tensor_ops: []}}"]
+    assert found.after > found.before + 20 and _gone(found)
+
+
+def test_shortcuts_in_codes_that_no_kernel_sums(mended: Callable[..., Mended]) -> None:
+    """14. Convolutions with one scale for all channels fuse no sum on a GPU, so the pairs on the
+    shortcuts run as kernels of their own."""
+    settings = ["quantization.placement.tensor_ops=[Conv]"]
+    found = mended(models.residual, "l4", settings=settings)
+    assert found.first["rule"] == "unfused_pair"
+    assert "DequantizeLinear_stem.relu_dequantized" in found.first["nodes"]
+    assert found.first["change"]["recipe"] == ["quantization: {placement: {residual_adds: false}}"]
+    assert found.first["cost"]["share"] > 0.1 and _gone(found)

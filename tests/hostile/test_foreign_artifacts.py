@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import shutil
 from collections.abc import Mapping
@@ -22,18 +21,8 @@ from optkit.errors import IntegrityError, UnsafeFile, WorkerFailed
 from optkit.execute.local import Limits
 from optkit.runtime import Evidence, Feed, TensorInfo
 from optkit.store import digest_json
+from tests.hostile import onnx_files
 
-
-def _generators(name: str) -> Any:
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"hostile_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-onnx_files = _generators("onnx_files")
 MANIFEST = Manifest(
     name="net",
     target="l4",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -12,19 +11,8 @@ import pytest
 
 from optkit import api
 from optkit.errors import InputRefused, WorkerFailed
+from tests.hostile import onnx_files
 
-
-def _generators(name: str) -> Any:
-    """A module beside this one: tests are no package."""
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(f"hostile_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-onnx_files = _generators("onnx_files")
 GROWTH: dict[str, Callable[[Path], Path]] = onnx_files.GROWTH
 
 

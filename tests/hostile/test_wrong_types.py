@@ -7,10 +7,8 @@ of ONNX files some bytes are.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,8 @@ from optkit.runtime import TensorInfo
 from optkit.stage import stage_onnx
 from optkit.steps import STEPS
 from optkit.store import digest_file, digest_json
+from tests.hostile import onnx_files
+from tests.report import conftest as reports
 
 Optkit = Callable[..., Any]
 COMMANDS = ("inspect", "explain", "diff", "finish")
@@ -40,25 +40,12 @@ FILES = ("manifest.json", "report.json")
 ENDS = {0, 2, 4, 5, 7}
 
 
-def _module(path: Path) -> Any:
-    """A module of the tests, which are no package; its dataclasses look for it by its name."""
-    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-onnx_files = _module(Path(__file__).with_name("onnx_files.py"))
-reports = _module(Path(__file__).parents[1] / "report" / "conftest.py")
-
-
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact for `l4` with the report of a build, whose lists have one row each."""
     model = onnx_files.plain_model()
     model.ir_version = 10
-    report = _short(reports.build(suspect=True))
+    report = reports.one_row_each(reports.build(suspect=True))
     recipe = {"name": "net", "axes": {"batch": {"min": 1, "opt": 8, "max": 32}}}
     report["provenance"]["recipe"] = recipe
     files = {
@@ -90,14 +77,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return step.run(inputs, task["params"], Path(task["out"]), lambda *told: None)
 
     monkeypatch.setattr(Workers, "__call__", run)
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _short(one) for key, one in value.items()}
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return [_short(value[0])]
-    return value
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

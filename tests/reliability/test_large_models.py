@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,25 +15,16 @@ import pytest
 
 from optkit import graph
 from optkit.execute.local import resident
+from tests.scripts import script
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
 _OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
 
-def script() -> ModuleType:
-    """eval/large/decoder.py"""
-    spec = importlib.util.spec_from_file_location("decoder", ROOT / "eval/large/decoder.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["decoder"] = module  # where its dataclasses look their annotations up
-    spec.loader.exec_module(module)
-    return module
-
-
 def write(path: Path, **sizes: int) -> int:
     """A decoder with random FP16 weights; returns their bytes."""
-    module = script()
+    module = script("eval/large/decoder.py")
     graph.save(module.decoder(module.Shape(**sizes)), path)
     return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 

@@ -16,6 +16,7 @@ from referencing import Registry, Resource
 
 import optkit.report
 from optkit.report.contract import Mismatch, conform
+from tests.report.conftest import one_row_each
 
 FOLDER = Path(optkit.report.__file__).parent / "schemas"
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
@@ -112,7 +113,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 @settings(max_examples=60)
 @given(data=st.data())
 def test_what_it_takes_jsonschema_takes(make: Any, data: st.DataObject) -> None:
-    report = copy.deepcopy(_small(make()))
+    report = copy.deepcopy(one_row_each(make()))
     *path, last = data.draw(st.sampled_from(list(_places(report))))
     inner = report
     for key in path:
@@ -124,17 +125,3 @@ def test_what_it_takes_jsonschema_takes(make: Any, data: st.DataObject) -> None:
         assert not VALIDATOR.is_valid(report)
     else:  # with nulls where they were missing
         assert VALIDATOR.is_valid(found)
-
-
-def _small(report: dict[str, Any]) -> dict[str, Any]:
-    """With one row in each of its lists, so that other fields are found as often."""
-
-    def cut(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: cut(one) for key, one in value.items()}
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            return [cut(value[0])]
-        return value
-
-    found: dict[str, Any] = cut(report)
-    return found

@@ -1,4 +1,4 @@
-"""What depends on the instruction set, on a machine without VNNI: emulated, where there is one."""
+"""What depends on the instruction set, on a machine without VNNI, or one that is told so."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.avx2.environment import MISSING, avx2_python
 from tests.codes import SATURATES
 from tests.conftest import ROOT, Optkit, environment
-from tests.emulation import QEMU, avx2_python
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(QEMU is None, reason="no qemu-x86_64: apt-get install qemu-user"),
+    pytest.mark.skipif(bool(MISSING), reason=f"no {MISSING}: apt-get install gcc binutils"),
     pytest.mark.skipif(platform.machine() != "x86_64", reason="its libraries are not for x86"),
 ]
 
@@ -36,7 +36,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return avx2_python(tmp_path_factory.mktemp("avx2") / "env")
 
 
-def test_the_emulated_machine_has_no_vnni(python: Path) -> None:
+def test_the_machine_has_no_vnni(python: Path) -> None:
     """Nor have the processes that it starts."""
     look = "from optkit.target import cpu; print(*cpu().features, cpu().kind)"
     again = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {look!r}])"

@@ -1,0 +1,100 @@
+"""An x86 processor without AVX-512 and VNNI: a virtual environment whose Python, and all that this
+Python starts, is told by CPUID that it runs on AVX2.
+
+    python -m tests.avx2.environment FOLDER
+    FOLDER/bin/python -m pytest
+
+Libraries choose their kernels by CPUID. ONNX Runtime's is copied, with a trap in place of each such
+instruction, which `cpuid.c` answers; numpy, OpenBLAS, torch and oneDNN have settings for it. What
+runs is what an AVX2 machine runs, at this machine's full speed; an instruction beyond AVX2 that is
+used without asking would not be noticed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnxruntime
+
+NEEDED = ("cc", "objdump", "readelf")
+MISSING = [program for program in NEEDED if shutil.which(program) is None]
+"""Of Debian's gcc and binutils."""
+
+_SETTINGS = {
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+}
+_CPUID, _TRAP = b"\x0f\xa2", b"\xcc\x90"  # cpuid; int3, nop
+
+
+def avx2_python(folder: Path) -> Path:
+    """The Python of an environment made in `folder`, with this environment's packages."""
+    packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    program = folder / "bin" / "python"
+    for path in (packages, program.parent):
+        path.mkdir(parents=True)
+    environment = Path(sys.prefix)
+    if (environment / "pyvenv.cfg").exists():
+        shutil.copy(environment / "pyvenv.cfg", folder)
+    else:
+        (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    own = Path(onnxruntime.__file__).parent
+    # found before the other packages, whose own .pth files count too
+    (packages / "others.pth").write_text(f"import site; site.addsitedir({str(own.parent)!r})\n")
+    shutil.copytree(own, packages / "onnxruntime")
+    for library in sorted((packages / "onnxruntime" / "capi").glob("*.so*")):
+        _trap(library)
+    mask = folder / "cpuid.so"
+    source = Path(__file__).with_name("cpuid.c")
+    subprocess.run(["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", mask, source],
+                   check=True)  # fmt: skip
+    settings = shlex.join(f"{key}={value}" for key, value in _SETTINGS.items())
+    real = shlex.quote(str(Path(sys.executable).resolve()))
+    # `exec -a`: `sys.executable`, and so every worker and child of a test, is this program
+    program.write_text(
+        f"#!/bin/bash\nexport LD_PRELOAD={shlex.quote(str(mask))} {settings}\n"
+        f'exec -a "$0" {real} "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+def _trap(library: Path) -> None:
+    """Each CPUID instruction of an ELF file becomes a trap of the same two bytes."""
+    listing = _output("objdump", "--disassemble", "--no-show-raw-insn", library)
+    addresses = [
+        int(found[1], 16) for found in re.finditer(r"^ *([0-9a-f]+):\s+cpuid\b", listing, re.M)
+    ]
+    segments = [
+        tuple(int(number, 16) for number in found.groups())  # offset, address, size in the file
+        for found in re.finditer(
+            r"LOAD +0x([0-9a-f]+) 0x([0-9a-f]+) 0x[0-9a-f]+ 0x([0-9a-f]+)",
+            _output("readelf", "--program-headers", "--wide", library),
+        )
+    ]
+    data = bytearray(library.read_bytes())
+    for address in addresses:
+        at = next(o + address - start for o, start, size in segments
+                  if start <= address < start + size)  # fmt: skip
+        if data[at : at + 2] != _CPUID:
+            raise ValueError(f"{library.name}: no CPUID at {address:#x}")
+        data[at : at + 2] = _TRAP
+    library.write_bytes(data)
+
+
+def _output(*command: object) -> str:
+    parts = [str(part) for part in command]
+    return subprocess.run(parts, capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    shutil.rmtree(target, ignore_errors=True)
+    print(avx2_python(target))
