@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ _CPUID, _TRAP = b"\x0f\xa2", b"\xcc\x90"  # cpuid; int3, nop
 
 def avx2_python(folder: Path) -> Path:
     """The Python of an environment made in `folder`, with this environment's packages."""
+    folder = folder.resolve()
     packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     program = folder / "bin" / "python"
     for path in (packages, program.parent):
@@ -45,10 +47,10 @@ def avx2_python(folder: Path) -> Path:
         shutil.copy(environment / "pyvenv.cfg", folder)
     else:
         (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
-    own = Path(onnxruntime.__file__).parent
-    # found before the other packages, whose own .pth files count too
-    (packages / "others.pth").write_text(f"import site; site.addsitedir({str(own.parent)!r})\n")
-    shutil.copytree(own, packages / "onnxruntime")
+    # behind the copy of ONNX Runtime; their .pth files count too
+    others = "; ".join(f"site.addsitedir({path!r})" for path in site.getsitepackages())
+    (packages / "others.pth").write_text(f"import site; {others}\n")
+    shutil.copytree(Path(onnxruntime.__file__).parent, packages / "onnxruntime")
     for library in sorted((packages / "onnxruntime" / "capi").glob("*.so*")):
         _trap(library)
     mask = folder / "cpuid.so"
