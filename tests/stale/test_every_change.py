@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,50 +118,51 @@ def test_there_are_at_least_forty_kinds() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)
-def test_a_change_is_seen_and_nothing_else(kind: Kind, tmp_path: Path, request: Any) -> None:
+def test_a_change_is_seen_and_nothing_else(kind: Kind, tmp_path: Path) -> None:
     world = World(tmp_path, [kind])
-    _installable(world, request)
-    first = world.build("one")
-    world.change(0)
-    calls = world.calls
-    if kind.effect == "hit":
-        assert world.build("one") == first and world.calls == calls
-        return
-    second = world.build("one")
-    assert second != first, "the change has no effect, so the test says nothing"
-    assert second == world.build("fresh")
-    calls = world.calls
-    assert world.build("one") == second
-    assert world.calls == calls + (not kind.kept and not kind.during)
+    with _installable(world):
+        first = world.build("one")
+        world.change(0)
+        calls = world.calls
+        if kind.effect == "hit":
+            assert world.build("one") == first and world.calls == calls
+            return
+        second = world.build("one")
+        assert second != first, "the change has no effect, so the test says nothing"
+        assert second == world.build("fresh")
+        calls = world.calls
+        assert world.build("one") == second
+        assert world.calls == calls + (not kind.kept and not kind.during)
 
 
-def _installable(world: World, request: Any) -> None:
+@contextmanager
+def _installable(world: World) -> Iterator[None]:
     """What a kind installs beside its part is on the search path, as installed."""
     folder = world.project / "site-packages"
     folder.mkdir(exist_ok=True)
     sys.path.append(str(folder))
     records.installed_folders.cache_clear()
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         sys.path.remove(str(folder))
         records.installed_folders.cache_clear()
-
-    request.addfinalizer(end)
 
 
 @given(data=st.data())
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_after_any_changes_a_rebuild_gives_what_a_fresh_store_gives(
-    data: st.DataObject, tmp_path_factory: Any, request: Any
+    data: st.DataObject, tmp_path_factory: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("world")
     kinds = data.draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4, unique=True))
     world = World(folder, kinds)
-    world.build("one")
-    order = data.draw(st.permutations(range(len(kinds))))
-    for number in order:
-        world.change(number)
-        if data.draw(st.booleans()):
-            assert world.build("one") == world.build(f"fresh {number}")
-    assert world.build("one") == world.build("fresh")
+    with _installable(world):
+        world.build("one")
+        order = data.draw(st.permutations(range(len(kinds))))
+        for number in order:
+            world.change(number)
+            if data.draw(st.booleans()):
+                assert world.build("one") == world.build(f"fresh {number}")
+        assert world.build("one") == world.build("fresh")
     shutil.rmtree(folder)
