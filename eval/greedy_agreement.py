@@ -20,7 +20,8 @@ from optkit.data.reading import Inputs
 from optkit.decoder import IDS, Decoder
 from optkit.generate.decoding import Ending, decode
 from optkit.generate.sampling import greedy
-from optkit.runtime import Feed, Recurrent
+from optkit.runtimes import Recurrent
+from optkit.tensors import Feed
 
 Measure = Literal["prefix", "equal"]
 

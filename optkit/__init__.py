@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from optkit.api import quantize as quantize
     from optkit.api import tune as tune
     from optkit.artifact import Artifact as Artifact
+    from optkit.devices import Target
     from optkit.recipe import Recipe as Recipe
-    from optkit.target import Target as Target
 
     __version__: str
 else:  # what a type checker must not see: any name would be one
@@ -60,7 +60,7 @@ _HOMES = {
     "diff": "optkit.api",
     "Artifact": "optkit.artifact",
     "Recipe": "optkit.recipe",
-    "Target": "optkit.target",
+    "Target": "optkit.devices",
 }
 
 __all__ = [

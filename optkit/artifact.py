@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from optkit import trust
+from optkit.devices import cpu, names, target
+from optkit.devices.machine import sums_in_16_bits
 from optkit.errors import (
     InputRefused,
     IntegrityError,
@@ -28,13 +30,13 @@ from optkit.errors import (
     UnsafeFile,
     UsageError,
 )
+from optkit.evidence import Evidence
 from optkit.exchange import replacing
 from optkit.execute.proxy import by_name
-from optkit.runtime import PROVIDERS, Evidence, Feed, Loop, Recurrent, TensorInfo, backend
-from optkit.stage.door import copy_in, show
+from optkit.intake.files import copy_in, show
+from optkit.runtimes import PROVIDERS, Loop, Recurrent, backend
 from optkit.store import digest_file, digest_json, is_shallow, storage_errors, write_durably
-from optkit.target import cpu, names, target
-from optkit.target.machine import sums_in_16_bits
+from optkit.tensors import Feed, TensorInfo
 
 SCHEMA = "optkit.artifact/v1"
 MANIFEST = "manifest.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from optkit.precision import PRECISIONS
+from optkit.precisions import PRECISIONS
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 PAST, PRESENT = "past_key_values", "present"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Self
 
-from optkit.runtime import Evidence
+from optkit.evidence import Evidence
 
 
 class Interval(NamedTuple):
@@ -50,7 +50,7 @@ class Latency:
     warmup_runs: int | None = None
     steady: bool | None = None  # whether the warm-up ended so; None: too few runs to tell
     phases: Mapping[str, Mapping[str, float]] | None = None  # on a device: "launched" and
-    # "recorded" (as a CUDA graph) → medians of `runtime.Phases`, and the number of runs
+    # "recorded" (as a CUDA graph) → medians of `runtimes.Phases`, and the number of runs
     marks: tuple[str, ...] = ()
     note: str | None = None
     measured_at: str | None = None

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from optkit import stage
+from optkit import intake as stage
+from optkit.devices import available_memory
 from optkit.errors import InputRefused, WorkerFailed
 from optkit.execute.local import Limits
 from optkit.execute.proxy import Proxy
-from optkit.runtime import Feed, TensorInfo
 from optkit.store import default_root
-from optkit.target import available_memory
+from optkit.tensors import Feed, TensorInfo
 
 _SECONDS = 600.0  # for a graph to open and to run
 _FEED_BYTES = 256 << 20  # a larger feed is not tried

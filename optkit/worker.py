@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from optkit.errors import OptkitError, WorkerFailed
-from optkit.execute.deferring import defer
+from optkit.execute.lazy_modules import defer
 from optkit.execute.local import DONE, RESULT_SCHEMA, trim
 from optkit.execute.proxy import HEADER, SERVE, write_message
 
@@ -98,7 +98,7 @@ def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[
     import numpy as np
     from safetensors.numpy import load, save
 
-    from optkit.runtime import backend
+    from optkit.runtimes import backend
 
     try:
         session = backend("onnxruntime").session(model, **options)

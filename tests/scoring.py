@@ -7,9 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from optkit.benchmarking.accuracy import Task, pool, run
-from optkit.benchmarking.resuming import Kept
+from optkit.benchmarking.partial_results import Kept
+from optkit.evidence import Evidence
 from optkit.measurement import Score
-from optkit.runtime import Evidence, Feed, Session
+from optkit.runtimes import Session
+from optkit.tensors import Feed
 
 
 def score(

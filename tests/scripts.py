@@ -1,4 +1,4 @@
-"""Scripts of eval/, which are no package, as modules."""
+"""Scripts of experiments/, which are no package, as modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def script(path: str) -> Any:
-    """The module in a file of the project, such as `eval/gates/calibration.py`."""
+    """The module in a file of the project, such as `experiments/gates/calibration.py`."""
     name = path.removesuffix(".py").replace("/", "_")
     spec = importlib.util.spec_from_file_location(name, ROOT / path)
     assert spec is not None and spec.loader is not None

@@ -26,8 +26,9 @@ from onnx import TensorProto, helper
 from optkit import exchange
 from optkit.artifact import Artifact, Manifest, check_name, create, prepare, write
 from optkit.errors import InputRefused, IntegrityError, StorageError, UsageError
-from optkit.runtime import Evidence, TensorInfo
+from optkit.evidence import Evidence
 from optkit.store import digest_json
+from optkit.tensors import TensorInfo
 
 NAME = "net-l4-int8"
 RESULT = {

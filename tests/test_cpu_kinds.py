@@ -10,7 +10,7 @@ import pytest
 
 from optkit import graph
 from optkit.artifact import VNNI, Artifact
-from optkit.target import runs_here, target
+from optkit.devices import runs_here, target
 from tests.conftest import Optkit
 from tests.report.test_result import check
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from optkit.data.padding import Tokens, mask_input
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 NAMED = (
     TensorInfo("input_ids", "int64", ("batch", "sequence")),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optkit.data import sequences, spool
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 ALL = "past + new"
 INPUTS = {

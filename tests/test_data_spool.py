@@ -20,7 +20,7 @@ from optkit.data.checking import DTYPES
 from optkit.data.spool import Spool, SpoolInfo, counting, overlap, random_feed
 from optkit.errors import InputRefused, IntegrityError, StorageError
 from optkit.recipe.inputs import InputSpec
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 IMAGE = (TensorInfo("image", "float32", ("batch", 2, 3)),)
 TEXT = (
@@ -561,7 +561,7 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
     code = (
         "import resource, sys\nfrom pathlib import Path\nimport numpy as np\n"
         "from optkit.data import spool\nfrom optkit.errors import StorageError\n"
-        "from optkit.runtime import TensorInfo\n"
+        "from optkit.tensors import TensorInfo\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "try: spool.write([{'x': np.zeros((1, 3 << 20), np.float32)}], Path(sys.argv[1]),\n"
         "    [TensorInfo('x', 'float32', ('batch', 3 << 20))], limit_samples=None,\n"

@@ -44,7 +44,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     checkout, project = root / "checkout", root / "project"
     checkout.mkdir()
     project.mkdir()
-    for folder in ("examples", "eval/gpu"):
+    for folder in ("examples", "experiments/gpu"):
         shutil.copytree(ROOT / folder, checkout / folder)
     default = ROOT / "recipes" / "digits-vit.yaml"
     (checkout / "pyproject.toml").write_text(f'[tool.optkit]\nrecipe = "{default}"\n')

@@ -12,9 +12,9 @@ import pytest
 from optkit import graph
 from optkit.data import spool
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
 from optkit.steps import GRAPH, fuse
 from optkit.steps.files import signature
+from optkit.tensors import TensorInfo
 
 
 def run(folder: Path, text: str, **feed: np.ndarray) -> dict[str, Any]:

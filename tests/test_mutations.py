@@ -11,8 +11,8 @@ import pytest
 
 from tests.scripts import ROOT, script
 
-RESULTS = ROOT / "eval/mutations/mutations.json"
-SCRIPT = script("eval/mutations/run.py")
+RESULTS = ROOT / "experiments/mutations/mutations.json"
+SCRIPT = script("experiments/mutations/run.py")
 MUTATIONS = SCRIPT.mutations()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.backends.profile import profile
-from optkit.runtime import AxisRange, TensorInfo, axes_of, size_of, with_sizes
+from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of, with_sizes
 
 AXES = ("past", "new", "batch")
 sizes = st.fixed_dictionaries({axis: st.integers(0, 9) for axis in AXES})

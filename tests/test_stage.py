@@ -25,9 +25,19 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
-from optkit.stage import Limits, door, stage_file, stage_onnx, stage_pt2, stage_weights, zip_members
-from optkit.stage.fields import MESSAGES
-from optkit.stage.scan import Scan
+from optkit.intake import (
+    Limits,
+    stage_file,
+    stage_onnx,
+    stage_pt2,
+    stage_weights,
+    zip_members,
+)
+from optkit.intake import (
+    files as door,
+)
+from optkit.intake.fields import MESSAGES
+from optkit.intake.scan import Scan
 from tests.hostile import containers, onnx_files
 
 CANARY, EXTERNAL_DATA = onnx_files.CANARY, onnx_files.EXTERNAL_DATA
@@ -606,7 +616,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, objects: Path) -> Non
     (tmp_path / "f").write_bytes(bytes(3 << 20))
     code = (
         "import sys; from pathlib import Path; from optkit.errors import StorageError\n"
-        "from optkit.stage import stage_file\n"
+        "from optkit.intake import stage_file\n"
         "try: stage_file(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "except StorageError: sys.exit(8)\n"
     )
@@ -718,7 +728,7 @@ def test_mutated_archives_never_break_the_reader(draw: st.DataObject) -> None:
 @pytest.fixture
 def large(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose data file counts as large, in this process that has hashed no other."""
-    monkeypatch.setattr("optkit.stage.twins._WORTH_A_LOOK", 1)
+    monkeypatch.setattr("optkit.intake.deduplication._WORTH_A_LOOK", 1)
     monkeypatch.setattr("optkit.store.digests._digests", {})
     (folder / "w.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
     return external_model(folder, "w.bin")
@@ -836,7 +846,7 @@ def test_a_file_that_shrinks_before_it_is_copied(
             os.truncate(data, 8)
         return real(source, target, **options)
 
-    monkeypatch.setattr("optkit.stage.twins.copy_in", copy_shrunk)
+    monkeypatch.setattr("optkit.intake.deduplication.copy_in", copy_shrunk)
     with pytest.raises(UnsafeFile, match="which has 8"):
         stage_onnx(external_model(folder, "w.bin"), objects)
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from optkit.errors import InputRefused, UnsafeFile
-from optkit.stage import StagedFolder, stage_adapter, stage_folder
+from optkit.intake import StagedFolder, stage_adapter, stage_folder
 
 WEIGHT = {"w": np.arange(4, dtype=np.float32)}
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from optkit.stage import door, stage_onnx, tree
+from optkit.intake import files as door
+from optkit.intake import stage_onnx, tree
 
 MODEL = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y) {y = Relu(x)}'
 

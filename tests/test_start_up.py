@@ -63,7 +63,7 @@ def test_starting_up_loads_nothing_heavy(code: str, tmp_path: Path) -> None:
         command("build", "--target", "t4", "--precision", "fp8"),
         command("build", "--target", "nosuch"),
         "import optkit.worker, optkit.steps",
-        "from optkit.runtime import BACKENDS, backend\n[backend(name) for name in BACKENDS]",
+        "from optkit.runtimes import BACKENDS, backend\n[backend(name) for name in BACKENDS]",
     ],
 )
 def test_the_parent_loads_no_toolchain(code: str, tmp_path: Path) -> None:

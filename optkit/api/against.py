@@ -10,12 +10,12 @@ from optkit.api.artifacts import load
 from optkit.api.finishing import check_device
 from optkit.artifact import Artifact
 from optkit.benchmarking import regression
+from optkit.devices import target
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Runner
 from optkit.measurement import Difference
 from optkit.pipeline.against import against
 from optkit.report.result import plain
-from optkit.target import target
 
 AGAINST = "optkit.against/v1"
 _OVERRIDES = ("bench.seconds", "bench.warmup_seconds", "bench.threads")

@@ -12,7 +12,7 @@ from optkit.execute.runner import Runner
 
 if TYPE_CHECKING:
     from optkit.artifact import Artifact
-    from optkit.stage import StagedModel
+    from optkit.intake import StagedModel
 
 # What it takes to read a graph, several times as much as was ever seen: the libraries alone 0.2 GiB
 # and 2 s; each node 5 KiB and 0.3 ms; weights in the file are held twice.
@@ -47,7 +47,7 @@ def inspect(path: Path, *, runner: Runner, bounded: bool = True) -> dict[str, An
 
     Raises InputRefused, IntegrityError, and WorkerFailed beyond the limits.
     """
-    from optkit import stage
+    from optkit import intake as stage
     from optkit.report.contract import result_of
     from optkit.steps import STEPS
 

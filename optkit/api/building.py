@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from optkit import pipeline
 from optkit.api import elsewhere, objects, request
 from optkit.api.artifacts import Built, load
+from optkit.devices import available_memory
 from optkit.errors import UsageError
 from optkit.execute.local import Limits
 from optkit.execute.rehearsal import Line, Rehearsal
 from optkit.execute.runner import Listener, Runner
 from optkit.pipeline import Job
 from optkit.recipe import Recipe
-from optkit.target import available_memory
 
 if TYPE_CHECKING:
     from optkit.artifact import Artifact

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from typing import Any
 
+from optkit.devices import gpus
 from optkit.execute.reads import installed
-from optkit.target import gpus
 
 # distribution, what it is for, the extra, import that must succeed
 _LIBRARIES = (

@@ -11,12 +11,12 @@ from typing import Any
 from optkit import artifact
 from optkit.api.artifacts import Built, load
 from optkit.api.finishing import finish
+from optkit.devices import available_memory, device_names
 from optkit.errors import OptkitError
 from optkit.execute.local import Limits
 from optkit.execute.ray import Cluster, accelerator
 from optkit.execute.runner import Runner
 from optkit.execute.transfer import Ground
-from optkit.target import available_memory, device_names
 
 
 def completed(

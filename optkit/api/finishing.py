@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optkit import content, runtime
+from optkit import content, runtimes
 from optkit.api.artifacts import Built, load
 from optkit.artifact import MANIFEST, Artifact, prepare
 from optkit.content import Place
+from optkit.devices import Target, cpu, gpus, runs_here, target
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
+from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
 from optkit.pipeline import delivery, findings, finishing
 from optkit.report import result
 from optkit.report.contract import report_of, result_of
-from optkit.runtime import Evidence
-from optkit.target import Target, cpu, gpus, runs_here, target
 
 
 def finish(
@@ -125,7 +125,7 @@ def _backend(device: Target, names: Sequence[str], where: str) -> str:
     problems: list[OptkitError] = []
     documented = [option.name for option in device.backends if option.documented]
     for name in sorted(dict.fromkeys(names), key=lambda name: name not in documented):
-        backend = runtime.backend(name)
+        backend = runtimes.backend(name)
         try:
             backend.check()
         except ToolchainMissing as error:

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optkit import pipeline, target
+from optkit import devices as target
+from optkit import pipeline
 from optkit.api.artifacts import load
 from optkit.api.building import EMBED_EVAL, build_one
 from optkit.artifact import create, prepare

@@ -17,16 +17,17 @@ import numpy as np
 
 from optkit import pipeline
 from optkit.data import spool
+from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError, located
+from optkit.evidence import Evidence
 from optkit.execute.proxy import Proxy
 from optkit.execute.runner import Runner
 from optkit.measurement import Score
 from optkit.pipeline import Build, Job
 from optkit.recipe import Recipe
-from optkit.runtime import Evidence, TensorInfo
 from optkit.steps import GRAPH
 from optkit.store import Entry, digest_json
-from optkit.target import Target
+from optkit.tensors import TensorInfo
 
 Evaluate = Callable[[Proxy], Any]
 """`evaluate(session) -> per-sample scores`, shape [samples]; higher is better."""
@@ -160,7 +161,7 @@ def _score(returned: Any, evidence: Evidence) -> Score:
 
 def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
     from optkit.recipe import inputs_from_json
-    from optkit.runtime import backend
+    from optkit.runtimes import backend
     from optkit.sources import torch_module
     from optkit.store import digest_file
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from optkit import pipeline
 from optkit.api import objects, request
+from optkit.devices import Target
+from optkit.devices import target as find_target
 from optkit.errors import Impossible, OptkitError, ToolchainMissing, UsageError, unknown_name
 from optkit.execute.runner import Listener, Runner
 from optkit.pipeline import Job
-from optkit.precision import PRECISIONS, precision
+from optkit.precisions import PRECISIONS, precision
 from optkit.recipe import Recipe
-from optkit.runtime import TensorInfo, axes_of, size_of
-from optkit.target import Target
-from optkit.target import target as find_target
+from optkit.tensors import TensorInfo, axes_of, size_of
 
 if TYPE_CHECKING:  # opens graphs, which a described decoder does not need
     from optkit.graph import NodeCost

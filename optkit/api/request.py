@@ -11,17 +11,17 @@ from typing import Any
 
 from optkit import content, pipeline
 from optkit.api import objects
+from optkit.devices import Target, available_memory
+from optkit.devices import target as find_target
 from optkit.errors import UsageError
-from optkit.execute.joining import checked
 from optkit.execute.local import Limits
 from optkit.execute.ray import Cluster
+from optkit.execute.ray_cluster import checked
 from optkit.execute.runner import Listener, Runner
 from optkit.execute.transfer import SharedFolder, ThroughRemote
 from optkit.pipeline import Job
 from optkit.recipe import Recipe
 from optkit.store import Remote, Store, default_root
-from optkit.target import Target, available_memory
-from optkit.target import target as find_target
 
 
 class Silent:

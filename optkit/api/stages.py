@@ -14,7 +14,7 @@ from optkit.execute.runner import Runner
 from optkit.measurement import Latency
 from optkit.pipeline import Build, Job
 from optkit.recipe import Recipe
-from optkit.runtime import AxisRange
+from optkit.tensors import AxisRange
 
 
 def export(model: str | Path | None = None, **options: Any) -> Path:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from optkit.backends.layer_list import HEADER
-from optkit.runtime import Progress
+from optkit.runtimes import Progress
 
 _WRAPPED = re.compile(r"^.*?Error Code \d+: [\w ]+ \((?P<what>.*?)\.?\s+In \w+ at \S+\)$")
 _PLACE = re.compile(r"\[[\w.]+:\d+: \w+\] ")

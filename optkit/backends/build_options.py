@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from optkit.devices import Target
+from optkit.engines import BuildSpec
 from optkit.errors import ToolchainMissing
-from optkit.runtime import AxisRange, BuildSpec
-from optkit.target import Target
+from optkit.tensors import AxisRange
 
 _MIB = 2**20
 _TILE_BYTES = 16 * _MIB  # a cache smaller than this holds no useful tile between two kernels

@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from optkit.devices import Gpu, driver_version
 from optkit.errors import OptkitError, ToolchainMissing, WorkerFailed
-from optkit.target import Gpu, driver_version
 
 _LIBRARY = "libcuda.so.1"
 _WSL = "/usr/lib/wsl/lib/libcuda.so.1"  # the driver of the Windows that runs this Linux

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from optkit.backends.layer_list import parse_layers
+from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
-from optkit.runtime import FusedLayer
 
 
 @dataclass(frozen=True)

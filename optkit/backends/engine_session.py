@@ -22,8 +22,10 @@ from optkit.backends.cuda import Cuda
 from optkit.backends.description import inspected
 from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.ort_session import check_feed
+from optkit.engines import FusedLayer
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
-from optkit.runtime import Feed, FusedLayer, Phases, TensorInfo
+from optkit.runtimes import Phases
+from optkit.tensors import Feed, TensorInfo
 
 # TensorRT's data types that a feed can hold
 _DTYPES: Mapping[str, str] = MappingProxyType(

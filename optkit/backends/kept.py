@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from optkit.devices import Gpu
 from optkit.store import storage_errors, write_durably
-from optkit.target import Gpu
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from optkit.runtime import DTYPE_BITS, Feed, FusedLayer, LayerTensor
+from optkit.dtypes import DTYPE_BITS
+from optkit.engines import FusedLayer, LayerTensor
+from optkit.tensors import Feed
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from optkit.precision import precision as scheme_of
-from optkit.runtime import UNKNOWN_DTYPE, FusedLayer, Landing, LandingRow
+from optkit.engines import UNKNOWN_DTYPE, FusedLayer, Landing, LandingRow
+from optkit.precisions import precision as scheme_of
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir

@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from optkit.dtypes import DTYPE_BITS
+from optkit.engines import UNKNOWN_DTYPE, FusedLayer, LayerTensor
 from optkit.errors import ToolchainMissing
-from optkit.runtime import DTYPE_BITS, UNKNOWN_DTYPE, FusedLayer, LayerTensor
 
 HEADER = "Layers:"
 

@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 from optkit.backends.layer_list import parse_layers
+from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
-from optkit.runtime import FusedLayer
 
 _RUNS = 500  # at most, the last ones
 

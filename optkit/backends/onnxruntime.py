@@ -19,24 +19,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from optkit import precision as schemes
+from optkit import precisions as schemes
 from optkit.backends.kernel_list import parse_kernels
 from optkit.backends.landing import landing, products
 from optkit.backends.ort_session import DISABLED, OrtSession, library
 from optkit.backends.profile import batch, profile
+from optkit.devices import Target, cpu, runs_here
+from optkit.devices.machine import sums_in_16_bits
+from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
-from optkit.precision import NumberFormat
-from optkit.runtime import (
-    AxisRange,
-    BuildSpec,
-    Engine,
-    FusedLayer,
-    PlacementRules,
-    Progress,
-    TensorInfo,
-)
-from optkit.target import Target, cpu, runs_here
-from optkit.target.machine import sums_in_16_bits
+from optkit.placement import PlacementRules
+from optkit.precisions import NumberFormat
+from optkit.runtimes import Progress
+from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir

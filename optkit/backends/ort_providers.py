@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optkit import precision as schemes
+from optkit import precisions as schemes
 from optkit.backends.build_options import Choice, timed_options, workspace
 from optkit.backends.cuda import Cuda, check_device
 from optkit.backends.landing import landing, products
@@ -32,19 +32,13 @@ from optkit.backends.ort_session import (
 from optkit.backends.profile import batch, profile
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_libraries import preload
+from optkit.devices import Gpu, Target, gpus
+from optkit.devices import target as target_of
+from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
-from optkit.runtime import (
-    AxisRange,
-    BuildSpec,
-    Engine,
-    Feed,
-    FusedLayer,
-    PlacementRules,
-    Progress,
-    TensorInfo,
-)
-from optkit.target import Gpu, Target, gpus
-from optkit.target import target as target_of
+from optkit.placement import PlacementRules
+from optkit.runtimes import Progress
+from optkit.tensors import AxisRange, Feed, TensorInfo
 
 _MULTIPLIES = re.compile("Conv|MatMul|Gemm|Attention|LSTM|GRU")
 _GPU_WHEEL = "pip uninstall -y onnxruntime && pip install 'optkit[gpu]' on a host with the GPU"

@@ -19,7 +19,7 @@ import numpy as np
 from optkit.backends.kernel_list import NUMPY
 from optkit.decoder import IN_PLACE
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
-from optkit.runtime import Feed, TensorInfo, batch_axis, batched, count_samples
+from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
 CPU = ("CPUExecutionProvider", MappingProxyType[str, str]({}))
@@ -80,7 +80,7 @@ class OrtSession:
         return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> OrtLoop:
-        """Runs in which the outputs `carried` come back as inputs; see `runtime.Recurrent`. Raises
+        """Runs in which the outputs `carried` come back as inputs; see `runtimes.Recurrent`. Raises
         InputRefused for a `start` that does not fit."""
         taken = set(carried.values())
         check_feed(start, [info for info in self.inputs if info.name in taken | start.keys()])

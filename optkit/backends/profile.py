@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from optkit.errors import UsageError
-from optkit.runtime import AxisRange, TensorInfo, axes_of, size_of
+from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optkit import precision as schemes
+from optkit import precisions as schemes
 from optkit.backends import build_options
 from optkit.backends.build_log import Record, logger, monitor
 from optkit.backends.build_log import reason as reason_of
@@ -34,17 +34,12 @@ from optkit.backends.kept import Kept
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import parse_memory
 from optkit.backends.profile import Profile, batch, profile
+from optkit.devices import Target, gpus, has_driver
+from optkit.engines import BuildSpec, Engine
 from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
-from optkit.runtime import (
-    AxisRange,
-    BuildSpec,
-    Engine,
-    PlacementRules,
-    Progress,
-    Recurrent,
-    TensorInfo,
-)
-from optkit.target import Target, gpus, has_driver
+from optkit.placement import PlacementRules
+from optkit.runtimes import Progress, Recurrent
+from optkit.tensors import AxisRange, TensorInfo
 
 _BUILDING = threading.Lock()  # the library has one logger per process
 _REMEDIES: Mapping[str, str] = {

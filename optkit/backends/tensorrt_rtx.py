@@ -13,9 +13,10 @@ from typing import Any
 from optkit.backends.build_options import Choice
 from optkit.backends.kept import Kept
 from optkit.backends.tensorrt import TensorRT
+from optkit.devices import Target
+from optkit.engines import BuildSpec
 from optkit.errors import ToolchainMissing
-from optkit.runtime import BuildSpec, PlacementRules
-from optkit.target import Target
+from optkit.placement import PlacementRules
 
 _CAPABILITIES = {
     "7.5": "SM75", "8.0": "SM80", "8.6": "SM86", "8.9": "SM89", "12.0": "SM120", "12.1": "SM121",

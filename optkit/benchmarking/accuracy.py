@@ -29,11 +29,13 @@ from optkit.benchmarking.intervals import (
     replicates,
     wilson,
 )
-from optkit.benchmarking.resuming import Kept
+from optkit.benchmarking.partial_results import Kept
 from optkit.data.spool import counting
 from optkit.errors import InputRefused, OptkitError
+from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Score
-from optkit.runtime import Evidence, Feed, Session, narrowed
+from optkit.runtimes import Session
+from optkit.tensors import Feed, narrowed
 
 _FEW = 20  # samples; a bootstrap of fewer knows too little of those to come
 _CARRIERS = 10  # samples that a mean hangs on (`intervals.carriers`); fewer tell too little of it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optkit.runtime import Evidence
+from optkit.evidence import Evidence
 
 _STRONGEST_FIRST = tuple(Evidence)
 

@@ -16,12 +16,14 @@ from math import log10, sqrt
 import numpy as np
 
 from optkit.benchmarking.intervals import bootstrap
-from optkit.benchmarking.resuming import Kept
+from optkit.benchmarking.partial_results import Kept
 from optkit.data.padding import Tokens
 from optkit.data.spool import Batch, counting
 from optkit.errors import InputRefused
+from optkit.evidence import Evidence
 from optkit.measurement import Fidelity, Interval
-from optkit.runtime import Evidence, Feed, Session, count_samples, narrowed
+from optkit.runtimes import Session
+from optkit.tensors import Feed, count_samples, narrowed
 
 _LEAST = 20  # units that an interval can be drawn from
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from optkit.benchmarking import looks
+from optkit.benchmarking import sequential as looks
 from optkit.benchmarking import slices as by_slice
 from optkit.benchmarking.accuracy import drop as drop_between
 from optkit.benchmarking.accuracy import (
@@ -23,6 +23,7 @@ from optkit.benchmarking.accuracy import (
 )
 from optkit.benchmarking.intervals import CONFIDENCE
 from optkit.benchmarking.slices import Slice
+from optkit.evidence import Evidence
 from optkit.measurement import (
     Difference,
     Fidelity,
@@ -34,7 +35,6 @@ from optkit.measurement import (
     Score,
     Verdict,
 )
-from optkit.runtime import Evidence
 
 
 class Gates(Protocol):

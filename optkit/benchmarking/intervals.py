@@ -254,8 +254,8 @@ def _length(values: np.ndarray) -> int:
     With r the correlation of neighbours, (6·r²/(1 - r²)²)^(1/3)·n^(1/3) is the length of least
     error of the variance (Politis & White 2004, an autoregression of r put in); intervals that
     cover want longer blocks (Sun, Phillips & Jin 2008), and 1.6 times that is what keeps
-    eval/gates/calibration.py at 5 %. r is corrected for its bias of -(1 + 3·r)/n (Kendall 1954),
-    and taken for 0 up to two of its standard errors.
+    experiments/gates/calibration.py at 5 %. r is corrected for its bias of -(1 + 3·r)/n (Kendall
+    1954), and taken for 0 up to two of its standard errors.
     """
     count = len(values)
     away = values - values.mean()

@@ -30,8 +30,10 @@ from optkit.benchmarking.intervals import (
     percentiles,
     resampled_medians,
 )
+from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
-from optkit.runtime import Evidence, Feed, Noted, Phased, Progress, Session
+from optkit.runtimes import Noted, Phased, Progress, Session
+from optkit.tensors import Feed
 
 MIN_ROUNDS = 10
 ROUNDS = 40  # aimed at within the time budget; the burst is sized for it

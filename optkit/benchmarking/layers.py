@@ -24,7 +24,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from optkit import graph
-from optkit.benchmarking.merging import (
+from optkit.benchmarking.merged_graph import (
     OURS,
     Copies,
     by_name,
@@ -37,7 +37,8 @@ from optkit.benchmarking.merging import (
 )
 from optkit.benchmarking.sums import Sums
 from optkit.data.padding import Tokens
-from optkit.runtime import Feed, Session, TensorInfo, count_samples
+from optkit.runtimes import Session
+from optkit.tensors import Feed, TensorInfo, count_samples
 
 KINDS = ("propagated", "isolated", "weights")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from optkit.target.nvml import Nvml, slowed
+from optkit.devices.nvml import Nvml, slowed
 
 BUSY = 0.10  # of the usable cores' time, taken by others
 NEIGHBOURS = 0.50  # of the other cores' time: they share caches and memory

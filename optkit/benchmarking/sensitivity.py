@@ -19,7 +19,9 @@ from typing import Any, Self
 import numpy as np
 
 from optkit.benchmarking.fidelity import fidelity, padding
-from optkit.runtime import Evidence, Feed, Session, TensorInfo, count_samples
+from optkit.evidence import Evidence
+from optkit.runtimes import Session
+from optkit.tensors import Feed, TensorInfo, count_samples
 
 RECORDED_BYTES = 1 << 26
 

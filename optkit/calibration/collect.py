@@ -28,7 +28,7 @@ from optkit.calibration.patches import PatchView
 from optkit.data.identity import sample_digests
 from optkit.data.padding import mask_input, real_tokens
 from optkit.errors import InputRefused, IntegrityError
-from optkit.runtime import Feed, Progress, Session
+from optkit.runtimes import Progress, Session
 from optkit.statistics import (
     CHUNK,
     ROWS,
@@ -39,6 +39,7 @@ from optkit.statistics import (
     Window,
     data_digest,
 )
+from optkit.tensors import Feed
 
 _THREADS = 2  # that count, beside the runtime's own
 _PRODUCT_BYTES = 12  # per element of a matrix of second moments: float64 and the chunk's float32

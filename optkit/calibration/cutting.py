@@ -13,8 +13,9 @@ from itertools import accumulate, islice
 
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
-from optkit.runtime import Feed, Session, batched, count_samples
+from optkit.runtimes import Session
 from optkit.statistics import CHUNK
+from optkit.tensors import Feed, batched, count_samples
 
 # Bytes in use at the peak per byte of tapped values: the runtime's buffer, its copy for numpy,
 # inner values that are not tapped but alive, and the part before, which is still being counted.

@@ -91,7 +91,7 @@ def build(
 
 def _name(target: str) -> str:
     """The target's own name, so that an alias beside it is no second build."""
-    from optkit import target as targets
+    from optkit import devices as targets
 
     try:
         return targets.target(target).name

@@ -14,7 +14,7 @@ _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def targets(name: str | None, as_json: bool) -> None:
     """The devices optkit knows; with NAME, one of them with every figure and its source."""
-    from optkit import target
+    from optkit import devices as target
     from optkit.cli import terminal
 
     if name is not None:
@@ -56,11 +56,11 @@ def _row_json(target: Any) -> dict[str, Any]:
 
 def _one_target(target: Any, as_json: bool) -> None:
     from optkit.cli import terminal
-    from optkit.target import runs_here
+    from optkit.devices import runs_here
 
     data = target.to_json()
     if as_json:
-        terminal.put_json({"schema": "optkit.target/v1", **data})
+        terminal.put_json({"schema": "optkit.devices/v1", **data})
         return
     terminal.put(f"{target.name}: {target.title} ({target.vendor}, {target.arch})")
     if target.is_cpu:
@@ -94,7 +94,7 @@ def devices(as_json: bool) -> None:
     """The GPUs and the CPU of this machine, and the targets they match."""
     from dataclasses import asdict
 
-    from optkit import target
+    from optkit import devices as target
     from optkit.cli import terminal
 
     found, cpu = target.gpus(), target.cpu()

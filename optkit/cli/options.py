@@ -95,7 +95,7 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    from optkit.execute.joining import checked
+    from optkit.execute.ray_cluster import checked
 
     return None if value is None else checked(value)
 

@@ -20,7 +20,7 @@ from optkit.data import reading, reads
 from optkit.data.checking import Item
 from optkit.data.reading import Inputs
 from optkit.errors import InputRefused, nearest
-from optkit.runtime import Feed
+from optkit.tensors import Feed
 
 _SUFFIX = ".npy"
 

@@ -21,7 +21,7 @@ from optkit.data import folders, reading, reads, rows, targets, tokens
 from optkit.data.parts import DECODER_IDS
 from optkit.data.reading import SOUNDS, Inputs
 from optkit.errors import InputRefused
-from optkit.runtime import Feed, TensorInfo
+from optkit.tensors import Feed, TensorInfo
 
 _CONFIGS = ("preprocessor_config.json", "processor_config.json")
 _METADATA = ("metadata.csv", "metadata.jsonl")

@@ -9,7 +9,7 @@ import numpy as np
 
 from optkit.data import sequences
 from optkit.errors import InputRefused, nearest
-from optkit.runtime import Feed, TensorInfo, axes_of, batch_axis, batched, size_of
+from optkit.tensors import Feed, TensorInfo, axes_of, batch_axis, batched, size_of
 
 DTYPES = frozenset(  # what safetensors gives back as numpy arrays
     {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",

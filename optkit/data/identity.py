@@ -17,7 +17,7 @@ import numpy as np
 
 from optkit.data.checking import count_of
 from optkit.data.sequences import MASK
-from optkit.runtime import Feed, TensorInfo, axes_of
+from optkit.tensors import Feed, TensorInfo, axes_of
 
 
 def sample_digests(feed: Feed, batched: Collection[str]) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from optkit.data import folders, reading, reads
 from optkit.data.reading import PICTURES, Inputs
 from optkit.errors import InputRefused
-from optkit.runtime import Feed, TensorInfo
+from optkit.tensors import Feed, TensorInfo
 
 _CONFIGS = ("preprocessor_config.json", "processor_config.json")
 _PIXELS = "pixel_values"

@@ -16,7 +16,7 @@ from optkit.data.packing import IGNORED
 from optkit.data.reading import Inputs
 from optkit.data.tokens import Side
 from optkit.errors import InputRefused
-from optkit.runtime import Feed
+from optkit.tensors import Feed
 
 
 def windows(

@@ -17,7 +17,7 @@ import numpy as np
 from optkit.data.reading import Inputs, groups
 from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused
-from optkit.runtime import Feed
+from optkit.tensors import Feed
 
 IGNORED = -100
 """The label of a position that is not scored, as torch's cross_entropy has it."""

@@ -18,7 +18,7 @@ from typing import Self
 
 import numpy as np
 
-from optkit.runtime import Feed, TensorInfo, axes_of, size_of
+from optkit.tensors import Feed, TensorInfo, axes_of, size_of
 
 _MASK = re.compile(r"(^|[._/])([a-z]+_)?mask$")
 _OTHER = re.compile("pad|mlm|label|masked|^encoder_")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optkit.data.sequences import ENCODER_MASK, IDS, MASK
-from optkit.runtime import Feed, TensorInfo
+from optkit.tensors import Feed, TensorInfo
 
 DECODER_IDS = "decoder_input_ids"
 

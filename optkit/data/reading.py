@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Literal, TypeVar
 
 from optkit.errors import InputRefused, ToolchainMissing
-from optkit.runtime import TensorInfo, batch_axis
+from optkit.tensors import TensorInfo, batch_axis
 
 T = TypeVar("T")
 Inputs = Mapping[str, TensorInfo]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from optkit.runtime import Feed, TensorInfo, axes_of, size_of
+from optkit.tensors import Feed, TensorInfo, axes_of, size_of
 
 IDS = "input_ids"
 MASK = "attention_mask"

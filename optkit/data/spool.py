@@ -26,8 +26,9 @@ import numpy as np
 from optkit.data import identity, sequences
 from optkit.data.checking import Checker, Item, count_of, fixed_batch, parted
 from optkit.errors import InputRefused, IntegrityError
-from optkit.runtime import Feed, Progress, TensorInfo, batched, count_samples, size_of
+from optkit.runtimes import Progress
 from optkit.store import storage_errors, write_durably
+from optkit.tensors import Feed, TensorInfo, batched, count_samples, size_of
 
 if TYPE_CHECKING:
     from optkit.recipe.inputs import InputSpec

@@ -23,7 +23,7 @@ from optkit.data.reading import Inputs
 from optkit.data.rows import Row
 from optkit.data.tokens import Encoded, Side, Tokenizer
 from optkit.errors import InputRefused
-from optkit.runtime import Feed
+from optkit.tensors import Feed
 
 _TAGGED = 128
 _AT_ONCE = 64  # texts that are encoded in one call

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optkit import stage
+from optkit import intake as stage
 from optkit.artifact import MODEL, Artifact
 from optkit.diffing.graphs import Outline
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Runner
+from optkit.intake.files import show
 from optkit.pipeline import Foreign
 from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
 from optkit.report.document import REPORT
 from optkit.report.result import RESULT
-from optkit.stage.door import show
 from optkit.steps import OUTLINE, SCALES, STEPS
 
 

@@ -10,13 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from optkit.devices import available_memory
 from optkit.errors import OptkitError
 from optkit.execute.local import Limits
 from optkit.execute.reads import installed
-from optkit.execute.staying import Workers
 from optkit.execute.transfer import Ground, Unfit, ground
+from optkit.execute.warm_workers import Workers
 from optkit.store import Damaged, RemoteLost, RemoteReadOnly, digest_file
-from optkit.target import available_memory
 
 Call = Callable[[dict[str, Any], Ground], dict[str, Any]]
 

@@ -36,11 +36,11 @@ from optkit.errors import (
     WorkerFailed,
 )
 from optkit.execute import local
-from optkit.execute.joining import connected
+from optkit.execute.concurrent import together
 from optkit.execute.local import Limits, Progress
 from optkit.execute.node import Call, as_text, packed, perform
+from optkit.execute.ray_cluster import connected
 from optkit.execute.reads import merged
-from optkit.execute.together import together
 from optkit.execute.transfer import SharedFolder, Transfer
 from optkit.store import Damaged, RemoteLost
 

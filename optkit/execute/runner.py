@@ -19,7 +19,7 @@ from optkit import store as stores
 from optkit.errors import OptkitError, StorageError
 from optkit.execute import reads
 from optkit.execute.local import Limits, environment
-from optkit.execute.staying import Workers
+from optkit.execute.warm_workers import Workers
 from optkit.store import Entry, Store
 
 _TOLD = 5  # warnings of one step

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from math import inf, isclose, log2
 from typing import Any, Self
 
+from optkit.evidence import Evidence
 from optkit.explaining.finding import Change, Cost, Finding
 from optkit.explaining.speed import LEAST, left_behind, to_float
 from optkit.explaining.subject import Subject
 from optkit.explaining.words import modules, named, several
 from optkit.report import figures
-from optkit.runtime import Evidence
 
 LEAST_DB = 0.5
 """What restoring a layer has to win: an eighth of the noise. Less is in the spread over samples."""

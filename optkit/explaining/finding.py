@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from optkit.evidence import Evidence
 from optkit.explaining.words import line
-from optkit.runtime import Evidence
 
 Question = Literal["speed", "accuracy"]
 Whole = Literal["latency", "layers", "noise"]

@@ -13,13 +13,13 @@ from glob import escape
 from math import inf
 from statistics import median
 
-from optkit import precision as precisions
+from optkit import precisions
+from optkit.devices import target
+from optkit.evidence import Evidence
 from optkit.explaining.finding import Change, Cost, Finding
 from optkit.explaining.subject import Subject, Timed, connected
 from optkit.explaining.words import modules, named, several
 from optkit.measurement import Difference
-from optkit.runtime import Evidence
-from optkit.target import target
 
 LEAST = 0.01
 """Of the whole: what costs less is not told. Layer times of a good run differ by that much."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from optkit import precision as precisions
-from optkit.runtime import Evidence, FusedLayer, layers_from_json
+from optkit import precisions
+from optkit.engines import FusedLayer, layers_from_json
+from optkit.evidence import Evidence
 
 Kind = Literal["product", "convert", "layout", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -12,17 +12,22 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
-from optkit.fusion.affine import fold_scale, fold_shift
 from optkit.fusion.apply import apply
-from optkit.fusion.batchnorm import fold_batchnorm
-from optkit.fusion.constants import fold_constants, fold_shapes
-from optkit.fusion.guard import drop_guard
-from optkit.fusion.layout import merge_reshapes, merge_transposes, settle_reshape, swap_axes
-from optkit.fusion.noop import remove_dead, remove_noop, settle_castlike
-from optkit.fusion.norm import layer_norm
 from optkit.fusion.rule import FusionEntry, FusionLog, Rule
-from optkit.fusion.select import select_early, select_one
-from optkit.fusion.widen import widen
+from optkit.fusion.standard.affine import fold_scale, fold_shift
+from optkit.fusion.standard.batchnorm import fold_batchnorm
+from optkit.fusion.standard.constants import fold_constants, fold_shapes
+from optkit.fusion.standard.guard import drop_guard
+from optkit.fusion.standard.layout import (
+    merge_reshapes,
+    merge_transposes,
+    settle_reshape,
+    swap_axes,
+)
+from optkit.fusion.standard.noop import remove_dead, remove_noop, settle_castlike
+from optkit.fusion.standard.norm import layer_norm
+from optkit.fusion.standard.select import select_early, select_one
+from optkit.fusion.standard.widen import widen
 
 __all__ = ["RULES", "FusionEntry", "FusionLog", "Rule", "fuse", "widen"]
 

@@ -18,7 +18,8 @@ from typing import Literal
 import numpy as np
 
 from optkit.decoder import IDS, LOGITS, MASK, POSITIONS, Decoder
-from optkit.runtime import Feed, Recurrent
+from optkit.runtimes import Recurrent
+from optkit.tensors import Feed
 
 Choose = Callable[[np.ndarray], np.ndarray]
 """Logits [rows, vocabulary] → token ids [rows]."""

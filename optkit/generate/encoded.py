@@ -22,12 +22,13 @@ from optkit.data import audio, packing, parts
 from optkit.data.tokens import Tokenizer
 from optkit.decoder import IDS, MASK, Decoder, Tokens
 from optkit.errors import InputRefused, UsageError
+from optkit.evidence import Evidence
 from optkit.generate import words
 from optkit.generate.decoding import Ending, Pace, decode
 from optkit.generate.result import Generated, Text
 from optkit.generate.sampling import Draw, Sampling, greedy
 from optkit.generate.starting import Start, only
-from optkit.runtime import Evidence, Feed, TensorInfo
+from optkit.tensors import Feed, TensorInfo
 
 Recording = str | Path | np.ndarray
 """A WAV file, or float32 [samples] at the rate of the model's feature extractor."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from optkit.evidence import Evidence
 from optkit.generate.decoding import FinishReason, Pace
-from optkit.runtime import Evidence
 
 
 @dataclass(frozen=True)

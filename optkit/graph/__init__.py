@@ -27,17 +27,6 @@ from optkit.graph.costs import (
     summary,
 )
 from optkit.graph.cutting import Part, between, cut, places
-from optkit.graph.door import (
-    INLINE_LIMIT,
-    check,
-    digest,
-    evaluate,
-    infer_shapes,
-    load,
-    save,
-    takes_half,
-    upgrade,
-)
 from optkit.graph.nodes import (
     WEIGHTED,
     add_constant,
@@ -56,6 +45,17 @@ from optkit.graph.nodes import (
     value_names,
 )
 from optkit.graph.outline import outline
+from optkit.graph.serde import (
+    INLINE_LIMIT,
+    check,
+    digest,
+    evaluate,
+    infer_shapes,
+    load,
+    save,
+    takes_half,
+    upgrade,
+)
 from optkit.graph.shapes import TensorSpec, bind, dims, expose, inputs, outputs, typed
 from optkit.graph.weights import Form, Stored, columns, computed, rows, spread, store
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from optkit.errors import InputRefused, OptkitError
-from optkit.graph.door import infer_shapes
+from optkit.graph.serde import infer_shapes
 
 
 class TensorSpec(NamedTuple):

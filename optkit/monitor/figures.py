@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from optkit.devices.nvml import slowed
 from optkit.monitor.samples import GpuSample, Sample
-from optkit.target.nvml import slowed
 
 AT_WORK = 0.05
 """A GPU with less utilisation than this over all the time has no work."""

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from optkit.devices.machine import cgroup_limits
 from optkit.errors import UsageError
-from optkit.monitor.cards import Cards
+from optkit.monitor.gpu_samples import Cards
 from optkit.monitor.samples import Sample
 from optkit.monitor.tree import State, Tree
-from optkit.target.machine import cgroup_limits
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")

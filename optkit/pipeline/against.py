@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from optkit import stage
+from optkit import intake as stage
 from optkit.artifact import SAMPLES, Artifact
+from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline.finishing import baseline_of, recorded, staged_graph
 from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import Race, race
 from optkit.report.contract import report_of
-from optkit.runtime import AxisRange
 from optkit.steps import GRAPH, STEPS
-from optkit.target import Target
+from optkit.tensors import AxisRange
 
 
 def against(

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from optkit.artifact import MODEL, Artifact
+from optkit.devices import gpus, target
 from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile
+from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
 from optkit.explaining import Subject, Times
 from optkit.pipeline.finishing import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import Foreign, machine
 from optkit.pipeline.judging import kept
 from optkit.report.contract import REPORT_FILE, report_of
-from optkit.runtime import Evidence
 from optkit.steps import STEPS
-from optkit.target import gpus, target
 
 _SECONDS = 2.0  # of profiled runs, each side
 

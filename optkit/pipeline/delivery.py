@@ -30,7 +30,7 @@ from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
 from optkit.report.html import to_html
 from optkit.report.markdown import to_markdown
-from optkit.runtime import PROVIDERS
+from optkit.runtimes import PROVIDERS
 from optkit.steps import ASSETS, GRAPH, SIMULATION
 from optkit.store import Store, digest_json, fsync_dir, storage_errors
 

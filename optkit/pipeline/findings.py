@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from optkit import pipeline, runtime
+from optkit import pipeline, runtimes
 from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
 from optkit.benchmarking.latency import ratio
+from optkit.engines import Engine
+from optkit.evidence import Evidence
 from optkit.execute.runner import Made, Record
 from optkit.measurement import Difference, Fidelity, Latency, Memory, Score, Verdict
 from optkit.pipeline.job import Build
@@ -17,7 +19,6 @@ from optkit.pipeline.scores import slices, stopped, task_scores
 from optkit.report import document
 from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result, to_finish
-from optkit.runtime import Engine, Evidence
 from optkit.steps import TIMES
 
 _NOTES = {
@@ -257,7 +258,7 @@ def _note(made: Build, backend: str) -> str | None:
     if made.backend is None:
         if made.job.deferred:
             return "deferred"
-        reason = runtime.backend(backend).offline(made.job.target)
+        reason = runtimes.backend(backend).offline(made.job.target)
         if made.job.target.is_cpu and reason is not None:
             return f"{reason}: finish or build it on a machine of the kind {made.job.target.name}"
         return "no engine can be built on this machine"

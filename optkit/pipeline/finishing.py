@@ -16,22 +16,23 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optkit import content, stage
+from optkit import content
+from optkit import intake as stage
 from optkit.artifact import MANIFEST, MODEL, SAMPLES, Artifact
 from optkit.assignment import Assignment
 from optkit.content import Place
 from optkit.data.spool import Spool
+from optkit.devices import Target
 from optkit.errors import InputRefused, IntegrityError, RecipeError, UsageError
+from optkit.evidence import Evidence
 from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import compile_, score, time, weigh
 from optkit.pipeline.sources import samples_of
 from optkit.recipe import Recipe
 from optkit.report.contract import report_of, result_of
-from optkit.runtime import Evidence
 from optkit.steps import STEPS
 from optkit.store import digest_file
-from optkit.target import Target
 
 _RECIPE = ("name", "inputs", "axes", "bench", "gates", "compiler")
 _CONTENT = "content:"

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optkit import precision as precisions
+from optkit import precisions
+from optkit.devices import Target, gpus
+from optkit.devices.machine import cpu_target
+from optkit.engines import BuildSpec
+from optkit.evidence import Evidence
 from optkit.execute.runner import Input, Made
 from optkit.recipe import MEMORY, Calibration, Recipe
-from optkit.runtime import AxisRange, BuildSpec, Evidence, TensorInfo
 from optkit.steps import GRAPH, SIMULATION
-from optkit.target import Target, gpus
-from optkit.target.machine import cpu_target
+from optkit.tensors import AxisRange, TensorInfo
 
 
 @dataclass(frozen=True)

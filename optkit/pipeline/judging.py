@@ -6,18 +6,18 @@ import time as clock
 from dataclasses import dataclass
 from typing import Any
 
-from optkit import precision as precisions
-from optkit import runtime, store
-from optkit.benchmarking import looks
+from optkit import precisions, runtimes, store
+from optkit.benchmarking import sequential as looks
 from optkit.errors import UsageError
+from optkit.evidence import Evidence
 from optkit.execute import reads
 from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import decided, drawn_name, score_name
 from optkit.pipeline.sources import roots_of
 from optkit.recipe import Bench
-from optkit.runtime import AxisRange, Evidence
 from optkit.steps import GRAPH, STEPS
+from optkit.tensors import AxisRange
 
 _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler keeps
 
@@ -29,7 +29,7 @@ def accept(made: Build, runner: Steps) -> None:
     needed = _BYTES_TO_READ * made.entries["source"].meta.get("parameters", 0)
     if made.backend in (None, "onnxruntime") or needed > runner.limits.memory_bytes:
         return
-    backend = runtime.backend(made.compiler)
+    backend = runtimes.backend(made.compiler)
     runner.step(
         STEPS["accept"].kind,
         f"ask {made.backend} about the operators",
@@ -44,10 +44,10 @@ def compile_(made: Build, runner: Steps) -> None:
         ("engine", made.entries["graph"], made.job.precision, made.planned),
         ("baseline_engine", made.entries["baseline"], made.baseline_precision, {}),
     ):
-        backend, axes = runtime.backend(made.compiler), made.job.recipe.axis_ranges()
+        backend, axes = runtimes.backend(made.compiler), made.job.recipe.axis_ranges()
         wanted = made.job.recipe.compiler.model_dump(exclude_none=True)
         asked = {
-            name: runtime.backend(name)
+            name: runtimes.backend(name)
             .spec(made.inputs, made.job.target, precision, axes)
             .asking(wanted)
             for name in (made.compiler, *made.pending)
@@ -196,7 +196,7 @@ def weigh(made: Build, runner: Steps) -> None:
     """Peak memory of a run, where a gate asks for it and the target is this machine: of the
     process on a CPU, of the device where an engine of its own runs there."""
     limits = made.job.recipe.gates.of(made.job.target.name)
-    if limits.max_memory_bytes is None or not made.measured or made.backend in runtime.PROVIDERS:
+    if limits.max_memory_bytes is None or not made.measured or made.backend in runtimes.PROVIDERS:
         return
     inputs: dict[str, Input] = {"samples": made.entries["probe"]}
     if made.backend == "onnxruntime":

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from optkit import precision as precisions
-from optkit import runtime
+from optkit import precisions, runtimes
 from optkit.errors import Impossible
 from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline import large
@@ -19,7 +18,7 @@ from optkit.steps import STEPS
 
 # Calibration taps what any backend may ask for, so statistics are shared by all targets, and by
 # all precisions: the others quantize no value that these do not.
-_BACKENDS = tuple(runtime.BACKENDS)
+_BACKENDS = tuple(runtimes.BACKENDS)
 _LEARNED = ("int8", "fp8")
 
 
@@ -33,7 +32,7 @@ def quantize(made: Build, runner: Steps) -> None:
             written(made, fused, "fp32", runner) if whole else made.entries["cast"]
         )
         return
-    rules = _rules_of(runtime.backend(made.compiler), job)
+    rules = _rules_of(runtimes.backend(made.compiler), job)
     inputs: dict[str, Input] = {"fused": fused, "carrier": made.entries["carrier"]}
     params = {"precision": job.precision, "carrier": made.baseline_precision, "rules": rules,
               **settings_of(job.recipe)}  # fmt: skip
@@ -86,7 +85,7 @@ def _quantize_layers(
 def _calibrate(made: Build, runner: Steps) -> Made:
     """Statistics that serve every quantized precision of every backend alike."""
     job = made.job
-    found = [_rules_of(runtime.backend(name), job, _LEARNED) for name in _BACKENDS]
+    found = [_rules_of(runtimes.backend(name), job, _LEARNED) for name in _BACKENDS]
     families = [rules for at, rules in enumerate(found) if rules and rules not in found[:at]]
     return runner.step(
         STEPS["calibrate"].kind,
@@ -99,7 +98,7 @@ def _calibrate(made: Build, runner: Steps) -> Made:
 
 
 def _rules_of(
-    backend: runtime.Backend, job: Job, names: Sequence[str] | None = None
+    backend: runtimes.Backend, job: Job, names: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Precision → placement rules as JSON, of those the backend runs on the job's target; without
     `names`: the job's own, those its recipe gives to nodes, and that of the last layers, which

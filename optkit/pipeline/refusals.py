@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from optkit import precision as precisions
-from optkit import runtime
+from optkit import precisions, runtimes
 from optkit.data.reading import reader_of
+from optkit.devices import Target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.reads import installed
 from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.sources import given_samples
 from optkit.recipe import DEFAULT_BATCH, Recipe
-from optkit.runtime import AxisRange, axes_of
-from optkit.target import Target
+from optkit.tensors import AxisRange, axes_of
 
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
            "transformers": "hf", "optimum": "hf", "peft": "hf"}  # fmt: skip
@@ -34,7 +33,7 @@ def check(job: Job) -> Build:
     _check_data(job.recipe)
     here, pending = None, []
     for option in job.target.default_backends:
-        backend = runtime.backend(option.name)
+        backend = runtimes.backend(option.name)
         if backend.refuses(job.target, job.precision) is not None:
             continue
         wanted = job.recipe.compiler.model_dump(exclude_none=True)
@@ -54,7 +53,7 @@ def check_timed(job: Job) -> None:
     ToolchainMissing."""
     made = check(job)
     if not (made.measured or made.predictable):
-        reason = runtime.backend(made.compiler).offline(job.target)
+        reason = runtimes.backend(made.compiler).offline(job.target)
         raise ToolchainMissing(
             f"its latency is known only on a machine of that kind: {reason}",
             where=job.target.name,
@@ -151,7 +150,7 @@ def _why_not(target: Target, scheme: precisions.Precision) -> str | None:
                 return reason
     if not target.default_backends:
         return f"no backend of optkit compiles for {target.title}"
-    backends = [runtime.backend(option.name) for option in target.default_backends]
+    backends = [runtimes.backend(option.name) for option in target.default_backends]
     reasons = [found.refuses(target, scheme.name) for found in backends]
     return None if None in reasons else reasons[0]
 

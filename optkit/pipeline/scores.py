@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from optkit.benchmarking import accuracy, gates, looks
+from optkit.benchmarking import accuracy, gates
+from optkit.benchmarking import sequential as looks
 from optkit.data.spool import Spool
 from optkit.errors import UsageError
 from optkit.execute.runner import Made

@@ -17,8 +17,8 @@ from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Input, Made, Steps, versions
 from optkit.pipeline.job import Build, Foreign
 from optkit.recipe import InputSpec, Recipe, Source, axes_from_json, inputs_from_json
-from optkit.runtime import TensorInfo, axes_of, size_of
 from optkit.steps import ASSETS, STEPS
+from optkit.tensors import TensorInfo, axes_of, size_of
 
 _HUGGING_FACE = ("transformers", "optimum", "peft")
 
@@ -112,7 +112,7 @@ def check_data(made: Build, runner: Steps) -> None:
 
 
 def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
-    from optkit import stage
+    from optkit import intake as stage
 
     source, objects = settings.source, runner.objects
     if source is None:
@@ -157,7 +157,7 @@ def _export_hugging_face(
 ) -> Made:
     """The model's own axes are traced, so that other profiles do not export it anew, but for an
     axis of one size and those that the recipe gives to its inputs."""
-    from optkit import stage
+    from optkit import intake as stage
 
     folder = _hugging_face(source, runner)
     inputs: dict[str, Input] = {"model": _foreign(folder)}
@@ -182,7 +182,7 @@ def _export_hugging_face(
 
 def _hugging_face(source: Source, runner: Steps) -> Any:
     """The model's folder, staged."""
-    from optkit import stage
+    from optkit import intake as stage
 
     place = source.place
     path = place.path if place is not None else stage.download(str(source.hub), code=source.trusted)

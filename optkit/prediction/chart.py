@@ -11,9 +11,9 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Any
 
-from optkit.precision import precision
+from optkit.devices import target as find_target
+from optkit.precisions import precision
 from optkit.prediction.layers import multiplies_in
-from optkit.target import target as find_target
 
 _WIDTH, _HEIGHT = 900, 560
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 250, 40, 60

@@ -8,9 +8,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from optkit.devices import Target, names
+from optkit.devices import target as find_target
 from optkit.errors import InputRefused, UsageError, unknown_name
-from optkit.target import Target, names
-from optkit.target import target as find_target
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The efficiencies that `eval/prediction/fit.py` found, and how far predictions were off."""
+"""The efficiencies that `experiments/prediction/fit.py` found, and how far predictions were off."""
 
 from __future__ import annotations
 

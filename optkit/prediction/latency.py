@@ -1,5 +1,5 @@
 """Seconds that work takes on a target: a roofline with efficiencies that were fitted to published
-measurements (`eval/prediction/`), and what a roofline leaves out.
+measurements (`experiments/prediction/`), and what a roofline leaves out.
 
     t = max(C, M) + (1 − overlap) · min(C, M) + D + L          per kernel
     C = operations / (peak · power · eta_kind · fill)          tensor cores
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Literal, NamedTuple
 
+from optkit.devices import Target
 from optkit.errors import ToolchainMissing
 from optkit.prediction.work import Work
-from optkit.target import Target
 
 _LANES = 64  # INT32 lanes per SM from 7.5 to 9.0: NVIDIA's architecture papers
 _TILE = (128, 64)  # rows and columns per thread block of a common GEMM kernel, unverified

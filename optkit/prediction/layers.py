@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from optkit.devices import Target
 from optkit.graph import NodeCost
-from optkit.precision import Precision
+from optkit.precisions import Precision
 from optkit.prediction.work import BITS, PEAKS, Work
-from optkit.target import Target
 
 # Operators that read all of their input before they write, or pick from it: kernels of their own.
 _KERNELS = frozenset(

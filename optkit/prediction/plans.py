@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from optkit.devices import Fact, Target
 from optkit.graph import NodeCost
-from optkit.precision import Precision, precision
+from optkit.precisions import Precision, precision
 from optkit.prediction import cost as costs_of
 from optkit.prediction import layers, memory, serving
 from optkit.prediction.cost import Price
@@ -20,7 +21,6 @@ from optkit.prediction.decoder import DecoderShape
 from optkit.prediction.fitted import fitted
 from optkit.prediction.latency import Seconds, link_of, seconds
 from optkit.prediction.work import BITS, total
-from optkit.target import Fact, Target
 
 _PCIE = 0.8  # of the link's rate that copies reach, unverified
 

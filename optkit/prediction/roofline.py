@@ -23,13 +23,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from optkit.devices import Target
+from optkit.engines import FusedLayer
 from optkit.errors import InputRefused, ToolchainMissing
+from optkit.evidence import Evidence
 from optkit.graph import NodeCost
 from optkit.measurement import Interval, Latency
-from optkit.precision import Precision, precision
+from optkit.precisions import Precision, precision
 from optkit.prediction.work import PEAKS
-from optkit.runtime import Evidence, FusedLayer
-from optkit.target import Target
 
 # What any compiler moves into the kernels beside it.
 _DISSOLVED = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from optkit.precision import Precision
+from optkit.devices import Target
+from optkit.precisions import Precision
 from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step
 from optkit.prediction.fitted import fitted
 from optkit.prediction.latency import Seconds, seconds
 from optkit.prediction.layers import multiplies_in
 from optkit.prediction.work import total
-from optkit.target import Target
 
 _LARGEST_BATCH = 4096
 

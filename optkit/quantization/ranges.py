@@ -19,10 +19,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from optkit.errors import OptkitError
-from optkit.precision import NumberFormat
-from optkit.quantization.formats import nearest
-from optkit.quantization.scales import activation_scale
-from optkit.quantization.smooth import Sample, clipped
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics.formats import nearest
+from optkit.quantization.numerics.scales import activation_scale
+from optkit.quantization.rescaling.smoothquant import Sample, clipped
 from optkit.statistics import ValueStatistics, edges
 
 Method = Literal["minmax", "percentile", "entropy", "mse", "auto"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from optkit.runtime import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, TensorInfo
 
 
 @dataclass(frozen=True)

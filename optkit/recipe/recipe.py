@@ -41,7 +41,7 @@ from optkit.recipe.schema import (
     fixed,
 )
 from optkit.recipe.shapes import parse_shapes
-from optkit.runtime import AxisRange, TensorInfo, axes_of, batch_axis
+from optkit.tensors import AxisRange, TensorInfo, axes_of, batch_axis
 
 KeyPath = document.Path
 

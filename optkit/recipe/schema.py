@@ -24,8 +24,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from optkit import target as targets
-from optkit.precision import PRECISIONS
+from optkit import devices as targets
+from optkit.precisions import PRECISIONS
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _AXIS = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

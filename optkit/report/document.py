@@ -30,10 +30,10 @@ from types import MappingProxyType
 from typing import Any
 
 from optkit.assignment import Assignment
+from optkit.devices import target
 from optkit.measurement import Latency
 from optkit.prediction.cost import per_million, price_of
 from optkit.report.result import Findings, Side, plain, without_samples
-from optkit.target import target
 
 REPORT = "optkit.report/v1"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+from optkit.engines import FusedLayer, layers_from_json
 from optkit.report import figures
-from optkit.runtime import FusedLayer, layers_from_json
 
 Json = Mapping[str, Any]
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from optkit.engines import Engine
 from optkit.errors import Impossible, OptkitError
+from optkit.evidence import Evidence
 from optkit.measurement import Difference, Fidelity, Latency, Score, Verdict
-from optkit.runtime import Engine, Evidence
 
 RESULT = "optkit.result/v1"
 RESULTS = "optkit.results/v1"

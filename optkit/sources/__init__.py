@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, Progress, Session
+from optkit.runtimes import Progress, Session
 from optkit.sources.log import Check, ExportLog
+from optkit.tensors import AxisRange
 
 __all__ = ["Check", "ExportLog", "InputSpec", "export"]
 

@@ -19,8 +19,9 @@ import numpy as np
 from optkit.data.spool import random_feed
 from optkit.errors import ExportFailed
 from optkit.recipe import InputSpec
-from optkit.runtime import Feed, Progress, Session
+from optkit.runtimes import Progress, Session
 from optkit.sources.log import Check
+from optkit.tensors import Feed
 
 
 class Case(NamedTuple):

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.errors import InputRefused, UsageError, unknown_name
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, axes_of, with_sizes
+from optkit.tensors import AxisRange, axes_of, with_sizes
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, TensorInfo
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from optkit.errors import ExportFailed
-from optkit.runtime import Feed
+from optkit.tensors import Feed
 
 
 def leaves(returned: Any) -> dict[str, Any]:

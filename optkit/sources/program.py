@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from optkit.errors import ExportFailed, InputRefused, nearest
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, Feed, Progress, Session, TensorInfo
+from optkit.runtimes import Progress, Session
 from optkit.sources import agreement, archive, explain, outputs, toolchain, translation
 from optkit.sources.axes import compared_sizes
 from optkit.sources.log import ExportLog
+from optkit.tensors import AxisRange, Feed, TensorInfo
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -14,11 +14,12 @@ from optkit import content
 from optkit.data.spool import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
 from optkit.recipe import InputSpec, checkpoint
-from optkit.runtime import AxisRange, Feed, Progress, Session
+from optkit.runtimes import Progress, Session
 from optkit.sources import agreement, explain, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
 from optkit.sources.log import ExportLog
 from optkit.sources.outputs import arrays, leaves, names_apart, register
+from optkit.tensors import AxisRange, Feed
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,8 +11,8 @@ from optkit.steps.files import GRAPH, Inputs, Params, Progress, engine
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from optkit.engines import FusedLayer
     from optkit.graph import NodeCost
-    from optkit.runtime import FusedLayer
 
 
 def attribute(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _engine_times(
     import numpy as np
 
     from optkit.backends.landing import products
-    from optkit.runtime import Profiled
+    from optkit.runtimes import Profiled
 
     with engine(inputs, params, f"{side}_engine") as session:
         if not isinstance(session, Profiled):
@@ -74,9 +74,9 @@ def _engine_times(
 
 
 def _bounded(costs: dict[str, NodeCost], side: str, params: Params) -> Rows:
+    from optkit.devices import target
+    from optkit.engines import layers_from_json
     from optkit.prediction import roofline
-    from optkit.runtime import layers_from_json
-    from optkit.target import target
 
     layers = layers_from_json(params["layers"][side])
     found = roofline.bounds(layers, costs, target(params["name"]))

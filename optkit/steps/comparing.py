@@ -13,7 +13,8 @@ from optkit.steps.files import Params, cpu
 if TYPE_CHECKING:
     import numpy as np
 
-    from optkit.runtime import Feed, Session
+    from optkit.runtimes import Session
+    from optkit.tensors import Feed
 
 _GUESSES = (2, 16, 64, 256)  # sizes of an axis that nobody gave a range
 TOLERANCE = 1e-4  # float32 rounding through a deep network, relative to the largest output
@@ -149,7 +150,7 @@ def random_feed(params: Params, bound: str, seed: int, guess: int = 2) -> Feed:
 
     from optkit.data import spool
     from optkit.recipe import inputs_from_json
-    from optkit.runtime import axes_of, batch_axis
+    from optkit.tensors import axes_of, batch_axis
 
     specs = inputs_from_json(params["inputs"])
     names = {axis for spec in specs for axis in axes_of(spec.info.shape)}

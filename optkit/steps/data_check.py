@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from optkit.calibration.suspects import Entrance, Seen
     from optkit.data.spool import Spool
-    from optkit.runtime import Feed
+    from optkit.tensors import Feed
 
 _COMPARED = 512  # evaluation samples, spread over all: mean and deviation are known to 5 %
 _RUN = 64  # calibration samples through the first layer, spread over all

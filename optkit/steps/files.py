@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from optkit.data.spool import Batch
-    from optkit.runtime import Session
+    from optkit.runtimes import Session
 
 Inputs = Mapping[str, Path]
 Params = dict[str, Any]
@@ -31,7 +31,7 @@ ASSETS = "assets"  # the folder of a source's tokenizer and processor files
 
 
 def cpu(model: Path, **options: Any) -> Session:
-    from optkit.runtime import backend
+    from optkit.runtimes import backend
 
     # idle threads that spin take the cores from whoever else works on this machine
     return backend("onnxruntime").session(model, **{"spinning": False, **options})
@@ -45,7 +45,7 @@ def simulator(model: Path, evidence: str) -> Session:
 
 def engine(inputs: Inputs, params: Params, name: str) -> Session:
     """An engine on its device. params: backend, engines, session (its options), kept."""
-    from optkit.runtime import backend
+    from optkit.runtimes import backend
 
     kept = Path(params["kept"]) if params.get("kept") else None
     file = inputs[name] / params["engines"][name]
@@ -67,7 +67,7 @@ def signature(model: ir.Model) -> dict[str, Any]:
 
 
 def rules_of(family: Mapping[str, Any]) -> dict[str, Any]:
-    from optkit.runtime import PlacementRules
+    from optkit.placement import PlacementRules
 
     return {name: PlacementRules.from_json(data) for name, data in family.items()}
 
@@ -151,7 +151,7 @@ class _Span(NamedTuple):
 
 
 def _spans(batches: Iterable[Batch]) -> Iterator[_Span]:
-    from optkit.runtime import count_samples
+    from optkit.tensors import count_samples
 
     stop = 0
     for feed, labels in batches:

@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optkit import stage
+from optkit import intake as stage
 from optkit.artifact import VNNI
 from optkit.decoder import IN_PLACE
 from optkit.errors import InputRefused
@@ -31,7 +31,7 @@ from optkit.steps.files import (
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from optkit.quantization.reach import Measured
+    from optkit.precision_cast.magnitude import Measured
 
 _SAMPLES = 32  # on which a cast measures values
 
@@ -159,8 +159,8 @@ def cast(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
     from functools import partial
 
     from optkit import graph
-    from optkit.quantization.cast import HALVES, to_half
-    from optkit.quantization.simulation import simulate_bf16
+    from optkit.precision_cast.bf16_simulation import simulate_bf16
+    from optkit.precision_cast.cast import HALVES, to_half
 
     carrier = params["carrier"]
     model = graph.load(inputs["graph"] / GRAPH)
@@ -186,8 +186,8 @@ def _measured(samples: Path, params: Params, model: ir.Model) -> Measured:
 
     from optkit import graph
     from optkit.data.spool import Spool
-    from optkit.quantization import reach
-    from optkit.quantization.islands import dividends
+    from optkit.precision_cast import magnitude as reach
+    from optkit.precision_cast.kept_in_fp32 import dividends
 
     watched, outputs = reach.watched(model, dividends(model))
     if not outputs:  # a model of integers alone

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from optkit.calibration.cutting import Cutter
     from optkit.data.spool import Spool
     from optkit.graph import Part
-    from optkit.quantization.layerwise import Layers
-    from optkit.runtime import Feed, Session
+    from optkit.quantization.out_of_core.layerwise import Layers
+    from optkit.runtimes import Session
     from optkit.statistics import Statistics
+    from optkit.tensors import Feed
 
 _WEIGHTS_SHARE = 16  # of the memory: weights of one part, as they are stored
 _SOLVING_SHARE = 0.75
@@ -45,8 +46,8 @@ def quantize_layers(
 
     from optkit import graph
     from optkit.data.spool import Spool
-    from optkit.quantization.assign import assign
-    from optkit.quantization.layerwise import Layers
+    from optkit.quantization.out_of_core.layerwise import Layers
+    from optkit.quantization.placement.assign import assign
     from optkit.recipe import Quantization
 
     rules, settings = rules_of(params["rules"]), Quantization.model_validate(params["settings"])
@@ -238,7 +239,7 @@ def _feed_size(
     that a part of a batch could not be cut out of it."""
     import onnx_ir as ir
 
-    from optkit.runtime import batch_axis
+    from optkit.tensors import batch_axis
 
     axis = batch_axis(samples.inputs)
     values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from optkit.benchmarking.layers import Clipping, Compared, Layer, Likeness
-    from optkit.quantization.stored import Use
-    from optkit.runtime import Feed
+    from optkit.quantization.placement.weight_layout import Use
+    from optkit.tensors import Feed
 
 _ALONE = 4  # pairs of one fault that are looked at one by one
 _WORTH_DB = 0.5  # what all pairs of a fault have to cost for that
@@ -87,7 +87,7 @@ def _weights(
 ) -> dict[str, dict[str, Any]]:
     """How each weight is stored, and the SQNR that scales per output channel would give it."""
     from optkit import graph
-    from optkit.quantization import stored
+    from optkit.quantization.placement import weight_layout as stored
 
     ours = {str(node.name): node for node in graph.load(reference).graph}
     theirs = {str(node.name): node for node in graph.load(candidate).graph}

@@ -24,9 +24,10 @@ from optkit.steps.files import (
 )
 
 if TYPE_CHECKING:
-    from optkit.benchmarking.resuming import Kept
+    from optkit.benchmarking.partial_results import Kept
     from optkit.data.spool import Spool
-    from optkit.runtime import FusedLayer, Session
+    from optkit.engines import FusedLayer
+    from optkit.runtimes import Session
 
 _TASK = ("run", "score", "agreement", "combine", "aggregate")  # the hooks that are run here
 _ROWS = "rows"  # of the baseline, in the file of its scores
@@ -37,7 +38,8 @@ def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
 
     params: backend, spec, planned (node → precision); kept: a folder outside the step's own.
     """
-    from optkit.runtime import BuildSpec, backend
+    from optkit.engines import BuildSpec
+    from optkit.runtimes import backend
 
     chosen = backend(params["backend"])
     chosen.check()
@@ -50,7 +52,7 @@ def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
 def accept(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
     """Whether the compiler knows all operators of a graph, before anything is made for it. params:
     backend."""
-    from optkit.runtime import backend
+    from optkit.runtimes import backend
 
     backend(params["backend"]).accept(inputs["graph"] / GRAPH)
     return {}
@@ -80,7 +82,7 @@ def _scored(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
 
     from optkit import content
     from optkit.benchmarking import accuracy
-    from optkit.runtime import Evidence
+    from optkit.evidence import Evidence
 
     path, evidence = Path(params["path"]), Evidence(params["evidence"])
     module = content.load_module(path)
@@ -109,7 +111,7 @@ def _scored(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
 def _begun(inputs: Inputs, params: Params, progress: Progress) -> tuple[Iterator[Any], Kept]:
     """What of the samples, or of a part of them, is still to be run; and what a killed run of it
     has left."""
-    from optkit.benchmarking.resuming import Kept
+    from optkit.benchmarking.partial_results import Kept
 
     index, count = params.get("shard", (0, 1))
     samples = Counted(inputs["samples"], params["batch"], progress, (index, count))
@@ -120,7 +122,7 @@ def _begun(inputs: Inputs, params: Params, progress: Progress) -> tuple[Iterator
 
 def _joined(inputs: Inputs) -> Kept | None:
     """What all parts found, where they are done; None: there are none."""
-    from optkit.benchmarking.resuming import Kept
+    from optkit.benchmarking.partial_results import Kept
 
     parts = [path for name, path in inputs.items() if name.startswith("shard-")]
     return Kept.joined(parts) if parts else None
@@ -139,7 +141,7 @@ def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     params: file, batch, evidence; checkpoint and shard, and the inputs shard-…, as for `evaluate`.
     """
     from optkit.benchmarking import fidelity
-    from optkit.runtime import Evidence
+    from optkit.evidence import Evidence
 
     if (kept := _joined(inputs)) is None:
         batches, kept = _begun(inputs, params, progress)
@@ -170,7 +172,7 @@ def bench(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict
 
     from optkit.benchmarking import latency, machine
     from optkit.data.spool import Spool
-    from optkit.target import cpu
+    from optkit.devices import cpu
 
     samples, batches = Spool(inputs["samples"]), params["batches"]
     sides = {name: partial(_side, inputs, params, name) for name in params["sides"]}
@@ -234,7 +236,7 @@ def _phases(
 
 def _side(inputs: Inputs, params: Params, name: str, **options: Any) -> Session:
     """A session of one side as it is told in `params`. `options`: of the session, instead."""
-    from optkit.runtime import backend
+    from optkit.runtimes import backend
 
     side = params["sides"][name]
     kept = {"kept": Path(params["kept"])} if params.get("kept") else {}
@@ -249,9 +251,9 @@ def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     precision) and carrier, for where it is None or does not tell its layers' sizes.
     """
     from optkit import graph
+    from optkit.devices import target
+    from optkit.engines import Engine
     from optkit.prediction import roofline
-    from optkit.runtime import Engine
-    from optkit.target import target
 
     model = graph.load(inputs["graph"] / GRAPH)
     costs, device = graph.costs(model, params["axes"]), target(params["name"])

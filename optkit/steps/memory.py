@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, engine
 
 if TYPE_CHECKING:
-    from optkit.runtime import Feed, Session
+    from optkit.runtimes import Session
+    from optkit.tensors import Feed
 
 _RUNS = 3
 _LOOK_SECONDS = 1e-3
@@ -41,7 +42,7 @@ def _in_process(model: Path, threads: int, feed: Feed, progress: Progress) -> di
     the mark to what is resident: earlier steps of this process may have left room, or reached
     higher.
     """
-    from optkit.runtime import backend
+    from optkit.runtimes import backend
 
     backend("onnxruntime").check()  # loads the library, which is no part of what the graph takes
 

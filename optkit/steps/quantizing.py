@@ -38,8 +38,8 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
     from optkit import calibration, graph
     from optkit.data.spool import Spool
     from optkit.execute.local import resident, trim
-    from optkit.quantization import qdq
-    from optkit.quantization.assign import assign
+    from optkit.quantization.placement.assign import assign
+    from optkit.quantization.qdq import apply as qdq
     from optkit.statistics import load, merge, merged_taps, save
 
     made = [path / STATISTICS for name, path in inputs.items() if name.startswith("shard-")]
@@ -103,8 +103,8 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     compare and uncompared: as of `fuse`.
     """
     from optkit import graph
-    from optkit.quantization import prepare as prepares
-    from optkit.quantization.assign import assign
+    from optkit.quantization.placement.assign import assign
+    from optkit.quantization.rescaling import rescale as prepares
     from optkit.recipe import Quantization
     from optkit.statistics import load, save
 
@@ -152,9 +152,10 @@ def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     settings (quantization).
     """
     from optkit import graph
-    from optkit.quantization import qdq, streamed
-    from optkit.quantization.assign import assign
-    from optkit.quantization.decide import decide
+    from optkit.quantization.choose_qparams import decide
+    from optkit.quantization.out_of_core import streamed
+    from optkit.quantization.placement.assign import assign
+    from optkit.quantization.qdq import apply as qdq
     from optkit.recipe import Quantization
     from optkit.statistics import load
 

@@ -17,7 +17,8 @@ from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, recording
 
 if TYPE_CHECKING:
     from optkit.data.spool import Spool, SpoolInfo
-    from optkit.runtime import Feed, Session
+    from optkit.runtimes import Session
+    from optkit.tensors import Feed
 
 
 def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -166,7 +167,7 @@ def draw(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[
 
     params: start, stop, optional (axes that may be empty), memory.
     """
-    from optkit.benchmarking import looks
+    from optkit.benchmarking import sequential as looks
     from optkit.data import spool
 
     samples = spool.Spool(inputs["samples"])
@@ -189,7 +190,7 @@ def _encoded(encoder: Session, samples: Spool) -> Iterator[tuple[Feed, Any]]:
     its batch size is fixed, batch by batch."""
     from optkit.data import parts
     from optkit.data.spool import counting
-    from optkit.runtime import batch_axis
+    from optkit.tensors import batch_axis
 
     size = 1 if isinstance(batch_axis(samples.inputs), str) else None
     for feed, labels in samples.batches(size):

@@ -26,8 +26,8 @@ def survey(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dic
     from dataclasses import asdict
 
     from optkit import graph
-    from optkit.quantization.assign import assign
-    from optkit.quantization.operands import uncast
+    from optkit.quantization.placement.assign import assign
+    from optkit.quantization.placement.weighted_nodes import uncast
     from optkit.statistics import load
 
     rules = rules_of(params["rules"])
@@ -63,8 +63,8 @@ def sensitivity(inputs: Inputs, params: Params, out: Path, progress: Progress) -
     from optkit.assignment import Assignment
     from optkit.benchmarking.sensitivity import record
     from optkit.data.spool import Spool
-    from optkit.quantization import qdq
-    from optkit.quantization.decide import decide
+    from optkit.quantization.choose_qparams import decide
+    from optkit.quantization.qdq import apply as qdq
     from optkit.recipe import Quantization
     from optkit.statistics import load
 

@@ -18,12 +18,12 @@ from functools import partial
 from itertools import count
 
 from optkit import pipeline
+from optkit.devices import runs_here
 from optkit.errors import UsageError
 from optkit.execute.ray import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
-from optkit.target import runs_here
 from optkit.tuning.memory import Memory
 from optkit.tuning.placement import placements_of
 from optkit.tuning.quiet import Quiet

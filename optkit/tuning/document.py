@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from math import log10
 from typing import Any
 
+from optkit.devices import runs_here
 from optkit.errors import Impossible, OptkitError
+from optkit.evidence import Evidence
 from optkit.report.result import plain
-from optkit.runtime import Evidence
-from optkit.target import runs_here
 from optkit.tuning import Tuned
 from optkit.tuning.space import Trial
 

@@ -8,9 +8,9 @@ or measured.
 
 from __future__ import annotations
 
-from optkit import precision as precisions
+from optkit import precisions
+from optkit.devices import Target
 from optkit.graph import NodeCost
-from optkit.target import Target
 
 # Of a CPU core or two, FP32: only the ratios matter here.
 _CPU_MACS, _CPU_BYTES = 5e10, 1e10

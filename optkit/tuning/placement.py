@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from optkit import precision as precisions
+from optkit import precisions
 from optkit.pipeline import Build
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from optkit import precision as precisions
-from optkit import runtime
+from optkit import precisions, runtimes
 from optkit.errors import InputRefused
 from optkit.execute.runner import Input, Made, Steps
 from optkit.graph import NodeCost
@@ -54,7 +53,7 @@ def survey(
     """Measure the space of `names` (quantized precisions) on a model that was built in the first of
     them. `each`: applies a function to every group of groups, as `map` does, in threads if it
     likes. Raises InputRefused when no layer can be quantized."""
-    rules = {n: runtime.backend(made.compiler).rules(made.job.target, n).to_json() for n in names}
+    rules = {n: runtimes.backend(made.compiler).rules(made.job.target, n).to_json() for n in names}
     entry = runner.step(
         STEPS["survey"].kind,
         "list the layers",

@@ -38,7 +38,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_machine_has_no_vnni(python: Path) -> None:
     """Nor have the processes that it starts."""
-    look = "from optkit.target import cpu; print(*cpu().features, cpu().kind)"
+    look = "from optkit.devices import cpu; print(*cpu().features, cpu().kind)"
     again = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {look!r}])"
     for code in (look, again):
         done = subprocess.run(

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit.backends import cuda
 from optkit.backends.tensorrt import TensorRT
-from optkit.runtime import Recurrent
+from optkit.runtimes import Recurrent
 from tests.backends.standins import INPUT, JSON, Driver, FakeEngine, Typed
 from tests.codes import weights
 

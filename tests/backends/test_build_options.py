@@ -14,12 +14,13 @@ from optkit import pipeline
 from optkit.backends import build_options
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
+from optkit.devices import target
+from optkit.engines import BuildSpec
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.pipeline import Job
 from optkit.recipe import Recipe
-from optkit.runtime import AxisRange, BuildSpec, TensorInfo
 from optkit.store import digest_json
-from optkit.target import target
+from optkit.tensors import AxisRange, TensorInfo
 
 INPUTS = (TensorInfo("x", "float32", ("batch", 8, 16, 16)),)
 BATCH = {"batch": AxisRange(1, 8, 32)}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from optkit.backends.profile import batch, profile
 from optkit.errors import UsageError
-from optkit.runtime import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, TensorInfo
 
 sizes = st.integers(1, 99)
 ranges = st.lists(sizes, min_size=3, max_size=3).map(sorted).map(lambda s: AxisRange(*s))

@@ -17,7 +17,8 @@ from optkit.backends import cuda
 from optkit.backends.cuda import PROTOTYPES, Cuda
 from optkit.benchmarking import latency
 from optkit.errors import ToolchainMissing, WorkerFailed
-from optkit.runtime import Noted, Recurrent, TensorInfo, narrowed
+from optkit.runtimes import Noted, Recurrent
+from optkit.tensors import TensorInfo, narrowed
 from tests.backends.standins import Driver, FakeContext, FakeEngine, rows
 
 

@@ -13,9 +13,10 @@ import pytest
 from optkit.backends.description import described
 from optkit.backends.landing import landing
 from optkit.backends.tensorrt import TensorRT, _Built
-from optkit.runtime import AxisRange, Engine, FusedLayer, TensorInfo
+from optkit.devices import target
+from optkit.engines import Engine, FusedLayer
 from optkit.steps import GRAPH, STEPS
-from optkit.target import target
+from optkit.tensors import AxisRange, TensorInfo
 from tests.backends.standins import Driver
 
 LISTS = Path(__file__).with_name("lists")

@@ -1,5 +1,5 @@
 """Engines that run: over a driver and a library of a few lines, whose memory is checked. A real GPU
-is asked by eval/gpu/check.py."""
+is asked by experiments/gpu/check.py."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from optkit.backends.build_log import Record
 from optkit.backends.kept import Kept
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
+from optkit.devices import Gpu, target
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.measurement import Latency
-from optkit.runtime import Feed, Phased, Recurrent, TensorInfo
+from optkit.runtimes import Phased, Recurrent
 from optkit.steps import files, measuring
-from optkit.target import Gpu, target
+from optkit.tensors import Feed, TensorInfo
 from tests.backends.standins import Driver, rows
 
 
@@ -112,7 +113,7 @@ def test_another_device_is_refused(opened: Callable[..., Recurrent], driver: Dri
 def test_a_step_opens_an_engine_for_its_target(
     backend: TensorRT, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optkit.runtime.backend", lambda name: backend)
+    monkeypatch.setattr("optkit.runtimes.backend", lambda name: backend)
     params = {"backend": "tensorrt", "engines": {"engine": "m.engine"},
               "session": {"target": "l4", "cuda_graph": True}, "kept": str(tmp_path)}  # fmt: skip
     with files.engine({"engine": tmp_path}, params, "engine") as session:
@@ -132,7 +133,7 @@ def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(
         def feed(self, batch: int) -> Feed:
             return {"x": rows(*range(batch)), "state": rows(1)}
 
-    monkeypatch.setattr("optkit.runtime.backend", lambda name: backend)
+    monkeypatch.setattr("optkit.runtimes.backend", lambda name: backend)
     monkeypatch.setattr("optkit.data.spool.Spool", Spool)
     side = {"file": "m.engine", "backend": "tensorrt", "session": {"target": "l4"}}
     sides = {name: {"input": name, **side} for name in ("engine", "baseline")}

@@ -15,19 +15,21 @@ import numpy as np
 import pytest
 
 from optkit.backends import cuda
+from optkit.devices import target
 from optkit.errors import ToolchainMissing, WorkerFailed
+from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval
-from optkit.runtime import Evidence, TensorInfo, backend
-from optkit.target import target
+from optkit.runtimes import backend
+from optkit.tensors import TensorInfo
 from tests.backends.standins import LOADED, Driver, rows
 
-FOLDER = Path(__file__).resolve().parents[2] / "eval" / "gpu"
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "gpu"
 MODULES = ("acceptance", "check", "engines", "kernels")
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The modules of eval/gpu, as one namespace."""
+    """The modules of experiments/gpu, as one namespace."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
     for name in MODULES:

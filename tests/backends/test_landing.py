@@ -10,7 +10,7 @@ import pytest
 
 from optkit import graph
 from optkit.backends.landing import landing, products
-from optkit.runtime import FusedLayer, LayerTensor
+from optkit.engines import FusedLayer, LayerTensor
 
 
 def layer(name: str, nodes: tuple[str, ...], dtype: str) -> FusedLayer:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.backends import layer_list
+from optkit.engines import FusedLayer, LayerTensor
 from optkit.errors import ToolchainMissing
-from optkit.runtime import FusedLayer, LayerTensor
 
 LISTS = Path(__file__).with_name("lists")
 WORDS = {

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.tensorrt import TensorRT
 from optkit.benchmarking import machine
+from optkit.engines import layers_from_json
 from optkit.errors import ToolchainMissing
-from optkit.runtime import Profiled, layers_from_json
+from optkit.runtimes import Profiled
 from optkit.steps import GRAPH, STEPS
 from optkit.steps.memory import on_device
 from tests.backends.standins import JSON, LOADED, SPENT, Driver, FakeInspector, rows
@@ -112,7 +113,7 @@ def engines(
     backend: TensorRT, net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Path]:
     """Inputs of a step: a graph in two places, and engines of the library of a few lines."""
-    monkeypatch.setattr("optkit.runtime.backend", lambda name: backend)
+    monkeypatch.setattr("optkit.runtimes.backend", lambda name: backend)
     build = net(carrier="float32")
     y = build.node("MatMul", ["x", build.floats("w", (2, 2))], "fc")
     build.write(tmp_path / GRAPH, y, (2, 2), (2, 2))
@@ -143,7 +144,7 @@ def test_a_backend_without_a_profiler_says_so(
     def session(*args: Any, **options: Any) -> Iterator[Any]:
         yield SimpleNamespace(run=None)
 
-    monkeypatch.setattr("optkit.runtime.backend", lambda name: SimpleNamespace(session=session))
+    monkeypatch.setattr("optkit.runtimes.backend", lambda name: SimpleNamespace(session=session))
     with pytest.raises(ToolchainMissing, match="tensorrt does not tell the time of layers"):
         STEPS["attribute"].run(engines, PROFILED, tmp_path, lambda what, done: None)
 

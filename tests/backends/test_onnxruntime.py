@@ -19,10 +19,12 @@ from onnx import TensorProto, helper
 
 from optkit.backends.onnxruntime import OnnxRuntime, session_options
 from optkit.backends.ort_session import check_feed
+from optkit.devices import cpu, target
+from optkit.devices.machine import describe
+from optkit.engines import Engine
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
-from optkit.runtime import AxisRange, Engine, PlacementRules, TensorInfo
-from optkit.target import cpu, target
-from optkit.target.machine import describe
+from optkit.placement import PlacementRules
+from optkit.tensors import AxisRange, TensorInfo
 from tests import codes
 
 BATCH = {"batch": AxisRange(1, 8, 32)}
@@ -195,7 +197,7 @@ def test_weights_for_a_kind_of_cpu_are_its_own_wherever_they_are_made(
     monkeypatch: pytest.MonkeyPatch, name: str, bits: int, here: str
 ) -> None:
     machine = replace(cpu(), machine="x86_64", features=target(here).features, kind=here)
-    for module in ("optkit.target.machine", "optkit.backends.onnxruntime"):
+    for module in ("optkit.devices.machine", "optkit.backends.onnxruntime"):
         monkeypatch.setattr(f"{module}.cpu", lambda: machine)
     assert OnnxRuntime().rules(target(name), "int8").weight.bits == bits
     reason = OnnxRuntime().offline(target(name))

@@ -1,5 +1,5 @@
 """ONNX Runtime's other providers: options by their documented names, refusals with the CPU wheel,
-and the CPU's provider through the same road. A real GPU is asked by eval/gpu/check.py."""
+and the CPU's provider through the same road. A real GPU is asked by experiments/gpu/check.py."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ from optkit.backends.ort_providers import (
 )
 from optkit.backends.ort_session import CPU, Providers
 from optkit.backends.tensorrt import TensorRT
+from optkit.devices import Gpu, Target, target
+from optkit.engines import Engine
 from optkit.errors import Impossible, InputRefused, ToolchainMissing
-from optkit.runtime import PROVIDERS, AxisRange, Engine, Evidence, TensorInfo, backend
-from optkit.target import Gpu, Target, target
+from optkit.evidence import Evidence
+from optkit.runtimes import PROVIDERS, backend
+from optkit.tensors import AxisRange, TensorInfo
 
 KNOWN = json.loads((Path(__file__).parent / "api" / "onnxruntime-providers.json").read_text())
 ALL = (CudaProvider(), TensorRTProvider(), CoreMLProvider())

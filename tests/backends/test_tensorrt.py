@@ -20,9 +20,10 @@ from onnx import TensorProto, helper
 from optkit.backends.build_log import Phases
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
+from optkit.devices import target
+from optkit.engines import BuildSpec, Engine
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
-from optkit.runtime import AxisRange, BuildSpec, Engine, TensorInfo
-from optkit.target import target
+from optkit.tensors import AxisRange, TensorInfo
 
 BATCH = {"batch": AxisRange(1, 8, 32)}
 
@@ -40,7 +41,7 @@ def test_plans_load_no_library() -> None:
 import sys
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.target import target
+from optkit.devices import target
 for backend in (TensorRT(), TensorRTRTX()):
     for name in ("l4", "h100", "cpu"):
         backend.offline(target(name)), backend.rules(target(name), "int8"), backend.versions()

@@ -21,7 +21,7 @@ from optkit.backends import (
 )
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.target import target
+from optkit.devices import target
 
 # How the modules name their objects → the class they are.
 OBJECTS = {

@@ -7,7 +7,7 @@ from typing import Self
 
 import pytest
 
-from optkit.runtime import Feed, TensorInfo
+from optkit.tensors import Feed, TensorInfo
 
 
 class FunctionSession:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-SCRIPT = Path(__file__).resolve().parents[2] / "eval" / "latency" / "aa.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "latency" / "aa.py"
 
 
 @pytest.mark.slow

@@ -17,8 +17,9 @@ from optkit.benchmarking.accuracy import (
 )
 from optkit.benchmarking.intervals import Z95, paired_score, wilson
 from optkit.errors import InputRefused
+from optkit.evidence import Evidence
 from optkit.measurement import Score
-from optkit.runtime import Evidence, Feed
+from optkit.tensors import Feed
 from tests.scoring import score
 
 LABELS = np.array([0, 1, 2, 1, 0, 2, 2])

@@ -8,8 +8,8 @@ import pytest
 
 from tests.scripts import ROOT, script
 
-RESULTS = ROOT / "eval/gates/calibration.json"
-SCRIPT = script("eval/gates/calibration.py")
+RESULTS = ROOT / "experiments/gates/calibration.json"
+SCRIPT = script("experiments/gates/calibration.py")
 
 
 def test_no_situation_passes_wrongly_in_more_than_one_in_twenty() -> None:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm, t
 
-from optkit.benchmarking import resuming
+from optkit.benchmarking import partial_results as resuming
 from optkit.benchmarking.fidelity import fidelity
-from optkit.benchmarking.resuming import Kept
+from optkit.benchmarking.partial_results import Kept
 from optkit.errors import InputRefused
-from optkit.runtime import Evidence, Feed
+from optkit.evidence import Evidence
+from optkit.tensors import Feed
 
 
 def feeds(samples: int = 48, batch: int = 7) -> list[Feed]:

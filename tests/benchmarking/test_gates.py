@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
+from optkit.evidence import Evidence
 from optkit.measurement import (
     Difference,
     Fidelity,
@@ -19,7 +20,6 @@ from optkit.measurement import (
     Score,
     Verdict,
 )
-from optkit.runtime import Evidence
 
 SIMULATED, MEASURED, PREDICTED = Evidence.SIMULATED, Evidence.MEASURED, Evidence.PREDICTED
 

@@ -10,8 +10,10 @@ import pytest
 
 from optkit.benchmarking import latency
 from optkit.benchmarking.latency import MIN_ROUNDS, measure, ratio, summarize
+from optkit.evidence import Evidence
 from optkit.measurement import Interval, Latency
-from optkit.runtime import Evidence, Feed, Phases
+from optkit.runtimes import Phases
+from optkit.tensors import Feed
 
 MS = 1_000_000  # nanoseconds
 

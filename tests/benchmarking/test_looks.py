@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.benchmarking import looks
+from optkit.benchmarking import sequential as looks
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import certain, judge
+from optkit.evidence import Evidence
 from optkit.measurement import Score
 from optkit.recipe.schema import Limits
-from optkit.runtime import Evidence
 
 
 @given(st.integers(1, 100_000))

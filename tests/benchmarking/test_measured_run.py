@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit.benchmarking import accuracy, gates, latency
 from optkit.benchmarking.fidelity import fidelity
-from optkit.runtime import Evidence, Feed, Session, backend
+from optkit.evidence import Evidence
+from optkit.runtimes import Session, backend
+from optkit.tensors import Feed
 from tests.scoring import score
 
 pytest.importorskip("onnxruntime")

@@ -10,8 +10,8 @@ import pytest
 
 from optkit import graph
 from optkit.data import spool
-from optkit.runtime import TensorInfo
 from optkit.steps import GRAPH, STEPS
+from optkit.tensors import TensorInfo
 
 MIB = 1 << 20
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>

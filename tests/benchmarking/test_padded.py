@@ -15,8 +15,10 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.benchmarking.fidelity import fidelity
 from optkit.benchmarking.layers import Compared, side_by_side
 from optkit.benchmarking.sensitivity import Deviation, record
+from optkit.evidence import Evidence
 from optkit.measurement import Fidelity
-from optkit.runtime import Evidence, Feed, Session
+from optkit.runtimes import Session
+from optkit.tensors import Feed
 
 HEAD = """<ir_version: 10, opset_import: ["" : 21]>
 g (int64[B,T] input_ids, int64[B,T] attention_mask, float[9,8] table, float[8,16] w1,

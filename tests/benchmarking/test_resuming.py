@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.benchmarking import resuming
+from optkit.benchmarking import partial_results as resuming
 from optkit.benchmarking.accuracy import Task
-from optkit.benchmarking.resuming import Kept
-from optkit.runtime import Evidence, Feed
+from optkit.benchmarking.partial_results import Kept
+from optkit.evidence import Evidence
+from optkit.tensors import Feed
 from tests.scoring import score
 
 VALUES = np.random.default_rng(0).uniform(0, 1, (23, 2))

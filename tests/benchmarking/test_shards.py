@@ -13,9 +13,9 @@ import pytest
 from optkit import content, graph
 from optkit.data import spool
 from optkit.errors import InputRefused, IntegrityError
-from optkit.runtime import TensorInfo
 from optkit.steps import GRAPH, SCORES, STEPS
 from optkit.steps.files import Counted
+from optkit.tensors import TensorInfo
 
 SAMPLES, BATCH = 46, 4
 WRITTEN = [5, 1, 8, 3, 7, 6, 2, 9, 4, 1]  # samples per batch, as a source may give them

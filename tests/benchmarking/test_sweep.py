@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from optkit.benchmarking import regression
 from optkit.benchmarking.sweep import best_under, knee
+from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
-from optkit.runtime import Evidence
 
 
 def taking(batch: int, ms: float, ci95: Interval | None = None) -> Latency:

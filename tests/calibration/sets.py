@@ -12,7 +12,7 @@ import numpy as np
 
 from optkit.calibration.suspects import Finding, Known, judge, profile
 from optkit.data.identity import sample_digests
-from optkit.runtime import Feed, TensorInfo, batched
+from optkit.tensors import Feed, TensorInfo, batched
 
 ENCODER = Path(__file__).parents[2] / "examples" / "03_hf_encoder"
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)[:, None, None]

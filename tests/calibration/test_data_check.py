@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper, save
 
 from optkit.data import spool
 from optkit.errors import InputRefused
-from optkit.runtime import Feed, TensorInfo
 from optkit.steps import ASSETS, GRAPH
 from optkit.steps.data_check import check_data
+from optkit.tensors import Feed, TensorInfo
 from tests.calibration import sets
 
 RANDOM = np.random.default_rng(0)

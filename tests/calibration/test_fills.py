@@ -12,8 +12,9 @@ import pytest
 
 from optkit import graph
 from optkit.calibration import Fills, fills, observe
-from optkit.runtime import Feed, Session, backend
+from optkit.runtimes import Session, backend
 from optkit.statistics import Statistics, Tap
+from optkit.tensors import Feed
 
 MIN = float(np.finfo(np.float32).min)
 F, WHOLE, B = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL

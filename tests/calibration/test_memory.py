@@ -19,7 +19,7 @@ import re, sys
 from pathlib import Path
 import numpy as np
 from optkit.calibration import observe
-from optkit.runtime import backend
+from optkit.runtimes import backend
 from optkit.statistics import Tap
 
 def feeds(samples):

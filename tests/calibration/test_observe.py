@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from optkit.calibration import observe
 from optkit.errors import InputRefused, IntegrityError
-from optkit.runtime import Feed, TensorInfo
 from optkit.statistics import CHUNK, Statistics, Tap, load, merge, save
+from optkit.tensors import Feed, TensorInfo
 
 MIB = 1 << 20
 

@@ -13,7 +13,6 @@ from optkit.calibration import observe
 from optkit.calibration.part import Data, Part
 from optkit.calibration.patches import PatchView
 from optkit.errors import IntegrityError
-from optkit.runtime import Feed, TensorInfo
 from optkit.statistics import (
     CHUNK,
     PATCHES,
@@ -26,6 +25,7 @@ from optkit.statistics import (
     merged_taps,
     save,
 )
+from optkit.tensors import Feed, TensorInfo
 
 PLAIN = Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1))
 IN_GROUPS = Window((3, 2), (2, 1), (0, 1, 1, 0), (1, 2), groups=2)

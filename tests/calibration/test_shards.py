@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import graph, runtime
+from optkit import graph, runtimes
 from optkit.data import spool
-from optkit.runtime import TensorInfo
+from optkit.devices import target
 from optkit.statistics import CHUNK
 from optkit.steps import GRAPH, STATISTICS, STEPS
-from optkit.target import target
+from optkit.tensors import TensorInfo
 
 WEIGHT = ", ".join(f"{value:.3f}" for value in np.random.default_rng(0).standard_normal(128))
 MODEL = f"""<ir_version: 10, opset_import: ["" : 21]>
@@ -45,7 +45,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def calibrate(inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, bytes]:
     out.mkdir()
-    rules = runtime.backend("onnxruntime").rules(target("cpu"), "int8").to_json()
+    rules = runtimes.backend("onnxruntime").rules(target("cpu"), "int8").to_json()
     settings = {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": 2**31}
     meta = STEPS["calibrate"].run(inputs, {**settings, **params}, out, quiet)
     file = out / STATISTICS

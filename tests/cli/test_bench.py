@@ -15,9 +15,9 @@ from optkit import artifact
 from optkit.api import against
 from optkit.artifact import Manifest
 from optkit.cli.build import exit_code
+from optkit.devices import cpu
+from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
-from optkit.runtime import Evidence
-from optkit.target import cpu
 
 Optkit = Callable[..., Any]
 

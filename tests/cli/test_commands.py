@@ -182,7 +182,7 @@ def test_targets_are_listed_with_their_figures(optkit_here: Optkit) -> None:
     assert_plain(text)
     assert all(name in text.out for name in found)
     one = optkit_here("targets", "4090", "--json").json
-    assert (one["schema"], one["name"]) == ("optkit.target/v1", "rtx4090")
+    assert (one["schema"], one["name"]) == ("optkit.devices/v1", "rtx4090")
     assert {"value", "source", "verified"} <= one["facts"]["memory_gb"].keys()
     assert one["facts"]["memory_gb"]["source"] in one["sources"]
     told = optkit_here("targets", "l4")

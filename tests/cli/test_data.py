@@ -12,9 +12,10 @@ from onnx import TensorProto, helper, load, numpy_helper, save
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from optkit.benchmarking import metrics, resuming
+from optkit.benchmarking import metrics
+from optkit.benchmarking import partial_results as resuming
 from optkit.data import packing
-from optkit.runtime import backend
+from optkit.runtimes import backend
 from optkit.steps import STEPS
 
 ROOT = Path(__file__).resolve().parents[2]

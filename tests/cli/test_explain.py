@@ -17,12 +17,13 @@ from optkit.api.explaining import explain_one
 from optkit.artifact import Artifact
 from optkit.backends import onnxruntime
 from optkit.cli import explained
+from optkit.devices.gpus import Gpu, Gpus
+from optkit.engines import layers_from_json
+from optkit.evidence import Evidence
 from optkit.explaining import Change, Cost, Finding
 from optkit.pipeline import attributing, job
 from optkit.recipe import Recipe
-from optkit.runtime import Evidence, layers_from_json
 from optkit.steps import STEPS
-from optkit.target.gpus import Gpu, Gpus
 
 Optkit = Callable[..., Any]
 
@@ -94,7 +95,7 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
         def close(self) -> None: ...
 
     here(monkeypatch)
-    monkeypatch.setattr("optkit.runtime.backend", lambda name: SimpleNamespace(session=Session))
+    monkeypatch.setattr("optkit.runtimes.backend", lambda name: SimpleNamespace(session=Session))
     monkeypatch.setenv("OPTKIT_CACHE", str(tmp_path / "cache"))
     for file in artifact.manifest.files.values():  # engines that were compiled here
         trust.know(file.sha256)

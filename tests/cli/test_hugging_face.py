@@ -13,8 +13,8 @@ import torch
 import transformers as hf
 
 from optkit.artifact import Artifact
-from optkit.runtime import backend
-from optkit.stage import hub
+from optkit.intake import hub
+from optkit.runtimes import backend
 from tests.conftest import Optkit
 from tests.sources.hugging_face import own_code
 

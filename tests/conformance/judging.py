@@ -23,9 +23,9 @@ from optkit import graph
 from optkit.data import spool
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec, infos_from_json
-from optkit.runtime import TensorInfo, axes_of
 from optkit.steps import graphs
 from optkit.steps.files import GRAPH, signature
+from optkit.tensors import TensorInfo, axes_of
 
 Verdict = Literal["equal", "refused", "wrong", "crashed", "not run"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)

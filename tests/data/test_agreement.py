@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 from optkit import content
 from optkit.benchmarking import metrics
 from optkit.benchmarking.accuracy import Task, drop, pool, run
-from optkit.benchmarking.resuming import Kept
+from optkit.benchmarking.partial_results import Kept
 from optkit.errors import InputRefused
+from optkit.evidence import Evidence
 from optkit.measurement import Score
-from optkit.runtime import Evidence
 from tests.data.test_tasks import IDS, TABLE, Model, jsonl
 
 OTHER = TABLE + np.random.default_rng(8).normal(0, 0.4, TABLE.shape)

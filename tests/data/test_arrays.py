@@ -12,7 +12,7 @@ from optkit.data import arrays, labelled
 from optkit.data.reading import reader_of
 from optkit.data.reads import record
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 INPUTS = {name: TensorInfo(name, "float32", ("batch", 3)) for name in ("x", "z")}
 STORED = {

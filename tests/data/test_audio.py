@@ -16,7 +16,7 @@ from optkit.data.parts import DECODER_IDS
 from optkit.data.reading import reader_of
 from optkit.data.reads import record
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 RATE = 16000
 MELS = {"input_features": TensorInfo("input_features", "float32", ("batch", 20, 100))}

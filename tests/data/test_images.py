@@ -11,7 +11,7 @@ from PIL import Image
 from optkit.data import images, labelled
 from optkit.data.reads import record
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 PIXELS = {"image": TensorInfo("image", "float32", ("batch", 3, 12, 16))}
 TOLD = {"mean": [0.5, 0.4, 0.3], "std": [0.1, 0.2, 0.3]}

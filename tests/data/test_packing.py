@@ -10,7 +10,7 @@ from torch.nn import functional
 from optkit.benchmarking import metrics
 from optkit.data.packing import IGNORED, full, pack, pad, windows
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 
 @given(st.lists(st.integers(2, 99), max_size=70), st.integers(1, 17))

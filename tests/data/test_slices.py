@@ -11,7 +11,7 @@ import pytest
 from optkit.data import labelled, spool
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 X = (TensorInfo("x", "float32", ("batch", 2)),)
 

@@ -14,7 +14,7 @@ from transformers import T5ForConditionalGeneration as T5
 
 from optkit.data import text
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 TOKENS = ("batch", "encoder_sequence")
 INPUTS = {

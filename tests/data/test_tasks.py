@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 from optkit import content
 from optkit.benchmarking.accuracy import Task
 from optkit.data.packing import IGNORED
+from optkit.evidence import Evidence
 from optkit.measurement import Score
-from optkit.runtime import Evidence, Feed, TensorInfo
+from optkit.tensors import Feed, TensorInfo
 from tests.scoring import score
 
 IDS = {n: TensorInfo(n, "int64", ("batch", "sequence")) for n in ("input_ids", "attention_mask")}

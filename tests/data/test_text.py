@@ -16,7 +16,7 @@ from optkit.data.packing import IGNORED
 from optkit.data.reads import record
 from optkit.data.tokens import load
 from optkit.errors import InputRefused
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 SEQUENCE = ("batch", "sequence")
 IDS = {name: TensorInfo(name, "int64", SEQUENCE) for name in ("input_ids", "attention_mask")}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from optkit.devices import device_names, names
 from optkit.errors import StorageError
 from optkit.execute import node, transfer
 from optkit.execute import ray as carrying
 from optkit.execute.local import Limits
 from optkit.store import digest_file
-from optkit.target import device_names, names
 
 
 def test_accelerators_have_the_names_that_ray_gives_them() -> None:

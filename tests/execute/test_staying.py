@@ -13,7 +13,7 @@ import pytest
 
 from optkit.errors import OptkitError
 from optkit.execute.local import Limits
-from optkit.execute.staying import Workers
+from optkit.execute.warm_workers import Workers
 
 ROOMY = Limits(8 * 2**30)
 MODEL = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y) {y = Relu(x)}'

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from optkit.evidence import Evidence
 from optkit.explaining import Change, Cost, Finding, applied
 from optkit.explaining.words import line, modules, named
 from optkit.recipe import Recipe
-from optkit.runtime import Evidence
 
 NODES = ("quantization", "nodes")
 

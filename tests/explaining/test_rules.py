@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from optkit.benchmarking.layers import Clipping
+from optkit.engines import FusedLayer, LayerTensor
+from optkit.evidence import Evidence
 from optkit.explaining import Subject, Times, accuracy, explain, speed
 from optkit.explaining.subject import Node, Timed, connected
-from optkit.runtime import Evidence, FusedLayer, LayerTensor
 
 RECIPE: dict[str, Any] = {
     "quantization": {"nodes": {}, "embeddings": True, "placement": {"tensor_ops": None}},

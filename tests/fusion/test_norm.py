@@ -9,7 +9,7 @@ import pytest
 
 from optkit.fusion import fuse
 from optkit.graph import infer_shapes
-from optkit.quantization.cast import to_half
+from optkit.precision_cast.cast import to_half
 from tests.fusion.conftest import Fuse
 
 PARTS = """<ir_version: 10, opset_import: ["" : 21]>

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from optkit import artifact
 from optkit.artifact import Artifact, Manifest
-from optkit.runtime import Recurrent, backend
+from optkit.runtimes import Recurrent, backend
 
 WIDTH, VOCABULARY, POSITIONS = 8, 12, 40
 

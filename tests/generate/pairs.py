@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit import artifact
 from optkit.artifact import Artifact, Manifest
-from optkit.runtime import backend
+from optkit.runtimes import backend
 from tests.generate.conftest import VOCABULARY, WIDTH, words
 
 BINS, FRAMES = 20, 100

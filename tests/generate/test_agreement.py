@@ -11,10 +11,11 @@ import pytest
 
 from optkit import content
 from optkit.benchmarking.accuracy import Task, pool, run
-from optkit.benchmarking.resuming import Kept
+from optkit.benchmarking.partial_results import Kept
 from optkit.errors import InputRefused
+from optkit.evidence import Evidence
 from optkit.measurement import Score
-from optkit.runtime import Evidence, backend
+from optkit.runtimes import backend
 from tests.generate.conftest import VOCABULARY, Network, words, write
 
 PROMPT, NEW = 5, 12

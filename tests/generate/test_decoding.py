@@ -11,7 +11,7 @@ from optkit.decoder import Decoder
 from optkit.errors import InputRefused
 from optkit.generate.decoding import Decoded, Ending, decode
 from optkit.generate.sampling import greedy
-from optkit.runtime import Recurrent
+from optkit.runtimes import Recurrent
 from tests.generate.conftest import VOCABULARY, Network
 
 TOKEN = st.integers(0, VOCABULARY - 1)

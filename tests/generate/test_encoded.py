@@ -13,7 +13,7 @@ from optkit.data import audio
 from optkit.errors import InputRefused, UsageError
 from optkit.generate import Sampling, generate
 from optkit.generate.starting import Start
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 from tests.generate import pairs
 from tests.generate.pairs import Pair
 from tests.generate.test_generate import optkit

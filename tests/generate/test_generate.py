@@ -13,8 +13,8 @@ import pytest
 
 from optkit.artifact import Artifact
 from optkit.errors import InputRefused, IntegrityError, UsageError
+from optkit.evidence import Evidence
 from optkit.generate import Sampling, generate
-from optkit.runtime import Evidence
 from tests.generate.conftest import POSITIONS, Network, words, write_artifact
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from optkit.store import Store, own_name
 WORKER = """
 import sys, time, traceback
 from pathlib import Path
-from optkit.stage import stage_file
+from optkit.intake import stage_file
 from optkit.store import Store, digest_json
 root, seconds, seed = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 ends, turns, errors, wrong, warnings = time.monotonic() + seconds, 0, 0, 0, 0

@@ -18,9 +18,10 @@ from optkit import artifact as artifacts
 from optkit import trust
 from optkit.artifact import Artifact, Manifest, write
 from optkit.errors import IntegrityError, UnsafeFile, WorkerFailed
+from optkit.evidence import Evidence
 from optkit.execute.local import Limits
-from optkit.runtime import Evidence, Feed, TensorInfo
 from optkit.store import digest_json
+from optkit.tensors import Feed, TensorInfo
 from tests.hostile import onnx_files
 
 MANIFEST = Manifest(
@@ -194,7 +195,7 @@ def test_an_engine_is_opened_only_where_it_was_compiled(
 
 
 def test_a_graph_is_checked_where_it_lies(tmp_path: Path) -> None:
-    from optkit.stage import check_onnx
+    from optkit.intake import check_onnx
 
     for number, (name, build) in enumerate(
         {**onnx_files.EXTERNAL_DATA, **onnx_files.GRAPHS, **onnx_files.NAMES}.items()

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 import optkit
 from optkit.artifact import Artifact, Manifest, write
 from optkit.errors import InputRefused, OptkitError
-from optkit.execute.staying import Workers
-from optkit.runtime import TensorInfo
-from optkit.stage import stage_onnx
+from optkit.execute.warm_workers import Workers
+from optkit.intake import stage_onnx
 from optkit.steps import STEPS
 from optkit.store import digest_file, digest_json
+from optkit.tensors import TensorInfo
 from tests.hostile import onnx_files
 from tests.report import conftest as reports
 

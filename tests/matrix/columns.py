@@ -21,8 +21,9 @@ from optkit import api, graph
 from optkit.data.spool import random_feed
 from optkit.errors import OptkitError
 from optkit.recipe import InputSpec, Recipe, axes_from_json, inputs_from_json
-from optkit.runtime import AxisRange, Feed, Session, backend
+from optkit.runtimes import Session, backend
 from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
+from optkit.tensors import AxisRange, Feed
 from tests.matrix import families
 
 LIMIT = 1e-4

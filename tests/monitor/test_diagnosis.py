@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.monitor import GpuSample, Sample, diagnose, figures
-from optkit.monitor.cards import Cards
 from optkit.monitor.diagnosis import RULES, WARNINGS
 from optkit.monitor.figures import UNITS
+from optkit.monitor.gpu_samples import Cards
 
 HOST = Sample(
     seconds=1.0, running=0.0, disk_wait=0.0, asleep=1.0, cores=0.0, read_bytes=0.0,
@@ -121,7 +121,7 @@ def test_gpus_that_nvml_cannot_be_asked_about_are_seen(
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as where it is not installed
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    monkeypatch.setattr("optkit.monitor.cards._DEVICES", tmp_path)
+    monkeypatch.setattr("optkit.monitor.gpu_samples._DEVICES", tmp_path)
     seen = Cards()
     assert [card.name for card in seen.look()] == ["nvidia0", "nvidia1"]
     assert seen.reason is not None

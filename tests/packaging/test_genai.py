@@ -14,7 +14,7 @@ from optkit.decoder import Decoder
 from optkit.errors import InputRefused
 from optkit.generate import generate
 from optkit.packaging import genai
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 from tests.generate import families
 from tests.generate.families import PROMPTS
 

@@ -132,7 +132,7 @@ def test_every_row_has_its_adapter_its_recipe_and_a_name_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_quick_mode_trains_quantizes_scores_times_and_compiles(tmp_path: Path) -> None:
-    command = [sys.executable, "eval/peers/run.py", "--quick", "--root", str(tmp_path)]
+    command = [sys.executable, "experiments/peers/run.py", "--quick", "--root", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "results.json").read_text())["workloads"]["w1"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from optkit.devices import target
 from optkit.pipeline import Build, Job, data_of
 from optkit.pipeline.sources import collect
 from optkit.recipe import Recipe
-from optkit.target import target
 
 SETTINGS = {
     "name": "net",

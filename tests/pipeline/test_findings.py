@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from optkit.benchmarking import looks
+from optkit.benchmarking import sequential as looks
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
+from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
 from optkit.pipeline import identity, judging, scores
 from optkit.pipeline.findings import _at, latencies, speedups
 from optkit.recipe import Bench
 from optkit.recipe.schema import Limits
-from optkit.runtime import Evidence
 from optkit.steps import TIMES
 
 NO_DROP = Difference(0.0, Interval(0.0, 0.0), Evidence.SIMULATED)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from optkit.devices import target
 from optkit.pipeline import Build, Foreign, Job, delivery
 from optkit.pipeline.graphs import comparison
 from optkit.pipeline.quantizing import settings_of
 from optkit.recipe import Recipe
 from optkit.store import Store, digest_json
-from optkit.target import target
 from optkit.tuning.memory import Memory
 from optkit.tuning.reproduce import reproduction
 from optkit.tuning.space import Space

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.pipeline.large import planned_memory, way
-from optkit.runtime import backend
-from optkit.target import target
+from optkit.runtimes import backend
 
 GIB = 1 << 30
 

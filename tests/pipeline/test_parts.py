@@ -24,12 +24,12 @@ from optkit import api, graph, pipeline
 from optkit.artifact import Artifact
 from optkit.data import parts, spool
 from optkit.data.spool import Spool
+from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.pipeline import Job
 from optkit.recipe import InputSpec
-from optkit.runtime import Feed, TensorInfo
 from optkit.steps import GRAPH, STEPS
-from optkit.target import target
+from optkit.tensors import Feed, TensorInfo
 from tests.conftest import Optkit
 
 ENCODER = """<ir_version: 10, opset_import: ["" : 21]>

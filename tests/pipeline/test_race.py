@@ -10,7 +10,7 @@ from optkit.errors import InputRefused
 from optkit.pipeline import against
 from optkit.pipeline.judging import Race, race
 from optkit.recipe import Bench
-from optkit.runtime import TensorInfo
+from optkit.tensors import TensorInfo
 
 
 class Steps:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from optkit.data import spool
+from optkit.devices import cpu, target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.pipeline import Foreign, Job, check, check_timed, refusals
 from optkit.recipe import Recipe
-from optkit.runtime import AxisRange, TensorInfo
-from optkit.target import cpu, target
+from optkit.tensors import AxisRange, TensorInfo
 
 
 def job(precision: str, nodes: dict[str, str], **others: Any) -> Job:
@@ -73,7 +73,7 @@ def test_the_baseline_on_any_cpu_is_fp32(monkeypatch: pytest.MonkeyPatch, here: 
     """A kind of CPU is compiled for and measured where this machine is of it; else that waits, as
     its rates are of one core and one cycle."""
     machine = replace(cpu(), machine="x86_64", kind=here, clock_mhz=2500.0)
-    monkeypatch.setattr("optkit.target.machine.cpu", lambda: machine)
+    monkeypatch.setattr("optkit.devices.machine.cpu", lambda: machine)
     recipe = Recipe.from_dict({"name": "net"})
     for name in ("cpu", "cpu-avx2", "cpu-avx512-vnni"):
         asked = Job(recipe, target(name), "fp32")

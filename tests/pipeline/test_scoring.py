@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from optkit.devices import target
+from optkit.evidence import Evidence
 from optkit.execute.local import Limits
 from optkit.execute.node import packed
 from optkit.execute.runner import key_of
 from optkit.pipeline import Build, Foreign, Job
 from optkit.pipeline.judging import Race, race, score
 from optkit.recipe import Bench, Recipe
-from optkit.runtime import Evidence
 from optkit.store import digest_file
-from optkit.target import target
 
 
 def test_a_node_needs_what_the_task_imports_and_not_the_samples_that_it_read(

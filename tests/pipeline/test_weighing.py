@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from optkit.devices import target
+from optkit.engines import Engine, Landing
+from optkit.evidence import Evidence
 from optkit.measurement import Memory
 from optkit.pipeline import Build, Foreign, Job
 from optkit.pipeline.findings import _memory
 from optkit.pipeline.judging import weigh
 from optkit.recipe import Recipe
-from optkit.runtime import Engine, Evidence, Landing
-from optkit.target import target
 
 
 class Steps:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from optkit.devices import target
 from optkit.prediction.cost import Price, energy_per_million, per_million, price_of
-from optkit.target import target
 
 MINE = Price(3.6, "mine", "2026-11-01", True, "prices.yaml")
 

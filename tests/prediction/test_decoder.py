@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.decoder import Decoder
+from optkit.devices import target
 from optkit.errors import Impossible, InputRefused, UsageError
 from optkit.graph import NodeCost
-from optkit.precision import precision
+from optkit.precisions import precision
 from optkit.prediction import memory, serving, shapes
 from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step
 from optkit.prediction.work import total
-from optkit.runtime import TensorInfo
-from optkit.target import target
+from optkit.tensors import TensorInfo
 
 LLAMA_2_7B = DecoderShape(32, 4096, 32, 32, 128, 11008, 32000)
 LLAMA_3_8B = DecoderShape(32, 4096, 32, 8, 128, 14336, 128256)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optkit.devices import Fact, Target, target
 from optkit.errors import ToolchainMissing
 from optkit.prediction.fitted import fitted
 from optkit.prediction.latency import Efficiencies, link_of, seconds
 from optkit.prediction.work import Work, gemm, total
-from optkit.target import Fact, Target, target
 
 IDEAL = Efficiencies(1, 1, 1, 1, 1, 0, 0, 0)
 LARGE = st.floats(1, 1e15)

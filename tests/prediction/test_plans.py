@@ -13,12 +13,12 @@ import pytest
 
 from optkit import api
 from optkit.api.planning import Description, Wishes
+from optkit.devices import target
 from optkit.errors import InputRefused, UnknownName, UsageError
 from optkit.graph import NodeCost, costs, peak_live_bytes
-from optkit.precision import precision
+from optkit.precisions import precision
 from optkit.prediction import advice, chart, cost, layers, memory
 from optkit.prediction.work import total
-from optkit.target import target
 
 
 def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:

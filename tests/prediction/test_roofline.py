@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optkit.devices import target
+from optkit.engines import FusedLayer, LayerTensor
 from optkit.errors import OptkitError, ToolchainMissing
+from optkit.evidence import Evidence
 from optkit.graph import NodeCost
 from optkit.prediction import roofline
-from optkit.runtime import Evidence, FusedLayer, LayerTensor
-from optkit.target import target
 
 
 def device(bandwidth: float | None = 1e9, **peaks: float) -> Any:

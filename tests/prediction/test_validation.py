@@ -1,5 +1,5 @@
-"""What `eval/prediction` committed: the goals it reached, the rules it followed, and that it is
-reproduced."""
+"""What `experiments/prediction` committed: the goals it reached, the rules it followed, and that
+it is reproduced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "eval" / "prediction"
+FOLDER = ROOT / "experiments" / "prediction"
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,18 @@ from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
 from optkit.data import spool
-from optkit.precision import PRECISIONS, NumberFormat
-from optkit.quantization.assign import assign
-from optkit.quantization.decide import decide
-from optkit.quantization.qdq import QuantLog, apply, taps
+from optkit.devices import target
+from optkit.placement import PlacementRules
+from optkit.precisions import PRECISIONS, NumberFormat
+from optkit.quantization.choose_qparams import decide
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.qdq.apply import QuantLog, apply, taps
 from optkit.quantization.ranges import Method
 from optkit.recipe import Quantization
-from optkit.runtime import Feed, PlacementRules, TensorInfo, backend
+from optkit.runtimes import backend
 from optkit.statistics import Statistics, Tap
 from optkit.steps import STEPS
-from optkit.target import target
+from optkit.tensors import Feed, TensorInfo
 
 OPS = frozenset({"Conv", "MatMul", "Gemm"})
 RULES = {

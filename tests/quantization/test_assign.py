@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from optkit.assignment import Assignment
-from optkit.quantization.assign import assign
-from optkit.runtime import PlacementRules
+from optkit.placement import PlacementRules
+from optkit.quantization.placement.assign import assign
 
 Network = Callable[..., ir.Model]
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'

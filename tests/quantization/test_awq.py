@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit.errors import InputRefused
-from optkit.precision import NumberFormat
-from optkit.quantization.awq import awq, factors
-from optkit.quantization.gptq import output_error
-from optkit.quantization.rtn import round_to_nearest
+from optkit.precisions import NumberFormat
+from optkit.quantization.rescaling.awq import awq, factors
+from optkit.quantization.rounding.gptq import output_error
+from optkit.quantization.rounding.rtn import round_to_nearest
 
 INT4 = NumberFormat("int4", "block", True, block_size=32)
 

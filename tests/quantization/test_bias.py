@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.precision import NumberFormat
-from optkit.quantization import bias, scales
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import scales
+from optkit.quantization.rounding import bias_correction as bias
 
 U8 = NumberFormat("uint8", "tensor", symmetric=False)
 W4 = NumberFormat("int4", "channel", symmetric=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from optkit import graph
-from optkit.quantization.cast import CastLog, to_half
+from optkit.precision_cast.cast import CastLog, to_half
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'

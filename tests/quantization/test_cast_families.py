@@ -13,11 +13,11 @@ import pytest
 
 from optkit import fusion, graph
 from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.quantization import reach
-from optkit.quantization.cast import HALVES, CastLog, to_half
-from optkit.quantization.islands import dividends
-from optkit.quantization.simulation import simulate_bf16
-from optkit.runtime import Feed, narrowed
+from optkit.precision_cast import magnitude as reach
+from optkit.precision_cast.bf16_simulation import simulate_bf16
+from optkit.precision_cast.cast import HALVES, CastLog, to_half
+from optkit.precision_cast.kept_in_fp32 import dividends
+from optkit.tensors import Feed, narrowed
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.precision import Codes, NumberFormat
-from optkit.quantization import formats
-from optkit.quantization.clipping import RATIOS, least_error
-from optkit.quantization.scales import Scale, dequantize, expand, quantize, weight_scale
+from optkit.precisions import Codes, NumberFormat
+from optkit.quantization.numerics import formats
+from optkit.quantization.numerics.clipping import RATIOS, least_error
+from optkit.quantization.numerics.scales import Scale, dequantize, expand, quantize, weight_scale
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.precision import NumberFormat
-from optkit.quantization import bias, convolution, scales
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import scales
+from optkit.quantization.rounding import bias_correction as bias
+from optkit.quantization.rounding import convolution
 from optkit.recipe import Quantization
 from optkit.statistics import Window
 from tests.quantization.conftest import RESIDUAL, feed, network

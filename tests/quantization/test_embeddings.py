@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optkit import graph
-from optkit.quantization.embeddings import quantize_embeddings
+from optkit.quantization.qdq.embeddings import quantize_embeddings
 
 Network = Callable[..., ir.Model]
 

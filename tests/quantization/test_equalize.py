@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.precision import NumberFormat
-from optkit.quantization.equalize import (
+from optkit.precisions import NumberFormat
+from optkit.quantization.rescaling.equalization import (
     Link,
     converge,
     cross_layer,
@@ -18,7 +18,7 @@ from optkit.quantization.equalize import (
     producers_error,
     ranges,
 )
-from optkit.quantization.smooth import Formats
+from optkit.quantization.rescaling.smoothquant import Formats
 
 U8 = NumberFormat("uint8", "tensor", symmetric=False)
 ONE = Formats(U8, NumberFormat("int8", "tensor", symmetric=True))

@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 from onnxruntime.capi import _pybind_state
 
-from optkit.precision import Codes, NumberFormat
-from optkit.quantization.formats import NF4, decode, encode, nearest, storage
+from optkit.precisions import Codes, NumberFormat
+from optkit.quantization.numerics.formats import NF4, decode, encode, nearest, storage
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",

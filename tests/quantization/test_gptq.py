@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit.errors import InputRefused
-from optkit.precision import PRECISIONS, Codes, NumberFormat
-from optkit.quantization import descent
-from optkit.quantization.formats import decode, encode
-from optkit.quantization.gptq import gptq, output_error
-from optkit.quantization.rtn import round_to_nearest
-from optkit.quantization.scales import carried, expand, weight_scale
+from optkit.precisions import PRECISIONS, Codes, NumberFormat
+from optkit.quantization.numerics.formats import decode, encode
+from optkit.quantization.numerics.scales import carried, expand, weight_scale
+from optkit.quantization.rounding import quantease as descent
+from optkit.quantization.rounding.gptq import gptq, output_error
+from optkit.quantization.rounding.rtn import round_to_nearest
 
 INT4 = NumberFormat("int4", "block", True, block_size=16)
 FORMATS = {

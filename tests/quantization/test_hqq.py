@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit.errors import InputRefused
-from optkit.precision import PRECISIONS, Codes, NumberFormat
-from optkit.quantization.formats import storage
-from optkit.quantization.hqq import hqq
-from optkit.quantization.rtn import round_to_nearest
-from optkit.quantization.scales import carried, weight_scale
+from optkit.precisions import PRECISIONS, Codes, NumberFormat
+from optkit.quantization.numerics.formats import storage
+from optkit.quantization.numerics.scales import carried, weight_scale
+from optkit.quantization.rounding.hqq import hqq
+from optkit.quantization.rounding.rtn import round_to_nearest
 
 UINT4 = NumberFormat("uint4", "block", False, block_size=32)
 DTYPES: tuple[Codes, ...] = ("int8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4")

@@ -15,8 +15,9 @@ import pytest
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.runtime import Feed, backend
+from optkit.runtimes import backend
 from optkit.steps import STEPS
+from optkit.tensors import Feed
 
 Network = Callable[..., ir.Model]
 LAYERS = 4

@@ -16,11 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.data import spool
-from optkit.quantization import reach
-from optkit.quantization.cast import HALVES, CastLog, to_half
-from optkit.quantization.islands import dividends
-from optkit.runtime import TensorInfo, narrowed
+from optkit.precision_cast import magnitude as reach
+from optkit.precision_cast.cast import HALVES, CastLog, to_half
+from optkit.precision_cast.kept_in_fp32 import dividends
 from optkit.steps import STEPS
+from optkit.tensors import TensorInfo, narrowed
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'

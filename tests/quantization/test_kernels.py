@@ -12,9 +12,10 @@ import pytest
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.backends.tensorrt_rtx import TensorRTRTX
-from optkit.quantization.cast import to_half
-from optkit.runtime import AxisRange, Landing
-from optkit.target import target
+from optkit.devices import target
+from optkit.engines import Landing
+from optkit.precision_cast.cast import to_half
+from optkit.tensors import AxisRange
 
 Network = Callable[..., ir.Model]
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'

@@ -15,14 +15,15 @@ from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
 from optkit.data import spool
-from optkit.quantization import qdq
-from optkit.quantization.assign import assign
-from optkit.quantization.decide import decide
+from optkit.devices import target
+from optkit.quantization.choose_qparams import decide
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.qdq import apply as qdq
 from optkit.recipe import Quantization
-from optkit.runtime import Feed, TensorInfo, backend
+from optkit.runtimes import backend
 from optkit.steps import STEPS
 from optkit.steps.files import rules_of
-from optkit.target import target
+from optkit.tensors import Feed, TensorInfo
 
 WIDTH, INNER, LAYERS, ROWS = 128, 256, 3, 8
 PLENTY = 1 << 30

@@ -14,8 +14,9 @@ from torch import nn
 
 from optkit import graph
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, Feed, TensorInfo, backend
+from optkit.runtimes import backend
 from optkit.sources import torch_module
+from optkit.tensors import AxisRange, Feed, TensorInfo
 
 WIDTH, HEADS, TOKENS = 32, 4, 12
 METHODS = ("minmax", "percentile", "entropy", "mse", "auto")

@@ -20,21 +20,23 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.backends.tensorrt_rtx import _CAPABILITIES, TensorRTRTX
+from optkit.devices import target
+from optkit.engines import Engine
 from optkit.errors import Impossible
 from optkit.pipeline import check_pair
-from optkit.precision import PRECISIONS, NumberFormat, precision
-from optkit.quantization import nbits
-from optkit.quantization.assign import assign
-from optkit.quantization.blocks import fitting_block
-from optkit.quantization.cast import HALVES, to_half
-from optkit.quantization.decide import decide
-from optkit.quantization.dynamic import rounded
-from optkit.quantization.formats import storage
-from optkit.quantization.qdq import apply, taps
+from optkit.placement import PlacementRules
+from optkit.precision_cast.cast import HALVES, to_half
+from optkit.precisions import PRECISIONS, NumberFormat, precision
+from optkit.quantization.choose_qparams import decide
+from optkit.quantization.numerics.formats import storage
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.placement.block_size import fitting_block
+from optkit.quantization.qdq import nbits
+from optkit.quantization.qdq.apply import apply, taps
+from optkit.quantization.qdq.dynamic import rounded
 from optkit.recipe import Quantization
-from optkit.runtime import AxisRange, Engine, PlacementRules
 from optkit.statistics import Tap
-from optkit.target import target
+from optkit.tensors import AxisRange
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 PLAIN = Quantization(weights="rtn", bias_correction=False, embeddings=False)

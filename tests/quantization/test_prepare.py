@@ -16,16 +16,17 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
-from optkit.precision import NumberFormat
-from optkit.quantization import rescale
-from optkit.quantization.folding import FoldPath
-from optkit.quantization.labels import classes
-from optkit.quantization.prepare import PrepareLog, PrepareSettings, prepare
+from optkit.devices import target
+from optkit.placement import PlacementRules
+from optkit.precisions import NumberFormat
+from optkit.quantization.rescaling import groups as rescale
+from optkit.quantization.rescaling.channels import classes
+from optkit.quantization.rescaling.fold import FoldPath
+from optkit.quantization.rescaling.rescale import PrepareLog, PrepareSettings, prepare
 from optkit.recipe import Quantization
-from optkit.runtime import Feed, PlacementRules
 from optkit.statistics import Statistics, Tap, ValueStatistics
 from optkit.steps import STEPS
-from optkit.target import target
+from optkit.tensors import Feed
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'
 EVERYWHERE = PrepareSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained

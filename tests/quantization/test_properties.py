@@ -21,15 +21,13 @@ from hypothesis.extra import numpy as hnp
 
 from optkit import graph
 from optkit.assignment import Assignment
-from optkit.precision import Codes, Granularity, NumberFormat
-from optkit.quantization import operands
-from optkit.quantization.assign import assign
-from optkit.quantization.decide import decide
-from optkit.quantization.decisions import Decisions
-from optkit.quantization.formats import NF4
-from optkit.quantization.qdq import apply, taps
-from optkit.quantization.rtn import round_to_nearest
-from optkit.quantization.scales import (
+from optkit.devices import target
+from optkit.placement import PlacementRules
+from optkit.precisions import Codes, Granularity, NumberFormat
+from optkit.quantization.choose_qparams import decide
+from optkit.quantization.numerics.formats import NF4
+from optkit.quantization.numerics.qparams import Decisions
+from optkit.quantization.numerics.scales import (
     Scale,
     activation_scale,
     dequantize,
@@ -37,11 +35,14 @@ from optkit.quantization.scales import (
     quantize,
     weight_scale,
 )
-from optkit.quantization.sites import sites
+from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.placement.qdq_placement import sites
+from optkit.quantization.qdq.apply import apply, taps
+from optkit.quantization.rounding.rtn import round_to_nearest
 from optkit.recipe import Quantization
-from optkit.runtime import PlacementRules, backend
+from optkit.runtimes import backend
 from optkit.statistics import Statistics
-from optkit.target import target
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",

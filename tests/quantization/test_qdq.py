@@ -15,12 +15,12 @@ import pytest
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.quantization.assign import assign
-from optkit.quantization.cast import to_half
-from optkit.quantization.decide import decide
-from optkit.quantization.qdq import apply, taps
+from optkit.placement import PlacementRules
+from optkit.precision_cast.cast import to_half
+from optkit.quantization.choose_qparams import decide
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.qdq.apply import apply, taps
 from optkit.recipe import Quantization
-from optkit.runtime import PlacementRules
 from optkit.statistics import Statistics
 
 Network = Callable[..., ir.Model]

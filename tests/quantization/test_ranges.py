@@ -15,11 +15,11 @@ from optkit.calibration.fills import NO_FILLS
 from optkit.calibration.observer import Observer
 from optkit.calibration.part import Part, data
 from optkit.errors import OptkitError
-from optkit.precision import NumberFormat
+from optkit.precisions import NumberFormat
 from optkit.quantization import ranges
-from optkit.quantization.formats import nearest
+from optkit.quantization.numerics.formats import nearest
+from optkit.quantization.numerics.scales import activation_scale
 from optkit.quantization.ranges import choose, fake_quantized
-from optkit.quantization.scales import activation_scale
 from optkit.statistics import ValueStatistics, Verdict
 
 S8 = NumberFormat("int8", "tensor", symmetric=True)

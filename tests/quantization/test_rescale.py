@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit import graph
-from optkit.quantization import labels, rescale
-from optkit.quantization.folding import FoldPath
-from optkit.quantization.passing import Declined
-from optkit.runtime import Feed
+from optkit.quantization.rescaling import channels as labels
+from optkit.quantization.rescaling import groups as rescale
+from optkit.quantization.rescaling.fold import FoldPath
+from optkit.quantization.rescaling.rules import Declined
+from optkit.tensors import Feed
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optkit.errors import InputRefused
-from optkit.precision import PRECISIONS, Codes, Granularity, NumberFormat
-from optkit.quantization import scales
-from optkit.quantization.formats import storage
-from optkit.quantization.rtn import round_to_nearest
-from optkit.quantization.scales import expand
+from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat
+from optkit.quantization.numerics import scales
+from optkit.quantization.numerics.formats import storage
+from optkit.quantization.numerics.scales import expand
+from optkit.quantization.rounding.rtn import round_to_nearest
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",

@@ -16,9 +16,9 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
 from optkit.errors import InputRefused
-from optkit.precision import PRECISIONS, Codes, NumberFormat
-from optkit.quantization.formats import storage
-from optkit.quantization.scales import (
+from optkit.precisions import PRECISIONS, Codes, NumberFormat
+from optkit.quantization.numerics.formats import storage
+from optkit.quantization.numerics.scales import (
     Scale,
     Search,
     activation_scale,

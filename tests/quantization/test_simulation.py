@@ -13,8 +13,8 @@ import pytest
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.errors import InputRefused
-from optkit.quantization.cast import to_half
-from optkit.quantization.simulation import simulate_bf16
+from optkit.precision_cast.bf16_simulation import simulate_bf16
+from optkit.precision_cast.cast import to_half
 
 HEADER = '<ir_version: 10, opset_import: ["" : 22]>\n'
 BF16 = ir.DataType.BFLOAT16

@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 
 from optkit.assignment import Assignment
-from optkit.quantization.assign import assign
-from optkit.quantization.sites import sites
-from optkit.runtime import PlacementRules
+from optkit.placement import PlacementRules
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.placement.qdq_placement import sites
 
 Network = Callable[..., ir.Model]
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit.precision import NumberFormat
-from optkit.quantization.smooth import (
+from optkit.precisions import NumberFormat
+from optkit.quantization.rescaling.smoothquant import (
     Formats,
     Sample,
     absmax,
@@ -226,10 +226,10 @@ def test_a_search_can_be_told_what_to_try() -> None:
 def test_many_weights_are_judged_on_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     given_x, w = sample(11, 32, rows=512, spread=1.5), weights(12, 32, 120)
     full = search(given_x, [w], FORMATS["u8s8"])
-    monkeypatch.setattr("optkit.quantization.smooth._MOST_PRODUCTS", w.size * 100)
+    monkeypatch.setattr("optkit.quantization.rescaling.smoothquant._MOST_PRODUCTS", w.size * 100)
     thin = search(given_x, [w], FORMATS["u8s8"])
     assert thin.sqnr_db == pytest.approx(full.sqnr_db, abs=1.0)
-    monkeypatch.setattr("optkit.quantization.smooth._MOST_WEIGHTS", 32 * 80)
+    monkeypatch.setattr("optkit.quantization.rescaling.smoothquant._MOST_WEIGHTS", 32 * 80)
     narrow = search(given_x, [w], FORMATS["u8s8"])
     assert narrow.sqnr_db == pytest.approx(full.sqnr_db, abs=1.0)
     assert len({full.sqnr_db, thin.sqnr_db, narrow.sqnr_db}) == 3

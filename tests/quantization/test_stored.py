@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit.quantization.stored import by_channel_db, granularity
+from optkit.quantization.placement.weight_layout import by_channel_db, granularity
 
 RNG = np.random.default_rng(3)
 WEIGHT = RNG.standard_normal((6, 4)).astype(np.float32)

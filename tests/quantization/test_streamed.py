@@ -13,14 +13,16 @@ import pytest
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
+from optkit.devices import target
 from optkit.errors import InputRefused
-from optkit.precision import NumberFormat
-from optkit.quantization import qdq, streamed
-from optkit.quantization.assign import assign
-from optkit.quantization.decide import decide
+from optkit.placement import PlacementRules
+from optkit.precisions import NumberFormat
+from optkit.quantization.choose_qparams import decide
+from optkit.quantization.out_of_core import streamed
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.qdq import apply as qdq
 from optkit.recipe import Quantization
-from optkit.runtime import PlacementRules, backend
-from optkit.target import target
+from optkit.runtimes import backend
 
 GRAPH = """<ir_version: 10, opset_import: ["" : 21]>
 g (FLOAT[N,96] x) => (FLOAT[N,40] y, FLOAT[N,96] z, FLOAT[N,40] t) {

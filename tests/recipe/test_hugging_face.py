@@ -10,7 +10,7 @@ import pytest
 from optkit import content
 from optkit.errors import RecipeError, UsageError
 from optkit.recipe import InputSpec, Recipe
-from optkit.runtime import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, TensorInfo
 
 
 @pytest.fixture(autouse=True)

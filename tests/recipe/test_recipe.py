@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from optkit import content
 from optkit.errors import RecipeError, UnknownName, UsageError
 from optkit.recipe import Recipe, axes_from_json, infos_from_json, inputs_from_json
-from optkit.runtime import AxisRange, TensorInfo
 from optkit.store import digest_json
+from optkit.tensors import AxisRange, TensorInfo
 
 TEXT = """\
 name: net

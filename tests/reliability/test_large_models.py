@@ -24,7 +24,7 @@ _OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
 def write(path: Path, **sizes: int) -> int:
     """A decoder with random FP16 weights; returns their bytes."""
-    module = script("eval/large/decoder.py")
+    module = script("experiments/large/decoder.py")
     graph.save(module.decoder(module.Shape(**sizes)), path)
     return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 
@@ -85,7 +85,7 @@ def test_a_model_larger_than_its_memory_is_solved(tmp_path: Path) -> None:
     size = write(tmp_path / "m.onnx", **SMALL)
     command = ["quantize", str(tmp_path / "m.onnx"), "--precision", "int4", "--memory", "700MiB"]
     for setting in (
-        "quantization.weights=gptq", f"calibration.source={ROOT / 'eval/large/tokens.py'}",
+        "quantization.weights=gptq", f"calibration.source={ROOT / 'experiments/large/tokens.py'}",
         "calibration.samples=16",
         "calibration.args={count: 16, length: 64, vocabulary: 131072}",
     ):  # fmt: skip

@@ -14,11 +14,12 @@ from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
 from optkit.benchmarking.latency import ratio, summarize
 from optkit.calibration.suspects import Finding
+from optkit.engines import Engine, FusedLayer, Landing, LandingRow, LayerTensor
+from optkit.evidence import Evidence
 from optkit.measurement import Fidelity, Interval, Latency, Score
 from optkit.report import document
 from optkit.report.document import Rewrites, compose
 from optkit.report.result import Findings, Run, Side, result
-from optkit.runtime import Engine, Evidence, FusedLayer, Landing, LandingRow, LayerTensor
 
 Names = Callable[[str], str]
 

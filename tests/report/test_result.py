@@ -10,9 +10,9 @@ from referencing import Registry, Resource
 
 import optkit.report
 from optkit.errors import Impossible, UnknownName, WorkerFailed
+from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency, Verdict
 from optkit.report.result import Findings, Run, Side, failed, joined, result, several
-from optkit.runtime import Evidence
 
 FOLDER = Path(optkit.report.__file__).parent / "schemas"
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit import graph, sources
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, TensorInfo, backend
+from optkit.runtimes import backend
 from optkit.sources.log import ExportLog
+from optkit.tensors import AxisRange, TensorInfo
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 

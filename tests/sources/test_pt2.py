@@ -21,9 +21,10 @@ from torch import nn
 from optkit import sources
 from optkit.errors import InputRefused, UnsafeFile
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, TensorInfo, backend
+from optkit.runtimes import backend
 from optkit.sources import archive
 from optkit.sources.log import ExportLog
+from optkit.tensors import AxisRange, TensorInfo
 
 PROGRAM = "models/model.json"
 WEIGHTS = "data/weights/model_weights_config.json"

@@ -19,9 +19,10 @@ from torch import nn
 from optkit import content, graph
 from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
 from optkit.recipe import InputSpec, checkpoint
-from optkit.runtime import AxisRange, TensorInfo, backend
+from optkit.runtimes import backend
 from optkit.sources import torch_module
 from optkit.sources.log import ExportLog
+from optkit.tensors import AxisRange, TensorInfo
 
 AXES = {"batch": AxisRange(1, 8, 32)}
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,8 +134,8 @@ def test_same_bytes_in_another_process(tmp_path: Path) -> None:
             from pathlib import Path
             import torch
             from optkit.recipe import InputSpec
-            from optkit.runtime import AxisRange, TensorInfo, backend
             from optkit.sources import torch_module
+            from optkit.tensors import AxisRange, TensorInfo
 
             def write(out):
                 torch.manual_seed(0)

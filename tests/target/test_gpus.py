@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from optkit.target import driver_version, gpus, has_driver
-from optkit.target.nvml import slowed
+from optkit.devices import driver_version, gpus, has_driver
+from optkit.devices.nvml import slowed
 
 GIB = 2**30
 

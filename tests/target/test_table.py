@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from optkit.devices import all_targets, names, sources, target
+from optkit.devices.table import FOLDER, Fact, aliases, data_names, reported_names
 from optkit.errors import UnknownName
-from optkit.target import all_targets, names, sources, target
-from optkit.target.table import FOLDER, Fact, aliases, data_names, reported_names
 
 DATA = data_names()
 GPUS = [name for name in DATA if target(name).compute_capability is not None]
@@ -179,7 +179,7 @@ def test_fingerprint_ignores_sources_and_prices() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, optkit.target as t; t.names();"
+        "import sys, optkit.devices as t; t.names();"
         "heavy = ('numpy', 'pydantic', 'torch', 'ruamel.yaml', 'psutil');"
         "print([m for m in heavy if m in sys.modules])"
     )

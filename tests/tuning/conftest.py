@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-CHECKS = Path(__file__).resolve().parents[2] / "eval" / "tuning"
+CHECKS = Path(__file__).resolve().parents[2] / "experiments" / "tuning"
 if str(CHECKS) not in sys.path:  # its scripts import each other by name, as when they are run
     sys.path.insert(0, str(CHECKS))
 

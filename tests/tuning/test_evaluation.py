@@ -1,4 +1,4 @@
-"""The checks of eval/tuning: what they call fresh is fresh, and what they call monotone is."""
+"""The checks of experiments/tuning: what they call fresh and monotone is so."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optkit.devices import cpu, target
+from optkit.devices.machine import describe
 from optkit.errors import InputRefused
 from optkit.graph import NodeCost
-from optkit.target import cpu, target
-from optkit.target.machine import describe
 from optkit.tuning.estimate import Estimate
 from optkit.tuning.gains import gain
 from optkit.tuning.path import gain as saved

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.runtime import Feed
+from optkit.tensors import Feed
 
 _LAYOUT = frozenset(
     {"Identity", "Cast", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Flatten", "Slice", "Pad",

@@ -15,8 +15,8 @@ import numpy as np
 
 from optkit.data.padding import mask_input, real_tokens
 from optkit.data.sequences import IDS
-from optkit.runtime import Feed, TensorInfo, batched
 from optkit.statistics.bins import BINS, by_value, count_codes
+from optkit.tensors import Feed, TensorInfo, batched
 
 LAGS = (1, 2, 3)
 """Distances at which neighbours are compared: up to that of one colour in interleaved RGB."""

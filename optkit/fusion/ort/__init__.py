@@ -16,7 +16,6 @@ from typing import Any
 import onnx_ir as ir
 
 from optkit.fusion.apply import apply
-from optkit.fusion.noop import remove_dead
 from optkit.fusion.ort.activation import activation, bias_gelu, fused_gemm
 from optkit.fusion.ort.attention import attention
 from optkit.fusion.ort.cached import cached, note_in_place, past_length
@@ -31,7 +30,8 @@ from optkit.fusion.ort.rows import packed
 from optkit.fusion.ort.together import together
 from optkit.fusion.ort.write import OPSET
 from optkit.fusion.rule import FusionLog, Rule
-from optkit.fusion.select import select_early
+from optkit.fusion.standard.noop import remove_dead
+from optkit.fusion.standard.select import select_early
 
 __all__ = ["OPSET", "RULES", "to_ort"]
 

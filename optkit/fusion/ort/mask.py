@@ -16,10 +16,10 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.guard import interval
 from optkit.fusion.ort.write import constant, put
 from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
 from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.standard.guard import interval
 
 HIDDEN = np.float32(-3.4e38)
 """To ONNX Runtime's Attention the lowest float in a mask means "not there", and a row of nothing

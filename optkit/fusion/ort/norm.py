@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.norm import over_root_mean_square
 from optkit.fusion.ort.write import Attributes, put, too_old
 from optkit.fusion.pattern import (
     biased_product,
@@ -28,6 +27,7 @@ from optkit.fusion.pattern import (
     reader,
 )
 from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.standard.norm import over_root_mean_square
 
 
 @dataclass(frozen=True)

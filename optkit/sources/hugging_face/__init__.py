@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, Progress, Session
+from optkit.runtimes import Progress, Session
 from optkit.sources import torch_module
 from optkit.sources.log import ExportLog
+from optkit.tensors import AxisRange
 
 if TYPE_CHECKING:
     from optkit.sources.hugging_face.inputs import Described

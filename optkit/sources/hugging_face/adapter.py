@@ -14,11 +14,11 @@ import numpy as np
 
 from optkit.data.spool import random_feed
 from optkit.errors import InputRefused
-from optkit.runtime import Feed
 from optkit.sources import explain, toolchain
 from optkit.sources.axes import traced_sizes
 from optkit.sources.hugging_face.inputs import Described
 from optkit.sources.outputs import arrays
+from optkit.tensors import Feed
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, TensorInfo
 from optkit.sources import explain
 from optkit.sources.hugging_face.inputs import (
     BATCH,
@@ -33,6 +32,7 @@ from optkit.sources.hugging_face.inputs import (
     position_limit,
     present,
 )
+from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

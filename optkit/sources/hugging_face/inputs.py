@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from optkit.errors import InputRefused, unknown_name
 from optkit.recipe import InputSpec
-from optkit.runtime import AxisRange, TensorInfo
+from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

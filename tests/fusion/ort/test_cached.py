@@ -15,7 +15,8 @@ from optkit import graph
 from optkit.backends.ort_session import OrtSession
 from optkit.decoder import IN_PLACE
 from optkit.fusion.ort import to_ort
-from optkit.runtime import Feed, backend
+from optkit.runtimes import backend
+from optkit.tensors import Feed
 
 HEADS, GROUPS, SIZE = 4, 2, 8
 LOW = np.float32(-1e9)

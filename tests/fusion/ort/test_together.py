@@ -125,8 +125,8 @@ def test_a_shared_weight_is_not_copied(
 
 def test_each_of_them_counts_as_landed(build: Callable[..., ir.Model], tmp_path: Path) -> None:
     from optkit.backends.onnxruntime import OnnxRuntime
-    from optkit.runtime import AxisRange
-    from optkit.target import target
+    from optkit.devices import target
+    from optkit.tensors import AxisRange
 
     constants = {**stored("a", 32, 64, unsigned=True), **stored("b", 16, 64, unsigned=True)}
     body = product("a", 32, 64, unsigned=True) + product("b", 16, 64, unsigned=True)

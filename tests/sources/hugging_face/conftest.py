@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers as hf
 
-from optkit.runtime import backend
+from optkit.runtimes import backend
 from optkit.sources import hugging_face
 from optkit.sources.log import ExportLog
 from tests.matrix import families

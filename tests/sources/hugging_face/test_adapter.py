@@ -14,7 +14,7 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from optkit.errors import InputRefused
-from optkit.runtime import backend
+from optkit.runtimes import backend
 from optkit.sources.hugging_face import adapter, inputs, loading
 from tests.matrix.families import VOCAB
 from tests.sources.hugging_face.conftest import export

@@ -12,7 +12,8 @@ import transformers as hf
 
 from optkit import graph
 from optkit.data import sequences
-from optkit.runtime import Feed, Session, TensorInfo, backend
+from optkit.runtimes import Session, backend
+from optkit.tensors import Feed, TensorInfo
 from tests.matrix.families import DECODERS, VOCAB
 from tests.sources.hugging_face.conftest import export
 

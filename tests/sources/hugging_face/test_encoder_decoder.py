@@ -21,7 +21,7 @@ from transformers import (
 
 from optkit import api
 from optkit.errors import InputRefused, UsageError
-from optkit.runtime import backend
+from optkit.runtimes import backend
 from optkit.sources.hugging_face import encoder_decoder, export
 
 

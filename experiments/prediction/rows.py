@@ -1,0 +1,224 @@
+"""The benchmark rows, which of them can be predicted, and what the model says of each.
+
+A row is excluded by rule alone, before anything is scored: EXCLUDED names the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import workloads as w
+from ruamel.yaml import YAML
+
+from optkit.devices import Target, target
+from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step
+from optkit.prediction.latency import Efficiencies, seconds
+from optkit.prediction.work import Work
+
+FOLDER = Path(__file__).resolve().parent
+
+# Form factor not stated: taken for the SXM board (the PCIe one has 5 % less bandwidth).
+GPU_OF = {"a100-80gb (form factor not stated)": "a100-sxm-80gb"}
+
+EXCLUDED: tuple[tuple[str, Callable[[dict[str, Any]], bool]], ...] = (
+    ("the batch size is not known", lambda row: row["batch"] is None),
+    ("the precision is not known", lambda row: "unknown" in row["precision"]),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement. `value`: per GPU, in `metric`; `category`: what shares an interval."""
+
+    number: int
+    model: str
+    precision: str
+    batch: int | str | None
+    gpu: str
+    metric: str
+    value: float
+    category: str
+    source: str
+    data: dict[str, Any]
+
+    @property
+    def target(self) -> Target:
+        return _target(self.gpu)
+
+    @property
+    def faster_is_more(self) -> bool:
+        return not self.metric.endswith("_ms")
+
+
+_TARGETS: dict[str, Target] = {}
+
+
+def _target(name: str) -> Target:
+    return _TARGETS.setdefault(name, target(name))
+
+
+def load() -> tuple[list[Row], list[tuple[Row, str]]]:
+    """The rows to score, and those that a rule excludes with the reason."""
+    data = YAML(typ="safe").load((FOLDER / "benchmarks.yaml").read_text(encoding="utf-8"))
+    scored, excluded = [], []
+    for number, row in enumerate(data["benchmarks"], 1):
+        made = Row(
+            number, row["model"], row["precision"], row["batch"],
+            GPU_OF.get(row["gpu"], row["gpu"]), row["metric"], float(row["per_gpu"]),
+            _category(row), row["source"], row,
+        )  # fmt: skip
+        reasons = [reason for reason, applies in EXCLUDED if applies(row)]
+        if reasons:
+            excluded.append((made, "; ".join(reasons)))
+        else:
+            scored.append(made)
+    return scored, excluded
+
+
+def _category(row: dict[str, Any]) -> str:
+    if row["metric"] == "decode_tokens/s":
+        return "decode"
+    if row["metric"] == "ttft_ms":
+        return "prefill"
+    for name, category in (("resnet", "convolution"), ("bert", "encoder"), ("sdxl", "diffusion")):
+        if row["model"].startswith(name):
+            return category
+    return "serving"
+
+
+@dataclass(frozen=True)
+class Term:
+    """Work done `times` over, within `watts` where the measurement had a power limit."""
+
+    works: tuple[Work, ...]
+    times: float = 1.0
+    watts: float | None = None
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a row measured: its work, the sequence steps that cost the host time, and how many units
+    of its metric come out of it."""
+
+    terms: tuple[Term, ...]
+    units: float
+    sequence_steps: float = 0.0
+
+
+def predicted(row: Row, eff: Efficiencies) -> float:
+    """The row's metric, by the model."""
+    account = account_of(row)
+    taken = sum(
+        term.times * seconds(term.works, row.target, eff, watts=term.watts).total
+        for term in account.terms
+    )
+    return _in_metric(row, taken + account.sequence_steps * eff.sequence_us * 1e-6, account.units)
+
+
+def bound(row: Row) -> float:
+    """The row's metric, by the naive roofline: all operations at the peak or all bytes at the full
+    bandwidth, whichever takes longer."""
+    account = account_of(row)
+    taken = 0.0
+    for term in account.terms:
+        compute = sum(w.times * w.operations / (row.target.peak(w.dtype) or 1) for w in term.works)
+        moved = sum(w.times * (w.weight_bytes + w.moved + w.streamed) for w in term.works)
+        taken += term.times * max(compute, moved / (row.target.bandwidth or 1))
+    return _in_metric(row, taken, account.units)
+
+
+def _in_metric(row: Row, taken: float, units: float) -> float:
+    return units / taken if row.faster_is_more else taken * 1e3
+
+
+_ACCOUNTS: dict[int, Account] = {}
+
+
+def account_of(row: Row) -> Account:
+    """Work and units of a row; the same for every set of efficiencies."""
+    if row.number not in _ACCOUNTS:
+        makers = {"decode": _decode, "serving": _serving}
+        _ACCOUNTS[row.number] = makers.get(row.category, _once)(row)
+    return _ACCOUNTS[row.number]
+
+
+def _once(row: Row) -> Account:
+    batch = 1.0 if row.batch is None else float(row.batch)
+    if row.category == "convolution":
+        works = w.resnet50(batch, "int8")
+    elif row.category == "encoder":
+        works = w.bert_large(batch, w.assumed("squad_tokens"), "int8")
+    elif row.category == "diffusion":
+        # FP8 convolutions came with TensorRT 10.2 (TensorRT #3987); these rows are TensorRT 9.3.
+        works = w.sdxl(30, row.precision, "int8" if row.precision == "int8" else "fp16")
+    else:
+        works = prefill(w.LLAMA_7B, _numbers(row), row.data["isl"])
+    return Account((Term(tuple(works)),), batch)
+
+
+def _numbers(row: Row) -> Numbers:
+    """TensorRT-LLM: FP8 engines keep their cache in FP8."""
+    if row.precision.startswith("fp8"):
+        return Numbers(8, "fp8", kv_bits=8)
+    return Numbers(16, "fp16")
+
+
+_STORED = {
+    "fp16": Numbers(16, "fp16"),
+    "bf16": Numbers(16, "bf16", "bf16"),
+    "int8_woq": Numbers(8, "bf16", "bf16", weight_only=True),
+    # groups of 32 with a scale and a zero point of 16 bits each; gpt-fast leaves the rest in BF16
+    "int4_woq_g32": Numbers(5, "bf16", "bf16", weight_only=True, vocabulary_bits=5),
+    "q4_0": Numbers(4.5, "fp16", weight_only=True, vocabulary_bits=6.5625),  # ggml: Q6_K output
+}
+
+
+def _decode(row: Row) -> Account:
+    shape = w.LLAMA_70B if "70b" in row.model else w.LLAMA_7B
+    runtime = "llama_cpp" if "llama.cpp" in row.source else "gpt_fast"
+    works = step(shape, _STORED[row.precision], w.assumed(f"{runtime}_context"), 1,
+                 kernels=w.assumed(f"{runtime}_kernels"))  # fmt: skip
+    return Account((Term(tuple(works), watts=330.0 if "330 W" in row.source else None),), 1.0)
+
+
+_SERVED: dict[str, tuple[DecoderShape, int]] = {
+    "llama2-70b openorca": (w.LLAMA_70B, 2),
+    "gpt-j-6b cnn-dm": (w.GPT_J_6B, 1),
+    "llama-7b": (w.LLAMA_7B, 1),
+    "llama-3.1-8b": (w.LLAMA_31_8B, 1),
+    "llama-3.3-70b": (w.LLAMA_33_70B, 2),
+}
+
+
+def _serving(row: Row) -> Account:
+    """Output tokens per second and GPU of a full batch: prefills and decode steps take turns."""
+    shape, devices = _SERVED[row.model]
+    numbers = _numbers(row)
+    beams = 1
+    if "openorca" in row.model:
+        read, written = w.assumed("openorca_in"), w.assumed("openorca_out")
+    elif "cnn" in row.model:
+        read, written, beams = (
+            w.assumed("cnn_in"),
+            w.assumed("cnn_out"),
+            int(w.assumed("cnn_beams")),
+        )
+    else:
+        read, written = float(row.data["isl"]), float(row.data["osl"])
+    context = read + written / 2
+    batch = _fits(row, shape, numbers, devices, context) if row.batch == "max" else float(row.batch)
+    start = prefill(shape, numbers, read, batch, devices=devices)
+    decode = step(shape, numbers, context, batch, devices=devices, beams=beams)
+    return Account(
+        (Term(tuple(start)), Term(tuple(decode), written)),
+        batch * written / devices, written * batch * beams,
+    )  # fmt: skip
+
+
+def _fits(row: Row, shape: DecoderShape, numbers: Numbers, devices: int, context: float) -> float:
+    weights = shape.parameters * numbers.weight_bits / 8
+    free = devices * float(row.target.memory_bytes or 0) - weights
+    return w.assumed("in_flight_share") * free / (shape.kv_bytes(numbers.kv_bits) * context)

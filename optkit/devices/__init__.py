@@ -1,0 +1,66 @@
+"""Targets: one device each, by name. `cpu` is this machine, detected; all others are data, among
+them kinds of CPU (`cpu-avx2`), of which this machine may be one.
+
+target("l4").peak("int8")            # dense operations per second
+target("t4").why_not("fp8")          # None, or the reason in words
+gpus().devices, cpu()                # what this machine has
+"""
+
+from __future__ import annotations
+
+from optkit.devices.gpus import Gpu, Gpus, gpus
+from optkit.devices.machine import CpuInfo, available_memory, cpu, cpu_target, runs_here
+from optkit.devices.nvml import driver_version, has_driver
+from optkit.devices.table import (
+    Fact,
+    Option,
+    Support,
+    Target,
+    aliases,
+    data_names,
+    device_names,
+    read,
+    sources,
+)
+from optkit.errors import UnknownName, check_single, unknown_name
+
+__all__ = [
+    "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Support", "Target",
+    "all_targets", "available_memory", "cpu", "device_names", "driver_version", "gpus",
+    "has_driver", "names", "runs_here", "sources", "target",
+]  # fmt: skip
+
+
+_NO_DEVICE = ("cuda", "gpu", "nvidia", "tensorrt", "trt", "tensorrt-rtx", "onnxruntime", "local")
+"""What a kind of device or a backend is called, where one device is asked for."""
+
+
+def target(name: str) -> Target:
+    """The target of that name or alias. Raises UnknownName with the nearest names."""
+    wanted = name.strip().lower()
+    if wanted == "cpu":
+        return cpu_target()
+    if wanted not in data_names():
+        known = aliases()
+        if wanted not in known:
+            check_single("--target", name, {*names(), *known})
+            if wanted in _NO_DEVICE:
+                raise UnknownName(
+                    f"{name!r} is no device",
+                    where="target",
+                    hint="name the device: `optkit devices` says which this machine has, `optkit "
+                    "targets` which are known",
+                )
+            raise unknown_name("target", name, [*names(), *known])
+        wanted = known[wanted]
+    return read(wanted)
+
+
+def names() -> tuple[str, ...]:
+    """Every target's own name, `cpu` first."""
+    return ("cpu", *data_names())
+
+
+def all_targets() -> tuple[Target, ...]:
+    """Every target, `cpu` first."""
+    return tuple(target(name) for name in names())

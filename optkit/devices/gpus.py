@@ -1,0 +1,122 @@
+"""The GPUs of this machine: NVML where it answers, torch as fallback, else one line that says why.
+
+NVML is asked first because it tells the card's real total memory without creating a CUDA context.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from optkit.devices.nvml import library
+from optkit.devices.table import reported_names
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device as the driver reports it. `memory_bytes` None: shared with the CPU, not told."""
+
+    index: int
+    name: str
+    memory_bytes: int | None
+    compute_capability: str
+    driver: str | None
+
+    @property
+    def bf16(self) -> bool:
+        return self._capability >= (8, 0)
+
+    @property
+    def fp8(self) -> bool:
+        return self._capability >= (8, 9)
+
+    @property
+    def target(self) -> str | None:
+        """Name of the target that is this card; None when the table has none."""
+        return reported_names().get(self.name.lower())
+
+    @property
+    def _capability(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.compute_capability.split("."))
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What was found, who answered, and, when nothing was found, why."""
+
+    devices: tuple[Gpu, ...]
+    via: Literal["nvml", "torch"] | None
+    reason: str | None
+
+
+def gpus() -> Gpus:
+    """List the GPUs of this machine; never raises."""
+    found, nvml_reason = _ask(_from_nvml)
+    if found:
+        return Gpus(found, "nvml", None)
+    found, torch_reason = _ask(_from_torch)
+    if found:
+        return Gpus(found, "torch", None)
+    return Gpus((), None, f"no GPU: NVML: {nvml_reason}; torch: {torch_reason}")
+
+
+class _Silent(Exception):
+    """The asked library is absent or has nothing to say."""
+
+
+def _ask(source: Any) -> tuple[tuple[Gpu, ...], str]:
+    """Detection looks at foreign libraries in any state, so whatever they raise is a reason."""
+    try:
+        return source(), "lists no device"
+    except Exception as error:
+        return (), str(error) or type(error).__name__
+
+
+def _from_nvml() -> tuple[Gpu, ...]:
+    try:
+        nvml = library()
+    except ImportError:
+        raise _Silent("nvidia-ml-py is not installed (extra: gpu)") from None
+    nvml.nvmlInit()
+    try:
+        driver = _text(nvml.nvmlSystemGetDriverVersion())
+        return tuple(_nvml_gpu(nvml, i, driver) for i in range(nvml.nvmlDeviceGetCount()))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _nvml_gpu(nvml: Any, index: int, driver: str) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except nvml.NVMLError:  # boards that share memory with the CPU answer "not supported"
+        memory = None
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    name = _text(nvml.nvmlDeviceGetName(handle))
+    return Gpu(index, name, memory, f"{major}.{minor}", driver)
+
+
+def _text(value: str | bytes) -> str:
+    """Older bindings return bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _from_torch() -> tuple[Gpu, ...]:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise _Silent("not installed")
+    # A CPU build says so in one small file; importing it to learn that would cost seconds.
+    version = Path(spec.origin).with_name("version.py")
+    if version.exists() and runpy.run_path(str(version)).get("cuda") is None:
+        raise _Silent("built without CUDA")
+    cuda = importlib.import_module("torch").cuda
+    found = []
+    for index in range(cuda.device_count()):
+        device = cuda.get_device_properties(index)
+        capability = f"{device.major}.{device.minor}"
+        found.append(Gpu(index, device.name, int(device.total_memory), capability, None))
+    return tuple(found)

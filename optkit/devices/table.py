@@ -1,0 +1,299 @@
+"""The table of targets: a YAML file each in `optkit/devices/data/`, and what it says in SI units.
+
+A figure is a Fact: value, source id (texts in SOURCES.yaml) and whether it was verified. File names
+are target names; a file's `aliases` and `reports_as` stand on one line each, so that a look-up by
+another name scans lines and parses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from optkit.errors import unknown_name
+
+_NO_KERNELS = {
+    "onnxruntime-cpu": "has no kernels in ONNX Runtime on this CPU",
+    "onnxruntime-coreml": "is not run by ONNX Runtime's CoreML provider",
+}
+
+FOLDER = Path(__file__).with_name("data")
+
+Answer = Literal["yes", "limited", "reference", "unverified", "no", "unknown"]
+
+# The dtypes that peaks are known for.
+DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4", "fp6", "fp4")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One figure in the unit its key names. `verified`: read in the source, or computed from such;
+    `derived`: computed, not read."""
+
+    value: float | int | str | None
+    source: str
+    verified: bool
+    derived: bool = False
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Support:
+    """What the toolchain's own matrix answers for one precision on one target.
+
+    `limited`: with exceptions; `reference`: runs, but on no kernels of its own; `unverified`: no
+    source says; `unknown`: nothing of optkit compiles for the target. `reason`: of a "no" or an
+    "unknown" a predicate, for whoever asked to stand before it; else a note.
+    """
+
+    answer: Answer
+    verified: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Option:
+    """A backend that serves the target. `documented` False: works on paper of the compute
+    capability only; `note` says why."""
+
+    name: str
+    documented: bool
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """One device. Mappings keep each figure's source; properties give SI units (bytes, bytes/s).
+
+    `identity` is what makes two targets different for a build; sources, notes and prices are not.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    arch: str
+    aliases: tuple[str, ...]
+    backends: tuple[Option, ...]  # in order of preference
+    facts: Mapping[str, Fact]
+    peaks: Mapping[str, Fact]  # dense TFLOP/s or TOP/s; a dtype without hardware is absent
+    precisions: Mapping[str, Support]
+    sustained: Mapping[str, Fact] = field(default_factory=dict)  # TFLOP/s that GEMMs reached
+    ops_per_cycle: Mapping[str, Fact] = field(default_factory=dict)  # CPU kinds: per physical core
+    prices: tuple[Mapping[str, Any], ...] = ()
+    machine: str | None = None  # of CPUs: x86_64, aarch64, …
+    features: tuple[str, ...] = ()  # of CPUs: the instructions that programs may assume
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is this machine's CPU or a kind of CPU."""
+        return self.machine is not None
+
+    @property
+    def compute_capability(self) -> str | None:
+        """Such as "8.9"; None where there is none (CPUs, other vendors)."""
+        value = self._value("compute_capability")
+        return None if value is None else str(value)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory as marketed, decimal: never more than the driver reports."""
+        return self._scaled("memory_gb", 10**9)
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Peak memory bandwidth in bytes per second."""
+        value = self._scaled("bandwidth_gbs", 10**9)
+        return None if value is None else float(value)
+
+    @property
+    def l2_bytes(self) -> int | None:
+        return self._scaled("l2_mb", 2**20)
+
+    @property
+    def sm_count(self) -> int | None:
+        return self._scaled("sm_count", 1)
+
+    @property
+    def tdp_w(self) -> int | None:
+        return self._scaled("tdp_w", 1)
+
+    def peak(self, dtype: str) -> float | None:
+        """Dense peak in FLOP/s (integers: OP/s), one multiply-add = 2. None: no such hardware, or
+        unknown. Weight-only schemes compute in FP16, whatever the INT4 rate. Raises UnknownName."""
+        if dtype not in DTYPES:
+            raise unknown_name("dtype", dtype, DTYPES)
+        fact = self.peaks.get(dtype)
+        return None if fact is None or fact.value is None else float(fact.value) * 1e12
+
+    def supports(self, precision: str) -> bool:
+        """Whether the target's matrix allows the precision. Raises UnknownName (no such column)."""
+        return self.support(precision).answer not in ("no", "unknown")
+
+    def why_not(self, precision: str, *, of: str | None = None) -> str | None:
+        """The reason in words why the precision cannot be had here; None when it can. `of`: what
+        needs that column of the matrix, when it goes by another name."""
+        if self.supports(precision):
+            return None
+        return f"{of or precision} {self.support(precision).reason}"
+
+    def support(self, precision: str) -> Support:
+        if precision not in self.precisions:
+            raise unknown_name("precision", precision, self.precisions)
+        return self.precisions[precision]
+
+    @property
+    def default_backends(self) -> tuple[Option, ...]:
+        """What a build asks: the first backend documented for this board, and any before it."""
+        chosen = []
+        for option in self.backends:
+            chosen.append(option)
+            if option.documented:
+                break
+        return tuple(chosen)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a digest should cover: JSON types only, no sources, notes or prices."""
+        return dict(self.identity)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, each figure with source and verified flag, and the sources' texts."""
+        data = _plain(self)
+        used = {fact.source for fact in (*self.facts.values(), *self.peaks.values())}
+        used |= {fact.source for fact in (*self.sustained.values(), *self.ops_per_cycle.values())}
+        used |= {price["source"] for price in self.prices}
+        texts = sources()
+        return {**data, "sources": {key: texts[key] for key in sorted(used)}}
+
+    def _value(self, key: str) -> float | int | str | None:
+        fact = self.facts.get(key)
+        return None if fact is None else fact.value
+
+    def _scaled(self, key: str, unit: int) -> int | None:
+        value = self._value(key)
+        return None if value is None else round(float(value) * unit)
+
+
+def data_names() -> tuple[str, ...]:
+    """Names of the targets that are data files. Files in capitals are tables beside them."""
+    return tuple(sorted(p.stem for p in FOLDER.glob("*.yaml") if p.stem == p.stem.lower()))
+
+
+def aliases() -> Mapping[str, str]:
+    """Alias → target name."""
+    return _line_index("aliases")
+
+
+def reported_names() -> dict[str, str]:
+    """Device name as drivers report it, in lower case → target name."""
+    return {name.lower(): target for name, target in _line_index("reports_as").items()}
+
+
+def device_names(target: str) -> tuple[str, ...]:
+    """What drivers call the devices of the target of that name."""
+    return tuple(name for name, found in _line_index("reports_as").items() if found == target)
+
+
+def read(name: str) -> Target:
+    """The target of data file `name`."""
+    data = _yaml(FOLDER / f"{name}.yaml")
+    facts = {key: Fact(**fact) for key, fact in data["facts"].items()}
+    capability = str(facts["compute_capability"].value) if "compute_capability" in facts else None
+    peaks = _facts(data.get("peaks", {}))
+    ops = _facts(data.get("ops_per_cycle", {}))
+    backends = tuple(Option(**option) for option in data["backends"])
+    precisions = matrix(data["precisions"], data["title"], capability)
+    return Target(
+        name=name,
+        title=data["title"],
+        vendor=data["vendor"],
+        arch=data["arch"],
+        aliases=tuple(data["aliases"]),
+        backends=backends,
+        facts=MappingProxyType(facts),
+        peaks=MappingProxyType(peaks),
+        precisions=MappingProxyType(precisions),
+        sustained=MappingProxyType(_facts(data.get("sustained", {}))),
+        ops_per_cycle=MappingProxyType(ops),
+        prices=tuple(data.get("prices", ())),
+        machine=data.get("machine"),
+        features=tuple(data.get("features", ())),
+        identity=MappingProxyType(
+            {
+                "name": name,
+                "backends": [option.name for option in backends],
+                "facts": {key: fact.value for key, fact in facts.items()},
+                "peaks": {key: fact.value for key, fact in {**peaks, **ops}.items()},
+                "precisions": {key: support.answer for key, support in precisions.items()},
+                **{key: data[key] for key in ("machine", "features") if key in data},
+            }
+        ),
+    )
+
+
+def matrix(kind: str | None, title: str, capability: str | None) -> dict[str, Support]:
+    """Column → Support of one row of PRECISIONS.yaml. `kind` None: nothing of optkit compiles."""
+    table = _yaml(FOLDER / "PRECISIONS.yaml")
+    rows = table["tensorrt"]
+    if kind is None:
+        reason = f"is compiled by no backend of optkit for {title}: figures for comparison only"
+        return {column: Support("unknown", False, reason) for column in rows["8.9"]["cells"]}
+    row = rows[capability] if kind == "tensorrt" else table[kind]
+
+    def support(column: str, answer: Answer) -> Support:
+        if answer != "no":
+            return Support(answer, row["verified"], row.get("note") if answer != "yes" else None)
+        if kind != "tensorrt":
+            return Support("no", row["verified"], _NO_KERNELS[kind])
+        first = next((cc for cc, other in rows.items() if other["cells"][column] != "no"), None)
+        reason = f"needs compute capability {first} or newer; {title} has {capability}"
+        return Support("no", row["verified"], reason)
+
+    return {column: support(column, answer) for column, answer in row["cells"].items()}
+
+
+@cache
+def sources() -> Mapping[str, str]:
+    """Source id → text."""
+    return MappingProxyType(_yaml(FOLDER / "SOURCES.yaml"))
+
+
+def _facts(data: Mapping[str, Any]) -> dict[str, Fact]:
+    return {key: Fact(**fact) for key, fact in data.items() if fact.get("supported", True)}
+
+
+@cache
+def _line_index(key: str) -> Mapping[str, str]:
+    pattern = re.compile(rf"^{key}: \[(.*)\]$", re.MULTILINE)
+    index: dict[str, str] = {}
+    for name in data_names():
+        found = pattern.search((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+        if found and found[1]:
+            index.update({item.strip().strip('"'): name for item in found[1].split(",")})
+    return index
+
+
+@cache
+def _yaml(path: Path) -> Any:
+    from ruamel.yaml import YAML  # 30 ms that `optkit --help` need not pay
+
+    return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+
+
+def _plain(value: Any) -> Any:
+    """asdict, through read-only mappings too."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Fact | Support | Option):
+        return asdict(value)
+    if isinstance(value, Target):
+        names = [name for name in Target.__dataclass_fields__ if name != "identity"]
+        return {name: _plain(getattr(value, name)) for name in names}
+    return value

@@ -1,0 +1,1 @@
+"""Rules for the standard form: plain ONNX operators, the same for every backend."""

@@ -1,0 +1,61 @@
+"""Mul, Div, Add and Sub by a constant per channel behind a linear layer.
+
+s · (W x + b) = (s W) x + s b,   (W x + b) + t = W x + (b + t);   Div: s = 1 / c,   Sub: t = −c.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.rule import Declined, Rule
+from optkit.fusion.standard import linear
+
+
+def check(node: ir.Node) -> linear.Affine | Declined | None:
+    split = _operands(node)
+    if split is None:
+        return None
+    source, numbers = split
+    found = linear.find(source)
+    if found is None or _is_bias(node, source, found):
+        return None
+    if isinstance(found, Declined):
+        return found
+    if source.shape is None:
+        return Declined("the shape of its input is not known")
+    constant = linear.per_channel(numbers, found, len(source.shape))
+    if constant is None:
+        return Declined("its constant is not one number per output channel")
+    if node.op_type == "Div" and not constant.all():
+        return Declined("it divides by zero")
+    if node.op_type in ("Mul", "Div"):
+        scale, shift = (constant if node.op_type == "Mul" else 1 / constant), np.zeros(1)
+    else:
+        scale, shift = np.ones(1), (constant if node.op_type == "Add" else -constant)
+    return linear.compose(node, found, scale, shift)
+
+
+def _operands(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
+    """(activation, constant); None unless there is one of each, in an order that can be folded."""
+    for index in (0, 1) if node.op_type in ("Mul", "Add") else (0,):
+        source, numbers = node.inputs[index], graph.array(node.inputs[1 - index])
+        if source is not None and numbers is not None and not graph.is_constant(source):
+            return source, numbers
+    return None
+
+
+def _is_bias(node: ir.Node, source: ir.Value, found: linear.Linear | Declined) -> bool:
+    """Adding to a bare MatMul is how its bias is written: nothing to fold."""
+    producer = source.producer()
+    product = producer is not None and producer.op_type == "MatMul"
+    return product and node.op_type in ("Add", "Sub") and not isinstance(found, Declined)
+
+
+fold_scale: Rule[linear.Affine] = Rule(
+    "fold_scale", frozenset({"Mul", "Div"}), check, linear.absorb
+)
+fold_shift: Rule[linear.Affine] = Rule(
+    "fold_shift", frozenset({"Add", "Sub"}), check, linear.absorb
+)

@@ -1,0 +1,44 @@
+"""BatchNormalization at inference is an affine map per channel; fold it into the layer before.
+
+BN(y) = γ (y − μ) / √(σ² + ε) + β = s y + t   with   s = γ / √(σ² + ε),   t = β − s μ
+(Ioffe & Szegedy, arXiv:1502.03167; folding: Jacob et al., arXiv:1712.05877, section 3.2).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.rule import Declined, Rule
+from optkit.fusion.standard import linear
+
+
+def check(node: ir.Node) -> linear.Affine | Declined | None:
+    if node.attributes.get_int("training_mode", 0):
+        return Declined("it is in training mode")
+    if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
+        return Declined("its running statistics are used")
+    source = node.inputs[0]
+    found = linear.find(source)
+    if isinstance(found, Declined):
+        return found
+    if found is None:
+        producer = source.producer() if source is not None else None
+        return Declined(f"its input is made by {producer.op_type if producer else 'no node'}")
+    parameters = [graph.array(value) for value in node.inputs[1:5]]
+    if any(numbers is None for numbers in parameters):
+        return Declined("its parameters are not constant")
+    rank = len(source.shape) if source is not None and source.shape is not None else None
+    if found.channel_axis == -1 and rank != 2:
+        return Declined("its channels are not the columns of the product")
+    gamma, beta, mean, variance = (
+        numbers.astype(np.float64) for numbers in parameters if numbers is not None
+    )
+    scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+    return linear.compose(node, found, scale, beta - scale * mean)
+
+
+fold_batchnorm: Rule[linear.Affine] = Rule(
+    "fold_batchnorm", frozenset({"BatchNormalization"}), check, linear.absorb
+)

@@ -1,0 +1,154 @@
+"""Chains of nodes that only move or rename axes.
+
+Transpose_q(Transpose_p(x)) = Transpose_{p∘q}(x) with (p∘q)[i] = p[q[i]].
+Reshape_s(r(x)) = Reshape_s(x) for any r that keeps the order of elements, unless s copies
+axes of its input (a 0 with allowzero = 0). If the chain ends in x's own shape it is x.
+A Reshape whose result has one axis that is not static needs no computed shape: that axis is −1.
+Reshape(Transpose(Reshape(x))) that folds the leading axes into one, swaps the last two and unfolds
+again is the Transpose of x's last two axes (how attention's Kᵀ is exported).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
+from optkit.fusion.standard.noop import same_shape, unequal
+
+_ORDER_KEEPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`second` reads `first`, which reads `source`."""
+
+    first: ir.Node
+    second: ir.Node
+    source: ir.Value
+
+
+def check_transposes(node: ir.Node) -> Pair | None:
+    pair = _pair(node, "Transpose")
+    return pair if pair is not None and _only_reader(pair) else None
+
+
+def merge_permutations(pair: Pair) -> str:
+    p, q = (_permutation(node, len(pair.source.shape or ())) for node in (pair.first, pair.second))
+    pair.second.replace_input_with(0, pair.source)
+    pair.second.attributes["perm"] = ir.AttrInt64s("perm", [p[i] for i in q])
+    return f"reads through {pair.first.name}"
+
+
+def check_reshapes(node: ir.Node) -> Pair | Declined | None:
+    pair = _pair(node, *_ORDER_KEEPING)
+    if pair is None:
+        return None
+    if same_shape(pair.source, node.outputs[0], unknown=1):
+        return keeps_output(node.outputs[0], pair.source) or pair
+    if node.op_type != "Reshape" or not _only_reader(pair):
+        return None
+    if node.attributes.get_int("allowzero", 0) == 0:
+        target = graph.array(node.inputs[1])
+        if target is None or not target.all():
+            return Declined(f"its shape may copy an axis of {pair.first.name}")
+    return pair
+
+
+def merge(pair: Pair) -> str:
+    if same_shape(pair.source, pair.second.outputs[0], unknown=1):
+        replace(pair.second.outputs[0], pair.source)
+        remove(pair.second)
+        return f"undoes {pair.first.name}"
+    pair.second.replace_input_with(0, pair.source)
+    return f"reads through {pair.first.name}"
+
+
+def check_target(node: ir.Node) -> ir.Node | None:
+    shape = node.outputs[0].shape
+    if graph.is_constant(node.inputs[1]) or shape is None or 0 in shape.dims:
+        return None
+    return node if sum(not isinstance(dim, int) for dim in shape) <= 1 else None
+
+
+def write_target(node: ir.Node) -> str:
+    shape, owner = node.outputs[0].shape, node.graph
+    assert shape is not None and owner is not None
+    target = np.array([dim if isinstance(dim, int) else -1 for dim in shape], np.int64)
+    known = ir.convenience.create_value_mapping(owner)
+    name = graph.unique_name(f"{node.name}.shape", known)
+    node.replace_input_with(1, graph.add_constant(owner, name, target))
+    return f"its shape is {target.tolist()}"
+
+
+def check_swap(node: ir.Node) -> Pair | Declined | None:
+    swap = _producer(node, "Transpose")
+    fold = _producer(swap, "Reshape") if swap is not None else None
+    if swap is None or fold is None or _permutation(swap, 3) != [0, 2, 1]:
+        return None
+    source, folded, result = fold.inputs[0], fold.outputs[0], node.outputs[0]
+    if source is None or any(v.shape is None for v in (source, folded, result)):
+        return None
+    before, middle, after = (list(v.shape or ()) for v in (source, folded, result))
+    if len(middle) != 3 or unequal(middle[1:], before[-2:]) != 0:
+        return None
+    if unequal(after, [*before[:-2], *middle[:0:-1]]) not in (0, 1):
+        return None
+    pair = Pair(swap, node, source)
+    if not _only_reader(pair):
+        return Declined(f"the result of {swap.name} is also used elsewhere")
+    return pair
+
+
+def swap_last_axes(pair: Pair) -> str:
+    swap, result = pair.first, pair.second.outputs[0]
+    rank = len(pair.source.shape or ())
+    swap.replace_input_with(0, pair.source)
+    swap.attributes["perm"] = ir.AttrInt64s("perm", [*range(rank - 2), rank - 1, rank - 2])
+    swap.outputs[0].shape = result.shape
+    replace(result, swap.outputs[0])
+    swap.outputs[0].name = result.name
+    remove(pair.second)
+    return f"{swap.name} swaps the last two axes by itself"
+
+
+def _pair(node: ir.Node, *ops: str) -> Pair | None:
+    first = _producer(node, *ops)
+    source = first.inputs[0] if first is not None else None
+    if first is None or source is None or source.shape is None:
+        return None
+    return Pair(first, node, source)
+
+
+def _only_reader(pair: Pair) -> bool:
+    """Reading past `first` makes it dead; otherwise nothing would be gained."""
+    between = pair.first.outputs[0]
+    return len(between.uses()) == 1 and not between.is_graph_output()
+
+
+def _producer(node: ir.Node, *ops: str) -> ir.Node | None:
+    """What makes the node's first input, if it is one of these operators in the same graph."""
+    first = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if first is None or first.op_type not in ops or first.graph is not node.graph:
+        return None
+    return first
+
+
+def _permutation(node: ir.Node, rank: int) -> list[int]:
+    order = node.attributes.get_ints("perm")
+    return list(order) if order is not None else list(reversed(range(rank)))
+
+
+settle_reshape: Rule[ir.Node] = Rule(
+    "settle_reshape", frozenset({"Reshape"}), check_target, write_target
+)
+merge_transposes: Rule[Pair] = Rule(
+    "merge_transposes", frozenset({"Transpose"}), check_transposes, merge_permutations
+)
+merge_reshapes: Rule[Pair] = Rule(
+    "merge_reshapes", frozenset(_ORDER_KEEPING), check_reshapes, merge
+)
+swap_axes: Rule[Pair] = Rule("swap_axes", frozenset({"Reshape"}), check_swap, swap_last_axes)

@@ -1,0 +1,182 @@
+"""Stages safetensors weights and zip files (.pt2); turns pickles away.
+
+safetensors: u64 header length | JSON header | bytes, https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+import zipfile
+from collections.abc import Callable
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from optkit.errors import UnsafeFile
+from optkit.intake.files import Limits, Staged, copy_in, opened, publish, scratch, show
+
+PICKLES = frozenset(
+    {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npy", ".npz"}
+)  # fmt: skip
+
+_BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8,
+    "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+_DIRECTORY_BYTES = 8 << 20  # a zip's list of members
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+def stage_weights(path: Path, store_objects: Path, *, limits: Limits | None = None) -> Staged:
+    """Check a safetensors file and copy it into the store.
+
+    Raises UnsafeFile for a pickle (by its suffix) and for anything that is no sound safetensors.
+    """
+    if path.suffix.lower() in PICKLES:
+        raise UnsafeFile(
+            f"no pickle: a {path.suffix} file can run code when it is loaded",
+            where=str(path),
+            hint="save the weights with safetensors.torch.save_file(model.state_dict(), ...)",
+        )
+    return _stage(path, store_objects, limits or Limits(), _check_safetensors)
+
+
+def stage_pt2(path: Path, store_objects: Path, *, limits: Limits | None = None) -> Staged:
+    """Check a torch.export archive (a zip file) and copy it into the store. Opens no member."""
+    return _stage(path, store_objects, limits or Limits(), _members)
+
+
+def check_weights(path: Path, *, limits: Limits | None = None) -> None:
+    """Raise UnsafeFile unless `path`, a copy of the store's own, is a sound safetensors file."""
+    with path.open("rb") as file:
+        _check_safetensors(file, limits or Limits())
+
+
+def zip_members(path: Path, *, limits: Limits | None = None) -> tuple[str, ...]:
+    """The names of a zip file's members, all of them safe to extract within the limits.
+
+    Raises UnsafeFile: too many members, a bomb, a link, an encrypted or overlapping member, or a
+    name that leads outside.
+    """
+    with path.open("rb") as file:
+        return _members(file, limits or Limits())
+
+
+_Check = Callable[[BinaryIO, Limits], object]
+
+
+def _stage(path: Path, store_objects: Path, limits: Limits, check: _Check) -> Staged:
+    with opened(path) as source, scratch(store_objects) as folder:
+        copy, where = folder / "file", str(path)
+        sha256, size = copy_in(source, copy, limit_bytes=limits.data_bytes, where=where)
+        try:
+            with copy.open("rb") as file:
+                check(file, limits)
+        except UnsafeFile as error:
+            where = f"{path}, {error.where}" if error.where else where
+            raise UnsafeFile(error.message, where=where, hint=error.hint) from error
+        place = publish(copy, store_objects, sha256)
+    return Staged(place, sha256, size)
+
+
+def _check_safetensors(file: BinaryIO, limits: Limits) -> None:
+    total = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= min(total - 8, limits.header_bytes):
+        raise UnsafeFile("not a safetensors file, or its header is cut")
+    header = file.read(length)
+    if header[:1] != b"{" or sum(map(header.count, (b"{", b"[", b","))) > limits.header_items:
+        raise UnsafeFile("not a safetensors file, or its header is too large")
+    try:
+        tensors = json.loads(header, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise UnsafeFile("the safetensors header is not sound JSON") from error
+    metadata = tensors.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or any(type(v) is not str for v in metadata.values()):
+        raise UnsafeFile("the safetensors metadata holds more than text")
+    spans = sorted(_span(name, facts) for name, facts in tensors.items())
+    end = 0
+    for start, stop, name in spans:
+        if start != end:
+            raise UnsafeFile("its bytes overlap or leave a hole", where=f"tensor {show(name)}")
+        end = stop
+    if end != total - 8 - length:
+        raise UnsafeFile(f"the tensors take {end} bytes, the file holds {total - 8 - length}")
+
+
+def _span(name: str, facts: Any) -> tuple[int, int, str]:
+    """(first byte, end, name) of one tensor, its size checked against its shape."""
+    where = f"tensor {show(name)}"
+    if not isinstance(facts, dict) or set(facts) != {"dtype", "shape", "data_offsets"}:
+        raise UnsafeFile("wants dtype, shape and data_offsets", where=where)
+    dtype, shape, offsets = facts["dtype"], facts["shape"], facts["data_offsets"]
+    bits = _BITS.get(dtype) if isinstance(dtype, str) else None
+    if bits is None:
+        raise UnsafeFile(f"unknown dtype {show(str(dtype))}", where=where)
+    if not _counts(shape) or not _counts(offsets) or len(shape) > 32 or len(offsets) != 2:
+        raise UnsafeFile("shape and data_offsets must be counts", where=where)
+    start, stop = offsets
+    if (stop - start) * 8 != prod(shape) * bits:
+        raise UnsafeFile(f"{stop - start} bytes do not hold shape {shape} of {dtype}", where=where)
+    return start, stop, name
+
+
+def _counts(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in values)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise UnsafeFile("the safetensors header names something twice")
+    return found
+
+
+class _Bounded(io.BufferedReader):
+    """Refuses a member list that would take much memory, before `zipfile` reads it whole."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _DIRECTORY_BYTES:
+            raise UnsafeFile(f"a zip directory of {size} bytes")
+        return super().read(size)
+
+
+def _members(file: BinaryIO, limits: Limits) -> tuple[str, ...]:
+    total = file.seek(0, io.SEEK_END)
+    try:
+        raw = io.FileIO(file.fileno(), closefd=False)
+        with _Bounded(raw) as bounded, zipfile.ZipFile(bounded) as archive:
+            members = archive.infolist()
+    except UnsafeFile:
+        raise
+    except Exception as error:  # zipfile lets struct, Unicode and arithmetic errors through
+        raise UnsafeFile("not a readable zip file", hint="save the file again") from error
+    if len(members) > limits.members:
+        raise UnsafeFile(f"{len(members)} members, the limit is {limits.members}")
+    packed = sum(m.compress_size for m in members)
+    unpacked = sum(m.file_size for m in members)
+    if packed > total:
+        raise UnsafeFile("its members overlap")
+    if unpacked > min(limits.ratio * total, limits.data_bytes):
+        raise UnsafeFile(f"{total} bytes would unpack to {unpacked}")
+    names = [m.filename for m in members]
+    if len(set(names)) != len(names):
+        raise UnsafeFile("two members have one name")
+    for member in members:
+        _check_member(member)
+    return tuple(names)
+
+
+def _check_member(member: zipfile.ZipInfo) -> None:
+    name, where = member.orig_filename, f"member {show(member.orig_filename)}"
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or set(name) & set("\\\0:"):
+        raise UnsafeFile("its name leads outside", where=where)
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise UnsafeFile("not a regular file", where=where)
+    if member.flag_bits & 1 or member.compress_type not in _PACKINGS:
+        raise UnsafeFile("encrypted, or packed in an unusual way", where=where)

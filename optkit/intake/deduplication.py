@@ -1,0 +1,67 @@
+"""A large data file that the store holds already is hashed and linked, not copied once more.
+
+Where a file of this inode, size and time was staged before is only a hint, kept in the store: what
+decides is the digest of every byte, of the file and of the store's own copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from optkit.intake.files import copy_in
+from optkit.store import Store, digest_json, digest_once, storage_errors
+
+_WORTH_A_LOOK = 64 << 20
+
+
+class Twins:
+    """Brings the data files of one model into the store."""
+
+    def __init__(self, store_objects: Path) -> None:
+        self._objects = store_objects
+        self._store = Store(store_objects.parent)
+        self._keys: dict[str, str] = {}  # file name → what it is remembered by
+
+    def bring(
+        self, source: int, folder: Path, name: str, *, limit_bytes: int, where: str
+    ) -> tuple[str, int]:
+        """The open file as `folder / name`: (sha256, bytes). Raises as `copy_in`."""
+        facts, target = os.fstat(source), folder / name
+        if _WORTH_A_LOOK <= facts.st_size <= limit_bytes:
+            identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+            self._keys[name] = digest_json(["staged", *map(str, identity)])
+            twin = self._twin(self._keys[name], facts.st_size)
+            sha256 = _common_digest(source, twin) if twin is not None else None
+            if twin is not None and sha256 is not None:
+                with storage_errors(target):
+                    target.hardlink_to(twin)
+                return sha256, facts.st_size
+        return copy_in(source, target, limit_bytes=limit_bytes, where=where)
+
+    def remember(self, place: Path) -> None:
+        """Keep where the files have come to lie, for the next time."""
+        for name, key in self._keys.items():
+            path = (place / name).relative_to(self._objects).as_posix()
+            if self._store.recall(key) != {"path": path}:
+                self._store.remember(key, {"path": path})
+
+    def _twin(self, key: str, size: int) -> Path | None:
+        known = self._store.recall(key) or {}
+        twin = self._objects / str(known.get("path"))
+        sound = twin.is_relative_to(self._objects) and ".." not in twin.parts
+        if not sound or twin.is_symlink() or not twin.is_file() or twin.stat().st_size != size:
+            return None
+        return twin
+
+
+def _common_digest(source: int, twin: Path) -> str | None:
+    """The sha256 of both; None if they differ. Both are read at once."""
+    with ThreadPoolExecutor(1) as thread, os.fdopen(os.dup(source), "rb") as file:
+        own = thread.submit(digest_once, twin)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        same = own.result() == sha256
+    os.lseek(source, 0, os.SEEK_SET)
+    return sha256 if same else None

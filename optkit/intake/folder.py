@@ -1,0 +1,173 @@
+"""Stages a Hugging Face folder: its configuration, safetensors weights, tokenizer and processor.
+
+Only what is known to be data is taken; Python files only of a folder whose code may run. What else
+lies there (pickles, other frameworks' weights, training state) is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optkit.errors import InputRefused, UnsafeFile
+from optkit.intake.containers import PICKLES, check_weights
+from optkit.intake.deduplication import Twins
+from optkit.intake.files import Limits, opened_beneath, scratch, show
+from optkit.intake.tree import Files, publish_tree
+from optkit.store import storage_errors
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+COMPANIONS = (
+    CONFIG, "generation_config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model",
+    "sentencepiece.bpe.model", "bpe.codes", "chat_template.jinja", "chat_template.json",
+    "preprocessor_config.json", "processor_config.json",
+)  # fmt: skip
+"""What goes with a model into its artifact, as far as it is there."""
+
+_SMALL = 256 << 20  # bytes of one file that is no weight
+_INDEX_BYTES = 64 << 20
+_HINT = "save it again with model.save_pretrained(folder, safe_serialization=True)"
+
+
+@dataclass(frozen=True)
+class StagedFolder:
+    """The checked files in one folder of the store. `sha256` covers all of them."""
+
+    path: Path
+    sha256: str
+    files: Files
+
+
+def stage_folder(
+    path: Path, store_objects: Path, *, code: bool = False, limits: Limits | None = None
+) -> StagedFolder:
+    """Copy a model's folder into the store; `code`: its Python files too.
+
+    Raises InputRefused (no config.json, no weights), UnsafeFile (pickles alone, an unsound file, a
+    link that leads elsewhere), StorageError.
+    """
+    with _Staging(path, store_objects, limits or Limits()) as staging:
+        staging.require(CONFIG, "a Hugging Face model has one")
+        for name in COMPANIONS:
+            staging.take(name)
+        for name in sorted(_weights(staging)):
+            staging.take_weights(name)
+        for file in sorted(path.glob("*.py")) if code else ():
+            staging.take(file.name)
+        return staging.publish()
+
+
+def stage_adapter(path: Path, store_objects: Path, *, limits: Limits | None = None) -> StagedFolder:
+    """Copy a PEFT adapter's folder into the store. Raises as `stage_folder`."""
+    with _Staging(path, store_objects, limits or Limits()) as staging:
+        staging.require(ADAPTER_CONFIG, "PEFT's save_pretrained writes it")
+        staging.take(ADAPTER_CONFIG)
+        if not staging.has(ADAPTER_WEIGHTS):
+            raise _no_weights(path, ADAPTER_WEIGHTS)
+        staging.take_weights(ADAPTER_WEIGHTS)
+        return staging.publish()
+
+
+class _Staging:
+    """One folder on its way into the store."""
+
+    def __init__(self, path: Path, store_objects: Path, limits: Limits) -> None:
+        self.path = path
+        self._base = path.resolve()
+        self._objects, self._limits = store_objects, limits
+        self._twins = Twins(store_objects)
+        self._files: Files = {}
+
+    def __enter__(self) -> _Staging:
+        self._scratch = scratch(self._objects)
+        self._tree = self._scratch.__enter__() / "folder"
+        with storage_errors(self._tree):
+            self._tree.mkdir(mode=0o700)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._scratch.__exit__(*error)
+
+    def has(self, name: str) -> bool:
+        return os.path.lexists(self._base / name)
+
+    def require(self, name: str, hint: str) -> None:
+        if not self.has(name):
+            raise InputRefused(f"no {name}", where=str(self.path), hint=hint)
+
+    def take(self, name: str) -> Path | None:
+        """The copy of a small file; None where there is none."""
+        return self._bring(name, _SMALL) if self.has(name) else None
+
+    def take_weights(self, name: str) -> None:
+        taken = sum(size for _, size in self._files.values())
+        copy = self._bring(name, self._limits.data_bytes - taken)
+        with self._told(name):
+            check_weights(copy, limits=self._limits)
+
+    def publish(self) -> StagedFolder:
+        place, digest = publish_tree(self._tree, self._files, self._objects)
+        self._twins.remember(place)
+        return StagedFolder(place, digest, self._files)
+
+    def _bring(self, name: str, limit: int) -> Path:
+        where = str(self.path / name)
+        with opened_beneath(self._base, name, where=where) as source:
+            self._files[name] = self._twins.bring(
+                source, self._tree, name, limit_bytes=limit, where=where
+            )
+        return self._tree / name
+
+    @contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except UnsafeFile as error:
+            where = ", ".join(filter(None, (str(self.path / name), error.where)))
+            raise UnsafeFile(error.message, where=where, hint=error.hint) from error
+
+
+def _weights(staging: _Staging) -> set[str]:
+    """The names of the files that hold the weights: one, or those that the index names."""
+    index = staging.take(INDEX)
+    if index is not None:
+        return _shards(index, staging.path)
+    if not staging.has(WEIGHTS):
+        raise _no_weights(staging.path, WEIGHTS)
+    return {WEIGHTS}
+
+
+def _shards(index: Path, folder: Path) -> set[str]:
+    where = str(folder / INDEX)
+    try:
+        with index.open("rb") as file:
+            named = set(json.loads(file.read(_INDEX_BYTES))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise UnsafeFile("not an index of weights", where=where, hint=_HINT) from error
+    for name in named:
+        if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
+            raise UnsafeFile(f"names {show(str(name))}", where=where, hint=_HINT)
+    return named
+
+
+def _no_weights(folder: Path, wanted: str) -> InputRefused:
+    pickles = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in PICKLES)
+    if not pickles:
+        return InputRefused(f"no {wanted}", where=str(folder), hint=_HINT)
+    return UnsafeFile(
+        f"the weights are a pickle ({show(pickles[0])}), which can run code when it is loaded",
+        where=str(folder),
+        hint=_HINT,
+    )

@@ -1,0 +1,136 @@
+"""Stages an ONNX model: the file and its external data become one folder of the store."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from optkit.errors import UnsafeFile
+from optkit.intake.deduplication import Twins
+from optkit.intake.files import Limits, copy_in, opened, opened_beneath, scratch, show
+from optkit.intake.scan import External, Scan, check_trip_count
+from optkit.intake.tree import ENTRY, Files, publish_tree
+from optkit.store import storage_errors
+
+_MODEL = "model.onnx"
+
+
+@dataclass(frozen=True)
+class StagedModel:
+    """A checked model in the store. Opening `path` reads nothing outside its folder.
+
+    `sha256` covers every file; `files` maps their names to (sha256, bytes).
+    """
+
+    path: Path
+    sha256: str
+    files: Files
+    nodes: int
+    tensors: int
+
+    @property
+    def size(self) -> int:
+        return sum(size for _, size in self.files.values())
+
+
+def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None) -> StagedModel:
+    """Check an ONNX file and copy it with its external data into a folder of the store.
+
+    Raises UnsafeFile naming the file and the tensor, InputRefused (missing), StorageError.
+    """
+    limits, twins = limits or Limits(), Twins(store_objects)
+    with scratch(store_objects) as folder:
+        tree = folder / "model"
+        tree.mkdir(mode=0o700)
+        with opened(path) as source:
+            limit = limits.proto_bytes
+            files = {_MODEL: copy_in(source, tree / _MODEL, limit_bytes=limit, where=str(path))}
+        try:
+            scan = _scan(tree / _MODEL, limits)
+            files |= _copy_data(scan.external, path.parent.resolve(), tree, limits, twins)
+            for loop, reference in scan.trip_counts:
+                check_trip_count(_read_int64(tree, reference), loop, limits)
+        except UnsafeFile as error:
+            where = f"{path}, {error.where}" if error.where else str(path)
+            raise UnsafeFile(error.message, where=where, hint=error.hint) from error
+        place, digest = publish_tree(tree, files, store_objects)
+        twins.remember(place)
+    return StagedModel(place / _MODEL, digest, files, scan.nodes, scan.tensors)
+
+
+def check_onnx(path: Path, *, limits: Limits | None = None) -> None:
+    """Check an ONNX file and its external data where they lie, as `stage_onnx` does its copies.
+
+    It holds as long as nobody changes the files. Raises UnsafeFile, InputRefused (missing).
+    """
+    limits, base = limits or Limits(), path.parent.resolve()
+    with opened(path):
+        pass
+    try:
+        scan = _scan(path, limits)
+        for location, users in _by_location(scan.external).items():
+            with opened_beneath(base, location, where=users[0].tensor) as source:
+                _check_ranges(users, os.fstat(source).st_size)
+        for loop, reference in scan.trip_counts:
+            check_trip_count(_read_int64(base, reference), loop, limits)
+    except UnsafeFile as error:
+        where = f"{path}, {error.where}" if error.where else str(path)
+        raise UnsafeFile(error.message, where=where, hint=error.hint) from error
+
+
+def _scan(path: Path, limits: Limits) -> Scan:
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise UnsafeFile("the file is empty", hint="export the model again")
+        with (
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            return Scan(data, limits)
+
+
+def _copy_data(
+    references: list[External], base: Path, tree: Path, limits: Limits, twins: Twins
+) -> Files:
+    files: Files = {}
+    left = limits.data_bytes
+    for location, users in sorted(_by_location(references).items()):
+        if location.split("/")[0].lower() in (_MODEL, ENTRY):
+            raise UnsafeFile(f"{show(location)} is the model's own name", where=users[0].tensor)
+        with opened_beneath(base, location, where=users[0].tensor) as source:
+            _check_ranges(users, os.fstat(source).st_size)
+            with storage_errors(tree):
+                (tree / location).parent.mkdir(parents=True, exist_ok=True)
+            files[location] = twins.bring(
+                source, tree, location, limit_bytes=left, where=users[0].tensor
+            )
+        left -= files[location][1]
+        _check_ranges(users, files[location][1])  # the copy counts: the source may have shrunk
+    return files
+
+
+def _by_location(references: list[External]) -> dict[str, list[External]]:
+    found: dict[str, list[External]] = defaultdict(list)
+    for reference in references:
+        found[reference.location].append(reference)
+    return found
+
+
+def _check_ranges(users: list[External], size: int) -> None:
+    for user in users:
+        if user.offset + user.length > size:
+            raise UnsafeFile(
+                f"needs {user.length} bytes at {user.offset} of {show(user.location)}, "
+                f"which has {size}",
+                where=user.tensor,
+                hint="the data file is cut or belongs to another model",
+            )
+
+
+def _read_int64(tree: Path, reference: External) -> int:
+    with (tree / reference.location).open("rb") as file:
+        file.seek(reference.offset)
+        return int.from_bytes(file.read(8), "little", signed=True)

@@ -1,0 +1,57 @@
+"""A folder of several staged files: published whole under one digest, used again while intact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from optkit.errors import StorageError
+from optkit.intake.files import publish
+from optkit.store import (
+    Lease,
+    digest_json,
+    digest_once,
+    fsync_dir,
+    storage_errors,
+    write_durably,
+)
+
+ENTRY = "entry.json"  # what the folder holds; the store's gc dates a folder by it
+
+Files = dict[str, tuple[str, int]]
+"""Name → (sha256, bytes)."""
+
+
+def publish_tree(tree: Path, files: Files, store_objects: Path) -> tuple[Path, str]:
+    """Move `tree`, which holds exactly `files`, to its place in the store: (place, digest)."""
+    digest = digest_json({name: list(facts) for name, facts in files.items()})
+    place = store_objects / digest[:2] / digest
+    if place.exists():
+        with storage_errors(place):
+            Lease(store_objects.parent).use(place / ENTRY)  # first: now nobody removes it
+        if _intact(place, files):
+            return place, digest
+        with storage_errors(place):
+            place.rename(tree.parent / "corrupt")  # removed with the scratch folder
+    with storage_errors(tree):
+        write_durably(tree / ENTRY, json.dumps({"files": files}, sort_keys=True).encode())
+        for folder in (p for p in tree.rglob("*") if p.is_dir()):
+            fsync_dir(folder)
+    try:
+        return publish(tree, store_objects, digest), digest
+    except StorageError:
+        if _intact(place, files):  # another thread or process was faster
+            return place, digest
+        raise
+
+
+def _intact(place: Path, files: Files) -> bool:
+    present = {
+        p.relative_to(place).as_posix()
+        for p in place.rglob("*")
+        if p.is_symlink() or not p.is_dir()
+    }
+    return present == {*files, ENTRY} and all(
+        not (place / name).is_symlink() and digest_once(place / name) == sha256
+        for name, (sha256, _) in files.items()
+    )

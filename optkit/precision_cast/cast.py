@@ -1,0 +1,339 @@
+"""FP32 graph → FP16 or BF16 graph, strongly typed: what multiplies and moves runs in half
+precision, what half precision would damage stays in FP32 islands.
+
+    settling    constants beyond half's range that stand for an infinity, in masks and as bounds,
+                come into it
+    measuring   how far values reach, on samples (`reach`)
+    planning    every node is Half or an island, with the reason (`islands`)
+    rewriting   constants take the dtype of their readers; a value that both kinds read is cast
+                once, behind its producer, and all readers of the other kind share that Cast
+
+Inputs and outputs keep their dtype (one Cast at each border), save the caches of a decoder
+(`past_key_values.*`, `present.*`), which become half: they go from call to call, and a Cast on each
+side would touch all of it every time. A value keeps its name and takes the dtype of its producer;
+its cast copy is `<name>.fp16` (`.bf16`) or `<name>.fp32`. A graph output's name goes to the border
+Cast, so its producer's value becomes `<name>.fp16`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
+
+from optkit import graph
+from optkit.errors import InputRefused
+from optkit.precision_cast.kept_in_fp32 import (
+    BOUNDED,
+    DTYPED,
+    FLOAT,
+    HALVES,
+    Half,
+    cache_fits,
+    fill_of,
+    is_wide,
+    plan,
+    stands_for_infinity,
+)
+from optkit.precision_cast.magnitude import Measured
+
+__all__ = ["HALVES", "CastLog", "to_half"]
+
+_BLOCK_BYTES = 16 << 20  # of a constant, converted at a time
+_QUIET = 4096.0  # fills masks while values are measured: softmax knows them, no range is left
+_CACHE = re.compile(r"(?:past_key_values|present)\.(.+)")
+
+
+@dataclass
+class CastLog:
+    """What the cast did.
+
+    islands   FP32 node → why it stays so
+    clipped   constant → how many of its numbers were brought into half's range
+    caches    inputs and outputs that became half
+    aliases   value that is new in this graph → the value of the FP32 graph that it holds
+    measured  what the reach of values was measured on; None: nothing was measured
+    """
+
+    islands: dict[str, str] = field(default_factory=dict)
+    clipped: dict[str, int] = field(default_factory=dict)
+    caches: list[str] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    half_nodes: int = 0
+    casts: int = 0
+    measured: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def to_half(
+    model: ir.Model,
+    carrier: str = "fp16",
+    measure: Callable[[ir.Model], Measured] | None = None,
+) -> CastLog:
+    """Turn the graph into FP16 or BF16 ("fp16", "bf16") in place. float64 inside becomes float32 or
+    half with the rest.
+
+    `measure`: runs the graph it is given on samples, see `reach`; without it, what steep functions
+    make is not trusted to half.
+    Raises InputRefused where the result is not valid ONNX (an operator without a definition that
+    mixes dtypes in a way of its own), or the opset is older than 22 for BF16 (`graph.upgrade`).
+    """
+    half = HALVES[carrier]
+    if model.opset_imports.get("", 0) < half.opset:
+        raise InputRefused(f"{half.name} needs opset {half.opset}", hint="run graph.upgrade first")
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    graph.ensure_names(model)
+    graph.infer_shapes(model)
+    log = CastLog()
+    measured = None
+    if measure is not None:
+        quiet = model.clone()
+        _settle(quiet, half._replace(fill=_QUIET), CastLog(), _masks)
+        measured = measure(quiet)
+    _settle(model, half, log, _masks)
+    log.measured = None if measured is None else measured.on
+    islands = plan(model, half, measured)
+    # after the plan: what an island bounds is bounded as before
+    _settle(model, half, log, lambda node: node.op_type in BOUNDED and node not in islands)
+    log.islands = {str(node.name): reason for node, reason in islands.items()}
+    _Rewrite(model, islands, half, _caches(model, half, measured), log).apply()
+    graph.infer_shapes(model)
+    return log
+
+
+def _masks(node: ir.Node) -> bool:
+    return node.op_type not in BOUNDED
+
+
+def _settle(
+    model: ir.Model, half: Half, log: CastLog, concerned: Callable[[ir.Node], bool]
+) -> None:
+    """Bring what stands for an infinity into half's range, for those of the concerned readers to
+    whom it does."""
+    names = graph.value_names(model)
+    for value in list(model.graph.initializers.values()):
+        numbers = graph.array(value) if is_wide(value) and not value.is_graph_input() else None
+        if numbers is None or not _beyond(numbers, half).any():
+            continue
+        limits: dict[float, list[Use]] = {}
+        for node, index in value.uses():
+            owned = node.graph is model.graph and concerned(node)
+            if owned and (limit := stands_for_infinity(node, numbers, half)) is not None:
+                limits.setdefault(limit, []).append((node, index))
+        for limit, uses in limits.items():
+            settled = _clipped(numbers, limit, half)
+            if len(uses) == len(value.uses()) and not value.is_graph_output():
+                _store(value, ir.Tensor(settled, name=value.name))
+            else:
+                name = graph.claim_name(f"{value.name}.{half.suffix}.limit", names)
+                log.aliases[name] = str(value.name)
+                copy = graph.add_constant(model.graph, name, settled)
+                for node, index in uses:
+                    node.replace_input_with(index, copy)
+            log.clipped[str(value.name)] = int(np.count_nonzero(_beyond(numbers, half)))
+    for node in model.graph:
+        numbers = fill_of(node) if concerned(node) else None
+        if numbers is None or not _beyond(numbers, half).any():
+            continue
+        if (limit := stands_for_infinity(node, numbers, half)) is not None:
+            settled = _clipped(numbers, limit, half)
+            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(settled))
+            log.clipped[str(node.name)] = 1
+
+
+def _beyond(numbers: np.ndarray, half: Half) -> np.ndarray:
+    """bool, of the shape of `numbers`: finite, but not in half."""
+    if not numbers.size or (numbers.max() <= half.largest and numbers.min() >= -half.largest):
+        return np.zeros(numbers.shape, bool)  # most constants: no copy of them is made
+    found: np.ndarray = np.isfinite(numbers) & (np.abs(numbers) > half.largest)
+    return found
+
+
+def _clipped(numbers: np.ndarray, limit: float, half: Half) -> np.ndarray:
+    found: np.ndarray = np.where(_beyond(numbers, half), np.sign(numbers) * limit, numbers)
+    return found.astype(numbers.dtype)
+
+
+def _caches(model: ir.Model, half: Half, measured: Measured | None) -> set[ir.Value]:
+    """Inputs and outputs that a decoder passes from call to call; of a pair both or none."""
+    found: dict[str, list[ir.Value]] = {}
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if (match := _CACHE.fullmatch(str(value.name))) is not None:
+            found.setdefault(match[1], []).append(value)
+    fitting = (pair for pair in found.values() if all(cache_fits(v, half, measured) for v in pair))
+    return {value for pair in fitting for value in pair}
+
+
+Use = tuple[ir.Node, int]  # a reader and the index of its input
+
+
+class _Rewrite:
+    """The second half: give every value its dtype and put Casts where the kinds meet."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        islands: dict[ir.Node, str],
+        half: Half,
+        caches: set[ir.Value],
+        log: CastLog,
+    ) -> None:
+        self.graph = model.graph
+        self.half = half
+        self.islands = islands
+        self.caches = caches
+        self.names = graph.value_names(model)
+        self.node_names = {str(node.name) for node in model.graph.all_nodes()}
+        self.casts: set[ir.Node] = set()
+        self.log = log
+        log.caches = sorted(str(value.name) for value in caches)
+
+    def apply(self) -> None:
+        nodes = list(self.graph)
+        sides = {node: self._sides(node) for node in nodes}
+        uses = {node: side[0] for node, side in sides.items()}
+        for value in list(self.graph.initializers.values()):
+            if is_wide(value) and not value.is_graph_input():
+                self._constant(value, uses)
+        for value in list(self.graph.inputs):
+            if is_wide(value) and value.dtype is not None:
+                if value in self.caches:
+                    value.type = ir.TensorType(self.half.dtype)
+                self._meet(value, value.dtype, uses)
+        for node in nodes:
+            self._node(node)
+            for value, half in zip(node.outputs, sides[node][1], strict=True):
+                declared = self.half.dtype if value in self.caches else value.dtype
+                if is_wide(value) and declared is not None:
+                    dtype = self.half.dtype if half else FLOAT
+                    value.type = ir.TensorType(dtype)
+                    self._border(value, declared, uses)
+                    self._meet(value, dtype, uses)
+        self._drop_idle_casts()
+        self.log.half_nodes = sum(any(v.dtype == self.half.dtype for v in n.outputs) for n in nodes)
+        self.log.casts = len(self.casts)
+
+    def _sides(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
+        """Per input and output: does the node want half there?"""
+        allowed = None if node in self.islands else graph.takes_half(node, self.half.dtype)
+        return allowed or ([False] * len(node.inputs), [False] * len(node.outputs))
+
+    def _node(self, node: ir.Node) -> None:
+        """Set the attribute that says the result's dtype, where there is one."""
+        if node.op_type not in DTYPED or not is_wide(node.outputs[0]):
+            return
+        dtype = FLOAT if node in self.islands else self.half.dtype
+        if node.op_type == "Cast":
+            node.attributes["to"] = ir.AttrInt64("to", dtype.value)
+            return
+        given = node.attributes.get("value")
+        fill = given.as_tensor().numpy() if given is not None else np.zeros(1)
+        cast = fill.astype(dtype.numpy())
+        node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(cast))
+
+    def _constant(self, value: ir.Value, uses: dict[ir.Node, list[bool]]) -> None:
+        """Store the constant in the dtype of its readers; twice if both kinds read it."""
+        readers = [use for use in value.uses() if _takes_half(use, uses)]
+        if len(readers) == len(value.uses()) and not value.is_graph_output():
+            _store(value, _converted(value, self.half.dtype, str(value.name)))
+            return
+        half = self.half.dtype
+        if readers:
+            name = self._new_name(str(value.name), self.half.suffix)
+            copy = graph.add_tensor(self.graph, _converted(value, half, name))
+            self._redirect(readers, copy)
+        if value.dtype != FLOAT and not value.is_graph_output():
+            _store(value, _converted(value, FLOAT, str(value.name)))
+
+    def _meet(self, value: ir.Value, dtype: ir.DataType, uses: dict[ir.Node, list[bool]]) -> None:
+        """Cast `value` once for all readers that want another dtype than it has."""
+        half = self.half.dtype
+        for wanted, suffix in ((half, self.half.suffix), (FLOAT, "fp32")):
+            readers = [u for u in value.uses() if _takes_half(u, uses) == (wanted == half)]
+            readers = [u for u in readers if u[0] not in self.casts]
+            if dtype != wanted and readers:
+                name = self._new_name(str(value.name), suffix)
+                self._redirect(readers, self._cast(value, wanted, name))
+
+    def _border(
+        self, value: ir.Value, declared: ir.DataType, uses: dict[ir.Node, list[bool]]
+    ) -> None:
+        """A graph output keeps its name and dtype; what computes it is renamed."""
+        if not value.is_graph_output() or value.dtype == declared:
+            return
+        name = str(value.name)
+        suffix = self.half.suffix if value.dtype == self.half.dtype else "fp32"
+        value.name = self._new_name(name, suffix)
+        result = self._cast(value, declared, name)
+        for index, output in enumerate(self.graph.outputs):
+            if output is value:
+                self.graph.outputs[index] = result
+        if declared == FLOAT:
+            readers = [use for use in value.uses() if not _takes_half(use, uses)]
+            self._redirect((use for use in readers if use[0] not in self.casts), result)
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:
+        node_name = graph.claim_name(f"cast_{name}", self.node_names)
+        cast = ir.node("Cast", [value], {"to": dtype.value}, name=node_name)
+        self.casts.add(cast)
+        result = cast.outputs[0]
+        result.name, result.type, result.shape = name, ir.TensorType(dtype), value.shape
+        producer = value.producer()
+        if producer is not None:
+            self.graph.insert_after(producer, cast)
+        else:
+            self.graph.insert_before(self.graph[0], cast)
+        return result
+
+    def _new_name(self, name: str, suffix: str) -> str:
+        new = graph.claim_name(f"{name}.{suffix}", self.names)
+        self.log.aliases[new] = self.log.aliases.get(name, name)
+        return new
+
+    def _redirect(self, uses: Iterable[Use], value: ir.Value) -> None:
+        for node, index in uses:
+            node.replace_input_with(index, value)
+
+    def _drop_idle_casts(self) -> None:
+        """Casts of the given graph that now cast to what their input already is."""
+        for node in list(self.graph):
+            source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
+            if node.op_type != "Cast" or source is None or source.dtype != result.dtype:
+                continue
+            if not result.is_graph_output():
+                result.replace_all_uses_with(source)
+                self.graph.remove(node, safe=True)
+                self.log.aliases.pop(str(result.name), None)
+
+
+def _takes_half(use: Use, uses: dict[ir.Node, list[bool]]) -> bool:
+    node, index = use
+    return node in uses and uses[node][index]
+
+
+def _store(value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)
+
+
+def _converted(value: ir.Value, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
+    """The constant in another dtype; a large one in a data file is converted while it is written,
+    so that at most a block of it is in memory."""
+    source = value.const_value
+    assert source is not None
+    shape = tuple(source.shape.numpy())
+    if not isinstance(source, graph.Stored) or not shape or source.nbytes < _BLOCK_BYTES:
+        return ir.Tensor(source.numpy().astype(dtype.numpy()), name=name)
+    count = max(_BLOCK_BYTES // (source.nbytes // shape[0]), 1)
+
+    def blocks() -> Iterator[tuple[np.ndarray]]:
+        for block in graph.rows(source, count):
+            yield (block.astype(dtype.numpy()),)
+
+    return graph.computed([graph.Form(name, dtype, shape)], blocks)[0]

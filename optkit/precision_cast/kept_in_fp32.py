@@ -1,0 +1,397 @@
+"""Which nodes stay in FP32 when a graph goes to half precision, each with its reason.
+
+By evidence, where the reach of values was measured (`reach`). A node is an island where
+
+    range       a value that it reads or makes comes within MARGIN of the largest half, or lies
+                among numbers so small that half drops bits of them (unless it is added to others)
+    division    what is divided by, or rooted or logged, goes down to numbers among those
+    counting    whole numbers reach what half cannot tell apart (FP16: 2048, BF16: 256)
+    constants   one of its constants is outside half's range, and no mask or bound
+    sums        it adds up more than TERMS numbers: ONNX does not say in which dtype it
+                accumulates, and an accumulator of half loses 3 bits over so many
+    angles      it is a sine or cosine, or feeds only those: an angle's error is absolute, and
+                positions go on where samples end
+
+Matrix products and convolutions accumulate in FP32 wherever they run; LayerNormalization,
+GroupNormalization and RMSNormalization do by their definition (stash_type 1). Softmax subtracts its
+maximum first, so half is in range; kept in half, attention compiles to one kernel without a Cast
+inside. Nothing measured: functions that leave half for inputs well inside it are islands as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.precision_cast.magnitude import Measured, Reach
+
+MARGIN = 4.0
+"""Other samples may reach so many times further than the measured ones."""
+TERMS = 64
+FLOAT = ir.DataType.FLOAT
+
+
+class Half(NamedTuple):
+    """What tells the two half precisions apart."""
+
+    dtype: ir.DataType
+    name: str
+    suffix: str
+    largest: float
+    tiny: float  # smallest normal number
+    exact: int  # whole numbers up to this are told apart
+    trusted: float  # how far measured magnitudes may reach
+    fill: float  # stands for an infinity in masks; its unit swallows scores, as FP32's lowest does
+    opset: int  # the first whose convolutions and pools take it
+
+
+HALVES = MappingProxyType(
+    {
+        "fp16": Half(ir.DataType.FLOAT16, "float16", "fp16", 65504.0, 2.0**-14, 2048,
+                     65504.0 / MARGIN, 32768.0, 21),
+        "bf16": Half(ir.DataType.BFLOAT16, "bfloat16", "bf16", (2 - 2.0**-7) * 2.0**127,
+                     2.0**-126, 256, (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-7) * 2.0**127, 22),
+    }
+)  # fmt: skip
+
+_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
+_PERIODIC = frozenset({"Sin", "Cos", "Tan"})
+# What adds up many terms in an accumulator that ONNX leaves open, other than over constant axes.
+_ACCUMULATING = frozenset(
+    {
+        *("CumSum", "ReduceProd", "LpNormalization", "MeanVarianceNormalization", "LRN"),
+        *("BatchNormalization", "InstanceNormalization"),
+    }
+)
+_SUMS = frozenset(
+    {
+        *("ReduceMean", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
+        *("ReduceLogSumExp", "GlobalAveragePool"),
+    }
+)
+_SQUARED = frozenset({"ReduceL2", "ReduceSumSquare"})
+# x² from 256, eˣ from 11.1, 1/x below 1.5e-5: where nothing was measured these are not trusted.
+_STEEP = frozenset(
+    {
+        *("Pow", "Exp", "Log", "Sqrt", "Reciprocal", "Softplus", "LogSoftmax"),
+        *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+    }
+)
+_DIVISORS = MappingProxyType({"Div": 1, "Reciprocal": 0, "Sqrt": 0, "Log": 0})  # op → which input
+_STASHED = frozenset({"LayerNormalization", "GroupNormalization", "RMSNormalization"})
+_ARITHMETIC = frozenset(
+    {
+        *("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Max", "Min", "Clip"),
+        *("Pow", "Exp", "Log", "Sqrt", "Reciprocal"),
+    }
+)
+_MOVING = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Identity"})
+_PRODUCTS = frozenset({*graph.WEIGHTED, "MatMul", "Einsum", "Attention"})
+_TO_DIVISORS = _MOVING | {"Add", "Max", "Clip", "Sqrt"}
+_ANGLE = _MOVING | _ARITHMETIC | {"Cast", "Concat", "MatMul", "Einsum", "Slice", "Range"}
+_FILLED = frozenset({"Where", "Pad", "ConstantOfShape"})
+BOUNDED = frozenset({"Clip", "Min", "Max"})
+_MASKING = _MOVING | {"Slice", "Gather", "Concat", "Tile", "Cast", "Add", "Sub", "Mul"}
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Attention"})
+_SURELY = -1e5  # what is lower, as a fill or on its way to a softmax: an infinity
+_ENDLESS = 1e9  # so is a fill from here on; a smaller one may be data
+
+DTYPED = MappingProxyType({"Cast": "to", "ConstantOfShape": "value"})
+"""Operators whose result has the dtype that this attribute says."""
+
+
+def dividends(model: ir.Model) -> set[str]:
+    """The values whose least magnitude matters: what is divided by, rooted or logged, and what
+    numbers are added to on the way there."""
+    found: set[ir.Value] = set()
+    for node in reversed(list(model.graph)):
+        index = _DIVISORS.get(node.op_type)
+        if index is not None and len(node.inputs) > index:
+            reached = [node.inputs[index]]
+        else:
+            passes = node.op_type in _TO_DIVISORS and not found.isdisjoint(node.outputs)
+            reached = list(node.inputs) if passes else []
+        found |= {v for v in reached if v is not None and not graph.is_constant(v)}
+    return {str(value.name) for value in found if is_wide(value)}
+
+
+def is_wide(value: ir.Value) -> bool:
+    """Whether it is a tensor of FP32 or FP64."""
+    return isinstance(value.type, ir.TensorType) and value.dtype in _WIDE
+
+
+def stands_for_infinity(node: ir.Node, numbers: np.ndarray, half: Half) -> float | None:
+    """What brings a constant input's numbers beyond half's range into it: the magnitude that masks
+    are filled with, the largest half as a bound; None where they are data."""
+    beyond = numbers[np.abs(numbers) > half.largest]
+    if node.op_type in BOUNDED:  # a least number that large, or a largest that low, is data
+        wrong = {"Max": beyond > 0, "Min": beyond < 0}.get(node.op_type)
+        return None if wrong is not None and wrong.any() else half.largest
+    if node.op_type in _FILLED:
+        endless = bool(((beyond <= _SURELY) | (beyond >= _ENDLESS)).all())
+        return half.fill if endless or all(map(_only_masks, node.outputs)) else None
+    low = bool((beyond <= _SURELY).all())
+    if low and node.op_type in _MASKING and all(map(_only_masks, node.outputs)):
+        return half.fill
+    return None
+
+
+def _only_masks(value: ir.Value) -> bool:
+    """Whether all that it leads to is a softmax, by way of sums and products with masks."""
+    readers = value.consumers()
+    return bool(readers) and all(
+        node.op_type in _SOFTMAX
+        or (node.op_type in _MASKING | _FILLED | BOUNDED and all(map(_only_masks, node.outputs)))
+        for node in readers
+    )
+
+
+def plan(model: ir.Model, half: Half, measured: Measured | None) -> dict[ir.Node, str]:
+    """The nodes that stay in FP32 and why. Nodes in subgraphs all do."""
+    nodes = list(model.graph)
+    judge = _Judge(half, measured)
+    islands = {node: reason for node in nodes if (reason := judge.reason(node)) is not None}
+    for node in reversed(nodes):
+        if node.op_type in _ANGLE and node not in islands and _only_angles(node, islands):
+            islands[node] = "it computes an angle"
+    while grown := {n: r for n in nodes if n not in islands and (r := _joins(n, islands))}:
+        islands.update(grown)
+    return islands
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Says of a node by itself why it cannot be half."""
+
+    half: Half
+    measured: Measured | None
+
+    def reason(self, node: ir.Node) -> str | None:
+        values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+        if any(not isinstance(value.type, ir.TensorType | None) for value in values):
+            return "it works on sequences"
+        if any(value.type is None for value in values):
+            return "the type of what it reads or makes is not known"
+        if not any(is_wide(value) for value in values):
+            return "it holds a subgraph" if _has_subgraph(node) else None
+        if _has_subgraph(node):
+            return "it holds a subgraph"
+        judgements: tuple[Callable[[ir.Node], str | None], ...] = (
+            self._operator, self._constants, self._sums, self._reaches,
+        )  # fmt: skip
+        return next((why for judge in judgements if (why := judge(node)) is not None), None)
+
+    def unfit(self, value: ir.Value) -> str | None:
+        """Why half cannot hold the value, by what was measured of it."""
+        if (reach := self._reach(value)) is None:
+            return None
+        largest = reach.largest
+        if largest > self.half.trusted:
+            return f"{value.name} reaches {largest:.3g}{self._on}, {self._ends}"
+        if 0 < largest < self.half.tiny and not self._drowns(value):
+            return f"{value.name} reaches only {largest:.3g}{self._on}, too small for {self._name}"
+        if reach.least < self.half.tiny:
+            told = f"{value.name} is divided by and goes down to {reach.least:.3g}{self._on}"
+            return f"{told}, too small for {self._name}"
+        if _is_count(value) and largest * MARGIN > self.half.exact:
+            return self._counts(value, f"up to {largest:.0f}{self._on}")
+        return None
+
+    def _operator(self, node: ir.Node) -> str | None:
+        op = node.op_type
+        if op in _PERIODIC:
+            return f"{op} of an angle, whose error is absolute"
+        if op in _ACCUMULATING:
+            return f"{op} may accumulate in {self._name}"
+        if op in _STASHED and node.attributes.get_int("stash_type", 1) != 1:
+            return "it does not accumulate in float32"
+        allowed = graph.takes_half(node, self.half.dtype)
+        if allowed is None:
+            return "its operator is not defined by ONNX"
+        if op not in DTYPED and (not any(allowed[0]) or _fixes_dtype(node)):
+            return f"its operator does not take {self._name} here"
+        if self.measured is None:
+            if op in _STEEP:
+                return f"{op} loses range or precision in {self._name}, and nothing was measured"
+            if self.half.exact < 2048 and any(map(_is_count, node.outputs)):
+                return self._counts(node.outputs[0], "and nothing was measured")
+        return None
+
+    def _constants(self, node: ir.Node) -> str | None:
+        fill = fill_of(node)
+        if fill is not None and stands_for_infinity(node, fill, self.half) is None:
+            return f"it fills with {_magnitude(fill):.3g}, beyond {self._name}"
+        for index, value in enumerate(node.inputs):
+            numbers = graph.array(value) if value is not None and is_wide(value) else None
+            if value is None or numbers is None or not numbers.size:
+                continue
+            largest = _magnitude(numbers)
+            if largest > self.half.largest and not stands_for_infinity(node, numbers, self.half):
+                return f"constant {value.name} reaches {largest:.3g}, beyond {self._name}"
+            weighs = node.op_type in graph.WEIGHTED
+            # a number may decide alone; of a weight the largest must keep all but two of its bits,
+            # and a bias so small does not count
+            least = self.half.tiny / MARGIN if weighs else self.half.tiny
+            counts = (
+                index < 2 and not self._drowns(node.outputs[0]) if weighs else numbers.size == 1
+            )
+            if 0 < largest < least and counts:
+                return f"constant {value.name} is {largest:.3g}, too small for {self._name}"
+        return None
+
+    def _sums(self, node: ir.Node) -> str | None:
+        if node.op_type not in _SUMS:
+            return None
+        terms = _terms(node)
+        if terms is None or terms > TERMS:
+            told = "an open number of" if terms is None else str(terms)
+            return f"{node.op_type} of {told} numbers may accumulate in {self._name}"
+        if (reach := self._reach(node.inputs[0])) is None:
+            return f"{node.op_type} may leave {self._name}, and nothing was measured"
+        total = terms * (reach.largest**2 if node.op_type in _SQUARED else reach.largest)
+        if total > self.half.trusted:
+            return f"its sum may reach {total:.3g}{self._on}, {self._ends}"
+        return None
+
+    def _reaches(self, node: ir.Node) -> str | None:
+        for value in (*node.outputs, *node.inputs):
+            if value is not None and (why := self.unfit(value)) is not None:
+                return why
+        return None
+
+    def _drowns(self, value: ir.Value) -> bool:
+        """Whether all that reads it adds it to larger numbers, whose own rounding is coarser."""
+        readers = value.consumers()
+        if self.measured is None or not readers or value.is_graph_output():
+            return False
+        for node in readers:
+            result = node.outputs[0]
+            reach = self._reach(result) if node.op_type in ("Add", "Sub") else None
+            covered = reach is not None and reach.largest >= self.half.tiny
+            passed = reach is not None or node.op_type in _MOVING
+            if not covered and not (passed and self._drowns(result)):
+                return False
+        return True
+
+    def _reach(self, value: ir.Value | None) -> Reach | None:
+        return None if self.measured is None else self.measured.of(value)
+
+    def _counts(self, value: ir.Value, told: str) -> str:
+        return (
+            f"{value.name} counts {told}; {self._name} tells whole numbers apart up to "
+            f"{self.half.exact}"
+        )
+
+    @property
+    def _name(self) -> str:
+        return self.half.name
+
+    @property
+    def _ends(self) -> str:
+        return f"{self._name} ends at {self.half.largest:.6g}"
+
+    @property
+    def _on(self) -> str:
+        return f" on {self.measured.on}" if self.measured is not None else ""
+
+
+def cache_fits(value: ir.Value, half: Half, measured: Measured | None) -> bool:
+    """Whether a key or value that is kept from call to call may be kept in half."""
+    return is_wide(value) and _Judge(half, measured).unfit(value) is None
+
+
+def fill_of(node: ir.Node) -> np.ndarray | None:
+    """What a ConstantOfShape of floats fills with, where an attribute says it."""
+    given = node.attributes.get("value") if node.op_type == "ConstantOfShape" else None
+    if given is None or not is_wide(node.outputs[0]):
+        return None
+    found: np.ndarray = given.as_tensor().numpy()
+    return found
+
+
+def _magnitude(numbers: np.ndarray) -> float:
+    """The largest finite one; of no large array a copy is made."""
+    largest = float(max(-numbers.min(), numbers.max()))
+    if np.isfinite(largest):
+        return largest
+    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
+
+
+def _is_count(value: ir.Value) -> bool:
+    """Whether whole numbers became floats here."""
+    node = value.producer()
+    if node is None or not is_wide(value):
+        return False
+    source = node.inputs[0]
+    cast = node.op_type == "Cast" and source is not None and source.dtype in _INTEGERS
+    return cast or node.op_type == "Range"
+
+
+def _terms(node: ir.Node) -> int | None:
+    """How many numbers one of its results sums; None where that depends on the feed."""
+    source = node.inputs[0]
+    if source is None or source.shape is None:
+        return None
+    dims = list(source.shape)
+    if node.op_type == "GlobalAveragePool":
+        chosen = dims[2:]
+    else:
+        axes = node.inputs[1] if len(node.inputs) > 1 else None
+        numbers = graph.array(axes) if axes is not None else np.arange(len(dims))
+        if numbers is None:
+            return None
+        chosen = [dims[int(axis)] for axis in numbers.reshape(-1)]
+    sizes = [dim for dim in chosen if isinstance(dim, int)]
+    return prod(sizes) if len(sizes) == len(chosen) else None
+
+
+def _only_angles(node: ir.Node, islands: dict[ir.Node, str]) -> bool:
+    """Every reader is a sine or cosine, or feeds one."""
+    readers = [user for value in node.outputs for user in value.consumers()]
+    return bool(readers) and all(
+        user.op_type in _PERIODIC or islands.get(user) == "it computes an angle" for user in readers
+    )
+
+
+def _joins(node: ir.Node, islands: dict[ir.Node, str]) -> str | None:
+    """Arithmetic on an island's results that needs no further Cast belongs to the island: a
+    decomposed norm stays whole. So does what lies between two of its nodes, save products."""
+    floats = [v for v in node.inputs if v is not None and is_wide(v)]
+    inside = [v for v in floats if v.producer() in islands]
+    if not inside or node.op_type in _PRODUCTS:
+        return None
+    readers = [user for value in node.outputs for user in value.consumers()]
+    if node.op_type in _MOVING:
+        bridges = readers and all(r in islands or r.op_type in _ARITHMETIC for r in readers)
+        return "it lies between FP32 nodes" if bridges else None
+    cast_already = all(v in inside or graph.is_constant(v) or _read_by(v, islands) for v in floats)
+    if not cast_already:
+        return None
+    if node.op_type in _ARITHMETIC:
+        return "it continues an FP32 chain"
+    made = [value for value in node.outputs if is_wide(value)]
+    between = readers and made and all(reader in islands for reader in readers)
+    return "it lies between FP32 nodes" if between else None
+
+
+def _read_by(value: ir.Value, islands: dict[ir.Node, str]) -> bool:
+    return any(user in islands for user in value.consumers())
+
+
+def _has_subgraph(node: ir.Node) -> bool:
+    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return any(attribute.type in kinds for attribute in node.attributes.values())
+
+
+def _fixes_dtype(node: ir.Node) -> bool:
+    """An attribute says that the result is a wide float, whatever the inputs are."""
+    names = ("dtype", "output_dtype", "output_datatype")
+    return any(node.attributes.get_int(name) in [d.value for d in _WIDE] for name in names)

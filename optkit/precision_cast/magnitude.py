@@ -1,0 +1,107 @@
+"""How far the values of a graph reach: their magnitudes, measured on samples.
+
+The graph measures itself: beside each value stand a few nodes that end in one scalar, so no value
+leaves the runtime, and measuring takes the memory of a plain forward pass.
+
+    v ── Abs ── without NaN and Inf ─┬─ ReduceMax ──► largest
+                                     └─ without zeros ── ReduceMin ──► least
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.runtimes import Session
+from optkit.tensors import Feed, count_samples
+
+_FLOAT = ir.DataType.FLOAT
+_WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+class Reach(NamedTuple):
+    """Magnitudes of a value's finite numbers: the largest (0 of none), and of those that are not
+    zero the least (inf where it was not asked for, or all are zero)."""
+
+    largest: float = 0.0
+    least: float = np.inf
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Reaches by value, and what they were measured on ("32 calibration samples")."""
+
+    values: Mapping[str, Reach]
+    on: str
+
+    def of(self, value: ir.Value | None) -> Reach | None:
+        """None for constants, and what is no FP32 or FP64."""
+        return None if value is None else self.values.get(str(value.name))
+
+
+Outputs = Mapping[str, tuple[str, str | None]]
+"""Value → the outputs that hold its largest and its least magnitude."""
+
+
+def watched(model: ir.Model, least: Collection[str] = ()) -> tuple[ir.Model, Outputs]:
+    """A copy whose only outputs are the magnitudes of its FP32 and FP64 values: graph inputs and
+    what nodes make, subgraphs apart. `least`: the values whose least is measured, too."""
+    copy = model.clone()
+    names = graph.value_names(copy)
+    owner = copy.graph
+    zero = graph.add_constant(owner, graph.claim_name("watch.zero", names), np.array(0, np.float32))
+    beyond = graph.add_constant(
+        owner, graph.claim_name("watch.inf", names), np.array(np.inf, np.float32)
+    )
+    found: dict[str, tuple[str, str | None]] = {}
+    scalars: list[ir.Value] = []
+
+    def add(op: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+        name = graph.claim_name(f"watch.{op}", names)
+        made = ir.Value(name=name)
+        owner.append(ir.node(op, inputs, attributes, outputs=[made], name=name))
+        return made
+
+    def scalar(value: ir.Value) -> str:
+        value.type, value.shape = ir.TensorType(_FLOAT), ir.Shape([])
+        scalars.append(value)
+        return str(value.name)
+
+    for value in [*owner.inputs, *(v for node in list(owner) for v in node.outputs)]:
+        if not isinstance(value.type, ir.TensorType) or value.dtype not in _WIDE or not value.name:
+            continue
+        single = value if value.dtype == _FLOAT else add("Cast", value, to=_FLOAT.value)
+        magnitude = add("Abs", single)
+        finite = add("Where", add("Less", magnitude, beyond), magnitude, zero)
+        largest, smallest = scalar(add("ReduceMax", finite, keepdims=0)), None
+        if value.name in least:
+            nonzero = add("Where", add("Greater", finite, zero), finite, beyond)
+            smallest = scalar(add("ReduceMin", nonzero, keepdims=0))
+        found[value.name] = largest, smallest
+    owner.outputs[:] = scalars
+    return copy, found
+
+
+def measure(
+    session: Session, feeds: Iterable[Feed], outputs: Outputs, *, samples: int, what: str
+) -> Measured:
+    """Run a `watched` graph on feeds until at least `samples` samples were seen.
+
+    `what`: what the samples are ("calibration samples").
+    """
+    values = dict.fromkeys(outputs, Reach())
+    seen = 0
+    for feed in feeds:
+        found = session.run(feed)
+        for name, (largest, least) in outputs.items():
+            high, low = float(found[largest]), float(found[least]) if least else np.inf
+            values[name] = Reach(max(values[name].largest, high), min(values[name].least, low))
+        seen += count_samples(feed)
+        if seen >= samples:
+            break
+    return Measured(values, f"{seen} {what}")

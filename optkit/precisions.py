@@ -1,0 +1,185 @@
+"""Precisions as data: one line per numeric scheme.
+
+A `NumberFormat` says what one code means, a `Precision` which formats weights and activations have.
+What a *device* can do is the target's own matrix (`Target.supports`), how exactly a backend wants
+it said its placement rules (`placement.PlacementRules`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from optkit.errors import UnknownName, check_single, nearest
+
+Granularity = Literal["tensor", "channel", "block"]
+Codes = Literal["int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4"]
+Carrier = Literal["fp32", "fp16", "bf16"]
+
+_LARGEST = {"float8e4m3fn": 448.0, "float4e2m1": 6.0, "nf4": 1.0}
+_BITS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "float8e4m3fn": 8, "float4e2m1": 4, "nf4": 4}
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """One quantized number format, e.g. signed 8-bit integers per channel, symmetric.
+
+    `limit_bits`: those that integer codes use, where a kernel's sums would overflow with all of
+    them. `block_size`: numbers along the summed axis that share a scale, for granularity "block".
+    `signed_scale`: of symmetric 4-bit codes, where kernels take negative scales (as llama.cpp's
+    Q4_0 has them): the code -8, which has no counterpart, then stands for the number that is
+    largest in size, whatever its sign.
+    """
+
+    dtype: Codes
+    granularity: Granularity
+    symmetric: bool
+    limit_bits: int | None = None
+    block_size: int | None = None
+    signed_scale: bool = False
+
+    @property
+    def bits(self) -> int:
+        """Bits that one code carries."""
+        return self.limit_bits or _BITS[self.dtype]
+
+    @property
+    def is_integer(self) -> bool:
+        """Codes on a uniform grid; otherwise a table of floating values."""
+        return self.dtype not in _LARGEST
+
+    @property
+    def qmin(self) -> int:
+        """Smallest integer code. Symmetric signed 8-bit codes leave the lowest unused so that
+        negation is exact: -127. Four bits cannot spare it: -8."""
+        if self.dtype.startswith("uint"):
+            return 0
+        return -self.qmax if self.symmetric and self.bits > 4 else -self.qmax - 1
+
+    @property
+    def qmax(self) -> int:
+        """Largest integer code."""
+        unsigned = self.dtype.startswith("uint")
+        return (1 << self.bits) - 1 if unsigned else (1 << self.bits - 1) - 1
+
+    @property
+    def largest(self) -> float:
+        """The largest value a code of scale 1 stands for: what a symmetric range is divided by."""
+        return _LARGEST.get(self.dtype, float(-self.qmin if self.signed_scale else self.qmax))
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A named scheme. `weights`/`activations` None: not quantized, carried in `carrier`.
+
+    The formats are the scheme in principle; the exact form (s8 symmetric or u8 asymmetric, block
+    sizes that divide) is the backend's, see `placement.PlacementRules`. `needs`: the columns of the
+    targets' matrices (`targets/PRECISIONS.yaml`) that must say yes.
+    """
+
+    name: str
+    carrier: Carrier  # dtype of everything that is not quantized, on a GPU
+    weights: NumberFormat | None
+    activations: NumberFormat | None
+    needs: tuple[str, ...]
+    description: str
+
+    @property
+    def quantized(self) -> bool:
+        return self.weights is not None
+
+    @property
+    def weight_only(self) -> bool:
+        return self.weights is not None and self.activations is None
+
+    @property
+    def weight_bits(self) -> float:
+        """Bits per weight, scales included."""
+        return _BITS_OF[self.carrier] if self.weights is None else _with_scales(self.weights)
+
+    @property
+    def activation_bits(self) -> int:
+        return _BITS_OF[self.carrier] if self.activations is None else self.activations.bits
+
+
+_BITS_OF = {"fp32": 32, "fp16": 16, "bf16": 16}
+
+
+def _with_scales(fmt: NumberFormat) -> float:
+    if fmt.granularity != "block" or fmt.block_size is None:
+        return fmt.bits
+    return fmt.bits + (8 if fmt.dtype == "float4e2m1" else 16) / fmt.block_size
+
+
+def _channels(dtype: Codes) -> NumberFormat:
+    return NumberFormat(dtype, "channel", symmetric=True)
+
+
+def _blocks(dtype: Codes, size: int) -> NumberFormat:
+    return NumberFormat(dtype, "block", symmetric=True, block_size=size)
+
+
+def _tensor(dtype: Codes) -> NumberFormat:
+    return NumberFormat(dtype, "tensor", symmetric=True)
+
+
+PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
+    {
+        p.name: p
+        for p in (
+            Precision("fp32", "fp32", None, None, ("fp32",), "IEEE single precision, as trained"),
+            Precision(
+                "fp16", "fp16", None, None, ("fp16",), "IEEE half precision; the baseline on GPUs"
+            ),
+            Precision(
+                "bf16", "bf16", None, None, ("bf16",), "bfloat16: the range of fp32, 8 bits of it"
+            ),
+            Precision(
+                "int8", "fp16", _channels("int8"), _tensor("int8"), ("int8",),
+                "W8A8: weights per channel, activations per tensor",
+            ),
+            Precision(
+                "int8-weight-only", "fp16", _channels("int8"), None, ("int4",),
+                "W8A16: weights per channel, activations as they are",
+            ),
+            Precision(
+                "fp8", "fp16", _channels("float8e4m3fn"), _tensor("float8e4m3fn"), ("fp8",),
+                "W8A8 in E4M3: weights per channel, activations per tensor",
+            ),
+            Precision(
+                "int4", "fp16", _blocks("int4", 32), None, ("int4",),
+                "W4A16: weights in blocks along the summed axis; on a CPU the kernel of w4a8",
+            ),
+            Precision(
+                "w4a8", "fp16", _blocks("int4", 32), None, (),
+                "W4A8: as int4, with a kernel that rounds activations to 8 bits; ONNX Runtime only",
+            ),
+            Precision(
+                "nvfp4", "fp16", _blocks("float4e2m1", 16), _blocks("float4e2m1", 16), ("fp4",),
+                "W4A4 in E2M1: blocks of 16 with E4M3 scales under one scale per tensor",
+            ),
+            Precision(
+                "nf4", "fp16", _blocks("nf4", 64), None, (),
+                "W4A16: the quantiles of a normal distribution, blocks of 64; ONNX Runtime only",
+            ),
+        )
+    }
+)  # fmt: skip
+
+# Names that targets list in their matrices and that are no precision of their own.
+NOT_BUILT = ("tf32", "mxfp8")
+
+
+def precision(name: str) -> Precision:
+    """Look a precision up. Raises UnknownName with the list of what is built."""
+    found = PRECISIONS.get(name.lower())
+    if found is not None:
+        return found
+    built = ", ".join(PRECISIONS)
+    if name.lower() in NOT_BUILT:
+        raise UnknownName(f"precision {name!r} is not built yet", hint=f"built: {built}")
+    check_single("--precision", name, PRECISIONS)
+    close = nearest(name, PRECISIONS)
+    hint = f"did you mean {close[0]}? built: {built}" if close else f"built: {built}"
+    raise UnknownName(f"unknown precision {name!r}", hint=hint)

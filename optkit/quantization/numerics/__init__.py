@@ -1,0 +1,1 @@
+"""Formats, scales, ranges: maths on arrays, with no graph in it."""

@@ -1,0 +1,85 @@
+"""What a quantization consists of: the numbers of every value and weight, decided once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import scales
+from optkit.quantization.numerics.scales import Scale
+
+
+@dataclass(frozen=True)
+class ActivationNumbers:
+    """One Q/DQ pair: the range that was asked for and what represents it.
+
+    `rest`: the scale of what the pair leaves, x - dq(q(x)), where it gets a pair of its own.
+    """
+
+    source: str  # the name it was calibrated under
+    low: float
+    high: float
+    method: str
+    scale: Scale
+    format: NumberFormat
+    clipped: float  # share of the calibration elements outside the representable range
+    rest: Scale | None = None
+
+
+@dataclass(frozen=True)
+class WeightNumbers:
+    """One node's weight as codes, laid out as the node reads it, and its bias.
+
+    scale   what the codes are multiplied by: rank 0, [channels], or blocks along `axis`
+    stored  what stands in the DequantizeLinear; `ratio` [channels] is multiplied behind the node
+    bias    [channels], float; None: the node keeps what it has
+    """
+
+    name: str
+    codes: np.ndarray
+    format: NumberFormat
+    axis: int | None
+    block_size: int | None
+    scale: Scale
+    stored: Scale
+    ratio: np.ndarray | None
+    bias: np.ndarray | None
+    activation: Scale | None
+
+    def floats(self) -> np.ndarray:
+        """float32 values of the codes, in the same layout."""
+        codes, scale = self.codes, self.scale
+        turned = self.block_size is not None and self.axis == 1
+        if turned:  # blocks run along the first axis of what scales know
+            codes = codes.T
+            scale = scale._replace(scale=scale.scale.T, zero_point=scale.zero_point.T)
+        values = scales.dequantize(codes, scale, self.axis, fmt=self.format)
+        return values.T if turned else values
+
+    def by_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Codes [N, K], block scales and zero points [N, blocks]: one output channel after the
+        other."""
+        parts = self.codes, self.scale.scale, self.scale.zero_point
+        return parts if self.axis == 1 else (parts[0].T, parts[1].T, parts[2].T)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Smallest and largest scale."""
+        return float(self.scale.scale.min()), float(self.scale.scale.max())
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """All numbers by place: (calibrated name, format) and node name. `clamped`: scales moved to
+    what their dtype holds as a normal number."""
+
+    activations: dict[tuple[str, NumberFormat], ActivationNumbers] = field(default_factory=dict)
+    weights: dict[str, WeightNumbers] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def clamped(self) -> int:
+        pairs = sum(a.scale.clamped for a in self.activations.values())
+        return pairs + sum(w.scale.clamped for w in self.weights.values())

@@ -1,0 +1,284 @@
+"""Scale maths on arrays: how many numbers a unit stands for. No graph appears here.
+
+Affine quantization (Jacob et al. 2018, arXiv:1712.05877, eq. 1; Wu et al. 2020, arXiv:2004.09602,
+section 3), in the form of ONNX QuantizeLinear and DequantizeLinear:
+
+    q = clip(round(x / s) + z, qmin, qmax)      round half to even
+    x' = (q - z) * s                            |x' - x| <= s / 2 inside the range
+
+A scale is rounded to the dtype that carries it *before* codes are computed, so a graph with FP16
+scales and its FP32 simulation hold the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from optkit.errors import InputRefused
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import clipping, formats
+
+Search = Literal["absmax", "mse"]
+_BIAS_STEPS = 2.0**30
+_SCALABLE = 65504.0 * 127
+
+
+class Scale(NamedTuple):
+    """`scale` (float32 values that the carrier dtype holds exactly) and zero point.
+
+    One per tensor [], per channel [N], or per block [ceil(K / block), N]. `clamped`: how many
+    scales were moved to the smallest normal or the largest finite number of the carrier, because
+    the ideal one is subnormal (engines flush it to zero) or overflows. `outer`: float32 of rank 0
+    where scales have two levels, scale = E4M3 number * outer (`two_level` takes them apart).
+    """
+
+    scale: np.ndarray
+    zero_point: np.ndarray
+    clamped: int
+    outer: np.ndarray | None = None
+
+
+def weight_scale(
+    w: np.ndarray,
+    axis: int | None,
+    fmt: NumberFormat,
+    carrier: np.dtype | type,
+    floor: np.ndarray | float = 0.0,
+    *,
+    search: Search = "absmax",
+    importance: np.ndarray | None = None,
+    outer: np.ndarray | None = None,
+) -> Scale:
+    """Scales s = max(max|w| / largest, floor), one per index of `axis` (None: one scale of rank 0
+    for the whole array), or of blocks along the first axis of w [K, N], whatever `axis` says.
+
+    Signed scales (`NumberFormat.signed_scale`) are negative where the number of the largest size is
+    positive, so that the lowest code stands for it: s = -max|w| / largest.
+    Asymmetric integers: s = (max w - min w) / (qmax - qmin) with the range widened to hold zero.
+    Nothing but zeros gets scale 1: its codes are zero under any scale. "mse" searches near that
+    for the least squared error, `importance` [K] or [K, K] being the inputs' second moments
+    (`clipping.least_error`). Blocks of E2M1 have E4M3 scales under `outer`, by default that of `w`.
+    Raises InputRefused where a weight is not finite.
+    """
+    low, high = _extremes(w, axis, fmt)
+    if fmt.symmetric or not fmt.is_integer:
+        extreme = np.maximum(-low, high)
+        ideal, offset = extreme / fmt.largest, np.zeros(extreme.shape)
+        if fmt.signed_scale:
+            ideal = np.where(high > -low, -ideal, ideal)
+    else:
+        low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+        ideal = (high - low) / (fmt.qmax - fmt.qmin)
+        offset = np.divide(-low, ideal, out=np.zeros(ideal.shape), where=ideal > 0)
+    zero = np.clip(np.rint(fmt.qmin + offset), fmt.qmin, fmt.qmax) if offset.any() else offset
+    if not has_two_levels(fmt):
+        outer = None
+    elif outer is None:
+        outer = outer_scale(float(extreme.max(initial=0.0)))
+    least = np.max(floor) if ideal.ndim == 0 else floor
+
+    def hold(wanted: np.ndarray) -> tuple[np.ndarray, int]:
+        size = np.maximum(np.abs(wanted), least)
+        return carried(np.where(wanted < 0, -size, size), carrier, outer)
+
+    if search == "mse" and w.size:
+        matrix = w if fmt.granularity == "block" else _matrix(w, axis)
+        ideal = clipping.least_error(
+            matrix, ideal, zero, fmt, lambda wanted: hold(wanted)[0], importance
+        )
+    scale, clamped = hold(ideal)
+    return Scale(scale, zero.astype(np.int16).astype(formats.storage(fmt)), clamped, outer)
+
+
+def has_two_levels(fmt: NumberFormat) -> bool:
+    """Whether the scales of this format are numbers of eight bits under a scale of their own."""
+    return fmt.dtype == "float4e2m1" and fmt.granularity == "block"
+
+
+def outer_scale(extreme: float) -> np.ndarray:
+    """The scale, float32 of rank 0, under which the E4M3 scales of NVFP4 blocks stand: the largest
+    weight of the tensor gets the largest scale and the largest code, s = max|w| / (448 * 6)."""
+    return carried(np.asarray(extreme / (formats.E4M3_MOST * 6.0)), np.float32)[0]
+
+
+def two_level(scale: Scale) -> tuple[np.ndarray, np.ndarray]:
+    """The E4M3 scales of blocks (dtype float8_e4m3fn) and the scale of those, float32 of rank 0."""
+    assert scale.outer is not None
+    return formats.encode(scale.scale / scale.outer, formats.E4M3), scale.outer
+
+
+def not_finite(w: np.ndarray) -> InputRefused:
+    """The refusal of weights that hold NaN or infinity: says the first and its index."""
+    rows = (np.argwhere(~np.isfinite(row.astype(np.float32))) for row in w)
+    first, inside = next((i, found[0]) for i, found in enumerate(rows) if len(found))
+    index = (first, *map(int, inside))
+    return InputRefused(f"a weight is not finite: {w[index]} at index {list(index)}")
+
+
+def scalable(w: np.ndarray) -> bool:
+    """Whether FP16 holds a scale for 8-bit codes of all these numbers. No search is made among
+    larger ones: float32 squares of them overflow."""
+    return bool(np.abs(w).max(initial=0.0) <= _SCALABLE)
+
+
+def expand(parameter: np.ndarray, fmt: NumberFormat, k: int) -> np.ndarray:
+    """A scale or zero point of weights [K, N] so that it broadcasts against them."""
+    if parameter.ndim < 2:
+        return parameter
+    assert fmt.block_size is not None
+    repeated: np.ndarray = np.repeat(parameter, fmt.block_size, axis=0)[:k]
+    return repeated
+
+
+def floor_for_bias(bias: np.ndarray | None, activation: Scale) -> np.ndarray | float:
+    """The least weight scales under which |bias| <= 2**30 steps of s_x * s_w, so that an int32 bias
+    leaves the accumulator as much again. It binds for channels whose weights vanish (a pruned
+    filter, a dead BatchNorm channel): their bias is all they say. No bias: 0."""
+    if bias is None:
+        return 0.0
+    floor: np.ndarray = np.abs(bias.astype(np.float64)) / (float(activation.scale) * _BIAS_STEPS)
+    return floor
+
+
+def bias_scale(activation: Scale, weight: Scale) -> Scale:
+    """The scale of an int32 bias, that of the integer products it is added to: s = s_x * s_w."""
+    step, clamped = carried(activation.scale * weight.scale.astype(np.float64), np.float32)
+    return Scale(step, np.zeros(step.shape, np.int32), clamped)
+
+
+def common_scale(parts: Sequence[np.ndarray], carrier: np.dtype | type) -> Scale:
+    """g, rank 0: the least of all these per-channel scales (1 if there are none). With `ratio` it
+    says s = g * r, so that a kernel sees one scale and codes still use each channel's range.
+
+    The least, because the kernel writes y / r in half precision: with r >= 1 that stays in range
+    wherever y does. Where the carrier clamps g the ratios make up for it.
+    """
+    least = min((float(part.min()) for part in parts if part.size), default=1.0)
+    scale, _ = carried(np.asarray(least), carrier)
+    return Scale(scale, np.zeros((), np.int8), 0)
+
+
+def ratio(scale: Scale, common: Scale, live: np.ndarray, carrier: np.dtype | type) -> Scale:
+    """r = s / g per channel, rounded to the carrier; 1 where a channel is not `live` (all zero)."""
+    ideal = np.where(live, scale.scale / common.scale.astype(np.float64), 1.0)
+    rounded, clamped = carried(ideal, carrier)
+    return Scale(rounded, scale.zero_point, clamped)
+
+
+def activation_scale(low: float, high: float, fmt: NumberFormat, carrier: np.dtype | type) -> Scale:
+    """Scale and zero point, both rank 0, of the range [low, high] widened to hold zero.
+
+    symmetric:  s = max(|low|, |high|) / largest,   z = 0
+    asymmetric: s = (high - low) / (qmax - qmin),   z = round(qmin - low / s): zero has a code of
+    its own, which padding needs. A range of only zero gets scale 1.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    symmetric = fmt.symmetric or not fmt.is_integer
+    span = max(-low, high) / fmt.largest if symmetric else (high - low) / (fmt.qmax - fmt.qmin)
+    scale, clamped = carried(np.asarray(span, np.float64), carrier)
+    zero = 0 if symmetric else int(np.clip(np.rint(fmt.qmin - low / scale), fmt.qmin, fmt.qmax))
+    return Scale(scale, np.array(zero, formats.storage(fmt)), clamped)
+
+
+def quantize(x: np.ndarray, scale: Scale, fmt: NumberFormat, axis: int | None = None) -> np.ndarray:
+    """Codes of `x`, dtype `storage(fmt)`. The quotient is taken in float32, as runtimes do.
+
+    `axis` is that of per-channel scales; blocks run along the first axis of x [K, N].
+    """
+    s, z = (_along(part, x.shape, axis, fmt) for part in scale[:2])
+    return formats.encode(x.astype(np.float32) / s, fmt, _offset(z))
+
+
+def dequantize(
+    codes: np.ndarray, scale: Scale, axis: int | None = None, fmt: NumberFormat | None = None
+) -> np.ndarray:
+    """float32 values of codes. `fmt` says what they mean; integers need it for blocks only."""
+    s, z = (_along(part, codes.shape, axis, fmt) for part in scale[:2])
+    if fmt is not None:
+        units = formats.decode(codes, fmt, _offset(z))
+    else:
+        units = (codes.astype(np.int32) - z.astype(np.int32)).astype(np.float32)
+    units *= s
+    return units
+
+
+def carried(
+    ideal: np.ndarray, carrier: np.dtype | type, outer: np.ndarray | None = None
+) -> tuple[np.ndarray, int]:
+    """Ideal scales (float64) as the graph holds them, float32, never zero, subnormal or infinite,
+    and how many had to be moved for that. 0 becomes 1; a sign stays.
+
+    Rounded to the carrier; with `outer` to E4M3 numbers times that.
+    """
+    if outer is not None:
+        wanted = np.where(ideal == 0, 1.0, ideal / float(outer))
+        held = np.clip(wanted, formats.E4M3_LEAST, formats.E4M3_MOST)
+        return formats.nearest(held, formats.E4M3) * outer, int((held != wanted).sum())
+    limits = ml_dtypes.finfo(carrier)  # type: ignore[no-untyped-call]
+    wanted = np.where(ideal == 0, 1.0, ideal)
+    size = np.clip(np.abs(wanted), float(limits.smallest_normal), float(limits.max))
+    held = np.copysign(size, wanted)
+    rounded: np.ndarray = held.astype(carrier).astype(np.float32)
+    return rounded, int((held != wanted).sum())
+
+
+def representable(scale: Scale, fmt: NumberFormat) -> tuple[float, float]:
+    """The interval in which a rank-0 scale clips nothing: integers lose at most s/2 there."""
+    s = float(scale.scale)
+    if not fmt.is_integer:
+        return -fmt.largest * s, fmt.largest * s
+    z = int(scale.zero_point)
+    return (fmt.qmin - z - 0.5) * s, (fmt.qmax - z + 0.5) * s
+
+
+def _extremes(w: np.ndarray, axis: int | None, fmt: NumberFormat) -> tuple[np.ndarray, np.ndarray]:
+    """Least and largest weight under each scale, float64; 0 of nothing."""
+    if fmt.granularity == "block":
+        found = [_of_blocks(reduce, w, fmt.block_size) for reduce in (np.minimum, np.maximum)]
+    else:
+        reduced = None if axis is None else tuple(d for d in range(w.ndim) if d != axis % w.ndim)
+        if w.size == 0:
+            found = [np.abs(w).max(axis=reduced, initial=0.0)] * 2
+        else:
+            found = [w.min(axis=reduced), w.max(axis=reduced)]
+    low, high = (np.asarray(part, np.float64) for part in found)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise not_finite(w)
+    return low, high
+
+
+def _of_blocks(reduce: np.ufunc, w: np.ndarray, size: int | None) -> np.ndarray:
+    assert size is not None and w.ndim == 2
+    k, n = w.shape
+    whole = k - k % size
+    found: np.ndarray = reduce.reduce(w[:whole].reshape(-1, size, n), axis=1)
+    return found if whole == k else np.vstack([found, reduce.reduce(w[whole:], axis=0)])
+
+
+def _matrix(w: np.ndarray, axis: int | None) -> np.ndarray:
+    """[K, N]: the summed elements by the channels; by the others where no axis is told apart."""
+    if axis is None:
+        return w.reshape(w.shape[0] if w.ndim else 1, -1)
+    return np.moveaxis(w, axis, -1).reshape(-1, w.shape[axis])
+
+
+def _along(
+    parameter: np.ndarray, against: tuple[int, ...], axis: int | None, fmt: NumberFormat | None
+) -> np.ndarray:
+    if parameter.ndim == 2 and fmt is not None:
+        return expand(parameter, fmt, against[0])
+    if axis is None or parameter.ndim == 0:
+        return parameter
+    shape = [1] * len(against)
+    shape[axis] = -1
+    return parameter.reshape(shape)
+
+
+def _offset(zero_point: np.ndarray) -> np.ndarray | float:
+    """A zero point as the formats take it: plain 0 where there is none."""
+    numbers = zero_point.astype(np.float32)
+    return numbers if numbers.any() else 0.0

@@ -1,0 +1,1 @@
+"""Quantization of models that do not fit in memory, piece by piece."""

@@ -1,0 +1,84 @@
+"""AWQ's factors inside one part of a larger graph, and how they get into another form of it.
+
+Factors are searched and folded as `prepare` does it; then the same constants of the same nodes get
+the same numbers elsewhere. Exact, since a value that other parts read is an output of its part,
+which no factor may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.quantization.placement.qdq_placement import Rules
+from optkit.quantization.rescaling.rescale import PrepareSettings, prepare
+from optkit.statistics import Statistics
+
+
+class Fold(NamedTuple):
+    """What input `place` of a node holds once factors are folded into it."""
+
+    node: str
+    place: int
+    numbers: np.ndarray
+
+
+def protect(
+    part: ir.Model,
+    statistics: Statistics,
+    assignment: Assignment,
+    rules: Rules,
+    settings: PrepareSettings,
+    *,
+    codes: Collection[str],
+    shared: Collection[str],
+) -> list[Fold]:
+    """Fold AWQ's factors into a part, in place, for the nodes of `assignment`.
+
+    `codes`: nodes whose weights will be codes; their weights are not among the result. `shared`:
+    weights that other parts read too, which stay as they are. The part's weights come into memory.
+    """
+    kept = {str(v.name): v for n in part.graph for v in n.inputs if v is not None}
+    fixed = [kept[name] for name in shared if name in kept]
+    _widen(part, fixed)
+    part.graph.outputs.extend(fixed)  # nothing may change what a graph gives away
+    before = {
+        (node, index): (value, value.const_value)
+        for node in part.graph
+        for index, value in enumerate(node.inputs)
+        if value is not None
+    }
+    prepare(part, statistics, assignment, rules, settings)
+    del part.graph.outputs[len(part.graph.outputs) - len(fixed) :]
+    folds = []
+    for (node, index), (value, tensor) in before.items():
+        now = node.inputs[index]
+        if now is None or (now is value and now.const_value is tensor):
+            continue
+        if not (index == 1 and node.name in codes) and now.const_value is not None:
+            folds.append(Fold(str(node.name), index, now.const_value.numpy()))
+    return folds
+
+
+def _widen(part: ir.Model, fixed: Collection[ir.Value]) -> None:
+    """Weights that stand behind a Cast to FP32 become FP32, as factors are folded into stored
+    numbers."""
+    for node in list(part.graph):
+        source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
+        half = node.op_type == "Cast" and source is not None and source not in fixed
+        if not half or source is None or result.dtype != ir.DataType.FLOAT or result in fixed:
+            continue
+        numbers, name = graph.array(source), str(result.name)
+        if numbers is None or result.is_graph_output():
+            continue
+        result.name = None
+        wide = graph.add_constant(part.graph, name, numbers.astype(np.float32))
+        result.replace_all_uses_with(wide)
+        part.graph.remove(node, safe=True)
+        if not source.uses():
+            part.graph.initializers.pop(str(source.name), None)

@@ -1,0 +1,286 @@
+"""GPTQ of a model larger than memory: part after part, each on the inputs that the quantized parts
+before it make (Frantar et al. 2022, arXiv:2210.17323, section 4).
+
+    part ── run on all samples ──► second moments ──► codes ──► data file
+      └──── with codes for weights, run on the same inputs ──► inputs of the next part
+
+The numbers are those of `decide`; a weight whose moments do not fit in the memory is rounded to
+nearest piece by piece. This module runs nothing: who drives it gives it each part and its
+statistics, and runs what it makes of the part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.quantization.choose_qparams import decide
+from optkit.quantization.out_of_core.awq_parts import Fold, protect
+from optkit.quantization.out_of_core.coded_graph import CodedGraph, Codes, Coding, read_dtype
+from optkit.quantization.out_of_core.streamed import UNSIMULATED, Weight
+from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement.qdq_placement import Rules
+from optkit.quantization.qdq import apply as qdq
+from optkit.quantization.qdq.apply import QuantizedNode, QuantLog
+from optkit.quantization.rescaling.rescale import PrepareSettings
+from optkit.recipe import Quantization
+from optkit.statistics import Statistics, Tap
+
+# Bytes that solving a weight [K, N] takes at its peak, its input's moments included: of K², K · N.
+_PER_MOMENT, _PER_NUMBER = 32, 26
+
+
+_HELD = 8  # of K²: moments that wait for their turn
+_FOLD = "*"  # no weight's name: what belongs to no codes
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The codes of one weight. `span`: its smallest and largest scale."""
+
+    tensors: tuple[ir.TensorProtocol, ...]
+    span: tuple[float, float]
+    clamped: int
+
+
+@dataclass
+class Layers:
+    """What has been decided so far for `assignment`, whose precisions quantize weights in blocks.
+
+    `carrier`: the dtype of scales and float weights; `memory_bytes`: what solving may take;
+    `folder`: where codes are kept until the result of `apply` has been saved.
+    """
+
+    assignment: Assignment
+    rules: Rules
+    settings: Quantization
+    carrier: np.dtype
+    memory_bytes: int
+    folder: Path
+    shared: frozenset[str] = frozenset()  # constants that several parts read
+    _folds: list[Fold] = field(default_factory=list)
+    _keys: dict[str, str] = field(default_factory=dict)  # node -> weight and how it is read
+    _found: dict[str, _Found] = field(default_factory=dict)
+    _warnings: dict[str, None] = field(default_factory=dict)
+
+    def taps(self, part: ir.Model) -> list[Tap]:
+        """What must be known of the values in a part."""
+        learning = self._only(node for batch in self._batches(part) for node in batch)
+        found = qdq.taps(part, learning, self.rules, moments=True)
+        return [replace(tap, moments=False) for tap in found] if self._protects else found
+
+    def quantize(self, part: ir.Model, statistics: Statistics | None, index: int) -> None:
+        """Decide the weights of part number `index` and let it read their codes, in place.
+        `statistics`: of the taps; None where there are none.
+
+        Raises InputRefused for a weight that is not finite.
+        """
+        fresh: dict[str, _Found] = {}
+        folds: list[Fold] = []
+        warnings: list[str] = []
+        nodes = self._planned(part)
+        learned = {node for batch in self._batches(part) for node in batch}
+        if statistics is not None:
+            warnings += statistics.warnings()
+            if self._protects:
+                folds = self._protect(part, statistics)
+            else:
+                warnings += self._solve(part, statistics, fresh)
+        streams: dict[str, Weight] = {}
+        for node in nodes:
+            key = self._key(node)
+            if key not in fresh.keys() | self._found.keys():
+                weight = Weight.of(node, self._coding(node), "mse")
+                streams[key] = weight
+                fresh[key] = _Found(tuple(weight.tensors()), (0.0, 0.0), 0)
+                if node not in learned:
+                    warnings.append(self._why_rounded(node))
+        self._keep(index, fresh, folds)
+        for key, weight in streams.items():
+            seen = weight.seen
+            fresh[key] = replace(fresh[key], span=seen.span, clamped=seen.clamped)
+            warnings += [f"weight {weight.name!r} {told}"] if (told := seen.remark()) else []
+        places = [(fold.node, fold.place) for fold in folds]
+        keys = {str(node.name): self._key(node) for node in nodes}
+        self._note(index, keys, fresh, places, warnings)
+        self.resume(index)
+        self._put(part)
+
+    def resume(self, index: int) -> None:
+        """Take over what `quantize` left of part number `index`."""
+        told = json.loads(self._place(index, "json").read_text())
+        kept = graph.load(self._place(index, "onnx")).graph.initializers
+        self._keys |= told["keys"]
+        self._warnings |= dict.fromkeys(told["warnings"])
+        for key, (count, span, clamped) in told["found"].items():
+            values = [kept[f"{key}/{number}"] for number in range(count)]
+            tensors = tuple(value.const_value for value in values if value.const_value is not None)
+            self._found[key] = _Found(tensors, (span[0], span[1]), clamped)
+        for number, (node, place) in enumerate(told["folds"]):
+            numbers = graph.array(kept[f"{_FOLD}/{number}"])
+            assert numbers is not None
+            self._folds.append(Fold(node, place, numbers))
+
+    def apply(self, carrier: ir.Model) -> QuantLog:
+        """Let the assigned nodes of the carrier graph read their codes, in place."""
+        told = {}
+        for node in self._planned(carrier):
+            precision = self.assignment.nodes[str(node.name)]
+            span, block = self._found[self._keys[str(node.name)]].span, self._coding(node).block
+            told[str(node.name)] = QuantizedNode(node.op_type, precision, span, block, None)
+        self._put(carrier, self._folds)
+        clamped = sum(found.clamped for found in self._found.values())
+        return QuantLog(told, {}, clamped, (*self._warnings, UNSIMULATED))
+
+    @property
+    def _protects(self) -> bool:
+        return self.settings.weights == "awq"
+
+    def _protect(self, part: ir.Model, statistics: Statistics) -> list[Fold]:
+        wishes = PrepareSettings(
+            alpha="off", equalize="off", salient=True, block_size=self.settings.block_size,
+            carrier=self.carrier,
+        )  # fmt: skip
+        learning = self._only(node for batch in self._batches(part) for node in batch)
+        codes = {str(node.name) for node in self._planned(part)}
+        return protect(
+            part, statistics, learning, self.rules, wishes, codes=codes, shared=self.shared
+        )
+
+    def _solve(
+        self, part: ir.Model, statistics: Statistics, fresh: dict[str, _Found]
+    ) -> Iterator[str]:
+        """Put the codes of what can be solved into `fresh`. Yields warnings."""
+        values = dict(statistics.values)
+        waiting = list(self._batches(part))
+        while waiting:
+            batch = waiting.pop(0)
+            decisions = decide(
+                part, self._only(batch), replace(statistics, values=values), self.rules,
+                self.settings, method="minmax", percentile=100.0, carrier=self.carrier,
+            )  # fmt: skip
+            yield from decisions.warnings
+            for node in batch:
+                numbers = decisions.weights[str(node.name)]
+                codes, scale, zero_point = (array.T for array in numbers.by_rows())
+                arrays = self._coding(node).parts(codes, scale, zero_point)
+                tensors = tuple(ir.Tensor(np.ascontiguousarray(array)) for array in arrays)
+                fresh[self._key(node)] = _Found(tensors, numbers.span, numbers.scale.clamped)
+            if not any(others[0].inputs[0] is batch[0].inputs[0] for others in waiting):
+                source = _source(batch[0])  # its moments have done their work
+                values[source] = replace(values[source], moments=None)
+
+    def _batches(self, part: ir.Model) -> Iterator[list[ir.Node]]:
+        """The nodes whose weights are solved together: they multiply one value, and the memory
+        holds what that takes beside the moments of values whose turn comes later (the smallest
+        first). Weights that are known already and those that do not fit are left out."""
+        groups: dict[ir.Value | None, dict[str, ir.Node]] = {}
+        for node in self._planned(part):
+            key = self._key(node)
+            if key not in self._found and self._need(node) <= self.memory_bytes:
+                groups.setdefault(node.inputs[0], {}).setdefault(key, node)
+        ordered = sorted((list(group.values()) for group in groups.values()), key=_summed)
+        held = sum(_HELD * _summed(group) ** 2 for group in ordered)
+        for group in ordered:
+            held -= _HELD * _summed(group) ** 2
+            batch: list[ir.Node] = []
+            for node in group:
+                if held + self._need(*batch, node) > self.memory_bytes and batch:
+                    yield batch
+                    batch = []
+                if held + self._need(node) <= self.memory_bytes:
+                    batch.append(node)
+            if batch:
+                yield batch
+
+    def _need(self, *nodes: ir.Node) -> int:
+        """Bytes that solving these weights together takes."""
+        sizes = [self._coding(node).size for node in nodes]
+        moments = 0 if self._protects else _PER_MOMENT * sizes[0][0] ** 2
+        return moments + _PER_NUMBER * sum(k * n for k, n in sizes)
+
+    def _why_rounded(self, node: ir.Node) -> str:
+        needed, free = self._need(node) / 2**30, self.memory_bytes / 2**30
+        told = f"weight {_constant(node).name!r} is rounded to nearest: {self.settings.weights}"
+        return f"{told} takes {needed:.3g} GiB for it, {free:.3g} are free"
+
+    def _put(self, model: ir.Model, folds: Sequence[Fold] = ()) -> None:
+        """Let the nodes whose codes are known read them, and others what was folded."""
+        if not (nodes := self._planned(model)):
+            return
+        into = CodedGraph(model)
+        named = {str(node.name): node for node in model.graph}
+        for fold in folds:
+            into.give(named[fold.node], fold.place, fold.numbers)
+        done: dict[tuple[str, ir.DataType], Codes] = {}
+        for node in nodes:
+            key, dtype = self._keys[str(node.name)], read_dtype(node)
+            if (key, dtype) not in done:
+                constant, tensors = _constant(node), self._found[key].tensors
+                name = str(constant.name)
+                done[key, dtype] = into.add(name, self._coding(node), tensors, dtype)
+            into.read(node, done[key, dtype])
+        into.finish()
+
+    def _keep(self, index: int, fresh: dict[str, _Found], folds: list[Fold]) -> None:
+        """Write codes, and what was folded, as the constants of a graph without nodes."""
+        holder = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="codes")
+        kept = {key: found.tensors for key, found in fresh.items()}
+        kept[_FOLD] = tuple(ir.Tensor(fold.numbers) for fold in folds)
+        for key, tensors in kept.items():
+            for number, tensor in enumerate(tensors):
+                tensor.name = f"{key}/{number}"
+                graph.add_tensor(holder, tensor)
+        graph.save(ir.Model(holder, ir_version=10), self._place(index, "onnx"), inline_limit=0)
+
+    def _note(
+        self, index: int, keys: dict[str, str], fresh: dict[str, _Found],
+        folds: list[tuple[str, int]], warnings: list[str],
+    ) -> None:  # fmt: skip
+        found = {key: [len(one.tensors), one.span, one.clamped] for key, one in fresh.items()}
+        told = {"keys": keys, "found": found, "folds": folds, "warnings": warnings}
+        path = self._place(index, "json")
+        temporary = path.with_name(f".{path.name}.part")
+        temporary.write_text(json.dumps(told))
+        temporary.replace(path)
+
+    def _place(self, index: int, ending: str) -> Path:
+        return self.folder / f"codes-{index}.{ending}"
+
+    def _planned(self, model: ir.Model) -> list[ir.Node]:
+        planned = self.assignment.quantized()
+        return [node for node in model.graph if node.name in planned]
+
+    def _only(self, nodes: Iterable[ir.Node]) -> Assignment:
+        return Assignment({str(n.name): self.assignment.nodes[str(n.name)] for n in nodes})
+
+    def _coding(self, node: ir.Node) -> Coding:
+        rules = self.rules[self.assignment.nodes[str(node.name)]]
+        return Coding.of(node, rules, self.settings.block_size, self.carrier)
+
+    def _key(self, node: ir.Node) -> str:
+        """One weight that is read in one way."""
+        coding, layout = self._coding(node), (operands.is_turned(node), operands.summed_axis(node))
+        return f"{_constant(node).name}/{coding.format.dtype}/{coding.block}/{layout}"
+
+
+def _constant(node: ir.Node) -> ir.Value:
+    found = graph.constant_weight(node)
+    assert found is not None
+    return found[1]
+
+
+def _source(node: ir.Node) -> str:
+    assert node.inputs[0] is not None
+    return str(operands.uncast(node.inputs[0]).name)
+
+
+def _summed(group: list[ir.Node]) -> int:
+    return operands.summed(group[0])

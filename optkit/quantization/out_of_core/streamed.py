@@ -1,0 +1,206 @@
+"""Weight-only quantization of a model larger than memory: codes are computed while they are saved.
+
+    w (data file) ── rows ──► scale, codes = round_to_nearest(block of rows) ──► data file
+
+For schemes that need no data, in which the numbers of one weight follow from that weight alone. The
+codes and scales are those that `decide` finds and `qdq.apply` writes; only nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.errors import located
+from optkit.quantization.numerics.scales import Search
+from optkit.quantization.out_of_core.coded_graph import CodedGraph, Codes, Coding, read_dtype
+from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement.qdq_placement import Rules
+from optkit.quantization.qdq.apply import QuantizedNode, QuantLog
+from optkit.quantization.rounding.rtn import Quantized, round_to_nearest
+from optkit.recipe import Quantization
+from optkit.statistics.dataset import remark
+
+UNSIMULATED = "too large to be written a second time: there is no FP32 simulation of this graph"
+_NUMBERS = 1 << 20  # of a weight that are quantized at a time
+_SEARCH: dict[str, Search] = {"rtn": "absmax", "auto": "mse", "mse": "mse"}
+
+
+def is_for(
+    model: ir.Model,
+    assignment: Assignment,
+    rules: Rules,
+    settings: Quantization,
+    *,
+    learned: bool = False,
+) -> bool:
+    """Whether the planned weights are so large that they lie in data files, and all are quantized
+    by a scheme that can go block by block: no data, no solver. `learned`: second moments are known,
+    which "auto" solves with."""
+    if settings.weights == "auto" and learned:
+        return False
+    planned = assignment.quantized()
+    weights = {_constant(node) for node in model.graph if node.name in planned}
+    return (
+        sum(w.const_value.nbytes for w in weights if w.const_value) >= graph.INLINE_LIMIT
+        and settings.weights in _SEARCH
+        and by_blocks(assignment, rules)
+    )
+
+
+def by_blocks(assignment: Assignment, rules: Rules) -> bool:
+    """Whether all that is planned quantizes weights alone, in blocks with scales of one level."""
+    chosen = [rules[name] for name in set(assignment.quantized().values())]
+    formats_ = [own.weight for own in chosen]
+    return all(own.activation is None for own in chosen) and all(
+        fmt.granularity == "block" and (fmt.is_integer or fmt.dtype == "nf4") for fmt in formats_
+    )
+
+
+def quantize(
+    source: Path,
+    out: Path,
+    assignment: Assignment,
+    rules: Rules,
+    settings: Quantization,
+    *,
+    carrier: np.dtype | type,
+) -> QuantLog:
+    """The carrier graph in file `source`, quantized into the new file `out`, whatever its size.
+
+    Raises InputRefused for a weight that is not finite or a graph that is not valid.
+    """
+    model = graph.load(source)
+    made = apply(model, assignment, rules, settings, carrier=carrier)
+    graph.save(model, out)
+    graph.check(out)
+    told = made.log()
+    return replace(told, warnings=(*told.warnings, UNSIMULATED))
+
+
+@dataclass
+class Streaming:
+    """What `apply` put into the graph. `log` is known when the graph has been saved."""
+
+    nodes: dict[str, tuple[str, str, Weight]] = field(default_factory=dict)
+
+    def log(self) -> QuantLog:
+        told = {
+            name: QuantizedNode(op, precision, weight.seen.span, weight.coding.block, None)
+            for name, (op, precision, weight) in self.nodes.items()
+        }
+        weights = {id(weight): weight for _, _, weight in self.nodes.values()}.values()
+        remarks = {f"weight {w.name!r} {what}" for w in weights if (what := w.seen.remark())}
+        clamped = sum(weight.seen.clamped for weight in weights)
+        return QuantLog(told, {}, clamped, tuple(sorted(remarks)))
+
+
+def apply(
+    model: ir.Model,
+    assignment: Assignment,
+    rules: Rules,
+    settings: Quantization,
+    *,
+    carrier: np.dtype | type,
+) -> Streaming:
+    """Let the assigned nodes of the carrier graph read codes that `graph.save` computes, in place.
+    A weight that is not finite raises InputRefused then."""
+    planned = assignment.quantized()
+    search = _SEARCH[settings.weights]
+    into = CodedGraph(model)
+    done: dict[tuple[ir.Value, bool, Coding, ir.DataType], tuple[Weight, Codes]] = {}
+    made = Streaming()
+    for node in [node for node in model.graph if node.name in planned]:
+        precision, op = planned[str(node.name)], node.op_type
+        coding = Coding.of(node, rules[precision], settings.block_size, np.dtype(carrier))
+        dtype = read_dtype(node)
+        key = _constant(node), operands.is_turned(node), coding, dtype
+        if key not in done:
+            weight = Weight.of(node, coding, search)
+            done[key] = weight, into.add(weight.name, coding, weight.tensors(), dtype)
+        weight, codes = done[key]
+        into.read(node, codes)
+        made.nodes[str(node.name)] = op, precision, weight
+    into.finish()
+    return made
+
+
+class _Seen(NamedTuple):
+    """What a weight's pieces held so far: extremes of its numbers and of its scales."""
+
+    low: float = np.inf
+    high: float = -np.inf
+    span: tuple[float, float] = (np.inf, 0.0)
+    clamped: int = 0
+
+    def joined(self, low: float, high: float, found: Quantized) -> _Seen:
+        scale = found.scale.scale
+        return _Seen(
+            min(self.low, low),
+            max(self.high, high),
+            (min(self.span[0], float(scale.min())), max(self.span[1], float(scale.max()))),
+            self.clamped + found.scale.clamped,
+        )
+
+    def remark(self) -> str | None:
+        return remark(self.low, self.high)
+
+
+@dataclass(eq=False)
+class Weight:
+    """A stored matrix that is rounded to nearest piece by piece, and what has been `seen` of it."""
+
+    name: str
+    tensor: ir.TensorProtocol
+    transposed: bool  # stored as [N, K]
+    coding: Coding
+    search: Search
+    seen: _Seen = field(default_factory=_Seen)
+
+    @classmethod
+    def of(cls, node: ir.Node, coding: Coding, search: Search) -> Weight:
+        constant = _constant(node)
+        assert constant.const_value is not None
+        transposed = coding.turned ^ operands.is_turned(node)
+        return cls(str(constant.name), constant.const_value, transposed, coding, search)
+
+    def tensors(self) -> list[ir.TensorProtocol]:
+        """What the coding stores, computed when it is asked for."""
+        return graph.computed(self.coding.forms(), self._pieces)
+
+    def _pieces(self) -> Iterator[tuple[np.ndarray, ...]]:
+        self.seen = _Seen()
+        with located(f"weight {self.name!r}"):
+            for low, high, found in graph.spread(self._quantize, self._read()):
+                self.seen = self.seen.joined(low, high, found)
+                yield self.coding.parts(found.codes, found.scale.scale, found.scale.zero_point)
+
+    def _read(self) -> Iterator[np.ndarray]:
+        """Columns of the matrix [K, N], or rows of it, as many as make a piece."""
+        (k, n), by_columns = self.coding.size, self.coding.by_columns
+        if by_columns:
+            count = 2 * max(_NUMBERS // k // 2, 1)
+        else:
+            count = max(_NUMBERS // n // self.coding.block, 1) * self.coding.block
+        read = graph.rows if by_columns == self.transposed else graph.columns
+        return (a.T if self.transposed else a for a in read(self.tensor, count))
+
+    def _quantize(self, piece: np.ndarray) -> tuple[float, float, Quantized]:
+        coding = self.coding
+        wide = piece.astype(np.float32)  # numpy compares halves one by one
+        held = piece.astype(coding.carrier, copy=False)
+        found = round_to_nearest(held, coding.format, coding.carrier, search=self.search)
+        return float(wide.min()), float(wide.max()), found
+
+
+def _constant(node: ir.Node) -> ir.Value:
+    found = graph.constant_weight(node)
+    assert found is not None
+    return found[1]

@@ -1,0 +1,1 @@
+"""Which nodes get which precision, and where Q/DQ pairs go. Changes nothing."""

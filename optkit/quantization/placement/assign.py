@@ -1,0 +1,178 @@
+"""Which nodes get which precision, by the rules of the backend that runs them. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from math import prod
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.placement import PlacementRules
+from optkit.precisions import PRECISIONS
+from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement.block_size import fitting_block
+from optkit.quantization.placement.qdq_placement import tail
+
+_FOLDABLE = ("Transpose", "Identity", "Cast")
+
+
+def assign(
+    model: ir.Model,
+    precision: str,
+    rules: Mapping[str, PlacementRules],
+    carrier: str,
+    *,
+    overrides: Mapping[str, str] | None = None,
+    unbounded: Mapping[str, str] | None = None,
+) -> Assignment:
+    """Consider every Conv, ConvTranspose, MatMul and Gemm that multiplies by a constant.
+
+    A node gets `precision`, or what its rules say of last layers, or what the last matching pattern
+    of `overrides` says (node name with `*` and `?` → precision name), or `carrier` ("fp16", "fp32",
+    "bf16") with the reason. `rules`: precision name → what the backend wants of it; without those
+    of the last layers' precision these get `precision`, too. `unbounded`: value name → why it has
+    no range; a node that reads one stays in float. Nodes inside If and Loop bodies do too and are
+    not considered.
+    """
+    last = _last_layers(model)
+    named = rules[precision].last if precision in rules else None
+    at_the_end = precision if named is None or named not in rules else named
+    nodes: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for node in model.graph:
+        weight = graph.constant_weight(node)
+        if weight is None:
+            continue
+        name = str(node.name)
+        wanted = _wanted(name, at_the_end if node in last else precision, overrides or {})
+        reason = _why_float(node, weight, wanted, rules, last, unbounded or {})
+        nodes[name] = carrier if reason else wanted
+        if reason:
+            reasons[name] = reason
+    return Assignment(nodes, reasons)
+
+
+def _wanted(name: str, precision: str, overrides: Mapping[str, str]) -> str:
+    matching = (found for pattern, found in overrides.items() if fnmatchcase(name, pattern))
+    return next(reversed(list(matching)), precision)
+
+
+def _why_float(
+    node: ir.Node,
+    weight: tuple[int, ir.Value],
+    precision: str,
+    rules: Mapping[str, PlacementRules],
+    last: frozenset[ir.Node],
+    unbounded: Mapping[str, str],
+) -> str | None:
+    """The first reason against quantizing the node, or None."""
+    if not PRECISIONS[precision].quantized:
+        return f"{precision} quantizes nothing"
+    own = rules[precision]
+    reason = _why_not_its_operator(node, weight, own)
+    if reason is None and own.activation is not None:
+        reason = _why_not_its_values(node, own, last, unbounded)
+    return reason
+
+
+def _why_not_its_operator(
+    node: ir.Node, weight: tuple[int, ir.Value], rules: PlacementRules
+) -> str | None:
+    index, constant = weight
+    op = node.op_type
+    if op in rules.excluded:
+        return rules.excluded[op]
+    if op not in rules.ops:
+        return f"{op} has no {rules.weight.dtype} kernel in this backend"
+    if index == 0:
+        return "the constant is the left operand: its scale would lie along the summed axis"
+    if any(value is None or value.dtype is None for value in (node.inputs[0], node.outputs[0])):
+        return "the type of what it reads or makes is not known: a foreign operator is before it"
+    if not _is_plain(node.inputs[index], constant):
+        return "its weight is quantized already or not a plain float tensor"
+    if op == "Gemm" and not _is_plain_gemm(node):
+        return "Gemm with transA, alpha or beta has no integer kernel"
+    if op == "MatMul" and constant.shape is not None and len(constant.shape) != 2:
+        return "the weight is not a matrix: one scale per column would mix different matrices"
+    if op == "Conv" and _is_thin(node, constant, rules):
+        return f"fewer than {rules.min_conv_channels} input channels: {rules.thin_conv}"
+    if op == "Conv" and not rules.grouped_conv and node.attributes.get_int("group", 1) > 1:
+        return "a convolution in groups has no kernel of this precision"
+    if op == "Conv" and rules.max_kernel is not None and _kernel(constant) > rules.max_kernel:
+        return f"its kernel has {_kernel(constant)} elements: {rules.max_kernel} are the most here"
+    if rules.weight.block_size is not None and fitting_block(node, rules) is None:
+        return f"no block size divides its {operands.summed(node)} summed channels"
+    return None
+
+
+def _why_not_its_values(
+    node: ir.Node,
+    rules: PlacementRules,
+    last: frozenset[ir.Node],
+    unbounded: Mapping[str, str],
+) -> str | None:
+    op = node.op_type
+    assert node.inputs[0] is not None
+    activation = str(operands.uncast(node.inputs[0]).name)
+    if activation in unbounded:
+        return f"{activation} has no range: {unbounded[activation]}"
+    if op in rules.integer_bias and operands.has_bias(node) and operands.bias(node) is None:
+        return "its bias is not one constant per output channel, as an integer kernel needs"
+    at_the_end = (rules.float_output and node in last) or tail(node).is_graph_output()
+    if op in rules.quantize_outputs and at_the_end:
+        return "its result is a model output, and an integer kernel would leave 8 bits of it"
+    return None
+
+
+def _is_plain(value: ir.Value | None, constant: ir.Value) -> bool:
+    """Nothing but layout and float casts lie between the stored float tensor and the node."""
+    while value is not None and value is not constant:
+        producer = value.producer()
+        if producer is None or producer.op_type not in _FOLDABLE:
+            return False
+        value = producer.inputs[0]
+    return constant.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+def _is_plain_gemm(node: ir.Node) -> bool:
+    attributes = node.attributes
+    return (
+        attributes.get_int("transA", 0) == 0
+        and attributes.get_float("alpha", 1.0) == 1.0
+        and (not operands.has_bias(node) or attributes.get_float("beta", 1.0) == 1.0)
+    )
+
+
+def _is_thin(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> bool:
+    """Too few input channels for an integer kernel to pay; but pooling right behind a float result
+    would run on integers in the layout of floats, which costs more than the convolution saves."""
+    assert weight.shape is not None
+    channels = int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
+    pooled = any(reader.op_type == "MaxPool" for reader in tail(node).consumers())
+    return channels < rules.min_conv_channels and not pooled
+
+
+def _kernel(weight: ir.Value) -> int:
+    assert weight.shape is not None
+    return prod(weight.shape.numpy()[2:])
+
+
+def _last_layers(model: ir.Model) -> frozenset[ir.Node]:
+    """The weighted nodes whose result reaches a model output through nothing that mixes it with
+    another value (logits, maps; not the branches of a residual sum)."""
+    found = set()
+    for output in model.graph.outputs:
+        value: ir.Value | None = output
+        while value is not None:
+            node = value.producer()
+            if node is None:
+                break
+            if graph.constant_weight(node) is not None:
+                found.add(node)
+                break
+            read = operands.computed(node)
+            value = read[0] if len(read) == 1 else None
+    return frozenset(found)

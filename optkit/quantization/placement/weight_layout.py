@@ -1,0 +1,100 @@
+"""How the weight of a quantized node is stored: along which axis its scales lie, and what one scale
+per output channel would give.
+
+    tensor    one scale
+    channel   one per output channel, which is multiplied once behind the sum
+    summed    one per index of the summed axis: it cannot leave the sum, so no integer kernel takes
+              it, and it follows the wrong maxima
+    block     one per block along the summed axis
+"""
+
+from __future__ import annotations
+
+from math import log10
+from typing import Literal, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import scales
+from optkit.quantization.placement import weighted_nodes as operands
+
+Granularity = Literal["tensor", "channel", "summed", "block"]
+
+
+def granularity(node: ir.Node) -> Granularity | None:
+    """How the scales of a quantized node's weight lie; None where it has no DequantizeLinear."""
+    value, flipped = node.inputs[1] if len(node.inputs) > 1 else None, False
+    producer = None if value is None else value.producer()
+    while producer is not None and producer.op_type in ("Transpose", "Cast"):
+        flipped ^= producer.op_type == "Transpose"
+        value = producer.inputs[0]
+        producer = None if value is None else value.producer()
+    if producer is None or producer.op_type != "DequantizeLinear":
+        return None
+    if producer.attributes.get_int("block_size", 0):
+        return "block"
+    scale = graph.array(producer.inputs[1])
+    if scale is None or scale.size == 1:
+        return "channel" if _is_scaled_behind(node) else "tensor"
+    axis = producer.attributes.get_int("axis", 1) % len(_codes_of(producer))
+    along = 1 - axis if flipped else axis
+    return "channel" if along == operands.channel_axis(node) else "summed"
+
+
+def by_channel_db(reference: ir.Node, quantized: ir.Node) -> float | None:
+    """SQNR of the reference's weight, rounded to nearest with one symmetric scale per output
+    channel and as many bits as the quantized node's codes use. None for other codes than int8."""
+    codes, weight = _codes(quantized), graph.constant_weight(reference)
+    if codes is None or codes.dtype != np.int8 or weight is None or weight[0] != 1:
+        return None
+    bits = 8 if codes.size and int(np.abs(codes.astype(np.int16)).max()) > 63 else 7
+    fmt = NumberFormat("int8", "channel", symmetric=True, limit_bits=bits)
+    w, axis = operands.weight(reference).astype(np.float32), operands.channel_axis(reference)
+    scale = scales.weight_scale(w, axis, fmt, np.float32)
+    rounded = scales.dequantize(scales.quantize(w, scale, fmt, axis), scale, axis, fmt)
+    signal = float(np.square(w, dtype=np.float64).sum())
+    noise = float(np.square(w - rounded, dtype=np.float64).sum())
+    return 10 * log10(signal / noise) if signal and noise else None
+
+
+class Use(NamedTuple):
+    """How a weight's int8 codes use their range: the largest magnitude over 127, and the share of
+    the codes that stand at it."""
+
+    reach: float
+    saturated: float
+
+
+def use_of_codes(node: ir.Node) -> Use | None:
+    """None for other codes than int8."""
+    codes = _codes(node)
+    if codes is None or codes.dtype != np.int8 or not codes.size:
+        return None
+    sizes = np.abs(codes.astype(np.int16))
+    most = int(sizes.max())
+    return Use(most / 127, float((sizes >= most).mean()))
+
+
+def _codes_of(pair: ir.Node) -> tuple[int, ...]:
+    """The shape of what a DequantizeLinear reads."""
+    codes = graph.array(pair.inputs[0])
+    assert codes is not None
+    return codes.shape
+
+
+def _codes(node: ir.Node) -> np.ndarray | None:
+    """The stored codes, in whatever layout."""
+    found = graph.constant_weight(node)
+    return None if found is None else graph.array(found[1])
+
+
+def _is_scaled_behind(node: ir.Node) -> bool:
+    """Whether the channels' ratios are multiplied behind the node (`writer`, split_scale)."""
+    uses = node.outputs[0].consumers()
+    if len(uses) != 1 or uses[0].op_type != "Mul":
+        return False
+    factors = (graph.array(value) for value in uses[0].inputs)
+    return any(factor is not None and factor.size > 1 for factor in factors)

@@ -1,0 +1,1 @@
+"""A decided quantization, written into the graph."""

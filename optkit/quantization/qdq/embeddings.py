@@ -1,0 +1,99 @@
+"""Tables of embeddings in 8 bits: one scale per row, rounded to nearest.
+
+    table[V, D] ── Gather ──►      codes[V, D] ── Gather ── Cast ── Mul ──►
+                                   scale[V, 1] ── Gather ─────────────┘
+
+A row is looked up and scaled by itself, so a lookup reads a quarter of the bytes and the whole
+table is never dequantized. Scales: absolute maximum of a row / 127 (as in quantization/scales.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import scales
+
+_SMALLEST = 1 << 14  # numbers in a table: below, three more nodes cost more than they save
+_FORMAT = NumberFormat("int8", "channel", symmetric=True)
+
+
+def quantize_embeddings(model: ir.Model) -> dict[str, int]:
+    """Store the float32 tables that are only looked up by rows in 8 bits, in place.
+
+    Returns table → its rows. A table that anything else reads (tied output weights) stays as it is.
+    """
+    names = graph.value_names(model)
+    nodes = {str(node.name) for node in model.graph.all_nodes()}
+    found = {}
+    for table in list(model.graph.initializers.values()):
+        lookups = _lookups(table)
+        if not lookups:
+            continue
+        numbers = graph.array(table)
+        assert numbers is not None
+        scale = scales.weight_scale(numbers, 0, _FORMAT, np.float32)
+        codes = scales.quantize(numbers, scale, _FORMAT, 0)
+        c = graph.add_constant(
+            model.graph, graph.claim_name(f"{table.name}_quantized", names), codes
+        )
+        s = graph.add_constant(
+            model.graph, graph.claim_name(f"{table.name}_scale", names), scale.scale[:, None]
+        )
+        for lookup in lookups:
+            _rewrite(model, lookup, c, s, names, nodes)
+        found[str(table.name)] = len(numbers)
+        model.graph.initializers.pop(str(table.name))
+    return found
+
+
+def _lookups(table: ir.Value) -> list[ir.Node]:
+    """The Gathers that read the table by rows, if nothing else reads it."""
+    shape = table.shape
+    if table.is_graph_output() or table.is_graph_input() or table.dtype != ir.DataType.FLOAT:
+        return []
+    if shape is None or len(shape) != 2 or int(np.prod(shape.numpy())) < _SMALLEST:
+        return []
+    uses = list(table.uses())
+    by_rows = all(
+        use.node.op_type == "Gather"
+        and use.idx == 0
+        and use.node.attributes.get_int("axis", 0) == 0
+        for use in uses
+    )
+    return [use.node for use in uses] if by_rows else []
+
+
+def _rewrite(
+    model: ir.Model, lookup: ir.Node, codes: ir.Value, scale: ir.Value, names: set[str],
+    nodes: set[str],
+) -> None:  # fmt: skip
+    index, result = lookup.inputs[1], lookup.outputs[0]
+    name = str(result.name)
+
+    def node(op: str, inputs: list[ir.Value | None], what: str, dtype: ir.DataType) -> ir.Node:
+        label = graph.claim_name(f"{lookup.name}_{what}", nodes)
+        output = ir.Value(name=graph.claim_name(f"{name}_{what}", names), type=ir.TensorType(dtype))
+        return ir.node(op, inputs, outputs=[output], name=label)
+
+    rows = node("Gather", [codes, index], "codes", ir.DataType.INT8)
+    rows.outputs[0].shape = result.shape
+    cast = node("Cast", [rows.outputs[0]], "wide", ir.DataType.FLOAT)
+    cast.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT.value)
+    cast.outputs[0].shape = result.shape
+    steps = node("Gather", [scale, index], "scale", ir.DataType.FLOAT)
+    made = ir.node(
+        "Mul", [cast.outputs[0], steps.outputs[0]], outputs=[ir.Value(type=result.type)],
+        name=str(lookup.name),
+    )  # fmt: skip
+    made.outputs[0].shape = result.shape
+    model.graph.insert_after(lookup, [rows, cast, steps, made])
+    if result.is_graph_output():
+        for place, output in enumerate(model.graph.outputs):
+            if output is result:
+                model.graph.outputs[place] = made.outputs[0]
+    result.replace_all_uses_with(made.outputs[0])
+    model.graph.remove(lookup, safe=True)
+    made.outputs[0].name = name

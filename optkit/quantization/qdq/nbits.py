@@ -1,0 +1,60 @@
+"""ONNX Runtime's products with a weight in few bits (com.microsoft): how their weights are stored.
+
+MatMulNBits, a weight of 4 or 8 bits in blocks:
+
+    y = x @ dequantize(B)^T + bias          B [N, ceil(K / block), block · bits / 8] uint8
+
+Codes are stored unsigned: signed ones as q + 2^(bits - 1), which is the zero point that the kernel
+takes where none is given; in 4 bits two to a byte, the first in the low nibble, zero points too
+(ONNX Runtime, ContribOperators.md).
+Written out rather than left to the optimizer: that makes it from DequantizeLinear + MatMul only,
+not behind a transposed Gemm, and always with activations rounded to 8 bits (accuracy level 4).
+
+MatMulBnb4, a weight of 16 table entries as bitsandbytes stores it: the rows of W^T [N, K] one after
+the other, two codes to a byte, the first in the high nibble.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from optkit.precisions import NumberFormat
+
+
+def pack(codes: np.ndarray, fmt: NumberFormat, block: int) -> np.ndarray:
+    """Codes [N, K] of 4 or 8 bits → B, the last block filled up."""
+    n, k = codes.shape
+    blocks = -(-k // block)
+    stored = np.full((n, blocks * block), 1 << fmt.bits - 1, np.uint8)
+    stored[:, :k] = codes.astype(np.int16) + _shift(fmt)
+    return _bytes(stored, fmt.bits).reshape(n, blocks, -1)
+
+
+def pack_zero_points(zero_points: np.ndarray, fmt: NumberFormat) -> np.ndarray:
+    """Those [N, blocks] of unsigned codes → uint8 [N, ceil(blocks · bits / 8)]."""
+    n, blocks = zero_points.shape
+    stored = np.zeros((n, blocks + blocks % 2 if fmt.bits == 4 else blocks), np.uint8)
+    stored[:, :blocks] = zero_points.astype(np.int16)
+    return _bytes(stored, fmt.bits)
+
+
+def pack_bnb4(codes: np.ndarray) -> np.ndarray:
+    """Codes [N, K] below 16 → uint8 [ceil(N · K / 2)]."""
+    flat = np.ascontiguousarray(codes).reshape(-1)
+    packed: np.ndarray = flat[0::2] << np.uint8(4)
+    packed[: flat.size // 2] |= flat[1::2]
+    return packed
+
+
+def attributes(n: int, k: int, bits: int, block: int, accuracy: int) -> dict[str, int]:
+    """Of the node. `accuracy` 0: multiply in floats; 4: round activations to 8 bits by block and
+    multiply in integers."""
+    return {"K": k, "N": n, "bits": bits, "block_size": block, "accuracy_level": accuracy}
+
+
+def _shift(fmt: NumberFormat) -> int:
+    return 0 if fmt.dtype.startswith("u") else 1 << fmt.bits - 1
+
+
+def _bytes(stored: np.ndarray, bits: int) -> np.ndarray:
+    return stored if bits == 8 else stored[:, 0::2] | stored[:, 1::2] << np.uint8(4)

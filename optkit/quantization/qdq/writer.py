@@ -1,0 +1,371 @@
+"""The nodes and constants that say a quantization in plain ONNX.
+
+activation     x ── Q(s, z) ── DQ(s, z) ──►      s, z of rank 0: a shape of [1] makes TensorRT
+                                                 lose every convolution
+weight         codes ── DQ(s_c, axis) ──►        axis: the output channels
+split_scale    codes ── DQ(g) ──► Conv ── Mul(s_c / g) ── Add(b) ──►
+integer_bias   int32 ── DQ(s · s_c) ──►          joins the integer products
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.errors import InputRefused
+from optkit.placement import PlacementRules
+from optkit.quantization.numerics import scales
+from optkit.quantization.numerics.qparams import ActivationNumbers, WeightNumbers
+from optkit.quantization.numerics.scales import Scale
+from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement.qdq_placement import Rules, Site
+from optkit.quantization.qdq import dynamic, nbits
+
+_NOT_LOADED = ("float4e2m1", "nf4")  # no DequantizeLinear of ONNX Runtime takes them
+
+
+class Writer:
+    """Adds Q/DQ to one graph under fresh names; a weight that several nodes read is stored once."""
+
+    def __init__(
+        self, model: ir.Model, rules: Rules, carrier: np.dtype, *, simulated: bool
+    ) -> None:
+        self._graph = model.graph
+        self._opset = model.opset_imports
+        self._rules = rules
+        self._carrier = carrier
+        self._simulated = simulated
+        self._first = model.graph[0]
+        self._nodes = {str(node.name) for node in model.graph.all_nodes()}
+        self._values = graph.value_names(model)
+        self._stored: dict[tuple[str, int | None, str, bytes], ir.Value] = {}
+        self._replaced: list[ir.Value] = []
+        self._second: dict[ir.Value, ir.Value] = {}  # dequantized value -> that of its rest
+
+    def pair(self, site: Site, numbers: ActivationNumbers) -> None:
+        """Put Q and DQ between the value and the site's readers; for two terms a second pair on
+        what the first leaves."""
+        value, name = site.value, str(site.value.name)
+        if numbers.format.granularity == "block":
+            pair = dynamic.Pair(self, value, numbers.scale.scale, numbers.format)
+            made = pair.simulated() if self._simulated else pair.compiled(self._opset)
+            first = made[-1].outputs[0]
+        else:
+            made, first = self._pair(value, name, numbers.scale)
+        if numbers.rest is not None:
+            rest = self._node("Sub", [value, first], f"{name}_rest", value, value)
+            nodes, second = self._pair(rest.outputs[0], f"{name}_rest", numbers.rest)
+            made += [rest, *nodes]
+            self._second[first] = second
+        producer = value.producer()
+        if producer is None:
+            self._graph.insert_before(self._first, made)
+        else:
+            self._graph.insert_after(producer, made)
+        for reader, index in site.readers:
+            reader.replace_input_with(index, first)
+
+    def _pair(self, value: ir.Value, name: str, scale: Scale) -> tuple[list[ir.Node], ir.Value]:
+        s = self._constant(f"{name}_scale", scale.scale, _dtype(value))
+        z = self._constant(f"{name}_zero_point", scale.zero_point)
+        q = self._node("QuantizeLinear", [value, s, z], f"{name}_quantized", z, value)
+        dq = self._node("DequantizeLinear", [q.outputs[0], s, z], f"{name}_dequantized", s, value)
+        return [q, dq], dq.outputs[0]
+
+    def weight(self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules) -> None:
+        """Store the node's weight as codes, layout changes on the way to it folded in, and its bias
+        in the form the rules ask for."""
+        constant = node.inputs[1]
+        assert constant is not None
+        dtype = _dtype(constant)
+        if not self._simulated and (numbers.format.dtype == "nf4" or _by_bits(numbers, rules)):
+            self._replace_by_contrib(node, numbers, rules, dtype)
+            return
+        if node.op_type in rules.split_scale and not self._simulated:
+            numbers = _with_powers(node, numbers)
+        if numbers.ratio is not None:
+            self._scale_behind(node, numbers)
+        key = (
+            numbers.name, numbers.axis, numbers.format.dtype,
+            numbers.scale.scale.tobytes() + numbers.stored.scale.tobytes(),
+        )  # fmt: skip
+        if key not in self._stored:
+            self._stored[key] = self._dequantized(numbers, dtype)
+        self._replace(node, 1, self._stored[key])
+        if numbers.ratio is None and numbers.bias is not None:
+            self._set_bias(node, numbers, rules, dtype)
+        if node.op_type == "MatMul" and rules.gemm_for_matrices and _is_of_matrices(node):
+            node.op_type = "Gemm"
+        self._add_second_term(node)
+
+    def remove_unread(self) -> None:
+        """Drop the float weights and biases that nobody reads any more, and what led from them."""
+        graph.remove_unread(self._graph, self._replaced)
+
+    def _dequantized(self, numbers: WeightNumbers, dtype: ir.DataType) -> ir.Value:
+        """Codes ── DequantizeLinear, or the floats that they stand for."""
+        name, fmt = numbers.name, numbers.format
+        if self._simulated and fmt.dtype in _NOT_LOADED:
+            return self._constant(f"{name}_simulated", numbers.floats(), dtype)
+        codes = self._constant(f"{name}_quantized", numbers.codes)
+        stored = numbers.stored
+        if stored.outer is not None:
+            s = self._two_level(name, numbers)
+            parts: list[ir.Value] = [codes, s]
+        else:
+            s = self._constant(f"{name}_scale", stored.scale, dtype)
+            # without one ONNX Runtime has no integer Gemm
+            parts = [codes, s, self._constant(f"{name}_zero_point", stored.zero_point)]
+        dq = self._node("DequantizeLinear", parts, f"{name}_dequantized", s, codes)
+        if stored.scale.ndim and numbers.axis is not None:
+            dq.attributes["axis"] = ir.AttrInt64("axis", numbers.axis)
+        if numbers.block_size is not None:
+            dq.attributes["block_size"] = ir.AttrInt64("block_size", numbers.block_size)
+        self._graph.insert_before(self._first, dq)  # ahead of every node that may read it
+        if _dtype(s) == dtype:
+            return dq.outputs[0]
+        cast = self._node("Cast", [dq.outputs[0]], f"{name}_held", s, codes)
+        cast.attributes["to"] = ir.AttrInt64("to", dtype.value)
+        cast.outputs[0].type = ir.TensorType(dtype)
+        self._graph.insert_before(self._first, cast)
+        return cast.outputs[0]
+
+    def _two_level(self, name: str, numbers: WeightNumbers) -> ir.Value:
+        """The block scales as E4M3 under one scale for the tensor, FP32 as the FP4 product has it
+        of its activations: of another dtype the compiler crashes."""
+        block, outer = scales.two_level(numbers.stored)
+        b = self._constant(f"{name}_block_scale", block)
+        o = self._constant(f"{name}_tensor_scale", outer)
+        dq = self._node("DequantizeLinear", [b, o], f"{name}_scale", o, b)
+        self._graph.insert_before(self._first, dq)
+        return dq.outputs[0]
+
+    def _set_bias(
+        self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules, dtype: ir.DataType
+    ) -> None:
+        """The node's own bias, in integers where its kernel wants that; else a float behind it."""
+        bias, activation = numbers.bias, numbers.activation
+        assert bias is not None
+        if node.op_type in rules.integer_bias and activation is not None:
+            scale = scales.bias_scale(activation, numbers.scale)
+            codes = np.rint(bias / scale.scale.astype(np.float64)).astype(np.int32)
+            c = self._constant(f"{node.name}_bias_quantized", codes)
+            s = self._constant(f"{node.name}_bias_scale", scale.scale, dtype)
+            z = self._constant(f"{node.name}_bias_zero_point", scale.zero_point)
+            dq = self._node("DequantizeLinear", [c, s, z], f"{node.name}_bias_dequantized", s, c)
+            if scale.scale.ndim:
+                dq.attributes["axis"] = ir.AttrInt64("axis", 0)
+            self._graph.insert_before(self._first, dq)
+            self._replace(node, 2, dq.outputs[0])
+        elif operands.has_bias(node):
+            self._replace(node, 2, self._constant(f"{node.name}_bias", bias, dtype))
+        elif not self._join_bias(node, bias):
+            self._behind(node, [("Add", "bias", bias)])
+
+    def _join_bias(self, node: ir.Node, bias: np.ndarray) -> bool:
+        """Add it to the bias that an Add behind the node holds already; False if none does."""
+        result = node.outputs[0]
+        add = _biased(result).producer()
+        if add is None or add is node:
+            return False
+        index = 0 if add.inputs[1] is result else 1
+        numbers, constant = graph.array(add.inputs[index]), add.inputs[index]
+        if numbers is None or constant is None or numbers.size not in (1, bias.size):
+            return False
+        joined = self._constant(f"{node.name}_bias", numbers + bias, _dtype(constant))
+        self._replace(add, index, joined)
+        return True
+
+    def _add_second_term(self, node: ir.Node) -> None:
+        """y = dq(q(x)) W + dq(q(x - dq(q(x)))) W: the two products share the weight, and a bias
+        behind stays with the first, whose kernel may take it."""
+        first = node.inputs[0]
+        second = self._second.get(first) if first is not None else None
+        if second is None or node.op_type not in ("MatMul", "Gemm"):
+            return
+        result = _biased(node.outputs[0])
+        name = str(result.name)
+        uses = list(result.uses())
+        result.name = self._claim(f"{name}_first")
+        weight = node.inputs[1]
+        assert weight is not None
+        parts = [second, weight]
+        product = self._node("MatMul", parts, f"{name}_second", result, result)
+        if node.op_type == "Gemm":
+            product.op_type = "Gemm"
+            for attribute in node.attributes.values():
+                product.attributes[attribute.name] = attribute
+        total = self._node("Add", [result, product.outputs[0]], name, result, result)
+        after = result.producer()
+        assert after is not None
+        self._graph.insert_after(after, [product, total])
+        self._take_over(result, uses, total.outputs[0], name)
+
+    def _replace_by_contrib(
+        self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules, dtype: ir.DataType
+    ) -> None:
+        """MatMulBnb4 or MatMulNBits (com.microsoft): the weight by rows, two codes to a byte."""
+        codes, scale, zero_point = numbers.by_rows()
+        fmt, (n, k) = numbers.format, codes.shape
+        block = numbers.block_size or k
+        if fmt.dtype == "nf4":
+            op, packed, scale = "MatMulBnb4", nbits.pack_bnb4(codes), scale.reshape(-1)
+            attributes = {"K": k, "N": n, "block_size": block, "quant_type": 1}
+        else:
+            op, packed = "MatMulNBits", nbits.pack(codes, fmt, block)
+            attributes = nbits.attributes(n, k, fmt.bits, block, rules.nbits_accuracy or 0)
+        key = (numbers.name, numbers.axis, op, numbers.scale.scale.tobytes())
+        if key not in self._stored:
+            self._stored[key] = self._constant(f"{numbers.name}_quantized", packed)
+        bias = node.inputs[2] if operands.has_bias(node) else None
+        if bias is not None:
+            self._replace(node, 2, None)
+        self._replace(node, 1, self._stored[key])
+        stored = [self._constant(f"{numbers.name}_scale", np.ascontiguousarray(scale), dtype)]
+        if not fmt.symmetric and fmt.is_integer:
+            packed = nbits.pack_zero_points(zero_point, fmt)
+            stored.append(self._constant(f"{numbers.name}_zero_point", packed))
+        node.resize_inputs(2 + len(stored))
+        for index, value in enumerate(stored, 2):
+            node.replace_input_with(index, value)
+        node.op_type, node.domain = op, "com.microsoft"
+        self._opset.setdefault("com.microsoft", 1)
+        node.attributes.clear()
+        for name, number in attributes.items():
+            node.attributes[name] = ir.AttrInt64(name, number)
+        if numbers.bias is not None:
+            self._behind(node, [("Add", "bias", numbers.bias)])
+        elif bias is not None:
+            self._add_behind(node, bias)
+
+    def _scale_behind(self, node: ir.Node, numbers: WeightNumbers) -> None:
+        """Multiply the node's result by the ratios [channels] and add its bias there."""
+        assert numbers.ratio is not None
+        behind = [("Mul", "scale", numbers.ratio)]
+        if numbers.bias is not None:
+            if operands.has_bias(node):
+                self._replace(node, 2, None)
+                node.resize_inputs(2)  # TensorRT's parser takes an empty name for a missing tensor
+            behind.append(("Add", "bias", numbers.bias))
+        self._behind(node, behind)
+
+    def _behind(self, node: ir.Node, operations: Sequence[tuple[str, str, np.ndarray]]) -> None:
+        """Put element-wise operations with constants [channels] behind the node: the last takes
+        over the result's name."""
+        convolves = node.op_type == "Conv"
+        result, name = node.outputs[0], str(node.outputs[0].name)
+        along = (1, -1) + (1,) * (_rank(node) - 2) if convolves else (-1,)
+        uses, dtype = list(result.uses()), _dtype(result)
+        result.name = self._claim(f"{name}_unscaled")
+        made, last = [], result
+        for op, what, numbers in operations:
+            c = self._constant(f"{node.name}_channel_{what}", numbers.reshape(along), dtype)
+            made.append(self._node(op, [last, c], f"{name}_{what}", result, result))
+            last = made[-1].outputs[0]
+        self._graph.insert_after(node, made)
+        self._take_over(result, uses, last, name)
+
+    def _add_behind(self, node: ir.Node, value: ir.Value) -> None:
+        """Add a value that broadcasts against the node's result behind it."""
+        result, name = node.outputs[0], str(node.outputs[0].name)
+        uses = list(result.uses())
+        result.name = self._claim(f"{name}_product")
+        total = self._node("Add", [result, value], f"{name}_sum", result, result)
+        self._graph.insert_after(node, total)
+        self._take_over(result, uses, total.outputs[0], name)
+
+    def _take_over(self, result: ir.Value, uses: Sequence[Any], last: ir.Value, name: str) -> None:
+        """Let `last` stand for what `result` was, under its name."""
+        last.name = name
+        for use in uses:
+            use.node.replace_input_with(use.idx, last)
+        for index, output in enumerate(self._graph.outputs):
+            if output is result:
+                self._graph.outputs[index] = last
+
+    def _node(
+        self, op: str, inputs: list[ir.Value], name: str, typed: ir.Value, shaped: ir.Value
+    ) -> ir.Node:
+        """A node whose output has the dtype of `typed` and the shape of `shaped`."""
+        output = ir.Value(name=self._claim(name), type=typed.type, shape=shaped.shape)
+        return ir.node(op, inputs, outputs=[output], name=self.node_name(f"{op}_{name}"))
+
+    def _constant(
+        self, name: str, numbers: np.ndarray, dtype: ir.DataType | None = None
+    ) -> ir.Value:
+        if dtype is not None:
+            numbers = numbers.astype(dtype.numpy())
+        return graph.add_constant(self._graph, self._claim(name), numbers)
+
+    def constant(self, name: str, numbers: np.ndarray) -> ir.Value:
+        """A new constant under a free name."""
+        return self._constant(name, numbers)
+
+    def value(self, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
+        """A new value under a free name."""
+        return ir.Value(name=self._claim(name), type=ir.TensorType(dtype), shape=shape)
+
+    def node_name(self, name: str) -> str:
+        """A free name for a node."""
+        return graph.claim_name(name, self._nodes)
+
+    def _claim(self, name: str) -> str:
+        return graph.claim_name(name, self._values)
+
+    def _replace(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
+        if index >= len(node.inputs):
+            node.resize_inputs(index + 1)
+        old = node.inputs[index]
+        node.replace_input_with(index, value)
+        if old is not None:
+            self._replaced.append(old)
+
+
+def _with_powers(node: ir.Node, numbers: WeightNumbers) -> WeightNumbers:
+    """Scales of two levels with a power of two per channel taken out of them, to be multiplied
+    behind the product: the same numbers exactly. As with scalar scales, a compiler then leaves a
+    projection that is taken apart behind (merged Q, K, V) whole."""
+    stored, channels = numbers.stored, 1 if numbers.axis == 0 else 0
+    loose = operands.has_bias(node) and numbers.bias is None
+    if stored.outer is None or numbers.ratio is not None or loose:
+        return numbers
+    peaks = stored.scale.max(axis=1 - channels)
+    ratio = np.exp2(np.ceil(np.log2(peaks / peaks.max()))).astype(np.float32)  # [channels], <= 1
+    along = ratio[None, :] if channels else ratio[:, None]
+    return replace(numbers, stored=stored._replace(scale=stored.scale / along), ratio=ratio)
+
+
+def _by_bits(numbers: WeightNumbers, rules: PlacementRules) -> bool:
+    """Whether the product is written as MatMulNBits."""
+    return rules.nbits_accuracy is not None and numbers.block_size is not None
+
+
+def _is_of_matrices(node: ir.Node) -> bool:
+    return all(v is not None and v.shape is not None and len(v.shape) == 2 for v in node.inputs)
+
+
+def _biased(value: ir.Value) -> ir.Value:
+    """The value, or the sum behind it if a constant is all that is added and nothing else reads."""
+    uses = list(value.uses())
+    if len(uses) != 1 or value.is_graph_output() or uses[0].node.op_type != "Add":
+        return value
+    other = uses[0].node.inputs[1 - uses[0].idx]
+    constant = other is not None and graph.is_constant(other)
+    return uses[0].node.outputs[0] if constant else value
+
+
+def _rank(node: ir.Node) -> int:
+    weight = node.inputs[1]
+    assert weight is not None and weight.shape is not None
+    return len(weight.shape)
+
+
+def _dtype(value: ir.Value) -> ir.DataType:
+    if value.dtype is None:
+        raise InputRefused("its dtype is unknown", where=f"tensor {value.name!r}")
+    return value.dtype

@@ -1,0 +1,90 @@
+"""Where a positive factor per channel can go: up from a value to the constants that make it.
+
+A factor is carried up as labels (see `labels`), past the nodes that let it pass (see `passing`),
+until constants take it. Exact wherever nothing else reads what changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.quantization.rescaling.rules import Declined, Sink, Step, touches, ways
+
+Use = tuple[ir.Node, int]
+"""A node and the index of its input."""
+
+SHARED_LIMIT_BYTES = 1 << 16
+"""A constant that other nodes read too is copied if it is no larger (a bias, a norm's scale)."""
+
+
+@dataclass(frozen=True)
+class FoldPath:
+    """Where the factor goes. `values`: all that is scaled by it, the value itself first."""
+
+    sinks: tuple[Sink, ...] = ()
+    values: tuple[tuple[ir.Value, np.ndarray], ...] = ()
+    ties: tuple[tuple[int, int], ...] = ()  # channels that must share a factor
+
+    def __add__(self, other: FoldPath) -> FoldPath:
+        return FoldPath(
+            self.sinks + other.sinks, self.values + other.values, self.ties + other.ties
+        )
+
+
+def find(value: ir.Value, labels: np.ndarray, readers: Collection[Use]) -> FoldPath | Declined:
+    """How `value` can be multiplied by a factor per label without an operator more.
+
+    `readers`: the uses that will make up for it; anything else that reads the value forbids it.
+    """
+    if value.is_graph_output():
+        return Declined(f"{value.name} is a model output")
+    for use in value.uses():
+        if (use.node, use.idx) not in readers and touches(use.node, labels):
+            return Declined(f"{use.node.name} ({use.node.op_type}) reads {value.name} too")
+    node = value.producer()
+    if node is None:
+        return Declined(f"{value.name} is a model input or a constant")
+    found = ways(node, value, labels)
+    if isinstance(found, Declined):
+        return found
+    refused = Declined(f"{node.op_type} {node.name} has no operand that takes the factor")
+    for way in found:
+        path = _follow(node, way)
+        if isinstance(path, FoldPath):
+            return FoldPath(values=((value, labels),)) + path
+        refused = path
+    return refused
+
+
+def _follow(node: ir.Node, way: Step) -> FoldPath | Declined:
+    path = FoldPath(way.sinks, ties=way.ties)
+    for sink in way.sinks:
+        if reason := _why_fixed(sink):
+            return Declined(reason)
+    for index, labels in way.up:
+        operand = node.inputs[index]
+        assert operand is not None
+        above = find(operand, labels, {(node, index)})
+        if isinstance(above, Declined):
+            return above
+        path += above
+    return path
+
+
+def _why_fixed(sink: Sink) -> str | None:
+    """Why the constant cannot be changed for this node; None if it can."""
+    value = sink.node.inputs[sink.index]
+    numbers = graph.array(value)
+    if value is None or numbers is None or not np.issubdtype(numbers.dtype, np.floating):
+        return f"an operand of {sink.node.name} is not a constant float tensor"
+    shared = len(value.uses()) > 1 or value.is_graph_output()
+    is_weight = sink.index == 1 and sink.node.op_type in graph.WEIGHTED
+    if shared and (is_weight or numbers.nbytes > SHARED_LIMIT_BYTES):
+        others = sorted({str(u.node.name) for u in value.uses() if u.node is not sink.node})
+        return f"{value.name} is shared with {', '.join(others) or 'another operand'}"
+    return None

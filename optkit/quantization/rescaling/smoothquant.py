@@ -1,0 +1,265 @@
+"""SmoothQuant: move the spread of an activation's channels into the weights that read it.
+
+    x W = (x / s) (s W)        s_k = max|x_k|^a / max|W_k|^(1-a)
+
+(Xiao et al. 2022, arXiv:2211.10438, eq. 3 and 4.) One scale must serve all channels of an
+activation, while weights have one per output channel, so outlier channels are cheaper to hold in
+the weights. The exponent a is searched for each group of nodes that read one activation, by the
+error of their outputs on a sample of rows, with the very formats that will be used; and by what
+data not seen yet will have clipped, since smoothing brings every channel to the range's limit.
+Pure maths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log10
+from typing import NamedTuple
+
+import numpy as np
+
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import scales
+
+ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
+
+# A channel is never taken for smaller than this share of the largest: it may be larger on data
+# that calibration has not seen, and a factor fitted to its calm would turn it into an outlier.
+_LEAST_SHARE = 2.0**-10
+_TAIL_SHARE, _TAIL_LEAST = 32, 8  # of the rows, and how many at least, that say how a tail falls
+_MOST_WEIGHTS = 1 << 21  # of one reader that judge; of more, evenly chosen output channels do
+_MOST_PRODUCTS = 1 << 27  # multiply-accumulates for one candidate; fewer rows are taken beyond
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An activation: rows [n, K] drawn from it, the extremes [K] of each channel over all `seen`
+    rows (None: those given are all)."""
+
+    rows: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    seen: int | None = None
+
+    @property
+    def absmax(self) -> np.ndarray:
+        found: np.ndarray = np.maximum(np.maximum(-self.low, self.high), 0.0)
+        return found
+
+    @cached_property
+    def tails(self) -> tuple[np.ndarray, np.ndarray]:
+        """How far, on average, the smallest and the largest rows of each channel reach beyond the
+        m-th of them, float64 [K] each: the scale on which the tails fall."""
+        count = min(max(len(self.rows) // _TAIL_SHARE, _TAIL_LEAST), len(self.rows))
+        found = []
+        for rows in (-self.rows, self.rows):
+            top = np.partition(rows, len(rows) - count, axis=0)[len(rows) - count :]
+            found.append((top - top.min(axis=0)).mean(axis=0, dtype=np.float64))
+        return found[0], found[1]
+
+    def divided(self, s: np.ndarray) -> Sample:
+        return replace(self, rows=self.rows / s, low=self.low / s, high=self.high / s)
+
+
+@dataclass(frozen=True)
+class Formats:
+    """What activations and weights are rounded to. `carrier`: the dtype that holds scales."""
+
+    activation: NumberFormat
+    weight: NumberFormat
+    carrier: np.dtype | type = np.float32
+
+
+class Choice(NamedTuple):
+    """The factors s [K] to divide by, or None to leave the activation; `alpha` None likewise.
+
+    `sqnr_db`: of the outputs with the choice. `gain_db`: over leaving the activation as it is.
+    """
+
+    alpha: float | None
+    factors: np.ndarray | None
+    sqnr_db: float
+    gain_db: float
+
+
+def factors(
+    x_absmax: np.ndarray, w_absmax: np.ndarray, alpha: float, ties: np.ndarray | None = None
+) -> np.ndarray:
+    """s [K], float32, positive, geometric mean 1.
+
+    `x_absmax`, `w_absmax` [K]: the largest magnitude of each channel and of its weights.
+    `ties` [K]: channels with the same number get the same factor. alpha 0 looks at the weights
+    alone, 1 at the activation alone.
+    """
+    x, w = (_floored(_tied(part.astype(np.float64), ties)) for part in (x_absmax, w_absmax))
+    return normalized(x**alpha / w ** (1.0 - alpha))
+
+
+def normalized(s: np.ndarray) -> np.ndarray:
+    """`s` with geometric mean 1, float32: numbers stay where a half-precision carrier has them."""
+    found: np.ndarray = (s / np.exp(np.log(s).mean())).astype(np.float32)
+    return found
+
+
+def absmax(kernels: Sequence[np.ndarray]) -> np.ndarray:
+    """The largest weight magnitude of each input channel [K], over several readers."""
+    found = [np.abs(_kernel(w)).max(axis=(2, 3), initial=0.0).reshape(-1) for w in kernels]
+    largest: np.ndarray = np.max(found, axis=0)
+    return largest
+
+
+def output_error(
+    sample: Sample, kernels: Sequence[np.ndarray], formats: Formats, s: np.ndarray | None = None
+) -> float:
+    """Noise power over signal power of the outputs x W, averaged over the weights, if activation
+    (divided by `s`) and weights (multiplied by it) are rounded. 0: exact; 1: nothing is left.
+
+    `kernels`: each [K, N], or [groups, K/groups, N/groups, taps] of a convolution. The taps of a
+    kernel are judged one by one, each on every row: a sample of rows does not say what lies beside.
+    What clipping will cost on other data (`clipped`) counts too.
+    """
+    return _Judge(sample, kernels, formats).error(s)
+
+
+def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None) -> np.ndarray:
+    """E[c²] [K]: the power that clipping x / s to [low, high] is expected to cut from each channel
+    of x on data like that of the sample, beyond what the sample itself has cut.
+
+    The largest of `seen` numbers is exceeded by another one with probability 1 / (seen + 1). Tails
+    are taken for exponential of scale t, the mean excess over the sample's m-th largest: beyond a
+    limit L lies a share of exp(-(L - max) / t) of that, with a squared excess of 2 t².
+    """
+    factor = np.float32(1.0) if s is None else s
+    rare = 1.0 / ((sample.seen or len(sample.rows)) + 1.0)
+    total = np.zeros(sample.rows.shape[1])
+    below, above = sample.tails
+    for tail, room in ((below, sample.low - low * factor), (above, high * factor - sample.high)):
+        beyond = np.maximum(room, 0.0) / np.maximum(tail, 1e-30)
+        total += np.where(tail > 0, 2.0 * np.square(tail) * np.exp(-beyond) * rare, 0.0)
+    return total
+
+
+def search(
+    sample: Sample,
+    kernels: Sequence[np.ndarray],
+    formats: Formats,
+    *,
+    alphas: Sequence[float] = ALPHAS,
+    ties: np.ndarray | None = None,
+    leave: bool = True,
+    others: Sequence[np.ndarray] = (),
+    besides: Callable[[np.ndarray | None], float] = lambda s: 0.0,
+) -> Choice:
+    """The candidate with the least output error; `leave`: leaving the activation is one of them.
+
+    `others`: further factors [K] to try, whatever they come from; chosen, they have alpha None.
+    `besides`: error that the factors cause elsewhere, added to that of the outputs.
+    """
+    judge = _Judge(*_thinned(sample, kernels), formats)
+    x, w = sample.absmax, absmax(kernels)
+    candidates: list[tuple[float | None, np.ndarray | None]] = [(None, None)]
+    candidates += [(alpha, factors(x, w, alpha, ties)) for alpha in alphas]
+    candidates += [(None, s) for s in others]
+    errors = [judge.error(s) + besides(s) for _, s in candidates]
+    first = 0 if leave else 1
+    best = first + int(np.argmin(errors[first:]))
+    return Choice(*candidates[best], _db(1.0, errors[best]), _db(errors[0], errors[best]))
+
+
+class _Judge:
+    """Keeps what every candidate is compared with."""
+
+    def __init__(self, sample: Sample, kernels: Sequence[np.ndarray], formats: Formats) -> None:
+        self._sample, self._formats = sample, formats
+        self._kernels = [_kernel(w) for w in kernels]
+        self._wanted = [_product(sample.rows, w) for w in self._kernels]
+        # power per unit of an error in each channel, over the signal's, averaged over the weights
+        self._weight = np.zeros(sample.rows.shape[1])
+        for w, wanted in zip(self._kernels, self._wanted, strict=True):
+            power = _power(wanted) / max(len(sample.rows), 1)
+            if power:
+                reach = np.square(w, dtype=np.float64).sum(axis=(2, 3)).reshape(-1)
+                self._weight += reach / power / len(kernels)
+
+    def error(self, s: np.ndarray | None) -> float:
+        """Noise over signal, see `output_error`."""
+        sample = self._sample if s is None else self._sample.divided(s)
+        fmt, carrier = self._formats.activation, self._formats.carrier
+        low, high = float(sample.low.min()), float(sample.high.max())
+        scale = scales.activation_scale(low, high, fmt, carrier)
+        rows = scales.dequantize(scales.quantize(sample.rows, scale, fmt), scale, fmt=fmt)
+        total = 0.0
+        for w, wanted in zip(self._kernels, self._wanted, strict=True):
+            along = w if s is None else w * s.reshape(w.shape[0], w.shape[1], 1, 1)
+            power = _power(wanted)
+            noise = _power(_product(rows, rounded(along, self._formats)) - wanted)
+            total += noise / power if power else 0.0
+        limits = scales.representable(scale, fmt)
+        unseen = float(clipped(self._sample, *limits, s) @ self._weight)
+        return total / len(self._kernels) + unseen
+
+
+def _power(values: np.ndarray) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
+
+
+def rounded(kernel: np.ndarray, formats: Formats) -> np.ndarray:
+    """A weight [groups, inputs, outputs, taps] as its codes say it, round to nearest."""
+    count, inputs, outputs, taps = kernel.shape
+    fmt = formats.weight
+    matrix = kernel.transpose(1, 3, 0, 2).reshape(inputs * taps, count * outputs)
+    axis = None if fmt.granularity == "tensor" else 1
+    scale = scales.weight_scale(matrix, axis, fmt, formats.carrier)
+    held = scales.dequantize(scales.quantize(matrix, scale, fmt, axis), scale, axis, fmt)
+    return held.reshape(inputs, taps, count, outputs).transpose(2, 0, 3, 1)
+
+
+def _product(rows: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """[groups, n, outputs * taps], float32."""
+    count, inputs, outputs, taps = kernel.shape
+    parts = rows.reshape(-1, count, inputs).swapaxes(0, 1)
+    found: np.ndarray = parts @ kernel.reshape(count, inputs, outputs * taps)
+    return found
+
+
+def _kernel(w: np.ndarray) -> np.ndarray:
+    return w[None, :, :, None] if w.ndim == 2 else w
+
+
+def _thinned(sample: Sample, kernels: Sequence[np.ndarray]) -> tuple[Sample, list[np.ndarray]]:
+    """Fewer output channels and rows, spread evenly, where all of them would take too long."""
+    parts = []
+    for w in map(_kernel, kernels):
+        count, inputs, outputs, taps = w.shape
+        chosen = _spread(outputs, _MOST_WEIGHTS // max(count * inputs * taps, 1))
+        parts.append(w[:, :, chosen] if len(chosen) < outputs else w)
+    rows = _spread(len(sample.rows), _MOST_PRODUCTS // max(sum(w.size for w in parts), 1))
+    if len(rows) < len(sample.rows):
+        sample = replace(sample, rows=sample.rows[rows], seen=sample.seen or len(sample.rows))
+    return sample, parts
+
+
+def _spread(size: int, most: int) -> np.ndarray:
+    """Indices of at most `most` of so many, but of 64 at least."""
+    return np.linspace(0, size - 1, min(size, max(most, 64))).astype(int)
+
+
+def _tied(largest: np.ndarray, ties: np.ndarray | None) -> np.ndarray:
+    if ties is None:
+        return largest
+    shared = np.zeros(int(ties.max()) + 1)
+    np.maximum.at(shared, ties, largest)
+    found: np.ndarray = shared[ties]
+    return found
+
+
+def _floored(largest: np.ndarray) -> np.ndarray:
+    top = float(largest.max(initial=0.0))
+    return np.maximum(largest, top * _LEAST_SHARE) if top else np.ones_like(largest)
+
+
+def _db(a: float, b: float) -> float:
+    """a / b in dB; infinite where nothing is lost."""
+    return 10.0 * log10(a / b) if a and b else (float("inf") if a else 0.0)

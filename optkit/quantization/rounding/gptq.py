@@ -1,0 +1,207 @@
+"""GPTQ: rows rounded one by one, what one loses made up for by those still to come.
+
+Frantar et al. 2022, arXiv:2210.17323, in the form of its twin, Babai's nearest plane (Chen et al.
+2025, arXiv:2507.18553). With H = X^T X / n and its factor H = M^T M, M lower triangular,
+
+    |X (w - w')|^2 / n = |M D|^2,   D = w - w' [K, N]
+    t_i  = w_i + sum_{j<i} (M_ij / M_ii) D_j         what row i should be, given those before it
+    w'_i = s_i nearest(t_i / s_i)                    so that row i of M D is M_ii (t_i - w'_i)
+
+One Cholesky factorization and no inverse; the sums of a block of rows are one product of matrices.
+Rows go by falling H_ii ("act-order") under scales found beforehand ("static groups"), by the error
+that is left when all is made up for: sum_i M_ii^2 (w_i - w'_i)^2 (weighing rows by H_ii instead
+costs up to 2 dB: what the others make up for would count).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from optkit.errors import InputRefused
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import formats
+from optkit.quantization.numerics.scales import Scale, Search, carried, weight_scale
+from optkit.quantization.rounding import quantease as descent
+from optkit.quantization.rounding.quantease import ROWS
+from optkit.quantization.rounding.rtn import Quantized, channels
+
+_TRIES = 5
+_LEAST = 1e-4  # share of the mean H_ii, once damping turned out to be needed
+_PANEL = 256  # rows factorized at once
+
+
+class _Factor(NamedTuple):
+    """Of the damped H, rows in the order they are solved."""
+
+    order: np.ndarray  # [K]
+    ratios: np.ndarray  # M_ij / M_ii, float32 [K, K], lower triangular
+    pivots: np.ndarray  # M_ii^2, float64 [K]
+    added: float  # to every H_ii
+
+
+class _Layer(NamedTuple):
+    """All weights side by side, [K, N]."""
+
+    codes: np.ndarray
+    lost: np.ndarray  # error of each column, float64 [N]
+    difference: np.ndarray  # w - w', rows in `order`
+    order: np.ndarray  # [K]
+    step: np.ndarray  # scales, float32 [groups, N]
+    zero: np.ndarray  # zero points like them
+    group: np.ndarray  # of each row, [K]
+    added: float  # to every H_ii
+    ends: np.ndarray  # of the weights' columns, but the last
+
+
+def gptq(
+    weights: Sequence[np.ndarray],
+    moments: np.ndarray,
+    fmt: NumberFormat,
+    carrier: np.dtype | type,
+    *,
+    scales: Sequence[Scale] | None = None,
+    damping: float = 0.01,
+    act_order: bool = True,
+    search: Search = "mse",
+    sweeps: int = 0,
+) -> list[Quantized]:
+    """Quantize weights [K, N_i] that multiply one input, with the error of each.
+
+    moments: X^T X / n of that input, [K, K]. scales: of each weight, kept as they are; else found
+    by `search` with M_ii^2 as importance. damping: share of the mean H_ii added to all of them; ten
+    times as much where that is not yet positive definite. sweeps: of coordinate descent afterwards
+    (`descent`), which moves scales, too, if they were not given. Inputs that were always zero keep
+    their rounded weights. Raises InputRefused for weights or moments that are not finite.
+    """
+    if not np.isfinite(moments).all():
+        raise InputRefused("the second moments of its input are not finite")
+    given = list(scales) if scales is not None else [None] * len(weights)
+    factor = _factor(moments, damping, act_order)
+    importance = np.empty(len(moments))
+    importance[factor.order] = factor.pivots
+    found = [
+        own or weight_scale(w, channels(fmt), fmt, carrier, search=search, importance=importance)
+        for w, own in zip(weights, given, strict=True)
+    ]
+    layer = _solve(weights, found, fmt, factor)
+    if sweeps:
+        outers = [one.outer for one in found]
+        movable = scales is None and fmt.granularity != "tensor"
+        hold = _holding(layer.ends, carrier, outers) if movable else None
+        layer = _descend(layer, fmt, moments, sweeps, hold)
+        if movable:
+            steps = zip(found, np.split(layer.step, layer.ends, axis=1), strict=True)
+            found = [one._replace(scale=step.reshape(one.scale.shape)) for one, step in steps]
+    codes = np.split(layer.codes, layer.ends, axis=1)
+    errors = [max(float(part.sum()), 0.0) for part in np.split(layer.lost, layer.ends)]
+    return [
+        Quantized(np.ascontiguousarray(part), scale, fmt, error)
+        for part, scale, error in zip(codes, found, errors, strict=True)
+    ]
+
+
+def output_error(difference: np.ndarray, moments: np.ndarray) -> float:
+    """tr(D^T H D), the mean squared error of x @ w summed over outputs, for D = w - w' [K, N]."""
+    d = difference.astype(np.float32)
+    product = moments.astype(np.float32, copy=False) @ d
+    return float(np.einsum("kn,kn->n", product, d).sum(dtype=np.float64))
+
+
+def _factor(moments: np.ndarray, damping: float, act_order: bool) -> _Factor:
+    k = len(moments)
+    diagonal = moments.diagonal().astype(np.float64)
+    order = np.argsort(-diagonal, kind="stable") if act_order else np.arange(k)
+    typical = float(diagonal.mean()) or 1.0
+    added = typical * damping
+    for _ in range(_TRIES):
+        try:
+            m = _lower(moments, order, added)
+        except np.linalg.LinAlgError:
+            added = max(added * 10, typical * _LEAST)
+            continue
+        pivots = m.diagonal().copy()
+        ratios = np.empty((k, k), np.float32)
+        np.divide(m, pivots[:, None], out=ratios, casting="same_kind")
+        return _Factor(order, ratios, pivots**2, added)
+    raise InputRefused("the second moments of its input are not positive semidefinite")
+
+
+def _lower(moments: np.ndarray, order: np.ndarray, added: float) -> np.ndarray:
+    """M, float64, lower triangular, with M^T M = H + added * 1 in the given order. From the last
+    rows to the first, in place: LAPACK through numpy would hold three matrices of this size."""
+    k = len(order)
+    m = np.empty((k, k))
+    for start in range(0, k, _PANEL):
+        rows = slice(start, start + _PANEL)
+        m[rows] = moments[order[rows]][:, order]
+    m[np.diag_indices(k)] += added
+    for stop in range(k, 0, -_PANEL):
+        own = slice(max(stop - _PANEL, 0), stop)
+        m[own, :stop] -= m[stop:, own].T @ m[stop:, :stop]
+        turned = np.linalg.cholesky(m[own, own][::-1, ::-1])
+        m[own, own] = turned.T[::-1, ::-1]
+        m[own, : own.start] = np.linalg.solve(m[own, own].T, m[own, : own.start])
+        m[own, stop:] = 0
+    return m
+
+
+def _solve(
+    weights: Sequence[np.ndarray], found: Sequence[Scale], fmt: NumberFormat, factor: _Factor
+) -> _Layer:
+    """Row after row: the sums over rows before a block as one product, inside it one by one."""
+    order, ratios, pivots, added = factor
+    difference = np.concatenate([w[order].astype(np.float32) for w in weights], axis=1)
+    k, n = difference.shape
+    step = _side_by_side(weights, [one.scale for one in found])
+    zero = _side_by_side(weights, [one.zero_point for one in found])
+    group = np.arange(k) // (fmt.block_size or k) if len(step) > 1 else np.zeros(k, np.intp)
+    codes, lost = np.empty((k, n), formats.storage(fmt)), np.zeros(n)
+    for start in range(0, k, ROWS):
+        rows = slice(start, start + ROWS)
+        target = difference[rows] + ratios[rows, :start] @ difference[:start]
+        s, z = step[group[order[rows]]], zero[group[order[rows]]]
+        units = descent.round_in_turn(target, difference[rows], ratios[rows, rows], s, z, fmt)
+        codes[order[rows]] = formats.encode(units, fmt, z if z.any() else 0.0)
+        lost += pivots[rows] @ np.square(target, dtype=np.float64)
+        lost -= added * np.square(difference[rows], dtype=np.float64).sum(axis=0)
+    ends = np.cumsum([w.shape[1] for w in weights])[:-1]
+    return _Layer(codes, lost, difference, order, step, zero, group, added, ends)
+
+
+def _descend(
+    layer: _Layer, fmt: NumberFormat, moments: np.ndarray, sweeps: int, hold: descent.Hold | None
+) -> _Layer:
+    h = moments.astype(np.float32)
+    h[np.diag_indices(len(h))] += np.float32(layer.added)
+    z = layer.zero[layer.group] if layer.zero.any() else 0.0
+    units, difference = formats.decode(layer.codes, fmt, z), layer.difference
+    difference[layer.order] = difference.copy()
+    for _ in range(sweeps):
+        descent.sweep(difference, units, h, layer.step, layer.zero, layer.group, fmt)
+        if hold is not None:
+            descent.fit_scales(difference, units, h, layer.step, layer.group, hold)
+    product = moments.astype(np.float32, copy=False) @ difference
+    lost = np.einsum("kn,kn->n", product, difference).astype(np.float64)
+    return layer._replace(codes=formats.encode(units, fmt, z), lost=lost)
+
+
+def _holding(
+    ends: np.ndarray, carrier: np.dtype | type, outers: Sequence[np.ndarray | None]
+) -> descent.Hold:
+    def hold(ideal: np.ndarray) -> np.ndarray:
+        parts = zip(np.split(ideal, ends), outers, strict=True)
+        return np.concatenate([carried(part, carrier, outer)[0] for part, outer in parts])
+
+    return hold
+
+
+def _side_by_side(weights: Sequence[np.ndarray], parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Scales or zero points of all weights, float32 [groups, N]; one group where no blocks are."""
+    wide = [
+        np.broadcast_to(part.astype(np.float32), (*part.shape[:-1], w.shape[1]))
+        for part, w in zip(parts, weights, strict=True)
+    ]
+    return np.concatenate([np.atleast_2d(part) for part in wide], axis=1)

@@ -1,0 +1,129 @@
+"""HQQ: scales and zero points of blocks fitted to the weights alone, outliers counting little.
+
+Badri and Shaji 2023, "Half-Quadratic Quantization of Large Machine Learning Models". Minimize
+|w - s (q - z)|_p^p, p < 1, by turns of
+
+    e = shrink(w - s (q - z)),     shrink(x) = sign(x) max(|x| - |x|^(p-1) / beta, 0)
+    z = mean(q - (w - e) / s)                   asymmetric codes
+    s = <v, w - e> / <v, v>                     then scales, of all codes; v = nearest(w / s)
+
+with beta growing. Weights are taken in units of their first scale, so the outcome does not depend
+on the unit they are in (the original's does). Of all turns each block keeps the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import formats, scales, tiles
+from optkit.quantization.rounding.rtn import Quantized, channels, round_to_nearest
+
+_BETA = 10.0
+_GROWTH = 1.01
+_TINY = 1e-12
+_Hold = Callable[[np.ndarray], np.ndarray]  # numbers to those the graph can hold
+
+
+def hqq(
+    w: np.ndarray,
+    fmt: NumberFormat,
+    carrier: np.dtype | type,
+    *,
+    power: float = 0.7,
+    iterations: int = 20,
+    float_zero_point: bool = False,
+) -> Quantized:
+    """Quantize w [K, N] per block or per channel; one scale per tensor is left as it is.
+
+    Asymmetric integers get zero points: integers, or with `float_zero_point` numbers that the
+    carrier holds (float32, where a kernel takes them).
+    Raises InputRefused where a weight is not finite.
+    """
+    scale = scales.weight_scale(w, channels(fmt), fmt, carrier)
+    if fmt.granularity == "tensor":
+        return round_to_nearest(w, fmt, carrier, scale=scale)
+    fits_zero = fmt.is_integer and not fmt.symmetric
+    step, zero = scale.scale.copy(), scale.zero_point.astype(np.float32)
+    blocked = fmt.granularity == "block"
+    for tile in tiles.tiles(w, tiles.span(fmt.block_size if blocked else None, w.shape[0])):
+        place = (tile.groups, tile.columns) if blocked else (tile.columns,)
+        first = np.atleast_2d(step[place])
+        u = tile.read(w)
+        u /= first[:, None]
+        turns = _Turns(fmt, power, iterations)
+        z = np.atleast_2d(zero[place])
+        if fits_zero:
+            z = turns.zero_points(u, z, _held(carrier) if float_zero_point else _whole(fmt))
+            zero[place] = z.reshape(zero[place].shape)
+        found = turns.scales(u, first, z, lambda s: scales.carried(s, carrier, scale.outer)[0])
+        step[place] = found.reshape(step[place].shape)
+    if not float_zero_point or not fits_zero:
+        zero = zero.astype(np.int16).astype(formats.storage(fmt))
+    return round_to_nearest(w, fmt, carrier, scale=scale._replace(scale=step, zero_point=zero))
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """The alternation on numbers u [B, depth, n] in units of their first scale."""
+
+    fmt: NumberFormat
+    power: float
+    iterations: int
+
+    def zero_points(self, u: np.ndarray, z: np.ndarray, held: _Hold) -> np.ndarray:
+        """[B, n]; of those tried, as `held`, the best."""
+        best = held(z)
+        least = self._objective(u - self._nearest(u, best))
+        for beta in self._betas():
+            v = self._nearest(u, z)
+            shrunk = self._shrink(u - v, beta)
+            z = (v + z[:, None] - (u - shrunk)).mean(axis=1)
+            candidate = held(z)
+            error = self._objective(u - self._nearest(u, candidate))
+            better = error < least
+            best[better], least[better] = candidate[better], error[better]
+        return best
+
+    def scales(self, u: np.ndarray, first: np.ndarray, z: np.ndarray, held: _Hold) -> np.ndarray:
+        """[B, n], in the weights' unit; of those tried, as `held`, the best."""
+        best, ratio = first.copy(), np.ones_like(first)
+        least = self._objective(u - self._nearest(u, z))
+        for beta in self._betas():
+            v = self._nearest(u / ratio[:, None], z)
+            target = u - self._shrink(u - v * ratio[:, None], beta)
+            over, under = (v * target).sum(axis=1), np.square(v).sum(axis=1)
+            ratio = np.divide(over, under, out=ratio.copy(), where=(over > 0) & (under > 0))
+            candidate = held(first * ratio.astype(np.float64))
+            r = (candidate / first)[:, None]
+            error = self._objective(u - self._nearest(u / r, z) * r)
+            better = error < least
+            best[better], least[better] = candidate[better], error[better]
+        return best
+
+    def _betas(self) -> Iterator[float]:
+        return (_BETA * _GROWTH**turn for turn in range(self.iterations))
+
+    def _nearest(self, u: np.ndarray, z: np.ndarray) -> np.ndarray:
+        return formats.nearest(u, self.fmt, z[:, None] if z.any() else 0.0)
+
+    def _objective(self, lost: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (np.abs(lost) ** np.float32(self.power)).sum(axis=1)
+        return found
+
+    def _shrink(self, lost: np.ndarray, beta: float) -> np.ndarray:
+        size = np.maximum(np.abs(lost), np.float32(_TINY))
+        threshold = size ** np.float32(self.power - 1.0) / np.float32(beta)
+        shrunk: np.ndarray = np.copysign(np.maximum(size - threshold, np.float32(0)), lost)
+        return shrunk
+
+
+def _whole(fmt: NumberFormat) -> _Hold:
+    return lambda z: np.clip(np.rint(z), fmt.qmin, fmt.qmax)
+
+
+def _held(carrier: np.dtype | type) -> _Hold:
+    return lambda z: z.astype(carrier).astype(np.float32)

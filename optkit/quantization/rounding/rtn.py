@@ -1,0 +1,118 @@
+"""Round to nearest: a weight [K, N] as codes and scales, with no data.
+
+    codes = encode(w / s)
+
+Piece by piece, so that a weight of any size and dtype goes through a few MiB of float32: `w` may be
+a memory-mapped FP16 or BF16 tensor (a transposed view of one, too) and `out` another file.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from optkit.errors import InputRefused
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import formats, scales, tiles
+from optkit.quantization.numerics.scales import Scale, Search
+
+
+class Quantized(NamedTuple):
+    """A weight as codes [K, N], dtype `storage(fmt)`. `error`: tr(D^T H D) of D = w - dequantized
+    under the second moments H of its input, where those were used."""
+
+    codes: np.ndarray
+    scale: Scale
+    fmt: NumberFormat
+    error: float | None = None
+
+    def dequantize(self) -> np.ndarray:
+        """float32 [K, N]."""
+        return scales.dequantize(self.codes, self.scale, channels(self.fmt), self.fmt)
+
+
+def channels(fmt: NumberFormat) -> int | None:
+    """The axis of weights [K, N] that scales lie along: the output channels, or none."""
+    return None if fmt.granularity == "tensor" else 1
+
+
+def round_to_nearest(
+    w: np.ndarray,
+    fmt: NumberFormat,
+    carrier: np.dtype | type,
+    *,
+    scale: Scale | None = None,
+    search: Search = "absmax",
+    importance: np.ndarray | None = None,
+    out: np.ndarray | None = None,
+) -> Quantized:
+    """Quantize w [K, N] of any float dtype.
+
+    scale: given ones instead of those of `scales.weight_scale` (which `search` and `importance` go
+    to). out: where codes go, [K, N] of `storage(fmt)`. Raises InputRefused where a weight is not
+    finite.
+    """
+    codes = np.empty(w.shape, formats.storage(fmt)) if out is None else out
+    blocked = fmt.granularity == "block"
+    own, outer = scale is None and fmt.granularity != "tensor", None
+    if own:  # found with the codes, so that w is read once
+        if scales.has_two_levels(fmt):
+            outer = scales.outer_scale(_largest(w))
+        scale = _blank(w, fmt, outer)
+    elif scale is None:
+        scale = scales.weight_scale(w, None, fmt, carrier, search=search, importance=importance)
+    clamped, shifted = scale.clamped, own or bool(scale.zero_point.any())
+    span = tiles.span(fmt.block_size if blocked else None, w.shape[0])
+    for tile in tiles.tiles(w, 1 if fmt.granularity == "tensor" else span):
+        x = tile.read(w)
+        place = (tile.groups, tile.columns) if blocked else (tile.columns,)
+        if own:
+            part = None if importance is None else importance[(tile.rows,) * importance.ndim]
+            found = _found(w, x, fmt, carrier, search, part, outer)
+            scale.scale[place], scale.zero_point[place] = found.scale, found.zero_point
+            clamped += found.clamped
+        s, z = (_along(p, place, x) for p in (scale.scale, scale.zero_point))
+        np.divide(x, s, out=x)
+        numbers = formats.encode(x, fmt, z if shifted and z.any() else 0.0)
+        codes[tile.rows, tile.columns] = numbers.reshape(-1, x.shape[2])
+    return Quantized(codes, scale._replace(clamped=clamped), fmt)
+
+
+def _found(
+    w: np.ndarray,
+    x: np.ndarray,  # [groups, depth, columns]
+    fmt: NumberFormat,
+    carrier: np.dtype | type,
+    search: Search,
+    importance: np.ndarray | None,
+    outer: np.ndarray | None,
+) -> Scale:
+    try:
+        return scales.weight_scale(
+            x.reshape(-1, x.shape[2]), 1, fmt, carrier,
+            search=search, importance=importance, outer=outer,
+        )  # fmt: skip
+    except InputRefused:
+        raise scales.not_finite(w) from None
+
+
+def _blank(w: np.ndarray, fmt: NumberFormat, outer: np.ndarray | None) -> Scale:
+    k, n = w.shape
+    shape = (-(-k // tiles.span(fmt.block_size, k)), n) if fmt.granularity == "block" else (n,)
+    return Scale(np.ones(shape, np.float32), np.zeros(shape, formats.storage(fmt)), 0, outer)
+
+
+def _along(parameter: np.ndarray, place: tuple[slice, ...], x: np.ndarray) -> np.ndarray:
+    """A scale's part [groups, 1, columns] as float32."""
+    part = parameter if parameter.ndim == 0 else parameter[place]
+    numbers: np.ndarray = part.astype(np.float32)
+    return numbers if numbers.ndim == 0 else numbers.reshape(-1, 1, x.shape[2])
+
+
+def _largest(w: np.ndarray) -> float:
+    extremes = [np.abs(tile.read(w)).max() for tile in tiles.tiles(w, 1)]
+    largest = float(max(extremes, default=0.0))
+    if not np.isfinite(largest):
+        raise scales.not_finite(w)
+    return largest

@@ -1,0 +1,180 @@
+"""The contract of a backend: it compiles (Backend) and runs (Session).
+
+Protocols alone: importing this module loads no native library. A backend is one module and one line
+in BACKENDS; measuring and reporting never ask which backend they hold.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, Self, runtime_checkable
+
+from optkit.engines import BuildSpec, Engine, FusedLayer
+from optkit.errors import unknown_name
+from optkit.placement import PlacementRules
+from optkit.tensors import AxisRange, Feed, TensorInfo
+
+Progress = Callable[[str, float], None]
+"""`progress(what, fraction)` with fraction in [0, 1]."""
+
+
+class Loop(Protocol):
+    """A session run again and again on its own outputs. `run` takes the inputs that are not carried
+    and returns the outputs that are not."""
+
+    def run(self, feed: Feed) -> Feed: ...
+
+
+class Session(Protocol):
+    """A loaded model that runs. Context manager; `run` takes and returns arrays by name."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]: ...
+
+    def run(self, feed: Feed) -> Feed: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+@dataclass(frozen=True)
+class Phases:
+    """One run on a device, in milliseconds, as trtexec tells it: inputs copied there, its own work,
+    outputs copied back, each timed in the stream; and what the host took to enqueue the work."""
+
+    upload_ms: float
+    compute_ms: float
+    download_ms: float
+    enqueue_ms: float
+
+
+@runtime_checkable
+class Phased(Session, Protocol):
+    """A session on a device that times the phases of a run apart."""
+
+    def phases(self, feed: Feed) -> Phases: ...
+
+
+@runtime_checkable
+class Noted(Session, Protocol):
+    """A session that may not do all that it was asked for."""
+
+    note: str | None  # what, and why
+
+
+@runtime_checkable
+class Profiled(Session, Protocol):
+    """A session on a device that times its own layers apart."""
+
+    def layer_times(
+        self, feed: Feed, products: Collection[str], seconds: float
+    ) -> list[tuple[FusedLayer, float]]:
+        """The engine's layers and the milliseconds of each, the median over runs for about so many
+        seconds. `products`: names of the ONNX nodes that multiply (Conv, MatMul, Gemm).
+
+        Closes the session: what was profiled once is no longer what users run."""
+
+
+class Recurrent(Session, Protocol):
+    """A session that can also be run on its own outputs."""
+
+    def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
+        """Runs whose outputs come back as inputs, `carried`: output → input of the next run.
+        `start`: those inputs of the first run, and any others that stay the same in all of them.
+        What is carried never leaves the runtime.
+
+        `room`: the most rows that what grows will have. A graph that can (`decoder.IN_PLACE`) then
+        writes into one buffer of that many; another makes a longer tensor in each run."""
+
+
+class Backend(Protocol):
+    """One compiler/runtime. Constructing it loads nothing native; `check` does and may raise."""
+
+    name: str
+
+    def check(self) -> None:
+        """Raise ToolchainMissing (naming the extra) unless the library is here and usable."""
+
+    def offline(self, target: Any) -> str | None:
+        """None when this machine can compile for the target, else the reason in words. Pure: no
+        library is loaded, so it answers also where none is installed."""
+
+    def versions(self) -> dict[str, str]:
+        """Distribution name → version of what compiles, read without importing it."""
+
+    def refuses(self, target: Any, precision: str) -> str | None:
+        """Why this backend never runs a precision on a target that has it; None where it does.
+        Pure. (What the hardware lacks is in the target's matrix.)"""
+
+    def rules(self, target: Any, precision: str) -> PlacementRules:
+        """Placement rules of a quantized precision on a target (`target.Target`). Pure.
+
+        Raises Impossible, with the reason, for a precision that this backend does not run.
+        """
+
+    def spec(
+        self,
+        inputs: tuple[TensorInfo, ...],
+        target: Any,
+        precision: str,
+        axes: Mapping[str, AxisRange],
+    ) -> BuildSpec:
+        """Plan a build. Pure. Raises UsageError for ranges with min > opt or opt > max."""
+
+    def accept(self, model: Path) -> None:
+        """Raise InputRefused, with the remedy, for an ONNX file of operators that `compile` would
+        refuse, as far as that is known without compiling. Runs in a worker."""
+
+    def compile(
+        self,
+        model: Path,
+        spec: BuildSpec,
+        planned: Mapping[str, str],
+        out: Path,
+        progress: Progress,
+        kept: Path | None = None,
+    ) -> Engine:
+        """Compile `model` (ONNX file) into folder `out`; `planned`: node name → precision; `kept`:
+        folder of what a library learned on this device, where it may learn anything.
+
+        Runs in a worker. Raises ToolchainMissing, InputRefused (naming the node) or WorkerFailed.
+        """
+
+    def session(self, model: Path, **options: Any) -> Recurrent:
+        """Load an engine (or ONNX file) for running on this machine. `target`, an option that all
+        take: the one it was built for; what is bound to a device raises ToolchainMissing on
+        another."""
+
+
+BACKENDS: Mapping[str, str] = MappingProxyType(
+    {
+        "onnxruntime": "optkit.backends.onnxruntime:OnnxRuntime",
+        "onnxruntime-coreml": "optkit.backends.ort_providers:CoreMLProvider",
+        "onnxruntime-cuda": "optkit.backends.ort_providers:CudaProvider",
+        "onnxruntime-tensorrt": "optkit.backends.ort_providers:TensorRTProvider",
+        "tensorrt": "optkit.backends.tensorrt:TensorRT",
+        "tensorrt-rtx": "optkit.backends.tensorrt_rtx:TensorRTRTX",
+    }
+)
+
+PROVIDERS = ("onnxruntime-coreml", "onnxruntime-cuda", "onnxruntime-tensorrt")
+"""The backends that run any graph on a device, without an engine."""
+
+
+def backend(name: str) -> Backend:
+    """The backend of that name, its module loaded now. Raises UnknownName."""
+    if name not in BACKENDS:
+        raise unknown_name("backend", name, BACKENDS)
+    module, _, attribute = BACKENDS[name].partition(":")
+    found: Backend = getattr(importlib.import_module(module), attribute)()
+    return found
