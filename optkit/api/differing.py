@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from optkit import diffing
+from optkit import difference as diffing
 from optkit.api import request
 from optkit.execute.runner import Listener, Runner
 

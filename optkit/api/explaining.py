@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optkit import explaining
+from optkit import explanation
 from optkit.api import request
 from optkit.api.artifacts import load
 from optkit.artifact import MANIFEST, Artifact
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.runner import Listener, Runner
-from optkit.explaining import Explanation, Finding
+from optkit.explanation import Explanation, Finding
 from optkit.pipeline import attributing
 from optkit.pipeline.finishing import whole_recipe
 from optkit.recipe import Recipe
@@ -66,7 +66,7 @@ def explain_one(path: Path, *, apply: Path | None, runner: Runner) -> dict[str, 
 
 
 def _explained(artifact: Artifact, runner: Runner) -> Explanation:
-    return explaining.explain(attributing.subject(artifact, runner))
+    return explanation.explain(attributing.subject(artifact, runner))
 
 
 def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> dict[st
         return None
     folder, record = file.absolute().parent, artifact.manifest.recipe
     whole_recipe(record, artifact.path / MANIFEST)
-    data, missing = explaining.applied(record, findings, folder)
+    data, missing = explanation.applied(record, findings, folder)
     try:
         recipe = Recipe.from_dict(data, folder)
     except OptkitError as error:

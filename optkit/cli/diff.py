@@ -22,7 +22,8 @@ def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
     Nodes, precision, weights and scales of graphs; latency, accuracy and sizes of builds, where a
     difference is claimed only if the intervals allow it; recipe, data and versions.
     """
-    from optkit import api, diffing
+    from optkit import api
+    from optkit import difference as diffing
     from optkit.cli import terminal
 
     request = options.gather(shared)

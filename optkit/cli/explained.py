@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from optkit.cli import terminal
-from optkit.explaining.words import several
+from optkit.explanation.words import several
 from optkit.report import figures
 
 Json = Mapping[str, Any]

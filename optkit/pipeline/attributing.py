@@ -10,7 +10,7 @@ from optkit.devices import gpus, target
 from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
-from optkit.explaining import Subject, Times
+from optkit.explanation import Subject, Times
 from optkit.pipeline.finishing import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import Foreign, machine
 from optkit.pipeline.judging import kept

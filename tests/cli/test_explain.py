@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import optkit
-from optkit import api, explaining, trust
+from optkit import api, explanation, trust
 from optkit.api.explaining import explain_one
 from optkit.artifact import Artifact
 from optkit.backends import onnxruntime
@@ -20,7 +20,7 @@ from optkit.cli import explained
 from optkit.devices.gpus import Gpu, Gpus
 from optkit.engines import layers_from_json
 from optkit.evidence import Evidence
-from optkit.explaining import Change, Cost, Finding
+from optkit.explanation import Change, Cost, Finding
 from optkit.pipeline import attributing, job
 from optkit.recipe import Recipe
 from optkit.steps import STEPS
@@ -173,7 +173,7 @@ def with_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     change = Change("another range", {("calibration", "method"): "mse"})
     cost = Cost(0.5, "noise", Evidence.SIMULATED, db=3.0)
     one = Finding("clipped", "accuracy", "what", "why", ("first",), (), cost, change)
-    monkeypatch.setattr(explaining, "RULES", (lambda subject: iter([one]),))
+    monkeypatch.setattr(explanation, "RULES", (lambda subject: iter([one]),))
 
 
 @pytest.mark.usefixtures("with_a_change")

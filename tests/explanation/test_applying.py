@@ -8,8 +8,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from optkit.evidence import Evidence
-from optkit.explaining import Change, Cost, Finding, applied
-from optkit.explaining.words import line, modules, named
+from optkit.explanation import Change, Cost, Finding, applied
+from optkit.explanation.words import line, modules, named
 from optkit.recipe import Recipe
 
 NODES = ("quantization", "nodes")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from optkit.evidence import Evidence
-from optkit.explaining.words import line
+from optkit.explanation.words import line
 
 Question = Literal["speed", "accuracy"]
 Whole = Literal["latency", "layers", "noise"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import exp, hypot, log
 from typing import Any
 
-from optkit.diffing.side import Side
+from optkit.difference.side import Side
 
 Json = Mapping[str, Any]
 

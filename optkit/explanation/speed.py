@@ -16,9 +16,9 @@ from statistics import median
 from optkit import precisions
 from optkit.devices import target
 from optkit.evidence import Evidence
-from optkit.explaining.finding import Change, Cost, Finding
-from optkit.explaining.subject import Subject, Timed, connected
-from optkit.explaining.words import modules, named, several
+from optkit.explanation.finding import Change, Cost, Finding
+from optkit.explanation.subject import Subject, Timed, connected
+from optkit.explanation.words import modules, named, several
 from optkit.measurement import Difference
 
 LEAST = 0.01

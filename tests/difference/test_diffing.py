@@ -18,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import optkit
 import optkit.report
 from optkit.benchmarking.intervals import wilson
-from optkit.diffing import figures, to_text
-from optkit.diffing.side import Side
+from optkit.difference import figures, to_text
+from optkit.difference.side import Side
 from optkit.errors import InputRefused, UsageError
 from optkit.report.result import failed
 

@@ -10,8 +10,8 @@ import pytest
 from optkit.benchmarking.layers import Clipping
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.evidence import Evidence
-from optkit.explaining import Subject, Times, accuracy, explain, speed
-from optkit.explaining.subject import Node, Timed, connected
+from optkit.explanation import Subject, Times, accuracy, explain, speed
+from optkit.explanation.subject import Node, Timed, connected
 
 RECIPE: dict[str, Any] = {
     "quantization": {"nodes": {}, "embeddings": True, "placement": {"tensor_ops": None}},

@@ -10,7 +10,7 @@ from typing import Any
 
 from optkit import intake as stage
 from optkit.artifact import MODEL, Artifact
-from optkit.diffing.graphs import Outline
+from optkit.difference.graphs import Outline
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Runner
 from optkit.intake.files import show

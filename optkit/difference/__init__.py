@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optkit.diffing import figures, graphs
-from optkit.diffing.side import Side, opened
-from optkit.diffing.text import to_text
+from optkit.difference import figures, graphs
+from optkit.difference.side import Side, opened
+from optkit.difference.text import to_text
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from optkit import content
-from optkit.explaining.finding import Finding
+from optkit.explanation.finding import Finding
 from optkit.recipe import Calibration, Eval, Model
 
 _SECTIONS: Mapping[str, type[BaseModel]] = {

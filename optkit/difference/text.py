@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from optkit.diffing.graphs import QDQ
+from optkit.difference.graphs import QDQ
 from optkit.report import figures
 
 Json = Mapping[str, Any]

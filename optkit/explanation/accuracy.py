@@ -14,10 +14,10 @@ from math import inf, isclose, log2
 from typing import Any, Self
 
 from optkit.evidence import Evidence
-from optkit.explaining.finding import Change, Cost, Finding
-from optkit.explaining.speed import LEAST, left_behind, to_float
-from optkit.explaining.subject import Subject
-from optkit.explaining.words import modules, named, several
+from optkit.explanation.finding import Change, Cost, Finding
+from optkit.explanation.speed import LEAST, left_behind, to_float
+from optkit.explanation.subject import Subject
+from optkit.explanation.words import modules, named, several
 from optkit.report import figures
 
 LEAST_DB = 0.5

@@ -12,7 +12,7 @@ from optkit.pipeline.graphs import written
 from optkit.pipeline.quantizing import quantize
 from optkit.recipe import Recipe
 from optkit.store import digest_file
-from tests.explaining.faults import Fault
+from tests.explanation.faults import Fault
 
 
 def build(recipe: Recipe, target: str, out: Path, cache: Path, fault: Fault | None = None) -> Path:

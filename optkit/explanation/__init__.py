@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optkit.explaining import accuracy, speed
-from optkit.explaining.applying import applied
-from optkit.explaining.finding import Change, Cost, Finding
-from optkit.explaining.subject import KINDS, Subject, Times
+from optkit.explanation import accuracy, speed
+from optkit.explanation.applying import applied
+from optkit.explanation.finding import Change, Cost, Finding
+from optkit.explanation.subject import KINDS, Subject, Times
 
 __all__ = ["RULES", "Change", "Cost", "Explanation", "Finding", "Subject", "Times", "applied",
            "explain"]  # fmt: skip

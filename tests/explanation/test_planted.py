@@ -10,8 +10,8 @@ import pytest
 
 import optkit
 from optkit.recipe import Recipe
-from tests.explaining import faults, models, planting
-from tests.explaining.faults import Fault
+from tests.explanation import faults, models, planting
+from tests.explanation.faults import Fault
 
 Explained = Callable[..., list[dict[str, Any]]]
 
