@@ -26,7 +26,7 @@ pytestmark = [
 CHOSEN = (
     "tests/backends/test_onnxruntime.py",
     "tests/fusion/ort",
-    "tests/target/test_machine.py",
+    "tests/devices/test_machine.py",
     "tests/tuning/test_parts.py",
 )
 

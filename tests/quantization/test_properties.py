@@ -1,7 +1,7 @@
 """What holds for every format and every graph: nothing is further from its code than half the step
 there, and Q/DQ is all that quantizing adds.
 
-(That shards merge bit-equal in any order: tests/test_statistics.py, tests/calibration.)
+(That shards merge bit-equal in any order: tests/statistics/test_statistics.py, tests/calibration.)
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from optkit import content
 from optkit.recipe import Recipe
 from tests.conftest import Optkit
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "03_hf_encoder"
 FUNCTIONS = content.load_module(EXAMPLE / "functions.py")
 

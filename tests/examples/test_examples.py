@@ -17,7 +17,7 @@ from optkit import content
 from optkit.recipe import Recipe
 from optkit.sources import torch_module
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CALIBRATION = content.load_module(ROOT / "calibration" / "digits.py")
 TASK = content.load_module(ROOT / "eval" / "digits_top1.py")
 EXAMPLES = {"digits-vit": ("00_digits_vit", 8), "digits-cnn": ("01_digits_cnn", 32)}

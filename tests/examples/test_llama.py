@@ -14,7 +14,7 @@ import pytest
 from optkit import content
 from optkit.recipe import Recipe
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "02_tiny_llama"
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
