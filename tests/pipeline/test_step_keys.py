@@ -1,0 +1,195 @@
+"""The keys of the demos' steps are what they were, so that a store keeps its hits.
+
+Each step is recorded as its key sees it: name, version, tools, which step or file each input comes
+from, and the parameters; besides, what it is told that is not in its key. Nothing runs: an executor
+that returns prepared results stands for the worker. What differs between machines (versions of
+compilers, the machine itself, digests of the checkout's files) is left out.
+
+`python -m tests.pipeline.test_step_keys` writes the file anew: only where a key is meant to change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optkit import content, store
+from optkit.data import spool
+from optkit.devices import target
+from optkit.evidence import Evidence
+from optkit.execute.local import Limits
+from optkit.execute.runner import Runner
+from optkit.pipeline import BUILD, COMPILE, Build, Job, identity
+from optkit.pipeline.judging import score, time, weigh
+from optkit.recipe import Recipe
+from optkit.store import Store, digest_file
+from optkit.tensors import TensorInfo
+from optkit.tuning.survey import survey
+from optkit.tuning.trials import deviate
+from tests.execute.test_runner import Ears
+
+GOLDEN = Path(__file__).with_name("step_keys.json")
+PLACES = ("roots", "store", "path", "file", "weights", "kept", "named", "checkpoint", "model",
+          "imports", "folders")  # fmt: skip
+GRAPH = {"parameters": 1000, "outputs": [["digit", "float32", ["batch", 10]]]}
+READS = {"content": {}, "unseen": []}
+FIDELITY = {"reference": "fp32", "evidence": "simulated", "samples": 8, "sqnr_db": 40.0,
+            "cosine": 1.0, "top1_agreement": 1.0, "outputs": []}  # fmt: skip
+LATENCY = {"evidence": "measured", "p50_ms": 1.0, "batch": 8, "throughput": 8000.0, "marks": []}
+NODES = {"nodes": {"a": "int8", "b": "fp16"}, "reasons": {"b": "asked to leave it"}}
+PREPARED: dict[str, dict[str, Any]] = {
+    "export": {"log": {}, "reads": READS, **GRAPH},
+    "fuse": {"log": {}, "max_error": 0.0, **GRAPH},
+    "cast": {"log": {}, **GRAPH},
+    "collect": {"info": {"samples": 64, "digest": "0" * 64}, "metric": "top1", "scoring": {},
+                "agreement": False, "whole": False, "paths": [], "reads": READS},
+    "check_data": {"check": {}},
+    "random": {"info": {"samples": 8, "digest": "1" * 64}, "metric": None},
+    "draw": {"info": {"samples": 8, "digest": "2" * 64}},
+    "calibrate": {"values": 1, "samples": 64},
+    "prepare": {"log": {}, "max_error": 0.0, **GRAPH},
+    "quantize": {"log": {}, "assignment": NODES, **GRAPH},
+    "ort": {"log": {}, "in_place": [], "instruction_set": None, **GRAPH},
+    "accept": {},
+    "compile": {"engine": {"file": "an.engine", "static_layers": [], "layers": [],
+                           "bytes": 9, "landing": {"landed": 0, "planned": 0}}},
+    "evaluate": {"score": {}, "reads": READS},
+    "compare": {"fidelity": FIDELITY},
+    "compare_layers": {"layers": {}},
+    "bench": {"rows": [{"engine": LATENCY, "baseline": LATENCY, "speedup": {}}], "conditions": {}},
+    "predict": {"latency": LATENCY},
+    "peak": {"bytes": 9},
+    "survey": {"layers": [{"node": "a", "reads": "x", "precisions": ["int8"], "cost": {
+        "op": "MatMul", "macs": 1000, "weight_bytes": 10, "in_bytes": 10, "out_bytes": 10}}],
+        "reasons": {}},
+    "sensitivity": {"rows": [{"noise": 0.1, "divergence": None}]},
+    "deviate": {"deviation": {"noise": 0.1, "samples": 8, "divergence": None}},
+}  # fmt: skip
+BUILDS = {  # recipe, target, its compiler here, whether it runs here, settings
+    "vit for l4, no engine": ("digits-vit", "l4", None, False, []),
+    "vit for l4, compiled": ("digits-vit", "l4", "tensorrt", False, ["eval.stop_early=true"]),
+    "vit on l4": ("digits-vit", "l4", "tensorrt", True, ["gates.max_memory_bytes=1000"]),
+    "cnn on cpu": ("digits-cnn", "cpu-avx512-vnni", "onnxruntime", True,
+                   ["gates.max_memory_bytes=1000"]),
+}  # fmt: skip
+
+
+class Recorder:
+    """Performs no step; tells of each what its key and its worker see."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.made: dict[str, str] = {}  # digest → which run of which step
+        self._count: Counter[str] = Counter()
+        self._identities: dict[str, Any] = {}
+        self.runner = Runner(Store(root), Limits(8 << 30), Ears(), self._perform)
+        digest = store.digest_json
+
+        def spied(body: Any) -> str:
+            if isinstance(body, dict) and {"step", "version", "inputs", "params"} <= body.keys():
+                self._identities[body["step"]] = body
+            return digest(body)
+
+        monkeypatch.setattr(store, "digest_json", spied)
+
+    def _perform(self, task: dict[str, Any], *args: Any, **more: Any) -> dict[str, Any]:
+        step, identity = task["step"], self._identities[task["step"]]
+        name = f"{step} {self._count[step]}"
+        self._count[step] += 1
+        out = Path(task["out"])
+        if step == "collect":  # the samples of two sources are compared
+            feeds = [{"x": np.float32([[len(self.made), row]])} for row in range(8)]
+            spool.write(feeds, out, [TensorInfo("x", "float32", ("batch", 2))],
+                        limit_samples=None, memory_bytes=1 << 20, progress=_quiet)  # fmt: skip
+        (out / "model.onnx").write_text(name)
+        files = {file.name: digest_file(file) for file in out.iterdir()}
+        self.made[store.digest_json(files)] = name
+        inputs = {
+            role: self.made.get(digest, "a file") for role, digest in identity["inputs"].items()
+        }
+        params = identity["params"]
+        beside = {key: value for key, value in task["params"].items()
+                  if key not in params and value is not None}  # fmt: skip
+        self.steps.append({
+            "step": step, "version": identity["version"], "tools": sorted(identity["tools"]),
+            "inputs": inputs, "params": masked(params, ("versions", "host", "gpu")),
+            "beside": masked(beside, PLACES), "stays": task["stays"], "shards": task["shards"],
+            "reads_code": task["reads_code"],
+        })  # fmt: skip
+        return json.loads(json.dumps({**PREPARED[step], "warnings": []}))  # type: ignore[no-any-return]
+
+
+def _quiet(what: str, fraction: float) -> None: ...
+
+
+def masked(params: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The parameters, with those of these names as "there"; None stays."""
+    return {key: "there" if key in names and value is not None else value
+            for key, value in params.items()}  # fmt: skip
+
+
+def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a build asks for, step by step, and what `manifest.digest` is made of."""
+    recipe, device, backend, here, settings = BUILDS[name]
+    file = content.root() / "recipes" / f"{recipe}.yaml"
+    job = Job(Recipe.load(file).with_overrides(settings), target(device), "int8")
+    build = Build(job, backend, () if backend else ("tensorrt",),
+                  "fp32" if job.target.is_cpu else "fp16", measured=here)  # fmt: skip
+    recorder = Recorder(root, monkeypatch)
+    monkeypatch.setattr("optkit.pipeline.judging.decided", lambda build: True)
+    finishes = here and backend == "tensorrt"
+    for stage in COMPILE if finishes else BUILD:
+        stage(build, recorder.runner)
+    if finishes:
+        for role in ("baseline", "candidate"):
+            graph = build.entries["graph" if role == "candidate" else "baseline"]
+            found = score(build, recorder.runner, role, graph, "model.onnx", Evidence.MEASURED)
+            build.entries[f"{role}_score"] = found
+        time(build, recorder.runner)
+        weigh(build, recorder.runner)
+    survey(build, ("int8",), recorder.runner)
+    deviate(build, "graph", recorder.runner)
+    deviate(build, "baseline", recorder.runner)
+    bodies: list[Any] = []
+    monkeypatch.setattr(store, "digest_json", lambda body: str(bodies.append(body)))
+    identity(build)
+    (body,) = (one for one in bodies if isinstance(one, dict) and "assignment" in one)
+    named = {digest: f"{step}'s" for digest, step in recorder.made.items()}
+    body = {key: body[key] for key in ("graph", "baseline", "statistics", "assignment", "spec",
+                                       "target", "precision")}  # fmt: skip
+    body["statistics"] = named.get(body["statistics"], body["statistics"])
+    return {"steps": recorder.steps, "identity": body}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_keys_are_what_they_were(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = json.loads(GOLDEN.read_bytes())[name]
+    found = json.loads(json.dumps(recorded(name, tmp_path, monkeypatch)))
+    for one, other in zip(found["steps"], expected["steps"], strict=True):
+        assert one == other
+    assert found["identity"] == expected["identity"]
+
+
+def main() -> None:
+    """Write the file anew."""
+    import tempfile
+
+    found = {}
+    for name in BUILDS:
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patches:
+            found[name] = recorded(name, Path(folder), patches)
+    text = json.dumps(found, sort_keys=True)
+    GOLDEN.write_text(re.sub(r"(\[|, )(?=\{\"beside\")", r"\1\n", text) + "\n")
+
+
+if __name__ == "__main__":
+    main()
