@@ -170,7 +170,7 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: objects.Evaluate
         for file, text in (
             ("tune.json", json.dumps(found, indent=1, sort_keys=True)),
             ("tune.md", document.markdown(found)),
-            ("front.svg", document.svg(found)),
+            ("front.svg", search.to_svg(found)),
             ("report.html", search.to_html(found)),
         ):
             write_durably(folder / file, text.encode("utf-8", "replace"))

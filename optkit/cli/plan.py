@@ -209,11 +209,11 @@ def _option(name: str) -> str:
 
 def _draw(found: dict[str, Any], path: Path) -> None:
     """Write the plot. Raises UsageError when nothing could be predicted."""
-    from optkit.prediction import chart
+    from optkit.report.plan import to_html, to_svg
 
     if not any(row["latency"] for row in found["results"]):
         raise UsageError("there is nothing to plot", where="--plot")
-    text = chart.html(found) if path.suffix == ".html" else chart.svg(found)
+    text = to_html(found) if path.suffix == ".html" else to_svg(found)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

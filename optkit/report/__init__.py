@@ -3,7 +3,8 @@
 result      optkit.result/v1, what `--json` prints      document    optkit.report/v1, report.json
 html        one file for people                         markdown    a few tables for a pull request
 fleet       optkit.fleet/v1: several targets and precisions side by side
-search      the page of optkit.tune/v1                  junit       one test case per gate
-view, layers, details, charts, front, figures: the rows, drawings and units that they show
+search      the page of optkit.tune/v1                  plan        that of optkit.plan/v1
+junit       one test case per gate                      drawing/    every drawing, as SVG
+view, layers, details, figures: the rows and units that they show
 schemas/    JSON schemas of all (draft 2020-12)         contract    foreign objects, checked so
 """

@@ -20,7 +20,7 @@ from typing import Any
 
 from optkit.prediction.cost import Price, per_million
 from optkit.report import details, figures, view
-from optkit.report.front import Point, Scatter, scatter
+from optkit.report.drawing.scatter import Point, Scatter, scatter
 from optkit.report.html import render
 from optkit.report.markdown import table, text
 from optkit.report.result import plain

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,7 +18,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from optkit.report import charts, details, figures, layers, view
+from optkit.report import details, figures, layers, view
+from optkit.report.drawing import charts
 
 _HERE = Path(__file__).parent
 
@@ -74,6 +76,14 @@ def render(template: str, **shown: Any) -> str:
     return _environment().get_template(template).render(**shown).strip() + "\n"
 
 
+def render_alone(kind: str, chart: object, *, width: int, height: int, absent: str = "") -> str:
+    """A drawing as an SVG file that loads nothing. `kind`: its macro in drawing/charts.html;
+    `width` and `height`: its size, pixels; `absent`: what to say where `chart` is None."""
+    return render(
+        "drawing/alone.svg", kind=kind, chart=chart, width=width, height=height, absent=absent
+    )
+
+
 @cache
 def _environment() -> Environment:
     """Where all pages come from: the templates beside this module, everything shown escaped."""
@@ -93,12 +103,26 @@ def _environment() -> Environment:
         "price": details.price,
     }
     environment.globals["meaning"] = view.EVIDENCE
-    for name in ("style.css", "script.js"):
-        text = (_HERE / name).read_text(encoding="utf-8")
+    drawing = _file("drawing/drawing.css")
+    for name, text in (("style", drawing + _file("style.css")), ("script", _file("script.js"))):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        environment.globals[Path(name).stem] = Markup(text)
-        environment.globals[f"{Path(name).stem}_digest"] = f"sha256-{digest}"
+        environment.globals[name] = Markup(text)
+        environment.globals[f"{name}_digest"] = f"sha256-{digest}"
+    environment.globals["light_drawing"] = Markup(_without_variables(drawing))
     return environment
+
+
+def _file(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _without_variables(css: str) -> str:
+    """The rules of a stylesheet with the values of its first palette in them: not every viewer of
+    SVG files knows variables."""
+    palette, _, rest = css.partition("}")
+    values = dict(re.findall(r"--(\w+): ([^;]+);", palette))
+    rules = rest[rest.index("\n.") :]  # behind the dark palette
+    return re.sub(r"var\(--(\w+)\)", lambda use: values[use[1]], rules)
 
 
 def _shown(value: Any) -> Any:

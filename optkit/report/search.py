@@ -4,15 +4,15 @@ quantizing each group of layers costs. It shows an object of optkit.tune/v1 (sch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import PurePath
 from typing import Any
 
 from optkit.report import details, figures, view
-from optkit.report.front import Point, scatter
-from optkit.report.html import render
+from optkit.report.drawing.scatter import Point, Scatter, scatter
+from optkit.report.html import render, render_alone
 from optkit.report.layers import Cell, noise
 
 Json = Mapping[str, Any]
@@ -58,8 +58,7 @@ def to_html(tune: Json) -> str:
         tune=tune,
         headline=view.headline(result),
         candidates=candidates,
-        plot=scatter([one.point for one in candidates if one.point.score < inf], "SQNR",
-                     figures.decibels),
+        plot=_plot(candidates),
         groups=groups(tune),
         budget=[
             (label, show(tune["budget"][key]))
@@ -69,6 +68,17 @@ def to_html(tune: Json) -> str:
         work=details.flat(tune["search"]),
         report=f"../{PurePath(tune['artifact']).name}/report.html",
     )  # fmt: skip
+
+
+def to_svg(tune: Json) -> str:
+    """The front alone."""
+    absent = "No drawing: it needs two candidates that differ from the reference."
+    return render_alone("scatter", _plot(front(tune)), width=640, height=322, absent=absent)
+
+
+def _plot(candidates: Sequence[Candidate]) -> Scatter | None:
+    points = [one.point for one in candidates if one.point.score < inf]
+    return scatter(points, "SQNR", figures.decibels)
 
 
 def front(tune: Json) -> list[Candidate]:

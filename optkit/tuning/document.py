@@ -1,4 +1,4 @@
-"""What a search came to, as one plain object, as a table and as a drawing.
+"""What a search came to, as one plain object and as a table.
 
 Schema `optkit.tune/v1` (report/schemas/tune.json). Every key is always there; null does not apply.
 """
@@ -17,8 +17,6 @@ from optkit.tuning import Tuned
 from optkit.tuning.space import Trial
 
 TUNE = "optkit.tune/v1"
-
-_WIDTH, _HEIGHT, _EDGE = 640, 320, 48
 
 
 def document(
@@ -188,46 +186,3 @@ def markdown(found: Mapping[str, Any]) -> str:
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     cells = [head, ["---"] * len(head), *body]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
-
-
-def svg(found: Mapping[str, Any]) -> str:
-    """The front drawn: latency to the right, SQNR upwards, area by size. Loads nothing."""
-    points = [p for p in found["front"] if p["sqnr_db"] is not None]
-    x = _scale([p["latency_ms"] for p in points], _EDGE, _WIDTH - _EDGE)
-    y = _scale([p["sqnr_db"] for p in points], _HEIGHT - _EDGE, _EDGE)
-    largest = max((p["bytes"] for p in points), default=1) or 1
-    marks = []
-    for point in points:
-        css = "#c2410c" if point["chosen"] else "#1d4ed8"
-        radius = 3 + 9 * (point["bytes"] / largest) ** 0.5
-        text = (
-            f"{point['latency_ms']:.4g} ms, {point['sqnr_db']:.1f} dB, "
-            f"{point['bytes'] / 2**20:.2f} MiB"
-        )
-        marks.append(
-            f'<circle cx="{x(point["latency_ms"]):.1f}" cy="{y(point["sqnr_db"]):.1f}" '
-            f'r="{radius:.1f}" fill="{css}" fill-opacity="0.6"><title>{text}</title></circle>'
-        )
-    middle = f'x="{_WIDTH // 2}" text-anchor="middle"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">',
-            "<style>text { font: 12px sans-serif }</style>",
-            f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-            *marks,
-            f'<text {middle} y="{_HEIGHT - 12}">latency, ms: {_span(points, "latency_ms")}</text>',
-            f'<text {middle} y="20">SQNR, dB: {_span(points, "sqnr_db")}; area: size</text>',
-            "</svg>",
-            "",
-        ]
-    )
-
-
-def _scale(values: Sequence[float], start: float, end: float) -> Any:
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    return lambda v: start + (end - start) * ((v - low) / (high - low) if high > low else 0.5)
-
-
-def _span(points: Sequence[Mapping[str, Any]], key: str) -> str:
-    values = [point[key] for point in points]
-    return f"{min(values):.4g} to {max(values):.4g}" if values else "none"

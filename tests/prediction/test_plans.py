@@ -17,8 +17,9 @@ from optkit.devices import target
 from optkit.errors import InputRefused, UnknownName, UsageError
 from optkit.graph import NodeCost, costs, peak_live_bytes
 from optkit.precisions import precision
-from optkit.prediction import advice, chart, cost, layers, memory
+from optkit.prediction import advice, cost, layers, memory
 from optkit.prediction.work import total
+from optkit.report.plan import to_html, to_svg
 
 
 def test_a_graph_becomes_the_kernels_that_compilers_make() -> None:
@@ -226,13 +227,13 @@ def test_queueing_leaves_room_for_the_batch_before() -> None:
 
 
 def test_the_plot_is_one_file_that_loads_nothing(plan: dict[str, Any]) -> None:
-    drawn = ElementTree.fromstring(chart.svg(plan))
-    name = "{http://www.w3.org/2000/svg}"
-    points = drawn.findall(f"{name}circle")
+    drawn = ElementTree.fromstring(to_svg(plan))
+    points = [one for one in drawn.iter() if one.get("class", "").startswith("call ")]
     assert len(points) == sum(len(row["latency"]) for row in plan["results"])
-    width, height = (float(part) for part in drawn.attrib["viewBox"].split()[2:])
     for point in points:
-        assert 0 < float(point.attrib["cx"]) < width and 0 < float(point.attrib["cy"]) < height
-    page = chart.html({**plan, "model": {**plan["model"], "name": "<script>"}})
-    assert "<script" not in page
+        assert 0 < float(point.attrib["cx"].removesuffix("%")) < 100
+        assert 36 < float(point.attrib["cy"]) < 496  # the panel
+    assert not any("var(" in text for text in drawn.itertext())  # not every viewer knows it
+    page = to_html({**plan, "model": {**plan["model"], "name": "<script>"}})
+    assert "&lt;script&gt;" in page and page.count("<script") == 1  # ours
     assert not re.findall(r"(?:src|href)=", page)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from optkit.report import charts, figures, layers
+from optkit.report import figures, layers
+from optkit.report.drawing import charts
 from optkit.report.markdown import to_markdown
 
 

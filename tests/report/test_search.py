@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -71,3 +72,13 @@ def test_the_hotter_the_larger_the_share(tune: dict[str, Any]) -> None:
 
 def test_what_it_shows_is_an_object_of_the_schema(tune: dict[str, Any]) -> None:
     check("tune", tune)
+
+
+def test_the_front_alone_is_a_file_with_a_dot_per_candidate(tune: dict[str, Any]) -> None:
+    drawn = list(
+        ElementTree.fromstring(search.to_svg(tune)).iter("{http://www.w3.org/2000/svg}circle")
+    )
+    assert len(drawn) == sum(one["sqnr_db"] is not None for one in tune["front"])
+    assert sum("chosen" in one.attrib["class"] for one in drawn) == 1
+    nothing = search.to_svg({**tune, "front": tune["front"][:1]})
+    assert "two candidates" in nothing and "<circle" not in nothing

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.errors import Impossible
-from optkit.report import charts, details, figures, layers, view
+from optkit.report import details, figures, layers, view
+from optkit.report.drawing import charts
 from optkit.report.result import Findings, Run, Side, failed, result
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import inf, log10, sqrt
 
 from optkit.report import figures
-from optkit.report.charts import Axis, Tick
+from optkit.report.drawing.axes import Axis, LogAxis, Tick
 
 _SMALL, _LARGE = 5.0, 13.0  # radii, pixels
 
@@ -37,8 +37,10 @@ class Mark:
     height: float  # percent of the panel
     radius: float
     label: str
+    told: str
     known: str
     best: bool
+    chosen: bool
 
 
 @dataclass(frozen=True)
@@ -97,23 +99,26 @@ def scatter(
     times = [log10(point.latency_ms) for point in points]
     values = [point.score for point in points]
     # the labels of the scores stand on the left, also on a phone
-    x, y = _axis(times, 0.28, 0.1), _axis(values, 0.15, 0.15)
+    x = LogAxis(*(10.0**end for end in _ends(times, 0.28, 0.1)))
+    y = Axis(*_ends(values, 0.15, 0.15))
     up = Axis(y.high, y.low) if lower_is_better else y
     largest = max((point.bytes or 0 for point in points), default=0) or 1
     dots = tuple(
         Mark(
-            x.at(time), up.at(point.score),
+            x.at(point.latency_ms), up.at(point.score),
             round(_SMALL + (_LARGE - _SMALL) * sqrt((point.bytes or 0) / largest), 1),
-            str(point.number), point.known, point.number in best,
+            str(point.number), f"{point.name}: {figures.ms(point.latency_ms)}, "
+            f"{show(point.score)}, {figures.size(point.bytes)}",
+            point.known, point.number in best, point.chosen,
         )
-        for point, time in zip(points, times, strict=True)
+        for point in points
     )  # fmt: skip
     names = (f"{point.number} {point.name}" for point in points if point.number in best)
     told = f"{len(points)} builds by latency and {metric}; not beaten: {', '.join(names)}"
     worse = ", lower is better and drawn higher" if lower_is_better else ""
     levels = tuple(Tick(up.at(value), show(value)) for value in y.values(5))
     return Scatter(
-        dots, _joined(points, dots), _powers(x), levels,
+        dots, _joined(points, dots), x.ticks(figures.ms), levels,
         f"{metric}{worse}", "latency, logarithmic; area: size", told, frozenset(best), show,
     )  # fmt: skip
 
@@ -130,23 +135,8 @@ def _joined(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Line, ...]:
     return tuple(found)
 
 
-def _axis(values: Sequence[float], before: float, after: float) -> Axis:
-    """With room at both ends, as shares of the values' span."""
+def _ends(values: Sequence[float], before: float, after: float) -> tuple[float, float]:
+    """Of an axis with room at both ends, as shares of the values' span."""
     low, high = min(values), max(values)
     span = high - low or abs(high) * 0.2 or 0.2
-    return Axis(low - before * span, high + after * span)
-
-
-def _powers(axis: Axis) -> tuple[Tick, ...]:
-    """1, 2 and 5 times powers of ten; on a short axis more, on a long one the powers alone."""
-    for factors in ((1,), (1, 3), (1, 2, 5), tuple(range(1, 10))):
-        values = [
-            factor * 10.0**power
-            for power in range(int(axis.low) - 2, int(axis.high) + 2)
-            for factor in factors
-            if axis.low <= log10(factor * 10.0**power) <= axis.high
-        ]
-        if len(values) >= 3:
-            break
-    ends = [10.0**axis.low, 10.0**axis.high] if len(values) < 2 else values[:: len(values) // 7 + 1]
-    return tuple(Tick(axis.at(log10(value)), figures.ms(value)) for value in ends)
+    return low - before * span, high + after * span

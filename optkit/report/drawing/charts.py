@@ -1,17 +1,15 @@
-"""The numbers behind the report's drawings: positions in percent of the width, so that the template
-draws them as SVG whose text keeps its size on a phone.
-"""
+"""The drawings of one build: its latency, its scores, its layers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10
 from typing import Any
 
 import numpy as np
 
 from optkit.report import figures, view
+from optkit.report.drawing.axes import Axis, Tick
 from optkit.report.layers import Node
 
 _BINS = 60
@@ -19,12 +17,6 @@ _SHOWN = 0.995  # share of the runs inside the axis; the rest is counted beside 
 _ROUNDS = 4
 _LABELS = 12  # percent of the width, left of what they label
 _QUIET, _LOUD = 70.0, 10.0  # dB, the ends of the axis of noise
-
-
-@dataclass(frozen=True)
-class Tick:
-    at: float  # percent of the width
-    text: str
 
 
 @dataclass(frozen=True)
@@ -261,31 +253,3 @@ def drop(report: Mapping[str, Any]) -> Spans | None:
     told = f"drop {show(seen['value'])}, 95 % interval {figures.span(seen['ci95'], show)}"
     told += "" if mark is None else f", {mark.text}"
     return Spans((span,), axis.ticks(show), told, mark)
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A linear axis; `low` may be the greater one."""
-
-    low: float
-    high: float
-
-    def at(self, value: float) -> float:
-        """Percent of the width, clamped to it."""
-        share = (value - self.low) / (self.high - self.low)
-        return round(100 * min(max(share, 0.0), 1.0), 3)
-
-    def ticks(self, show: Any) -> tuple[Tick, ...]:
-        """Two to six round values."""
-        return tuple(Tick(self.at(value), show(value)) for value in self.values(5))
-
-    def values(self, most: int) -> list[float]:
-        """Round values inside, some `most` of them."""
-        step = _round_step((self.high - self.low) / most)
-        return [i * step for i in range(ceil(self.low / step), floor(self.high / step) + 1)]
-
-
-def _round_step(step: float) -> float:
-    """The next 1, 2 or 5 times a power of ten."""
-    power: float = 10.0 ** floor(log10(step))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= step)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit.report import figures
-from optkit.report.front import Point, scatter, unbeaten
+from optkit.report.drawing.scatter import Point, scatter, unbeaten
 
 builds = st.lists(
     st.tuples(

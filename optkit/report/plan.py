@@ -1,0 +1,19 @@
+"""A plan as one HTML page, or as its roofline alone. It shows an object of optkit.plan/v1 that has
+one row with figures at least (schemas/plan.json).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optkit.report.drawing.roofline import roofline
+from optkit.report.html import render, render_alone
+
+
+def to_html(plan: Mapping[str, Any]) -> str:
+    return render("plan.html", plan=plan, chart=roofline(plan))
+
+
+def to_svg(plan: Mapping[str, Any]) -> str:
+    return render_alone("roofline", roofline(plan), width=900, height=534)
