@@ -34,7 +34,16 @@ from optkit.evidence import Evidence
 from optkit.exchange import replacing
 from optkit.execute.proxy import by_name
 from optkit.intake.files import copy_in, show
-from optkit.runtimes import PROVIDERS, Loop, Recurrent, backend
+from optkit.runtimes import (
+    BACKENDS,
+    SIMULATOR,
+    Level,
+    Loop,
+    Recurrent,
+    SessionOptions,
+    backend,
+    simulator,
+)
 from optkit.store import digest_file, digest_json, is_shallow, storage_errors, write_durably
 from optkit.tensors import Feed, TensorInfo
 
@@ -251,7 +260,16 @@ class Artifact:
                 hint="build the artifact again, or copy it again from where it is sound",
             )
 
-    def session(self, **options: Any) -> Running:
+    def session(
+        self,
+        *,
+        threads: int | None = None,
+        spinning: bool = True,
+        level: Level | None = None,
+        pooled: bool = True,
+        cuda_graph: bool = False,
+        kept: Path | None = None,
+    ) -> Running:
         """Verify, then load: the engine where its backend can run; else, on the target itself, its
         graph through ONNX Runtime's provider for that device; else the graph on the CPU.
 
@@ -259,8 +277,9 @@ class Artifact:
         and a graph is checked by the intake and run once in a child with limits, which is then
         noted (`trust`): the session itself runs in this process, without limits.
 
-        `options` go to the backend's session. Raises IntegrityError, ToolchainMissing, UsageError
-        (several graphs), InputRefused and WorkerFailed (a foreign graph).
+        Options are those of `runtimes.SessionOptions`; `level` None: all of an engine, basic of a
+        simulation, which keeps its Q/DQ as written. Raises IntegrityError, ToolchainMissing,
+        UsageError (several graphs), InputRefused and WorkerFailed (a foreign graph).
         """
         if self.manifest.parts:
             raise UsageError(
@@ -269,16 +288,17 @@ class Artifact:
                 hint="open one of its `parts`, or run all by `optkit generate`",
             )
         self.verify()
+        options = SessionOptions(
+            threads, spinning, level or "all", pooled, self.manifest.target, cuda_graph, kept
+        )
         reasons = [] if self.manifest.engine else ["no engine was compiled"]
         for name, file in self._on_target():
             if file in _engines(self.manifest) and self._foreign_engine() is not None:
                 reasons.append(f"its engine is not opened: {trust.FOREIGN}; {trust.HINT}")
                 continue
-            self._admit(file, options)
+            self._admit(file, threads)
             try:
-                session = backend(name).session(
-                    self.path / file, **{"target": self.manifest.target, **options}
-                )
+                session = backend(name).session(self.path / file, options)
             except ToolchainMissing as error:
                 reasons.append(error.message)
             else:
@@ -286,10 +306,10 @@ class Artifact:
                 return _running(session, name, Evidence.MEASURED, graph or self._slower())
         note = reasons[0]
         graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
-        self._admit(graph, options)
-        # basic: a simulation keeps Q/DQ as written
-        session = backend("onnxruntime").session(self.path / graph, **{"level": "basic", **options})
-        return _running(session, "onnxruntime", Evidence.SIMULATED, f"{note}; {graph} runs")
+        self._admit(graph, threads)
+        basic = replace(options, level=level or "basic")
+        session = simulator().session(self.path / graph, basic)
+        return _running(session, SIMULATOR, Evidence.SIMULATED, f"{note}; {graph} runs")
 
     def _slower(self) -> str | None:
         """What is to be known of an engine for CPUs with VNNI on one without."""
@@ -319,7 +339,7 @@ class Artifact:
             None,
         )
 
-    def _admit(self, file: str, options: Mapping[str, Any]) -> None:
+    def _admit(self, file: str, threads: int | None) -> None:
         """Raise unless that graph may be opened in this process; engines pass."""
         whole = _contents(self.manifest)
         tried = digest_json([whole, file])
@@ -332,7 +352,7 @@ class Artifact:
             self.path / file,
             self.manifest.inputs,
             {axis: span["opt"] for axis, span in axes.items()},
-            {"level": "basic", **{k: v for k, v in options.items() if k == "threads"}},
+            {"level": "basic", **({} if threads is None else {"threads": threads})},
         )
         trust.know(tried)
 
@@ -344,7 +364,9 @@ class Artifact:
         if self.manifest.target not in names():
             return
         for option in target(self.manifest.target).backends:
-            if option.name in PROVIDERS and (engine is None or option.name != engine["backend"]):
+            traits = backend(option.name).traits
+            own = engine is not None and option.name == engine["backend"]
+            if traits.engine == "graph" and not traits.on_cpu and not own:
                 yield option.name, MODEL
 
     def run(self, feed: Feed) -> Feed:
@@ -381,7 +403,10 @@ def _contents(manifest: Manifest) -> str:
 
 def _engines(manifest: Manifest) -> tuple[str, ...]:
     """The files that are machine code: the engine, and the baseline's of the same name."""
-    if manifest.engine is None or manifest.engine["backend"] in ("onnxruntime", *PROVIDERS):
+    if manifest.engine is None:
+        return ()
+    maker = manifest.engine["backend"]
+    if maker in BACKENDS and backend(maker).traits.engine == "graph":
         return ()
     file = manifest.engine["file"]
     return tuple(name for name in (file, f"baseline/{file}") if name in manifest.files)

@@ -1,7 +1,7 @@
 """The contract of a backend: it compiles (Backend) and runs (Session).
 
 Protocols alone: importing this module loads no native library. A backend is one module and one line
-in BACKENDS; measuring and reporting never ask which backend they hold.
+in BACKENDS; who must tell backends apart reads their `Traits`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import importlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from re import Pattern
 from types import MappingProxyType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self, runtime_checkable
 
+from optkit.devices import Target
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import unknown_name
 from optkit.placement import PlacementRules
@@ -97,27 +99,83 @@ class Recurrent(Session, Protocol):
         writes into one buffer of that many; another makes a longer tensor in each run."""
 
 
+Level = Literal["all", "extended", "basic", "none"]
+"""How far ONNX Runtime optimizes a graph before it runs it."""
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a model is loaded and run. A backend ignores the options that mean nothing to it.
+
+    threads      of ONNX Runtime on the CPU; None: all physical cores that this process may use
+    spinning     False: idle threads sleep, for whoever else works on this machine
+    level        "basic" keeps the Q/DQ pairs of a simulation as they are written
+    pooled       False: memory goes back to the system as soon as it is free
+    target       the device that it was built for; None: whatever is here. What is bound to a device
+                 raises ToolchainMissing on another one
+    cuda_graph   kernel launches are recorded and replayed, for inputs of fixed sizes
+    kept         folder of what a library may learn on this device (timings, compiled kernels)
+    """
+
+    threads: int | None = None
+    spinning: bool = True
+    level: Level = "all"
+    pooled: bool = True
+    target: str | None = None
+    cuda_graph: bool = False
+    kept: Path | None = None
+
+
+DEFAULT_OPTIONS = SessionOptions()
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a build has to know of a backend, so that nobody compares its name.
+
+    engine         "graph": the engine is the ONNX file itself; "plan": machine code, which may be
+                   opened only where its maker is trusted
+    on_cpu         it runs on this machine's CPU in this process, with threads; else on a device,
+                   with a session made for that target
+    operators      the form of the graph that it wants: plain ONNX, or with com.microsoft operators
+    memory         whose peak memory a run takes: this process's or the device's; None: neither says
+    any_machine    it compiles for devices that are not here, so its engines may never have run
+    distribution   of a backend for any machine: the Python distribution that compiling needs
+    moves_data     matches the name of a layer that names no ONNX node and only moves or converts
+                   values; None: there are no such layers
+    """
+
+    engine: Literal["graph", "plan"]
+    on_cpu: bool = False
+    operators: Literal["standard", "ort"] = "standard"
+    memory: Literal["process", "device"] | None = "device"
+    any_machine: bool = False
+    distribution: str | None = None
+    moves_data: Pattern[str] | None = None
+
+
 class Backend(Protocol):
     """One compiler/runtime. Constructing it loads nothing native; `check` does and may raise."""
 
     name: str
+    traits: Traits
 
     def check(self) -> None:
         """Raise ToolchainMissing (naming the extra) unless the library is here and usable."""
 
-    def offline(self, target: Any) -> str | None:
+    def offline(self, target: Target) -> str | None:
         """None when this machine can compile for the target, else the reason in words. Pure: no
         library is loaded, so it answers also where none is installed."""
 
     def versions(self) -> dict[str, str]:
         """Distribution name → version of what compiles, read without importing it."""
 
-    def refuses(self, target: Any, precision: str) -> str | None:
+    def refuses(self, target: Target, precision: str) -> str | None:
         """Why this backend never runs a precision on a target that has it; None where it does.
         Pure. (What the hardware lacks is in the target's matrix.)"""
 
-    def rules(self, target: Any, precision: str) -> PlacementRules:
-        """Placement rules of a quantized precision on a target (`target.Target`). Pure.
+    def rules(self, target: Target, precision: str) -> PlacementRules:
+        """Placement rules of a quantized precision on a target. Pure.
 
         Raises Impossible, with the reason, for a precision that this backend does not run.
         """
@@ -125,7 +183,7 @@ class Backend(Protocol):
     def spec(
         self,
         inputs: tuple[TensorInfo, ...],
-        target: Any,
+        target: Target,
         precision: str,
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
@@ -150,10 +208,9 @@ class Backend(Protocol):
         Runs in a worker. Raises ToolchainMissing, InputRefused (naming the node) or WorkerFailed.
         """
 
-    def session(self, model: Path, **options: Any) -> Recurrent:
-        """Load an engine (or ONNX file) for running on this machine. `target`, an option that all
-        take: the one it was built for; what is bound to a device raises ToolchainMissing on
-        another."""
+    def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> Recurrent:
+        """Load an engine (or ONNX file) for running on this machine. Raises ToolchainMissing
+        without the library or the device, or on another device than `options.target`."""
 
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
@@ -167,8 +224,8 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-PROVIDERS = ("onnxruntime-coreml", "onnxruntime-cuda", "onnxruntime-tensorrt")
-"""The backends that run any graph on a device, without an engine."""
+SIMULATOR = "onnxruntime"
+"""The backend that runs any graph on any machine: for calibration, comparisons and simulation."""
 
 
 def backend(name: str) -> Backend:
@@ -176,5 +233,10 @@ def backend(name: str) -> Backend:
     if name not in BACKENDS:
         raise unknown_name("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
-    found: Backend = getattr(importlib.import_module(module), attribute)()
-    return found
+    instance: Backend = getattr(importlib.import_module(module), attribute)()
+    return instance
+
+
+def simulator() -> Backend:
+    """The backend SIMULATOR."""
+    return backend(SIMULATOR)

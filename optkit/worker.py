@@ -98,10 +98,10 @@ def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[
     import numpy as np
     from safetensors.numpy import load, save
 
-    from optkit.runtimes import backend
+    from optkit.runtimes import SessionOptions, simulator
 
     try:
-        session = backend("onnxruntime").session(model, **options)
+        session = simulator().session(model, SessionOptions(**options))
     except OptkitError as error:
         write_message(write, json.dumps(error.to_json()).encode(), False)
         return {}

@@ -41,7 +41,7 @@ from optkit.decoder import Decoder
 from optkit.fusion.ort.cached import note_in_place
 from optkit.generate.decoding import Ending, Pace, decode
 from optkit.generate.sampling import greedy
-from optkit.runtimes import Recurrent, backend
+from optkit.runtimes import Recurrent, SessionOptions, backend
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "peers"))
 import environments
@@ -165,7 +165,7 @@ def in_place(folder: Path, root: Path, threads: int) -> Recurrent:
     path = root / "genai-in-place" / "model.onnx"
     path.parent.mkdir(exist_ok=True)
     graph.save(model, path)
-    return backend("onnxruntime").session(path, threads=threads)
+    return backend("onnxruntime").session(path, SessionOptions(threads=threads))
 
 
 def running(session: Recurrent) -> Run:

@@ -28,7 +28,7 @@ from optkit.backends.landing import products
 from optkit.devices import Target, target
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import ToolchainMissing
-from optkit.runtimes import Noted, Phased, Profiled, Session, backend
+from optkit.runtimes import Noted, Phased, Profiled, Session, SessionOptions, backend
 from optkit.steps.memory import on_device
 from optkit.tensors import AxisRange, Feed, TensorInfo
 
@@ -65,7 +65,7 @@ class Ways:
         self.feed: Feed = {
             info.name: drawn(info, plan.profile[info.name][1]) for info in self.inputs
         }
-        with backend("onnxruntime").session(reference, level="basic") as session:
+        with backend("onnxruntime").session(reference, SessionOptions(level="basic")) as session:
             self.expected = session.run(self.feed)
 
     def spec(self, name: str, device: Target) -> BuildSpec:
@@ -78,9 +78,8 @@ class Ways:
         return out / engine.file, engine
 
     def opened(self, name: str, engine: Path, device: Target, **options: Any) -> Session:
-        return backend(name).session(
-            engine, target=device.name, kept=self.folder / "kept", **options
-        )
+        asked = SessionOptions(target=device.name, kept=self.folder / "kept", **options)
+        return backend(name).session(engine, asked)
 
     def timed(self, session: Session) -> dict[str, Any]:
         """Latency from host to host, its phases (medians) where the session tells them apart, and

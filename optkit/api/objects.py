@@ -161,7 +161,7 @@ def _score(returned: Any, evidence: Evidence) -> Score:
 
 def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
     from optkit.recipe import inputs_from_json
-    from optkit.runtimes import backend
+    from optkit.runtimes import simulator
     from optkit.sources import torch_module
     from optkit.store import digest_file
 
@@ -173,7 +173,7 @@ def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
             inputs_from_json(recipe.describe()),
             recipe.axis_ranges(),
             file,
-            session=lambda path: backend("onnxruntime").session(path),
+            session=lambda path: simulator().session(path),
             progress=runner.listener.progress,
         )
         names = sorted(path.name for path in folder.iterdir())

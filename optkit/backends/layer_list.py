@@ -63,6 +63,8 @@ _DTYPE_WORD = re.compile(rf"\b({'|'.join(_DTYPES)})\b", re.IGNORECASE)
 _NO_KERNEL = (
     "signal", "wait", "shape_call", "cjmp", "jmp", "ShapeHostToDevice", "NoOp", "TrainStation",
 )  # fmt: skip
+# a kernel that names no node and only moves: __myl_Tran_myl0_12, __myl_MoveConc_myl0_3
+MOVES_DATA = re.compile(r"__myl_(?:Tran|Move|Conc|Resh|Slic|Spli|Repl|Cast|Copy)+_|Reformat")
 # Kinds that copy, convert or hold values, and may bear the name of what they do it for.
 _COPIES = re.compile(r"Reformat|Shuffle|Constant|Copy|Cast|Move|Slice|Concat", re.IGNORECASE)
 

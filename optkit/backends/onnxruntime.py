@@ -30,13 +30,11 @@ from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
-from optkit.runtimes import Progress
+from optkit.runtimes import DEFAULT_OPTIONS, Level, Progress, SessionOptions, Traits
 from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir
-
-Level = Literal["all", "extended", "basic", "none"]
 
 _PRECISIONS = ("int8", "int8-weight-only", "int4", "w4a8", "nf4")  # quantized ones with kernels
 # zero points would give 0.5 dB, and cost 4 bits a block and a tenth of the speed
@@ -64,6 +62,7 @@ class OnnxRuntime:
     """The CPU backend: the reference for simulation, and a deploy target of its own."""
 
     name = "onnxruntime"
+    traits = Traits(engine="graph", on_cpu=True, operators="ort", memory="process")
 
     def check(self) -> None:
         """Raise ToolchainMissing unless exactly one onnxruntime wheel is here and loads."""
@@ -213,23 +212,10 @@ class OnnxRuntime:
             versions=self.versions(),
         )
 
-    def session(
-        self,
-        model: Path,
-        *,
-        threads: int | None = None,
-        spinning: bool = True,
-        level: Level = "all",
-        pooled: bool = True,
-        target: str | None = None,
-    ) -> OrtSession:
-        """Load an ONNX file. `threads`: default all physical cores this process may use;
-        `spinning` False: idle threads sleep, for benchmarks; `pooled` False: memory goes back to
-        the system as soon as it is free; `target`: a graph runs on any CPU, whatever it is, with
-        the same sums: see `session_options`."""
-        options = session_options(model, threads, spinning, level)
-        options.enable_cpu_mem_arena = pooled
-        return OrtSession(model, options)
+    def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> OrtSession:
+        """Load an ONNX file. It runs on any CPU with the same sums, whichever it was built for:
+        see `native_options`."""
+        return OrtSession(model, native_options(model, options))
 
 
 def kernel_times(
@@ -268,7 +254,7 @@ def _profiled(
 
     with tempfile.TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
-        options = session_options(model, threads, False, "all")
+        options = native_options(model, SessionOptions(threads, spinning=False))
         options.optimized_model_filepath = str(optimized)
         for key, value in (("file_name", "optimized.data"), ("min_size_in_bytes", "1024")):
             options.add_session_config_entry(
@@ -305,8 +291,8 @@ def copy_graph(model: Path, loaded: ir.Model, file: Path) -> tuple[Path, int]:
     return file, sum(path.stat().st_size for path in (model, *data))
 
 
-def session_options(model: Path, threads: int | None, spinning: bool, level: Level) -> Any:
-    """Options of a session. `threads`: default all physical cores this process may use.
+def native_options(model: Path, asked: SessionOptions) -> Any:
+    """The library's own options of a session on the CPU.
 
     Where this CPU sums pairs of products in 16 bits and the model's weights are not made for that,
     ONNX Runtime multiplies by their unsigned form, slower and exact ("session.x64quantprecision").
@@ -314,13 +300,15 @@ def session_options(model: Path, threads: int | None, spinning: bool, level: Lev
     """
     ort, info = library(), cpu()
     exact = sums_in_16_bits(info.machine, info.features) and _full_codes(model)
+    level = asked.level
     if exact == "products" and level in ("basic", "none"):
         level = "extended"
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or info.threads
+    options.intra_op_num_threads = asked.threads or info.threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    options.enable_cpu_mem_arena = asked.pooled
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(asked.spinning)))
     if exact:
         options.add_session_config_entry("session.x64quantprecision", "1")
     options.log_severity_level = 4  # what matters comes back as an exception

@@ -19,7 +19,7 @@ from optkit import precisions as schemes
 from optkit.backends.build_options import Choice, timed_options, workspace
 from optkit.backends.cuda import Cuda, check_device
 from optkit.backends.landing import landing, products
-from optkit.backends.onnxruntime import Level, OnnxRuntime, copy_graph, session_options
+from optkit.backends.onnxruntime import OnnxRuntime, copy_graph, native_options
 from optkit.backends.ort_session import (
     CPU,
     OrtSession,
@@ -37,7 +37,7 @@ from optkit.devices import target as target_of
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.placement import PlacementRules
-from optkit.runtimes import Progress
+from optkit.runtimes import DEFAULT_OPTIONS, Progress, SessionOptions, Traits
 from optkit.tensors import AxisRange, Feed, TensorInfo
 
 _MULTIPLIES = re.compile("Conv|MatMul|Gemm|Attention|LSTM|GRU")
@@ -48,6 +48,7 @@ class CudaProvider(OnnxRuntime):
     """NVIDIA GPUs through CUDA and cuDNN, in floats: no engine is built, any graph runs at once."""
 
     name = "onnxruntime-cuda"
+    traits = Traits(engine="graph", memory=None)
     title = "ONNX Runtime's CUDA provider"
     provider = "CUDAExecutionProvider"
     device = "cuda"
@@ -131,7 +132,7 @@ class CudaProvider(OnnxRuntime):
 
         loaded = graph.load(model)
         progress("assigning nodes", 0.2)
-        with self.session(model, target=spec.target, kept=kept) as session:
+        with self.session(model, SessionOptions(target=spec.target, kept=kept)) as session:
             assigned = session.assigned()
         file, size = copy_graph(model, loaded, out / f"{self.name}.onnx")
         nodes = products(loaded)
@@ -149,34 +150,22 @@ class CudaProvider(OnnxRuntime):
             note=f"{self.title} tells which nodes it took, not in what they multiply",
         )
 
-    def session(
-        self,
-        model: Path,
-        *,
-        threads: int | None = None,
-        spinning: bool = True,
-        level: Level = "all",
-        pooled: bool = True,
-        target: str | None = None,
-        cuda_graph: bool = False,
-        kept: Path | None = None,
-    ) -> DeviceSession:
-        """Load an ONNX file on the device. `target`: the one it was built for, with its limits;
-        `cuda_graph`: launches are recorded, for graphs of fixed sizes; `kept`: folder of what the
-        provider may learn; the rest as for the CPU, which gets what the provider leaves.
+    def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> DeviceSession:
+        """Load an ONNX file on the device, with the limits of the target that it was built for;
+        the CPU gets what the provider leaves.
 
         Raises ToolchainMissing without the provider or the device, on a device of another model,
         and where nodes that multiply were left to another provider.
         """
         self.check()
-        self.check_here(target, str(model))
-        if kept is not None:
-            kept.mkdir(parents=True, exist_ok=True)
-        options = session_options(model, threads, spinning, level)
-        options.enable_cpu_mem_arena = pooled
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        providers = self.providers(None if target is None else target_of(target), cuda_graph, kept)
-        session = DeviceSession(model, options, providers, self.device, records=cuda_graph)
+        self.check_here(options.target, str(model))
+        if options.kept is not None:
+            options.kept.mkdir(parents=True, exist_ok=True)
+        native = native_options(model, options)
+        native.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        target = None if options.target is None else target_of(options.target)
+        providers = self.providers(target, options.cuda_graph, options.kept)
+        session = DeviceSession(model, native, providers, self.device, records=options.cuda_graph)
         try:
             session.verify()
         except ToolchainMissing:

@@ -32,13 +32,13 @@ from optkit.backends.description import described, inspected
 from optkit.backends.engine_session import EngineSession
 from optkit.backends.kept import Kept
 from optkit.backends.landing import landing, products
-from optkit.backends.layer_list import parse_memory
+from optkit.backends.layer_list import MOVES_DATA, parse_memory
 from optkit.backends.profile import Profile, batch, profile
 from optkit.devices import Target, gpus, has_driver
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.placement import PlacementRules
-from optkit.runtimes import Progress, Recurrent
+from optkit.runtimes import DEFAULT_OPTIONS, Progress, Recurrent, SessionOptions, Traits
 from optkit.tensors import AxisRange, TensorInfo
 
 _BUILDING = threading.Lock()  # the library has one logger per process
@@ -56,6 +56,7 @@ class TensorRT:
     """Full TensorRT: an engine is built on the device that will run it."""
 
     name = "tensorrt"
+    traits = Traits(engine="plan", moves_data=MOVES_DATA)
     title = "TensorRT"
     module = "tensorrt"
     distribution = "tensorrt"
@@ -206,25 +207,15 @@ class TensorRT:
             note=shipped.note,
         )
 
-    def session(
-        self,
-        model: Path,
-        *,
-        target: str | None = None,
-        cuda_graph: bool = False,
-        kept: Path | None = None,
-        **_: Any,
-    ) -> Recurrent:
-        """Load a verified engine on this machine's GPU. `target`: the one it was built for;
-        `cuda_graph`: launches are recorded and replayed; `kept`: folder of what the library learned
-        on this device. What else a session of ONNX Runtime takes (threads) means nothing here.
+    def session(self, model: Path, options: SessionOptions = DEFAULT_OPTIONS) -> Recurrent:
+        """Load a verified engine on this machine's GPU.
 
         Raises ToolchainMissing without a driver or library, on a device of another model, or for an
         engine that the library does not load; WorkerFailed where its activations find no memory.
         """
         with ExitStack() as until_loaded:
             cuda = until_loaded.enter_context(Cuda())
-            check_device(cuda.gpu, target, str(model))
+            check_device(cuda.gpu, options.target, str(model))
             trt, log = self._library(), logger(self.module)
             log.record = record = Record()
             runtime = trt.Runtime(log)
@@ -236,8 +227,9 @@ class TensorRT:
                     where=str(model),
                     hint="build it anew with the version that is installed here",
                 )
-            memory = Kept.of(kept, "kernels", cuda.gpu, self.versions()) if kept else None
-            context, done = self._context(trt, engine, cuda_graph, memory)
+            kept, versions = options.kept, self.versions()
+            memory = Kept.of(kept, "kernels", cuda.gpu, versions) if kept else None
+            context, done = self._context(trt, engine, options.cuda_graph, memory)
             if context is None:  # it holds the activations at their largest
                 reason = reason_of(record.errors) or "no execution context"
                 raise WorkerFailed(reason, verdict="oom", where=str(model))
@@ -245,7 +237,7 @@ class TensorRT:
                 trt, runtime, engine, context, cuda,
                 where=str(model),
                 reason=lambda: reason_of(log.record.errors) or "failed without a reason",
-                wanted=cuda_graph,
+                wanted=options.cuda_graph,
                 records=self.records_launches,
                 done=done,
             )  # fmt: skip

@@ -27,6 +27,7 @@ class TensorRTRTX(TensorRT):
     """An engine for any GPU of a compute capability, built without one."""
 
     name = "tensorrt-rtx"
+    traits = replace(TensorRT.traits, any_machine=True, distribution="tensorrt-rtx")
     title = "TensorRT-RTX"
     module = "tensorrt_rtx"
     distribution = "tensorrt-rtx"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from optkit import precisions
+from optkit import precisions, runtimes
 from optkit.engines import FusedLayer, layers_from_json
 from optkit.evidence import Evidence
 
@@ -21,8 +20,6 @@ LAYOUT = frozenset(
      "ReorderOutput", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
      "Unsqueeze"}
 )  # fmt: skip
-# a kernel of TensorRT that names no node and only moves: __myl_Tran_myl0_12, __myl_MoveConc_myl0_3
-_MOVES = re.compile(r"__myl_(?:Tran|Move|Conc|Resh|Slic|Spli|Repl|Cast|Copy)+_|Reformat")
 
 
 @dataclass(frozen=True)
@@ -149,10 +146,15 @@ class Subject:
             return "product"
         ops = self.ops(timed)
         if not ops:
-            return "layout" if _MOVES.match(timed.layer.name) else "other"
+            return "layout" if self._only_moves(timed.layer) else "other"
         if ops <= CONVERT:
             return "convert"
         return "layout" if ops <= CONVERT | LAYOUT else "other"
+
+    def _only_moves(self, layer: FusedLayer) -> bool:
+        """Of a layer that names no ONNX node: whether it only moves or converts values."""
+        pattern = runtimes.backend(self.result["engine"]["backend"]).traits.moves_data
+        return pattern is not None and pattern.match(layer.name) is not None
 
     def ops(self, timed: Timed) -> set[str]:
         """The operators in a layer: of its ONNX nodes, or its own where it names none."""

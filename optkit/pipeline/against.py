@@ -18,6 +18,7 @@ from optkit.pipeline.finishing import baseline_of, recorded, staged_graph
 from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import Race, race
 from optkit.report.contract import report_of
+from optkit.runtimes import backend
 from optkit.steps import GRAPH, STEPS
 from optkit.tensors import AxisRange
 
@@ -89,7 +90,7 @@ def _side(
     engine = artifact.manifest.engine
     assert engine is not None
     side = {"input": role, "backend": engine["backend"]}
-    if engine["backend"] == "onnxruntime":
+    if backend(engine["backend"]).traits.on_cpu:
         session: dict[str, Any] = {"threads": made.job.recipe.bench.threads, "spinning": False}
         return staged_graph(artifact.path / engine["file"], runner), {
             **side, "file": GRAPH, "session": session,

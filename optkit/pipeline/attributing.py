@@ -15,6 +15,7 @@ from optkit.pipeline.finishing import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import Foreign, machine
 from optkit.pipeline.judging import kept
 from optkit.report.contract import REPORT_FILE, report_of
+from optkit.runtimes import backend
 from optkit.steps import STEPS
 
 _SECONDS = 2.0  # of profiled runs, each side
@@ -44,7 +45,7 @@ def _times(artifact: Artifact, report: Mapping[str, Any], runner: Steps) -> Time
         )
     shapes = {name: ends[1] for name, ends in spec["profile"].items()}
     timed = {"shapes": shapes, "seconds": _SECONDS, "host": machine(device)}
-    if spec["backend"] == "onnxruntime":
+    if backend(spec["backend"]).traits.on_cpu:
         timed["threads"] = recorded(artifact).bench.threads  # as the latency beside it
         return _attributed(artifact, runner, timed, Evidence.MEASURED, "profiled on this machine")
     why = "the engine's own times need its device"

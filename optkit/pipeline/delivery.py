@@ -30,7 +30,7 @@ from optkit.pipeline.findings import Judged
 from optkit.pipeline.job import Build
 from optkit.report.html import to_html
 from optkit.report.markdown import to_markdown
-from optkit.runtimes import PROVIDERS
+from optkit.runtimes import backend
 from optkit.steps import ASSETS, GRAPH, SIMULATION
 from optkit.store import Store, digest_json, fsync_dir, storage_errors
 
@@ -50,7 +50,7 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
         **_reports(judged),
         "recipe.yaml": _yaml(made.job.recipe.to_json()),
     }
-    if made.compiler == "onnxruntime":
+    if made.traits.operators == "ort":
         in_place = entries["graph"].meta.get("in_place", ())
         files |= genai.files(Decoder.of(made.inputs, made.outputs), files, in_place)
     with storage_errors(store.root), store.scratch() as folder:
@@ -173,7 +173,7 @@ def _stamped(
     ONNX Runtime judged them (None: it did not)."""
     judged: dict[str, str | None] = {made.simulation: "basic", f"baseline/{GRAPH}": "basic"}
     if made.measured:
-        judged = dict.fromkeys(judged, "all" if made.backend == "onnxruntime" else None)
+        judged = dict.fromkeys(judged, None if made.runs_engines else "all")
     found: dict[str, Path | bytes] = {}
     for name, path in files.items():
         if isinstance(path, Path) and path.suffix == ".onnx":
@@ -196,8 +196,8 @@ def _assets(entry: Made) -> dict[str, Path | bytes]:
 
 
 def _engine(entry: Made | None, prefix: str) -> dict[str, Path | bytes]:
-    """The engine file; none where the engine is the graph itself (ONNX Runtime)."""
-    if entry is None or entry.meta["engine"]["backend"] in ("onnxruntime", *PROVIDERS):
+    """The engine file; none where the engine is the graph itself."""
+    if entry is None or backend(entry.meta["engine"]["backend"]).traits.engine == "graph":
         return {}
     name = entry.meta["engine"]["file"]
     return {f"{prefix}{name}": entry.file(name)}

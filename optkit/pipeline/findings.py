@@ -21,10 +21,6 @@ from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result, to_finish
 from optkit.steps import TIMES
 
-_NOTES = {
-    "tensorrt-rtx": "compiled here without the device; never run",
-}
-
 _OF_ENGINES = ("max_latency_ms", "min_speedup", "min_throughput", "max_bytes", "max_memory_bytes")
 
 
@@ -262,9 +258,12 @@ def _note(made: Build, backend: str) -> str | None:
         if made.job.target.is_cpu and reason is not None:
             return f"{reason}: finish or build it on a machine of the kind {made.job.target.name}"
         return "no engine can be built on this machine"
-    if made.measured and backend != "onnxruntime":  # what is said of engines that never ran
+    if made.runs_engines:  # what is said of engines that never ran
         return None
-    return (option.note if option else None) or _NOTES.get(backend)
+    never_run = runtimes.backend(backend).traits.any_machine
+    return (option.note if option else None) or (
+        "compiled here without the device; never run" if never_run else None
+    )
 
 
 def _at(times: list[Latency], batch: int | None) -> Latency | None:

@@ -76,8 +76,8 @@ def sample_batch(made: Build) -> int | None:
 
 
 def written(made: Build, graph: Made, what: str, runner: Steps) -> Made:
-    """The graph in the operators of ONNX Runtime, where that is the backend."""
-    if made.compiler != "onnxruntime":
+    """The graph in the operators of ONNX Runtime, where the backend wants them."""
+    if made.traits.operators == "standard":
         return graph
     label = f"write {what} in ONNX Runtime's operators"
     return runner.step(STEPS["ort"].kind, label, {"graph": graph}, {})

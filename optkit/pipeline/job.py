@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optkit import precisions
+from optkit import precisions, runtimes
 from optkit.devices import Target, gpus
 from optkit.devices.machine import cpu_target
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
 from optkit.execute.runner import Input, Made
 from optkit.recipe import MEMORY, Calibration, Recipe
+from optkit.runtimes import Traits
 from optkit.steps import GRAPH, SIMULATION
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -114,6 +115,16 @@ class Build:
     def compiler(self) -> str:
         """The backend whose engine this is about: which compiles here, or else is pending."""
         return self.backend or self.pending[0]
+
+    @property
+    def traits(self) -> Traits:
+        """Of the compiler."""
+        return runtimes.backend(self.compiler).traits
+
+    @property
+    def runs_engines(self) -> bool:
+        """Whether this machine has the device, and engines run there: the target is no CPU."""
+        return self.measured and not self.traits.on_cpu
 
     @property
     def sizes(self) -> dict[str, Any]:

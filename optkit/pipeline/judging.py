@@ -25,9 +25,10 @@ _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler kee
 def accept(made: Build, runner: Steps) -> None:
     """Ask the compiler whether it knows all operators, as soon as the graph is fused: a refusal
     after calibration and quantization comes late. A graph that memory does not hold is not asked
-    about, nor is ONNX Runtime, which has run it."""
+    about, nor is a backend that runs any graph, since ONNX Runtime has run it."""
     needed = _BYTES_TO_READ * made.entries["source"].meta.get("parameters", 0)
-    if made.backend in (None, "onnxruntime") or needed > runner.limits.memory_bytes:
+    graph_runs = made.backend is None or made.traits.engine == "graph"
+    if graph_runs or needed > runner.limits.memory_bytes:
         return
     backend = runtimes.backend(made.compiler)
     runner.step(
@@ -196,10 +197,10 @@ def weigh(made: Build, runner: Steps) -> None:
     """Peak memory of a run, where a gate asks for it and the target is this machine: of the
     process on a CPU, of the device where an engine of its own runs there."""
     limits = made.job.recipe.gates.of(made.job.target.name)
-    if limits.max_memory_bytes is None or not made.measured or made.backend in runtimes.PROVIDERS:
+    if limits.max_memory_bytes is None or not made.measured or made.traits.memory is None:
         return
     inputs: dict[str, Input] = {"samples": made.entries["probe"]}
-    if made.backend == "onnxruntime":
+    if made.traits.memory == "process":
         inputs["graph"] = made.entries["graph"]
         params: dict[str, Any] = {"threads": made.job.recipe.bench.threads}
     else:
@@ -234,7 +235,8 @@ def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Made
     params = {"batches": both.batches, "seconds": bench.seconds,
               "warmup_seconds": bench.warmup_seconds, "sides": both.sides,
               "gpu": bool(machine.get("gpus")), "host": machine}  # fmt: skip
-    here = {} if both.sides["engine"]["backend"] == "onnxruntime" else kept(runner)
+    on_cpu = runtimes.backend(both.sides["engine"]["backend"]).traits.on_cpu
+    here = {} if on_cpu else kept(runner)
 
     def run(**again: str) -> Made:
         return runner.step(STEPS["bench"].kind, both.label, both.inputs, {**params, **again}, here)
@@ -258,7 +260,7 @@ def _sides(made: Build) -> tuple[dict[str, Input], dict[str, dict[str, Any]]]:
     """Candidate and baseline as they run on the target: as graphs where that is this CPU, else as
     engines."""
     roles = {"engine": "candidate", "baseline": "baseline"}
-    if made.backend == "onnxruntime":
+    if not made.runs_engines:
         graphs: dict[str, Input] = {"engine": made.entries["graph"],
                                     "baseline": made.entries["baseline"]}  # fmt: skip
         session = {"threads": made.job.recipe.bench.threads, "spinning": False}
@@ -288,7 +290,7 @@ def _running(
 ) -> tuple[dict[str, Input], dict[str, Any]]:
     """Inputs and parameters of a step that runs these roles: where the engine is no graph, and its
     device is here, engines are among them."""
-    if not made.measured or made.backend == "onnxruntime":
+    if not made.runs_engines:
         return inputs, {}
     engines = {_ENGINES[role]: made.entries[_ENGINES[role]] for role in roles}
     files = {name: entry.meta["engine"]["file"] for name, entry in engines.items()}

@@ -202,8 +202,8 @@ def _check_toolchain(job: Job, here: str | None) -> None:
             hint="pip uninstall both, then install one: optkit[cpu] or optkit[gpu]",
         )
     needed = ["onnxruntime"] if not both else []
-    if here == "tensorrt-rtx":
-        needed.append("tensorrt-rtx")
+    compiler = runtimes.backend(here).traits.distribution if here else None
+    needed += [compiler] if compiler else []
     source = job.recipe.source
     if job.graph is None and source is not None and source.kind != "onnx":
         needed += ["torch", "onnxscript"]

@@ -13,7 +13,7 @@ from optkit.steps.files import Params, cpu
 if TYPE_CHECKING:
     import numpy as np
 
-    from optkit.runtimes import Session
+    from optkit.runtimes import Level, Session
     from optkit.tensors import Feed
 
 _GUESSES = (2, 16, 64, 256)  # sizes of an axis that nobody gave a range
@@ -41,7 +41,7 @@ def same_outputs(before: Path, after: Path, params: Params, what: str) -> float:
 
 
 def difference(
-    before: Path, after: Path, params: Params, level: str = "basic"
+    before: Path, after: Path, params: Params, level: Level = "basic"
 ) -> tuple[str, float]:
     """The output in which two graphs differ most, and by how much, see `_difference`. One of the
     graphs is in memory at a time. `level`: ONNX Runtime's optimization of `before`.
@@ -66,7 +66,7 @@ def difference(
     return max(found, key=lambda one: inf if isnan(one[1]) else one[1], default=("", 0.0))
 
 
-def _opened(graph: Path, level: str) -> Session:
+def _opened(graph: Path, level: Level) -> Session:
     """ONNX Runtime 1.31's optimizer joins the parts of a norm behind a Cast from half precision to
     one whose types do not fit: such a graph runs as it is."""
     try:

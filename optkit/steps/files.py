@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from optkit.data.spool import Batch
-    from optkit.runtimes import Session
+    from optkit.runtimes import Level, Session
 
 Inputs = Mapping[str, Path]
 Params = dict[str, Any]
@@ -30,26 +30,28 @@ TIMES = "times.safetensors"
 ASSETS = "assets"  # the folder of a source's tokenizer and processor files
 
 
-def cpu(model: Path, **options: Any) -> Session:
-    from optkit.runtimes import backend
+def cpu(
+    model: Path, *, threads: int | None = None, level: Level = "all", pooled: bool = True
+) -> Session:
+    from optkit.runtimes import SessionOptions, simulator
 
     # idle threads that spin take the cores from whoever else works on this machine
-    return backend("onnxruntime").session(model, **{"spinning": False, **options})
+    options = SessionOptions(threads, spinning=False, level=level, pooled=pooled)
+    return simulator().session(model, options)
 
 
-def simulator(model: Path, evidence: str) -> Session:
+def simulated(model: Path, evidence: str) -> Session:
     """A simulation keeps Q/DQ as written; a measurement runs what users run."""
-    level = "all" if evidence == "measured" else "basic"
-    return cpu(model, level=level)
+    return cpu(model, level="all" if evidence == "measured" else "basic")
 
 
 def engine(inputs: Inputs, params: Params, name: str) -> Session:
     """An engine on its device. params: backend, engines, session (its options), kept."""
-    from optkit.runtimes import backend
+    from optkit.runtimes import SessionOptions, backend
 
     kept = Path(params["kept"]) if params.get("kept") else None
-    file = inputs[name] / params["engines"][name]
-    return backend(params["backend"]).session(file, kept=kept, **params["session"])
+    options = SessionOptions(**params["session"], kept=kept)
+    return backend(params["backend"]).session(inputs[name] / params["engines"][name], options)
 
 
 def signature(model: ir.Model) -> dict[str, Any]:

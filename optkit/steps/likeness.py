@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from optkit.benchmarking.layers import Clipping, Compared, Layer, Likeness
     from optkit.quantization.placement.weight_layout import Use
+    from optkit.runtimes import Level
     from optkit.tensors import Feed
 
 _ALONE = 4  # pairs of one fault that are looked at one by one
@@ -48,7 +49,7 @@ def compare_layers(inputs: Inputs, params: Params, out: Path, progress: Progress
         return (feed for feed, _ in spool.batches(params["batch"]))
 
     # from `basic` on ONNX Runtime makes one pair of two, which rounds once
-    level = "none" if any(one.again for one in pair.pairs) else "basic"
+    level: Level = "none" if any(one.again for one in pair.pairs) else "basic"
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
         graph.save(pair.model, place, inline_limit=0)  # the runtime maps weights
@@ -108,7 +109,7 @@ class _Outputs:
     """SQNR of the candidate's outputs, as it is (`sqnr_db`) and with parts of it changed."""
 
     def __init__(
-        self, reference: Path, candidate: Path, feeds: Iterable[Feed], samples: int, level: str
+        self, reference: Path, candidate: Path, feeds: Iterable[Feed], samples: int, level: Level
     ) -> None:
         from optkit.benchmarking.sensitivity import record
 

@@ -20,7 +20,7 @@ from optkit.steps.files import (
     cpu,
     engine,
     recording,
-    simulator,
+    simulated,
 )
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _opened(inputs: Inputs, params: Params) -> Session:
     """The engine, where its device is here; else the graph in ONNX Runtime."""
     for name in params.get("engines", {}):
         return engine(inputs, params, name)
-    return simulator(inputs["graph"] / params["file"], params["evidence"])
+    return simulated(inputs["graph"] / params["file"], params["evidence"])
 
 
 def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def compare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         batches, kept = _begun(inputs, params, progress)
         with (
             cpu(inputs["reference"] / GRAPH) as reference,
-            simulator(inputs["graph"] / params["file"], params["evidence"]) as candidate,
+            simulated(inputs["graph"] / params["file"], params["evidence"]) as candidate,
         ):
             fidelity.run(reference, candidate, batches, kept)
         if "shard" in params:
@@ -236,12 +236,12 @@ def _phases(
 
 def _side(inputs: Inputs, params: Params, name: str, **options: Any) -> Session:
     """A session of one side as it is told in `params`. `options`: of the session, instead."""
-    from optkit.runtimes import backend
+    from optkit.runtimes import SessionOptions, backend
 
     side = params["sides"][name]
     kept = {"kept": Path(params["kept"])} if params.get("kept") else {}
-    file = inputs[side["input"]] / side["file"]
-    return backend(side["backend"]).session(file, **{**side["session"], **kept, **options})
+    asked = SessionOptions(**{**side["session"], **kept, **options})
+    return backend(side["backend"]).session(inputs[side["input"]] / side["file"], asked)
 
 
 def predict(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

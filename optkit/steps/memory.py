@@ -42,9 +42,9 @@ def _in_process(model: Path, threads: int, feed: Feed, progress: Progress) -> di
     the mark to what is resident: earlier steps of this process may have left room, or reached
     higher.
     """
-    from optkit.runtimes import backend
+    from optkit.runtimes import simulator
 
-    backend("onnxruntime").check()  # loads the library, which is no part of what the graph takes
+    simulator().check()  # loads the library, which is no part of what the graph takes
 
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)

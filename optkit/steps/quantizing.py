@@ -69,7 +69,7 @@ def calibrate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> 
         graph.save(graph.expose(model, names, alone=True), tapped, inline_limit=0)
         del model
         trim()  # now, not after the peak: nodes and values refer to each other
-        with cpu(tapped, spinning=False, pooled=False) as session:
+        with cpu(tapped, pooled=False) as session:
             free = params["memory"] - resident(os.getpid())
             statistics = calibration.observe(
                 session,

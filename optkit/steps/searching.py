@@ -14,7 +14,7 @@ from optkit.steps.files import (
     cpu,
     dtype_of,
     rules_of,
-    simulator,
+    simulated,
 )
 
 
@@ -106,5 +106,5 @@ def deviate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     feeds = (feed for feed, _ in Spool(inputs["samples"]).batches(params["batch"]))
     with cpu(inputs["reference"] / GRAPH, level="basic") as reference:
         recorded = record(reference, feeds, samples=params["samples"])
-    with simulator(inputs["graph"] / params["file"], params["evidence"]) as candidate:
+    with simulated(inputs["graph"] / params["file"], params["evidence"]) as candidate:
         return {"deviation": recorded.deviation(candidate).to_json()}

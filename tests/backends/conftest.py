@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit.backends import cuda
 from optkit.backends.tensorrt import TensorRT
-from optkit.runtimes import Recurrent
+from optkit.runtimes import Recurrent, SessionOptions
 from tests.backends.standins import INPUT, JSON, Driver, FakeEngine, Typed
 from tests.codes import weights
 
@@ -139,6 +139,6 @@ def backend(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def opened(backend: TensorRT, tmp_path: Path) -> Callable[..., Recurrent]:
     def run(**options: Any) -> Recurrent:
-        return backend.session(tmp_path / "m.engine", **{"target": "l4", **options})
+        return backend.session(tmp_path / "m.engine", SessionOptions(**{"target": "l4", **options}))
 
     return run

@@ -19,7 +19,7 @@ from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import Gpu, target
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.measurement import Latency
-from optkit.runtimes import Phased, Recurrent
+from optkit.runtimes import Phased, Recurrent, SessionOptions
 from optkit.steps import files, measuring
 from optkit.tensors import Feed, TensorInfo
 from tests.backends.standins import Driver, rows
@@ -154,14 +154,14 @@ def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(
 @pytest.mark.parametrize("real", [TensorRT(), TensorRTRTX()])
 def test_without_a_driver_it_says_so(real: TensorRT, tmp_path: Path) -> None:
     with pytest.raises(ToolchainMissing, match=r"no NVIDIA driver: libcuda\.so\.1"):
-        real.session(tmp_path / "m.engine", target="l4")
+        real.session(tmp_path / "m.engine", SessionOptions(target="l4"))
 
 
 def test_the_real_library_tells_why_it_does_not_load(driver: Driver, tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
     (tmp_path / "m.engine").write_bytes(b"no engine")
     with pytest.raises(ToolchainMissing, match=r"TensorRT-RTX does not load this engine: \w+"):
-        TensorRTRTX().session(tmp_path / "m.engine", target="l4")
+        TensorRTRTX().session(tmp_path / "m.engine", SessionOptions(target="l4"))
     assert driver.blocks == {}
 
 

@@ -17,13 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from optkit.backends.onnxruntime import OnnxRuntime, session_options
+from optkit.backends.onnxruntime import OnnxRuntime, native_options
 from optkit.backends.ort_session import check_feed
 from optkit.devices import cpu, target
 from optkit.devices.machine import describe
 from optkit.engines import Engine
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.placement import PlacementRules
+from optkit.runtimes import SessionOptions
 from optkit.tensors import AxisRange, TensorInfo
 from tests import codes
 
@@ -89,7 +90,7 @@ def test_options_reach_the_session(
     import onnxruntime
 
     model, _ = small(net, tmp_path / "m.onnx")
-    with ort.session(model, threads=1, spinning=False, level="basic") as session:
+    with ort.session(model, SessionOptions(threads=1, spinning=False, level="basic")) as session:
         options = session._session.get_session_options()
     assert options.intra_op_num_threads == 1 and options.inter_op_num_threads == 1
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
@@ -271,7 +272,7 @@ def test_sessions_sum_exactly_on_any_machine(
     """Weights of 8 bits, which saturate in plain ONNX Runtime where VNNI is absent."""
     rows, full = np.full((3, 64), 255, np.uint8), np.full((64, 5), 127, np.int8)
     model = product(tmp_path / "m.onnx", rows, full, form)
-    with ort.session(model, level=level) as session:
+    with ort.session(model, SessionOptions(level=level)) as session:
         found = session.run({"x": rows.astype(session.inputs[0].dtype)})["y"]
     np.testing.assert_array_equal(found, codes.exact(rows, full))
 
@@ -293,7 +294,7 @@ def test_exact_kernels_are_asked_for_where_they_are_needed(
     monkeypatch.setattr("optkit.backends.onnxruntime.cpu", lambda: machine)
     weight = np.full((64, 5), largest, np.int8)
     model = product(tmp_path / "m.onnx", np.full((3, 64), 255, np.uint8), weight, form)
-    options = session_options(model, None, False, "basic")
+    options = native_options(model, SessionOptions(spinning=False, level="basic"))
     try:
         entry = options.get_session_config_entry("session.x64quantprecision")
     except RuntimeError:  # it was not set
@@ -447,7 +448,7 @@ def test_optimization_changes_speed_and_not_results(
     x = np.random.default_rng(3).uniform(-1, 1, (2, 8, 16, 16)).astype(np.float32)
     results = []
     for level in ("all", "none"):
-        with ort.session(model, level=level) as session:
+        with ort.session(model, SessionOptions(level=level)) as session:
             results.append(next(iter(session.run({"x": x}).values())))
     noise = np.square(results[0] - results[1]).mean()
     assert noise < np.square(results[1]).mean() * 1e-4

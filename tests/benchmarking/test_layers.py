@@ -13,6 +13,7 @@ from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.benchmarking.layers import Compared, Layer, restored, side_by_side, without
 from optkit.errors import InputRefused
+from optkit.runtimes import SessionOptions
 
 FLOAT = """<ir_version: 10, opset_import: ["" : 21]>
 g (float[N,8] x, float[8,16] w1, float[16,4] w2) => (float[N,4] y) {
@@ -89,7 +90,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     place = tmp_path_factory.mktemp("layers") / "model.onnx"
     made = side_by_side(model(FLOAT), model(CODES), ["first", "second", "none"])
     graph.save(made.model, place)
-    with OnnxRuntime().session(place, level="basic") as session:
+    with OnnxRuntime().session(place, SessionOptions(level="basic")) as session:
         assert all(info.shape in ((5,), (7,)) for info in session.outputs)  # sums, no tensor
         return made.compare(session, FEEDS, samples=15)
 
@@ -145,7 +146,7 @@ def test_a_restored_layer_multiplies_floats_again(
 ) -> None:
     layers = [layer for layer in compared.layers if layer.node in names]
     graph.save(restored(model(FLOAT), model(CODES), layers), tmp_path / "model.onnx")
-    with OnnxRuntime().session(tmp_path / "model.onnx", level="basic") as session:
+    with OnnxRuntime().session(tmp_path / "model.onnx", SessionOptions(level="basic")) as session:
         found = session.run({"x": X})["y"]
     h = H if "first" in names else forward(X, pairs=True, codes=True)[0]
     r = np.maximum(h, 0)
@@ -156,7 +157,7 @@ def test_a_restored_layer_multiplies_floats_again(
 def test_equal_tensors_have_no_sqnr(tmp_path: Path) -> None:
     made = side_by_side(model(FLOAT), model(FLOAT), ["first"])
     graph.save(made.model, tmp_path / "model.onnx")
-    with OnnxRuntime().session(tmp_path / "model.onnx", level="basic") as session:
+    with OnnxRuntime().session(tmp_path / "model.onnx", SessionOptions(level="basic")) as session:
         found = made.compare(session, FEEDS, 5).likeness["propagated", "first"]
     assert found is not None and (found.sqnr_db, found.cosine, found.max_abs_error) == (None, 1, 0)
 
@@ -175,7 +176,7 @@ def test_the_models_own_names_are_in_nobodys_way(
             value.name = {"h": h, "r": r}.get(str(value.name), value.name)
     made = side_by_side(*models, ["first", "second"])
     graph.save(made.model, tmp_path / "model.onnx")
-    with OnnxRuntime().session(tmp_path / "model.onnx", level="basic") as session:
+    with OnnxRuntime().session(tmp_path / "model.onnx", SessionOptions(level="basic")) as session:
         found = made.compare(session, FEEDS, samples=15)
     assert [layer.tensor for layer in found.layers] == [h, "y"]
     assert found.likeness == {
@@ -193,7 +194,7 @@ def test_codes_that_the_graph_itself_gives_out_are_no_pair(tmp_path: Path) -> No
     )
     made = side_by_side(*map(model, texts), ["first", "second"])
     graph.save(made.model, tmp_path / "model.onnx")
-    with OnnxRuntime().session(tmp_path / "model.onnx", level="basic") as session:
+    with OnnxRuntime().session(tmp_path / "model.onnx", SessionOptions(level="basic")) as session:
         found = made.compare(session, FEEDS, 5)
     assert [one.value for one in found.clipping] == ["x", "r"]
 
@@ -221,7 +222,7 @@ def test_a_pair_on_a_pair_and_one_that_no_product_reads_are_told_apart(tmp_path:
     ]  # fmt: skip
     assert made.pairs[1].readers == made.pairs[2].readers == ("second",)
     graph.save(made.model, tmp_path / "model.onnx")
-    with OnnxRuntime().session(tmp_path / "model.onnx", level="none") as session:
+    with OnnxRuntime().session(tmp_path / "model.onnx", SessionOptions(level="none")) as session:
         found = made.compare(session, FEEDS, samples=15).clipping
     assert [one.fault for one in found] == ["clipped", "clipped", "duplicated"]
     r = np.maximum(H, 0)
@@ -235,7 +236,9 @@ def test_without_a_pair_its_readers_get_what_it_rounds(tmp_path: Path) -> None:
     graph.save(without(twice(), ["qr", "qt"]), tmp_path / "none.onnx")
     r = np.maximum(forward(X, pairs=True, codes=True)[0], 0)
     for name, read in (("once", pair(r, SR)), ("none", r)):
-        with OnnxRuntime().session(tmp_path / f"{name}.onnx", level="none") as session:
+        with OnnxRuntime().session(
+            tmp_path / f"{name}.onnx", SessionOptions(level="none")
+        ) as session:
             found = session.run({"x": X})["y"]
         np.testing.assert_allclose(found, read @ (C2 * S2.astype(np.float64)), atol=1e-4)
 

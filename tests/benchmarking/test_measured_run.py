@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit.benchmarking import accuracy, gates, latency
 from optkit.benchmarking.fidelity import fidelity
 from optkit.evidence import Evidence
-from optkit.runtimes import Session, backend
+from optkit.runtimes import Session, SessionOptions, backend
 from optkit.tensors import Feed
 from tests.scoring import score
 
@@ -60,7 +60,7 @@ def test_a_slightly_noisy_copy_is_measured_and_passes(tmp_path: Path) -> None:
     rough = classifier(tmp_path / "rough.onnx", CENTRES + noise)
 
     def opened(path: Path) -> Session:
-        return backend("onnxruntime").session(path, threads=1, spinning=False)
+        return backend("onnxruntime").session(path, SessionOptions(threads=1, spinning=False))
 
     labels = rng.integers(0, 4, 600)
     inputs = CENTRES[labels] + rng.normal(0, 2.0, (600, 256)).astype(np.float32)

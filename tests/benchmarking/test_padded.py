@@ -17,7 +17,7 @@ from optkit.benchmarking.layers import Compared, side_by_side
 from optkit.benchmarking.sensitivity import Deviation, record
 from optkit.evidence import Evidence
 from optkit.measurement import Fidelity
-from optkit.runtimes import Session
+from optkit.runtimes import Session, SessionOptions
 from optkit.tensors import Feed
 
 HEAD = """<ir_version: 10, opset_import: ["" : 21]>
@@ -81,7 +81,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Session
 
 def _session(made: ir.Model, folder: Path) -> Session:
     graph.save(made, folder / "model.onnx")
-    return OnnxRuntime().session(folder / "model.onnx", level="basic")
+    return OnnxRuntime().session(folder / "model.onnx", SessionOptions(level="basic"))
 
 
 def test_fidelity_is_that_of_the_real_tokens(sessions: tuple[Session, Session]) -> None:

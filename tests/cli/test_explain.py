@@ -16,6 +16,7 @@ from optkit import api, explanation, trust
 from optkit.api.explaining import explain_one
 from optkit.artifact import Artifact
 from optkit.backends import onnxruntime
+from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.cli import explained
 from optkit.devices.gpus import Gpu, Gpus
 from optkit.engines import layers_from_json
@@ -23,6 +24,7 @@ from optkit.evidence import Evidence
 from optkit.explanation import Change, Cost, Finding
 from optkit.pipeline import attributing, job
 from optkit.recipe import Recipe
+from optkit.runtimes import SessionOptions
 from optkit.steps import STEPS
 
 Optkit = Callable[..., Any]
@@ -73,12 +75,12 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
     """The steps run in this process, over a session that has each layer take a millisecond."""
     artifact = Artifact.load(built / "digits-vit-l4-int8")
     layers = json.loads((artifact.path / "report.json").read_text())["layers"]
-    opened: list[tuple[Path, dict[str, Any]]] = []
+    opened: list[tuple[Path, SessionOptions]] = []
 
     class Session:
         inputs, outputs = artifact.manifest.inputs, artifact.manifest.outputs
 
-        def __init__(self, model: Path, **options: Any) -> None:
+        def __init__(self, model: Path, options: SessionOptions) -> None:
             opened.append((model, options))
             side = "baseline" if model.parent.name == "baseline" else "engine"
             self.layers = layers_from_json(layers[side])
@@ -95,7 +97,8 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
         def close(self) -> None: ...
 
     here(monkeypatch)
-    monkeypatch.setattr("optkit.runtimes.backend", lambda name: SimpleNamespace(session=Session))
+    rtx = SimpleNamespace(session=Session, traits=TensorRTRTX.traits)
+    monkeypatch.setattr("optkit.runtimes.backend", lambda name: rtx)
     monkeypatch.setenv("OPTKIT_CACHE", str(tmp_path / "cache"))
     for file in artifact.manifest.files.values():  # engines that were compiled here
         trust.know(file.sha256)
@@ -109,7 +112,7 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
     assert [model.relative_to(artifact.path).as_posix() for model, _ in opened] == [
         "tensorrt-rtx.engine", "baseline/tensorrt-rtx.engine",
     ]  # fmt: skip
-    assert all(options["target"] == "l4" for _, options in opened)
+    assert all(options.target == "l4" for _, options in opened)
     known = {(one["rule"], one["cost"]["evidence"]) for one in found["findings"]}
     # what layers take was measured; the latencies that the build compares were not
     assert known == {("layout", "measured"), ("does_not_pay", "predicted")}
@@ -142,13 +145,13 @@ def test_kernels_of_the_cpu_are_timed_with_the_threads_of_the_latency_beside_the
     artifact = Artifact.load(small / CPU)
     artifact.manifest.recipe["bench"]["threads"] = 1
     asked: list[int | None] = []
-    options = onnxruntime.session_options
+    options = onnxruntime.native_options
 
-    def noted(model: Path, threads: int | None, *rest: Any) -> Any:
-        asked.append(threads)
-        return options(model, threads, *rest)
+    def noted(model: Path, session: SessionOptions) -> Any:
+        asked.append(session.threads)
+        return options(model, session)
 
-    monkeypatch.setattr(onnxruntime, "session_options", noted)
+    monkeypatch.setattr(onnxruntime, "native_options", noted)
     runner = api.open_runner(cache=tmp_path / "cache")
     runner.carry = in_this_process
     assert attributing.subject(artifact, runner).times is not None

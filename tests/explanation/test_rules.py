@@ -66,6 +66,7 @@ def subject(**changes: Any) -> Subject:
     result = {
         "precision": "int8", "target": "l4", "baseline": {"precision": "fp16"}, "drop": None,
         "accuracy": None, "latency": {"batch": 8}, "gate": None, "speedup": None,
+        "engine": {"backend": "tensorrt-rtx"},
     }  # fmt: skip
     report = {
         "result": {**result, **changes.get("result", {})},

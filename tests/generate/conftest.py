@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from optkit import artifact
 from optkit.artifact import Artifact, Manifest
-from optkit.runtimes import Recurrent, backend
+from optkit.runtimes import Recurrent, SessionOptions, backend
 
 WIDTH, VOCABULARY, POSITIONS = 8, 12, 40
 
@@ -55,7 +55,7 @@ def network() -> Network:
 @pytest.fixture
 def session(network: Network, tmp_path: Path) -> Recurrent:
     write(network, tmp_path / "decoder.onnx")
-    return backend("onnxruntime").session(tmp_path / "decoder.onnx", threads=1)
+    return backend("onnxruntime").session(tmp_path / "decoder.onnx", SessionOptions(threads=1))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from optkit.benchmarking.partial_results import Kept
 from optkit.errors import InputRefused
 from optkit.evidence import Evidence
 from optkit.measurement import Score
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 from tests.generate.conftest import VOCABULARY, Network, words, write
 
 PROMPT, NEW = 5, 12
@@ -39,8 +39,11 @@ def scored(networks: list[Network], text: Path, **args: Any) -> list[Score]:
     task = Task(content.metric(module, text, args), **hooks)  # type: ignore[arg-type]
     found, rows = [], None
     for index, network in enumerate(networks):
-        write(network, text.with_name(f"{index}.onnx"))
-        with backend("onnxruntime").session(text.with_name(f"{index}.onnx"), threads=1) as session:
+        path = text.with_name(f"{index}.onnx")
+        write(network, path)
+        with backend("onnxruntime").session(
+            text.with_name(f"{index}.onnx"), SessionOptions(threads=1)
+        ) as session:
             kept, inputs = Kept(None), {info.name: info for info in session.inputs}
             taken = content.taken(module.samples, args)
             batches = (

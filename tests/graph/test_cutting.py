@@ -15,6 +15,7 @@ from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.errors import InputRefused, OptkitError
 from optkit.graph import cutting
+from optkit.runtimes import SessionOptions
 
 WIDTH = 6
 BRANCHES = """<ir_version: 10, opset_import: ["" : 21]>
@@ -58,7 +59,7 @@ def run(model: ir.Model, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
         graph.save(model, path)
-        with OnnxRuntime().session(path, level="none", threads=1) as session:
+        with OnnxRuntime().session(path, SessionOptions(level="none", threads=1)) as session:
             return session.run({info.name: feed[info.name] for info in session.inputs})
 
 

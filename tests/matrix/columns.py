@@ -21,7 +21,7 @@ from optkit import api, graph
 from optkit.data.spool import random_feed
 from optkit.errors import OptkitError
 from optkit.recipe import InputSpec, Recipe, axes_from_json, inputs_from_json
-from optkit.runtimes import Session, backend
+from optkit.runtimes import Session, SessionOptions, backend
 from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
 from optkit.tensors import AxisRange, Feed
 from tests.matrix import families
@@ -241,4 +241,4 @@ def apart(expected: Feed, found: Feed, sizes: Sizes) -> float:
 
 
 def _session(path: Path, level: str = "all") -> Session:
-    return backend("onnxruntime").session(path, threads=1, level=level)
+    return backend("onnxruntime").session(path, SessionOptions(threads=1, level=level))

@@ -15,6 +15,7 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.errors import InputRefused
 from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import to_half
+from optkit.runtimes import SessionOptions
 
 HEADER = '<ir_version: 10, opset_import: ["" : 22]>\n'
 BF16 = ir.DataType.BFLOAT16
@@ -73,7 +74,7 @@ def test_no_optimization_removes_the_rounding(
     found = {"none": workshop.run(half, given)["y"]}
     graph.save(half, path)
     for level in ("basic", "all"):
-        with OnnxRuntime().session(path, level=level, threads=1) as session:  # type: ignore[arg-type]
+        with OnnxRuntime().session(path, SessionOptions(level=level, threads=1)) as session:  # type: ignore[arg-type]
             found[level] = session.run(given)["y"]
     levels = [sqnr(exact, array) for array in found.values()]
     assert max(levels) - min(levels) < 1

@@ -17,6 +17,7 @@ from optkit.precision_cast import magnitude as reach
 from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
+from optkit.runtimes import SessionOptions
 from optkit.tensors import Feed, narrowed
 
 pytestmark = pytest.mark.slow
@@ -162,7 +163,7 @@ def session(model: ir.Model, folder: Path) -> Any:
     path = folder / "model.onnx"
     graph.save(model, path)
     graph.check(path)
-    return OnnxRuntime().session(path, level="none")
+    return OnnxRuntime().session(path, SessionOptions(level="none"))
 
 
 def measuring(given: list[Feed], folder: Path) -> Callable[[ir.Model], reach.Measured]:

@@ -19,6 +19,7 @@ from optkit.data import spool
 from optkit.precision_cast import magnitude as reach
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
+from optkit.runtimes import SessionOptions
 from optkit.steps import STEPS
 from optkit.tensors import TensorInfo, narrowed
 
@@ -37,7 +38,7 @@ class Bench:
     def session(self, model: ir.Model) -> Any:
         path = self.folder / "model.onnx"
         graph.save(model, path)
-        return OnnxRuntime().session(path, level="none", threads=1)
+        return OnnxRuntime().session(path, SessionOptions(level="none", threads=1))
 
     def measure(self, feed: Feed) -> Callable[[ir.Model], reach.Measured]:
         def measured(model: ir.Model) -> reach.Measured:

@@ -23,7 +23,7 @@ from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import QuantLog, apply, taps
 from optkit.quantization.ranges import Method
 from optkit.recipe import Quantization
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 from optkit.statistics import Statistics, Tap
 from optkit.steps import STEPS
 from optkit.tensors import Feed, TensorInfo
@@ -148,13 +148,13 @@ class Workshop:
         path = self.folder / "run.onnx"
         graph.save(model, path)
         graph.check(path)
-        with OnnxRuntime().session(path, level="none", threads=1) as session:
+        with OnnxRuntime().session(path, SessionOptions(level="none", threads=1)) as session:
             return session.run(given)
 
     def statistics(self, model: ir.Model, wanted: list[Tap]) -> Statistics:
         path = self.folder / "taps.onnx"
         graph.save(graph.expose(model, [tap.name for tap in wanted]), path)
-        with OnnxRuntime().session(path, threads=1) as session:
+        with OnnxRuntime().session(path, SessionOptions(threads=1)) as session:
             return observe(
                 session,
                 [feed(model, seed=1), feed(model, seed=2)],

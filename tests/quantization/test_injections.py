@@ -15,7 +15,7 @@ import pytest
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 from optkit.steps import STEPS
 from optkit.tensors import Feed
 
@@ -157,7 +157,7 @@ def check_scales(folder: Path) -> int:
 
 
 def run(path: Path, given: Feed) -> np.ndarray:
-    with backend("onnxruntime").session(path, level="basic", threads=1) as session:
+    with backend("onnxruntime").session(path, SessionOptions(level="basic", threads=1)) as session:
         return session.run(given)["y"]
 
 

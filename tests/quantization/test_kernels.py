@@ -15,6 +15,7 @@ from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import target
 from optkit.engines import Landing
 from optkit.precision_cast.cast import to_half
+from optkit.runtimes import SessionOptions
 from optkit.tensors import AxisRange
 
 Network = Callable[..., ir.Model]
@@ -85,7 +86,7 @@ def model(request: pytest.FixtureRequest, network: Network, nets: dict[str, str]
 def compiled(backend: Any, where: str, quantized: ir.Model, planned: Any, folder: Path) -> Landing:
     path = folder / "model.onnx"
     graph.save(quantized, path)
-    with OnnxRuntime().session(path, level="none") as session:
+    with OnnxRuntime().session(path, SessionOptions(level="none")) as session:
         inputs = session.inputs
     axes = {"N": AxisRange(1, 8, 16)}
     plan = backend.spec(inputs, target(where), "int8", axes)
@@ -103,7 +104,7 @@ def test_onnxruntime_computes_all_of_it_in_integers(
     found = compiled(backend, "cpu", quantized, assignment.quantized(), tmp_path / "out")
     assert found.landed == found.planned > 0, [row for row in found.rows if not row.landed]
     given = feed(model, seed=9)
-    with backend.session(tmp_path / "out" / "model.onnx", threads=1) as session:
+    with backend.session(tmp_path / "out" / "model.onnx", SessionOptions(threads=1)) as session:
         integer = session.run(given)["y"]
     assert sqnr(workshop.run(quantized, given)["y"], integer) > 50  # as the graph says, in floats
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from optkit import graph
 from optkit.recipe import InputSpec
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 from optkit.sources import torch_module
 from optkit.tensors import AxisRange, Feed, TensorInfo
 
@@ -104,7 +104,7 @@ def chains(
 
 
 def run(model: Path, feed: Feed, level: str) -> np.ndarray:
-    with backend("onnxruntime").session(model, level=level, threads=1) as session:
+    with backend("onnxruntime").session(model, SessionOptions(level=level, threads=1)) as session:
         (output,) = session.run(feed).values()
     return output
 

@@ -35,6 +35,7 @@ from optkit.quantization.qdq import nbits
 from optkit.quantization.qdq.apply import apply, taps
 from optkit.quantization.qdq.dynamic import rounded
 from optkit.recipe import Quantization
+from optkit.runtimes import SessionOptions
 from optkit.statistics import Tap
 from optkit.tensors import AxisRange
 
@@ -448,7 +449,7 @@ def test_a_simulation_computes_what_the_graph_says(
     reference = ReferenceEvaluator(ir.to_proto(simulated)).run(None, given)[0]
     path = workshop.folder / "simulated.onnx"
     graph.save(simulated, path)
-    with OnnxRuntime().session(path, level="basic", threads=1) as session:
+    with OnnxRuntime().session(path, SessionOptions(level="basic", threads=1)) as session:
         found = session.run(given)["y"]
     assert sqnr(reference, found) > 45  # sums in another order move a code here and there
 
@@ -525,6 +526,6 @@ def kernels(backend: OnnxRuntime, model: ir.Model, assignment: Assignment, folde
     out.mkdir()
     graph.save(model, path)
     graph.check(path)
-    with backend.session(path, level="none") as session:
+    with backend.session(path, SessionOptions(level="none")) as session:
         spec = backend.spec(session.inputs, target("cpu"), "any", {"N": AxisRange(1, 4, 4)})
     return backend.compile(path, spec, assignment.quantized(), out, lambda what, done: None)

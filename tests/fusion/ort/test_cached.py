@@ -15,7 +15,7 @@ from optkit import graph
 from optkit.backends.ort_session import OrtSession
 from optkit.decoder import IN_PLACE
 from optkit.fusion.ort import to_ort
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 from optkit.tensors import Feed
 
 HEADS, GROUPS, SIZE = 4, 2, 8
@@ -128,7 +128,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> OrtSession:
     path = tmp_path_factory.mktemp("cached") / "attention.onnx"
     graph.save(model, path)
     graph.check(path)
-    found = backend("onnxruntime").session(path, threads=1)
+    found = backend("onnxruntime").session(path, SessionOptions(threads=1))
     assert isinstance(found, OrtSession)
     return found
 

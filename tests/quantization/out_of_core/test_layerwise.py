@@ -20,7 +20,7 @@ from optkit.quantization.choose_qparams import decide
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
 from optkit.recipe import Quantization
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 from optkit.steps import STEPS
 from optkit.steps.files import rules_of
 from optkit.tensors import Feed, TensorInfo
@@ -201,7 +201,7 @@ def in_memory(bench: Bench, model: ir.Model, samples: list[Feed], precision: str
     wanted = qdq.taps(model, plan, own, moments=True)
     path = bench.folder / "tapped.onnx"
     graph.save(graph.expose(model, [tap.name for tap in wanted]), path, inline_limit=0)
-    with OnnxRuntime().session(path, level="none") as session:
+    with OnnxRuntime().session(path, SessionOptions(level="none")) as session:
         statistics = observe(session, samples, wanted, memory_bytes=1 << 30, progress=quiet)
     decisions = decide(model, plan, statistics, own, options, method="minmax", percentile=100.0,
                        carrier=np.float32)  # fmt: skip
@@ -238,7 +238,7 @@ def test_a_part_learns_from_what_the_quantized_parts_before_it_make(tmp_path: Pa
     first = in_memory(bench, model, list(feeds(1)), "int4")
     path = tmp_path / "first.onnx"
     graph.save(graph.between(first, (), ["a"]), path)
-    with OnnxRuntime().session(path, level="none") as session:
+    with OnnxRuntime().session(path, SessionOptions(level="none")) as session:
         propagated = [feed | session.run(feed) for feed in feeds(1)]
     second = in_memory(bench, graph.between(model, ["a"], ["y"]), propagated, "int4")
     graph.save(second, path, inline_limit=0)

@@ -22,7 +22,7 @@ from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
 from optkit.recipe import Quantization
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 
 GRAPH = """<ir_version: 10, opset_import: ["" : 21]>
 g (FLOAT[N,96] x) => (FLOAT[N,40] y, FLOAT[N,96] z, FLOAT[N,40] t) {
@@ -162,7 +162,7 @@ def test_products_of_onnx_runtime_are_those_written_from_memory(
         graph.check(path)
         loaded = graph.load(path)
         feed = {"x": np.random.default_rng(1).standard_normal((5, 96)).astype(np.float32)}
-        with OnnxRuntime().session(path, threads=1) as session:
+        with OnnxRuntime().session(path, SessionOptions(threads=1)) as session:
             outputs = session.run(feed)
         nodes = [
             (n.op_type, sorted((a.name, a.value) for a in n.attributes.values()))

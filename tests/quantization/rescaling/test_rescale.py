@@ -24,6 +24,7 @@ from optkit.quantization.rescaling.channels import classes
 from optkit.quantization.rescaling.fold import FoldPath
 from optkit.quantization.rescaling.rescale import PrepareLog, PrepareSettings, prepare
 from optkit.recipe import Quantization
+from optkit.runtimes import SessionOptions
 from optkit.statistics import Statistics, Tap, ValueStatistics
 from optkit.steps import STEPS
 from optkit.tensors import Feed
@@ -159,7 +160,7 @@ def calibrated(workshop: Any, model: ir.Model) -> Statistics:
     path = workshop.folder / "taps.onnx"
     graph.save(graph.expose(model, [tap.name for tap in wanted]), path)
     feeds = [given(model, seed=1, batch=16), given(model, seed=2, batch=16)]
-    with OnnxRuntime().session(path, threads=1) as session:
+    with OnnxRuntime().session(path, SessionOptions(threads=1)) as session:
         return observe(
             session, feeds, wanted, memory_bytes=1 << 30, progress=lambda what, fraction: None
         )
