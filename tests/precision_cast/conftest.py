@@ -1,5 +1,14 @@
-"""The small networks and the workshop of the quantization tests."""
+"""A workshop for each test."""
 
-from tests.quantization.conftest import _network, nets, workshop
+from __future__ import annotations
 
-__all__ = ["_network", "nets", "workshop"]
+from pathlib import Path
+
+import pytest
+
+from tests.quantization.workshop import Workshop
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path)

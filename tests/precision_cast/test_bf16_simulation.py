@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +15,7 @@ from optkit.errors import InputRefused
 from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import to_half
 from optkit.runtimes import SessionOptions
+from tests.networks import NETWORKS, feed, network, sqnr
 
 HEADER = '<ir_version: 10, opset_import: ["" : 22]>\n'
 BF16 = ir.DataType.BFLOAT16
@@ -30,7 +30,7 @@ def bf16(x: np.ndarray) -> np.ndarray:
     return np.asarray(x).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def test_each_result_is_rounded_once(network: Any, workshop: Any) -> None:
+def test_each_result_is_rounded_once(workshop: Any) -> None:
     text = """g (float[N,32] x, float[32,16] w, float[16] b) => (float[N,16] y, float[N,1] mean) {
         [fc] m = MatMul (x, w)
         [bias] a = Add (m, b)
@@ -60,10 +60,9 @@ def test_each_result_is_rounded_once(network: Any, workshop: Any) -> None:
 
 @pytest.mark.parametrize("net", ["residual", "attention"])
 def test_no_optimization_removes_the_rounding(
-    net: str, nets: dict[str, str], network: Any, feed: Any, workshop: Any,
-    sqnr: Callable[..., float],
-) -> None:  # fmt: skip
-    model = network(nets[net])
+    net: str, workshop: Any,
+    ) -> None:  # fmt: skip
+    model = network(NETWORKS[net])
     half, log = cast(model)
     weighted = [node for node in half.graph if graph.constant_weight(node) is not None]
     assert {value.dtype for node in weighted for value in node.outputs} == {BF16}
@@ -81,7 +80,7 @@ def test_no_optimization_removes_the_rounding(
     assert 40 < min(levels) < 60  # 8 bits of mantissa: 2^-9 is 54 dB, for one rounding
 
 
-def test_its_range_is_that_of_fp32(network: Any, workshop: Any) -> None:
+def test_its_range_is_that_of_fp32(workshop: Any) -> None:
     text = """g (float[N,4] x) => (float[N,4] y) {
         [big] c = Constant <value_float=1e30> ()
         [small] d = Constant <value_float=1e-30> ()
@@ -98,7 +97,7 @@ def test_its_range_is_that_of_fp32(network: Any, workshop: Any) -> None:
     np.testing.assert_allclose(workshop.run(half, {"x": x})["y"], x, rtol=2.0**-6)
 
 
-def test_counted_positions_stay_exact(network: Any, workshop: Any) -> None:
+def test_counted_positions_stay_exact(workshop: Any) -> None:
     """BF16 holds integers up to 256 only."""
     text = """g (int64[N] i, float[N] x) => (float[N] y) {
         [float] f = Cast <to=1> (i)
@@ -113,7 +112,7 @@ def test_counted_positions_stay_exact(network: Any, workshop: Any) -> None:
     assert not to_half(fp16).islands
 
 
-def test_the_simulation_keeps_signatures(network: Any) -> None:
+def test_the_simulation_keeps_signatures() -> None:
     text = """g (bfloat16[N,4] x, float[4,4] w) => (bfloat16[N,4] y, float[N,4] z) {
         [wide] f = Cast <to=1> (x)
         [fc] z = MatMul (f, w)
@@ -128,7 +127,7 @@ def test_the_simulation_keeps_signatures(network: Any) -> None:
     }
 
 
-def test_an_older_opset_is_refused(network: Any) -> None:
+def test_an_older_opset_is_refused() -> None:
     text = HEADER.replace("22", "21") + "g (float[4] x) => (float[4] y) { y = Relu(x) }"
     with pytest.raises(InputRefused, match="opset 22"):
         to_half(network(text), "bf16")

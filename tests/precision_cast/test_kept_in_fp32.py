@@ -22,6 +22,7 @@ from optkit.precision_cast.kept_in_fp32 import dividends
 from optkit.runtimes import SessionOptions
 from optkit.steps import STEPS
 from optkit.tensors import TensorInfo, narrowed
+from tests.networks import network
 
 HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
@@ -426,7 +427,7 @@ def test_the_step_measures_on_samples_and_says_on_which(tmp_path: Path) -> None:
     assert found["log"]["islands"].keys() == {"scale", "flip", "back"}
 
 
-def test_eight_bits_land_on_an_island(workshop: Any, network: Any, bench: Bench) -> None:
+def test_eight_bits_land_on_an_island(workshop: Any, bench: Bench) -> None:
     """A product that stays FP32 in the carrier is quantized with FP32 scales around it."""
     text = """<ir_version: 10, opset_import: ["" : 21]>
     g (float[N, 8] x, float[8, 8] w_a, float[8, 8] w_b) => (float[N, 8] y) {

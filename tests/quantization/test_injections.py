@@ -18,8 +18,9 @@ from optkit.errors import InputRefused
 from optkit.runtimes import SessionOptions, backend
 from optkit.steps import STEPS
 from optkit.tensors import Feed
+from tests.networks import feed, network, sqnr
+from tests.quantization.workshop import Chain
 
-Network = Callable[..., ir.Model]
 LAYERS = 4
 
 # operator → the inputs that are scales
@@ -119,7 +120,7 @@ def parameters(model: ir.Model) -> list[str]:
     return [name for name in model.graph.initializers if name[0] in "wbg"]
 
 
-def injected(network: Network, change: Callable[[np.ndarray], np.ndarray], *names: str) -> ir.Model:
+def injected(change: Callable[[np.ndarray], np.ndarray], *names: str) -> ir.Model:
     model = network(TEXT)
     for name in names:
         value = model.graph.initializers[name]
@@ -191,12 +192,10 @@ def check_told(kind: str, name: str, nodes: list[str], meta: dict[str, Any]) -> 
 
 
 @pytest.mark.slow
-def test_the_network_has_about_fifty_tensors_and_says_nothing_by_itself(
-    network: Network, feed: Any, chain: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_network_has_about_fifty_tensors_and_says_nothing_by_itself(tmp_path: Path) -> None:
     model = network(TEXT)
     assert 45 <= len(parameters(model)) <= 55
-    made = chain(tmp_path / "chain", model, [feed(model, 8, seed) for seed in range(4)])
+    made = Chain(tmp_path / "chain", model, [feed(model, 8, seed) for seed in range(4)])
     for where, precision in WAYS:
         folder, meta = quantized(made, where, precision)
         planned = meta["log"]["nodes"]
@@ -205,10 +204,10 @@ def test_the_network_has_about_fifty_tensors_and_says_nothing_by_itself(
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_not_finite_is_refused_by_name(network: Network, tmp_path: Path, kind: str) -> None:
+def test_what_is_not_finite_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     for name in parameters(network(TEXT))[list(REFUSED).index(kind) :: 3]:
         (tmp_path / name).mkdir()
-        graph.save(injected(network, one_number(REFUSED[kind]), name), tmp_path / "model.onnx")
+        graph.save(injected(one_number(REFUSED[kind]), name), tmp_path / "model.onnx")
         with pytest.raises(InputRefused) as caught:
             STEPS["adopt"].run({"model": tmp_path}, {}, tmp_path / name, lambda *told: None)
         assert name in f"{caught.value.where}"
@@ -219,13 +218,12 @@ def test_what_is_not_finite_is_refused_by_name(network: Network, tmp_path: Path,
 @pytest.mark.parametrize("kind", ["all zero", "constant", "denormal"])
 @pytest.mark.parametrize("half", [0, 1])
 def test_dead_tensors_are_told_of_and_do_no_harm(
-    kind: str, half: int, network: Network, feed: Any, sqnr: Any, chain: Callable[..., Any],
-    tmp_path: Path,
+    kind: str, half: int, tmp_path: Path,
 ) -> None:  # fmt: skip
     """Every other tensor of the network at once; dead biases and norms are ordinary."""
     names = parameters(network(TEXT))[half::2]
-    model = injected(network, KINDS[kind], *names)
-    made = chain(tmp_path / "chain", model, [feed(model, 8, seed) for seed in range(4)])
+    model = injected(KINDS[kind], *names)
+    made = Chain(tmp_path / "chain", model, [feed(model, 8, seed) for seed in range(4)])
     given = feed(model, 8, 9)
     reference = run(made.fused / "model.onnx", given)
     # a factor that is moved into a constant weight makes it another
@@ -240,14 +238,12 @@ def test_dead_tensors_are_told_of_and_do_no_harm(
             assert sqnr(reference, run(folder / file, given)) > 12, (where, precision)
 
 
-def overflowing(
-    index: int, kind: str, network: Network, feed: Any, chain: Callable[..., Any], folder: Path
-) -> None:
+def overflowing(index: int, kind: str, folder: Path) -> None:
     """One number of 1e38: it, or the first value that it spoils, is told of by name, and what reads
     a spoiled value stays in float."""
     name = parameters(network(TEXT))[index]
-    model = injected(network, KINDS[kind], name)
-    made = chain(folder / f"chain{index}", model, [feed(model, 8, seed) for seed in range(2)])
+    model = injected(KINDS[kind], name)
+    made = Chain(folder / f"chain{index}", model, [feed(model, 8, seed) for seed in range(2)])
     _, meta = quantized(made, *WAYS[index % len(WAYS)])
     if name.startswith("w_"):
         check_told(kind, name, readers(model, name), meta)
@@ -262,30 +258,24 @@ FEW = 8
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["1e38", "-1e38"])
-def test_what_overflows_is_told_of(
-    kind: str, network: Network, feed: Any, chain: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_what_overflows_is_told_of(kind: str, tmp_path: Path) -> None:
     count = len(parameters(network(TEXT)))
     for index in range(FEW - (kind == "1e38"), count, FEW):  # all of them: the slow test
-        overflowing(index, kind, network, feed, chain, tmp_path)
+        overflowing(index, kind, Chain, tmp_path)
 
 
 @pytest.mark.slow
-def test_whatever_overflows_is_told_of(
-    network: Network, feed: Any, chain: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_whatever_overflows_is_told_of(tmp_path: Path) -> None:
     for index in range(len(parameters(network(TEXT)))):
-        overflowing(index, "1e38", network, feed, chain, tmp_path)
+        overflowing(index, "1e38", Chain, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_inputs_that_are_no_data_are_told_of(
-    kind: str, network: Network, feed: Any, chain: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_inputs_that_are_no_data_are_told_of(kind: str, tmp_path: Path) -> None:
     model = network(TEXT)
     feeds = [{"x": KINDS[kind](feed(model, 8, seed)["x"])} for seed in range(4)]
-    made = chain(tmp_path / "chain", model, feeds)
+    made = Chain(tmp_path / "chain", model, feeds)
     mine = [w for w in made.calibrated["warnings"] if w.startswith("tensor 'x'")]
     huge = "1e38" in kind
     assert len(mine) == 1 and ("has no range: " if huge else TOLD[kind]) in mine[0]

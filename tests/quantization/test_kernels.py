@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from optkit.engines import Landing
 from optkit.precision_cast.cast import to_half
 from optkit.runtimes import SessionOptions
 from optkit.tensors import AxisRange
+from tests.networks import NETWORKS, feed, network, sqnr
 
-Network = Callable[..., ir.Model]
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 MORE = {
@@ -79,8 +78,10 @@ MORE = {
 
 
 @pytest.fixture(params=["residual", "attention", *MORE])
-def model(request: pytest.FixtureRequest, network: Network, nets: dict[str, str]) -> ir.Model:
-    return network(nets.get(request.param) or HEADER + MORE[request.param])
+def model(
+    request: pytest.FixtureRequest,
+) -> ir.Model:
+    return network(NETWORKS.get(request.param) or HEADER + MORE[request.param])
 
 
 def compiled(backend: Any, where: str, quantized: ir.Model, planned: Any, folder: Path) -> Landing:
@@ -95,7 +96,9 @@ def compiled(backend: Any, where: str, quantized: ir.Model, planned: Any, folder
 
 
 def test_onnxruntime_computes_all_of_it_in_integers(
-    model: ir.Model, workshop: Any, tmp_path: Path, feed: Any, sqnr: Any
+    model: ir.Model,
+    workshop: Any,
+    tmp_path: Path,
 ) -> None:
     backend = OnnxRuntime()
     rules = backend.rules(target("cpu"), "int8")

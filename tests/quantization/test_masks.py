@@ -3,7 +3,7 @@ the scales of the data, on a processor and for a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from optkit.recipe import InputSpec
 from optkit.runtimes import SessionOptions, backend
 from optkit.sources import torch_module
 from optkit.tensors import AxisRange, Feed, TensorInfo
+from tests.networks import sqnr
+from tests.quantization.workshop import Chain
 
 WIDTH, HEADS, TOKENS = 32, 4, 12
 METHODS = ("minmax", "percentile", "entropy", "mse", "auto")
@@ -90,16 +92,14 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chains(
-    exported: Path, chain: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def chains(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = {}
     for keep in KEEPS:
         model = graph.load(exported)
         (mask,) = (value for value in model.graph.inputs if value.name == "attention_mask")
         mask.name = keep
         given = (named(feed, keep) for feed in feeds(0, 4, 8))
-        found[keep] = chain(tmp_path_factory.mktemp(keep) / "chain", model, given)
+        found[keep] = Chain(tmp_path_factory.mktemp(keep) / "chain", model, given)
     return found
 
 
@@ -123,7 +123,10 @@ def test_the_graph_holds_the_masks_that_it_is_meant_to_hold(exported: Path) -> N
 @pytest.mark.parametrize("keep", KEEPS)
 @pytest.mark.parametrize("where", ["cpu", pytest.param("l4", marks=pytest.mark.slow)])
 def test_a_masked_transformer_is_right_by_default(
-    keep: str, where: str, chains: dict[str, Any], exported: Path, sqnr: Callable[..., float]
+    keep: str,
+    where: str,
+    chains: dict[str, Any],
+    exported: Path,
 ) -> None:
     made = chains[keep]
     (feed,) = feeds(9, 1, 32)

@@ -3,7 +3,7 @@ where not, and its simulation holds the numbers that the compiled graph holds.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions
 from optkit.statistics import Tap
 from optkit.tensors import AxisRange
+from tests.networks import NETWORKS, network, sqnr
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 PLAIN = Quantization(weights="rtn", bias_correction=False, embeddings=False)
@@ -180,11 +181,11 @@ def test_the_table_names_every_compute_capability() -> None:
     [(c, name) for c, names in SUPPORTED.items() for name in names if precision(name).quantized],
 )
 def test_all_that_is_planned_lands(
-    capability: str, name: str, net: str, rtx: TensorRTRTX, network: Any, workshop: Any,
-    nets: dict[str, str], tmp_path: Path,
+    capability: str, name: str, net: str, rtx: TensorRTRTX, workshop: Any,
+    tmp_path: Path,
 ) -> None:  # fmt: skip
     where = target(TARGETS.get(capability, "rtx5090"))
-    model = network(nets.get(net) or HEADER + NETS[net])
+    model = network(NETWORKS.get(net) or HEADER + NETS[net])
     real, _, assignment = quantized(
         workshop, model, name, {name: rtx.rules(where, name)}, carrier="fp16"
     )
@@ -199,7 +200,7 @@ def test_all_that_is_planned_lands(
     ("capability", "name"), [(c, n) for c, names in SUPPORTED.items() for n in names if n in FLOATS]
 )
 def test_floats_multiply_in_their_own_dtype(
-    capability: str, name: str, rtx: TensorRTRTX, network: Any, tmp_path: Path
+    capability: str, name: str, rtx: TensorRTRTX, tmp_path: Path
 ) -> None:
     model = network(HEADER + CONVOLUTIONS)
     model = model if name == "fp32" else half(model, name)
@@ -236,7 +237,7 @@ def test_a_processor_refuses_what_it_has_no_kernels_for() -> None:
 
 @pytest.mark.parametrize("size", [33, 49])
 def test_a_large_kernel_stays_out_of_fp8(
-    size: int, rtx: TensorRTRTX, network: Any, workshop: Any, tmp_path: Path
+    size: int, rtx: TensorRTRTX, workshop: Any, tmp_path: Path
 ) -> None:
     """The rule's limit is the compiler's: 32 elements land, one more does not."""
     text = """g (float[N,16,4,64] x, float[16,16,1,{0}] w_1, float[8,16,1,1] w_2)
@@ -255,7 +256,7 @@ def test_a_large_kernel_stays_out_of_fp8(
 
 
 def test_one_block_alone_is_dequantized_apart(
-    rtx: TensorRTRTX, network: Any, workshop: Any, tmp_path: Path
+    rtx: TensorRTRTX, workshop: Any, tmp_path: Path
 ) -> None:
     """The reason for halving blocks, and what the landing says of it."""
     text = "g (float[N,32] x, float[32,64] w_1) => (float[N,64] y) { [fc] y = MatMul (x, w_1) }"
@@ -271,9 +272,7 @@ def test_one_block_alone_is_dequantized_apart(
     assert found["any"].note == "dequantized by a kernel of its own"
 
 
-def test_precisions_mix_in_one_engine(
-    rtx: TensorRTRTX, network: Any, workshop: Any, tmp_path: Path
-) -> None:
+def test_precisions_mix_in_one_engine(rtx: TensorRTRTX, workshop: Any, tmp_path: Path) -> None:
     names = ("fp8", "int4")
     rules = {name: rtx.rules(target("l4"), name) for name in names}
     overrides = {"[qkv]": "int4", "up": "int4", "logits": "fp16"}
@@ -292,9 +291,7 @@ def test_precisions_mix_in_one_engine(
 
 
 @pytest.mark.parametrize("name", ["int8", "int8-weight-only", "int4", "w4a8", "nf4"])
-def test_all_that_is_planned_lands_on_a_processor(
-    name: str, network: Any, workshop: Any, tmp_path: Path
-) -> None:
+def test_all_that_is_planned_lands_on_a_processor(name: str, workshop: Any, tmp_path: Path) -> None:
     backend, model = OnnxRuntime(), network(HEADER + DECODER)
     rules = {name: backend.rules(target("cpu"), name)}
     real, _, assignment = quantized(workshop, model, name, rules)
@@ -302,7 +299,7 @@ def test_all_that_is_planned_lands_on_a_processor(
     assert landing.landed == landing.planned == 8, landing.rows
 
 
-def test_precisions_mix_on_a_processor(network: Any, workshop: Any, tmp_path: Path) -> None:
+def test_precisions_mix_on_a_processor(workshop: Any, tmp_path: Path) -> None:
     backend, model = OnnxRuntime(), network(HEADER + DECODER)
     rules = {name: backend.rules(target("cpu"), name) for name in ("int8", "int4")}
     overrides = {"[qkv]": "int4", "logits": "fp32"}
@@ -319,7 +316,7 @@ def test_precisions_mix_on_a_processor(network: Any, workshop: Any, tmp_path: Pa
 @pytest.mark.parametrize("form", ["MatMul", "Gemm", "transposed Gemm"])
 @pytest.mark.parametrize("width", [64, 80, 100])
 def test_a_packed_weight_multiplies_as_its_codes_say(
-    name: str, accuracy: int | None, form: str, width: int, network: Any, workshop: Any
+    name: str, accuracy: int | None, form: str, width: int, workshop: Any
 ) -> None:
     """Against the product with the weight's values, decoded from the simulation's graph. Of
     accuracy 4 the kernel rounds activations."""
@@ -343,7 +340,7 @@ def test_a_packed_weight_multiplies_as_its_codes_say(
 
 @pytest.mark.parametrize(("name", "accuracy"), [("int4", 0), ("nf4", None)])
 def test_a_bias_of_another_form_is_added_behind(
-    name: str, accuracy: int | None, network: Any, workshop: Any
+    name: str, accuracy: int | None, workshop: Any
 ) -> None:
     text = """g (float[5,64] x, float[5,1] b, float[64,24] w) => (float[5,24] y) {
         [fc] y = Gemm (x, w, b)
@@ -362,7 +359,9 @@ def test_a_bias_of_another_form_is_added_behind(
     [("l4", ("int4", "int8-weight-only")), ("cpu", ("nf4", "int4", "int8-weight-only"))],
 )
 def test_products_of_one_value_are_solved_each_in_its_own_format(
-    device: str, names: tuple[str, ...], network: Any, workshop: Any, sqnr: Any
+    device: str,
+    names: tuple[str, ...],
+    workshop: Any,
 ) -> None:
     products = " ".join(f"y{i} = MatMul (x, w{i})" for i, _ in enumerate(names))
     weights = "".join(f", float[64,32] w{i}" for i, _ in enumerate(names))
@@ -383,7 +382,8 @@ def test_products_of_one_value_are_solved_each_in_its_own_format(
 
 @pytest.mark.parametrize(("name", "size"), [("int4", 64), ("w4a8", 64), ("nf4", 64), ("nvfp4", 16)])
 def test_a_block_size_is_asked_of_those_that_have_none_of_their_own(
-    name: str, size: int, network: Any
+    name: str,
+    size: int,
 ) -> None:
     scheme = precision(name)
     assert scheme.weights is not None
@@ -439,7 +439,9 @@ def test_the_kernel_multiplies_by_what_was_packed(
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("name", ["int8", "int8-weight-only", "fp8", "int4"])
 def test_a_simulation_computes_what_the_graph_says(
-    name: str, net: str, network: Any, workshop: Any, sqnr: Callable[..., float]
+    name: str,
+    net: str,
+    workshop: Any,
 ) -> None:
     """ONNX Runtime at the level that simulations run at, against ONNX's own reference."""
     model = network(HEADER + NETS[net])
@@ -454,7 +456,7 @@ def test_a_simulation_computes_what_the_graph_says(
     assert sqnr(reference, found) > 45  # sums in another order move a code here and there
 
 
-def test_nvfp4_is_simulated_in_plain_nodes(network: Any, workshop: Any) -> None:
+def test_nvfp4_is_simulated_in_plain_nodes(workshop: Any) -> None:
     """Against numpy: activations and weights rounded by hand with ml_dtypes' own casts."""
     text = "g (float[N,3,64] x, float[64,24] w) => (float[N,3,24] y) { [fc] y = MatMul (x, w) }"
     model = network(HEADER + text)
@@ -477,9 +479,7 @@ def test_nvfp4_is_simulated_in_plain_nodes(network: Any, workshop: Any) -> None:
 
 
 @pytest.mark.parametrize("form", ["MatMul (x, w)", "Gemm <transB=1> (x, w, b)"])
-def test_powers_taken_out_of_nvfp4_scales_change_no_number(
-    form: str, network: Any, workshop: Any
-) -> None:
+def test_powers_taken_out_of_nvfp4_scales_change_no_number(form: str, workshop: Any) -> None:
     shape = "64,24" if form.startswith("M") else "24,64"
     text = f"g (float[N,64] x, float[{shape}] w, float[24] b) => (float[N,24] y)"
     numbers = np.random.default_rng(1).standard_normal((64, 24)) * np.geomspace(1e-3, 1, 24)

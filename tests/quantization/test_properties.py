@@ -6,8 +6,7 @@ there, and Q/DQ is all that quantizing adds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -43,6 +42,8 @@ from optkit.quantization.rounding.rtn import round_to_nearest
 from optkit.recipe import Quantization
 from optkit.runtimes import backend
 from optkit.statistics import Statistics
+from tests.networks import NETWORKS, feed, network
+from tests.quantization.workshop import Workshop
 
 DTYPES: tuple[Codes, ...] = (
     "int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4",
@@ -151,13 +152,11 @@ class Learned:
 
 @pytest.fixture(scope="module")
 def learned(
-    tmp_path_factory: pytest.TempPathFactory, workshop_in: Callable[[Path], Any],
-    network: Callable[..., ir.Model], nets: Mapping[str, str],
-) -> Learned:  # fmt: skip
-    workshop = workshop_in(tmp_path_factory.mktemp("properties"))
+    tmp_path_factory: pytest.TempPathFactory, ) -> Learned:  # fmt: skip
+    workshop = Workshop(tmp_path_factory.mktemp("properties"))
     found = {}
     for net in NETS:
-        model = network(nets[net])
+        model = network(NETWORKS[net])
         wanted = []
         for rules in RULES.values():
             for name, own in rules.items():
@@ -200,7 +199,6 @@ def unquantized(quantized: ir.Model, model: ir.Model, decisions: Decisions) -> N
 @given(st.data(), st.sampled_from(NETS), st.sampled_from(sorted(RULES)))
 def test_without_its_pairs_a_quantized_graph_is_the_graph(
     learned: Learned,
-    feed: Callable[..., Any],
     data: st.DataObject,
     net: str,
     where: str,
@@ -258,7 +256,7 @@ def check_float_readers(
 
 
 def test_a_pair_that_changes_the_float_path_is_seen(
-    learned: Learned, feed: Callable[..., Any]
+    learned: Learned,
 ) -> None:
     """The check above can fail: a pair with another value in it gives other outputs."""
     workshop, known = learned.workshop, learned.nets

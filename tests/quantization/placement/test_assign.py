@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -11,8 +10,9 @@ import pytest
 from optkit.assignment import Assignment
 from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
+from tests.networks import NETWORKS, network
+from tests.quantization.workshop import RULES
 
-Network = Callable[..., ir.Model]
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
@@ -20,27 +20,21 @@ def decide(model: ir.Model, rules: PlacementRules) -> Assignment:
     return assign(model, "int8", {"int8": rules}, "fp16")
 
 
-def test_a_gpu_takes_every_layer(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
-) -> None:
-    found = decide(network(nets["residual"]), rules["gpu"])
+def test_a_gpu_takes_every_layer() -> None:
+    found = decide(network(NETWORKS["residual"]), RULES["gpu"])
     names = ["stem", "conv1", "conv2", "conv3", "skip", "head"]
     assert found == Assignment(dict.fromkeys(names, "int8"), {})
-    attention = decide(network(nets["attention"]), rules["gpu"])
+    attention = decide(network(NETWORKS["attention"]), RULES["gpu"])
     assert list(attention.nodes) == ["qkv", "out", "up", "down"]  # not the two activations' product
 
 
-def test_a_cpu_leaves_the_stem_in_float_with_the_reason(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
-) -> None:
-    found = decide(network(nets["residual"]), rules["cpu"])
+def test_a_cpu_leaves_the_stem_in_float_with_the_reason() -> None:
+    found = decide(network(NETWORKS["residual"]), RULES["cpu"])
     assert found.nodes["stem"] == "fp16" and "input channels" in found.reasons["stem"]
     assert len(found.quantized()) == 5
 
 
-def test_a_stem_in_front_of_max_pooling_is_quantized(
-    network: Network, rules: dict[str, PlacementRules]
-) -> None:
+def test_a_stem_in_front_of_max_pooling_is_quantized() -> None:
     text = HEADER + (
         """g (float[N,3,8,8] x, float[8,3,3,3] w, float[8,8,3,3] w_2) => (float[N,8,1,1] y) {
         [stem] s = Conv (x, w)
@@ -50,47 +44,39 @@ def test_a_stem_in_front_of_max_pooling_is_quantized(
         [mean] y = GlobalAveragePool (c)
         }"""
     )
-    assert decide(network(text), rules["cpu"]).nodes["stem"] == "int8"
+    assert decide(network(text), RULES["cpu"]).nodes["stem"] == "int8"
 
 
-def test_what_reads_from_a_foreign_operator_stays_float(
-    network: Network, rules: dict[str, PlacementRules]
-) -> None:
+def test_what_reads_from_a_foreign_operator_stays_float() -> None:
     text = """<ir_version: 10, opset_import: ["" : 21, "com.example" : 1]>
         g (float[N,8] x, float[8,8] w) => (float[N,8] y) {
         [first] a = MatMul (x, w)
         [odd] b = com.example.Odd (a)
         [second] y = MatMul (b, w)
         }"""
-    found = decide(network(text), rules["gpu"])
+    found = decide(network(text), RULES["gpu"])
     assert found.nodes == {"first": "int8", "second": "fp16"}
     assert "foreign operator" in found.reasons["second"]
 
 
-def test_float_precisions_quantize_nothing(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
-) -> None:
-    found = assign(network(nets["residual"]), "fp16", {"int8": rules["gpu"]}, "fp16")
+def test_float_precisions_quantize_nothing() -> None:
+    found = assign(network(NETWORKS["residual"]), "fp16", {"int8": RULES["gpu"]}, "fp16")
     assert set(found.nodes.values()) == {"fp16"} and not found.quantized()
 
 
-def test_the_last_layer_may_have_a_precision_of_its_own(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
-) -> None:
-    model, both = network(nets["residual"]), {"int8": replace(rules["gpu"], last="fp8")}
+def test_the_last_layer_may_have_a_precision_of_its_own() -> None:
+    model, both = network(NETWORKS["residual"]), {"int8": replace(RULES["gpu"], last="fp8")}
     assert set(assign(model, "int8", both, "fp16").nodes.values()) == {"int8"}
-    both["fp8"] = rules["gpu"]
+    both["fp8"] = RULES["gpu"]
     found = assign(model, "int8", both, "fp16")
     assert [name for name, own in found.nodes.items() if own == "fp8"] == ["head"]
     named = assign(model, "int8", both, "fp16", overrides={"h*": "int8"})
     assert set(named.nodes.values()) == {"int8"}
 
 
-def test_an_excluded_operator_tells_the_rules_reason(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
-) -> None:
-    excluded = replace(rules["gpu"], excluded={"Conv": "no INT8 convolution on 7.5"})
-    found = decide(network(nets["residual"]), excluded)
+def test_an_excluded_operator_tells_the_rules_reason() -> None:
+    excluded = replace(RULES["gpu"], excluded={"Conv": "no INT8 convolution on 7.5"})
+    found = decide(network(NETWORKS["residual"]), excluded)
     assert found.reasons["conv1"] == "no INT8 convolution on 7.5"
     assert list(found.quantized()) == ["head"]
 
@@ -109,20 +95,16 @@ def test_an_excluded_operator_tells_the_rules_reason(
         ("Conv (x, w)", "float[1,8,4,4] x, float[8,8,2,2] w", "model output"),
     ],
 )
-def test_reasons(
-    network: Network, rules: dict[str, PlacementRules], line: str, inputs: str, reason: str
-) -> None:
+def test_reasons(line: str, inputs: str, reason: str) -> None:
     rank = (
         "float[A,B,C,D]" if "Conv" in line else "float[A,B,C]" if "[4," in inputs else "float[A,B]"
     )
     model = network(f"{HEADER}g ({inputs}) => ({rank} y) {{\n[n] y = {line}\n}}")
-    found = decide(model, rules["cpu"])
+    found = decide(model, RULES["cpu"])
     assert found.nodes == {"n": "fp16"} and reason in found.reasons["n"]
 
 
-def test_a_map_that_is_the_model_output_stays_float_also_behind_a_reshape(
-    network: Network, rules: dict[str, PlacementRules]
-) -> None:
+def test_a_map_that_is_the_model_output_stays_float_also_behind_a_reshape() -> None:
     text = HEADER + (
         """g (float[N,8,8,8] x, float[8,8,3,3] w, float[4,8,1,1] w_2) => (float[N,A,36] y) {
         [conv] c = Conv (x, w)
@@ -132,13 +114,11 @@ def test_a_map_that_is_the_model_output_stays_float_also_behind_a_reshape(
         [reshape] y = Reshape (l, to)
         }"""
     )
-    assert decide(network(text), rules["cpu"]).nodes == {"conv": "int8", "last": "fp16"}
-    assert decide(network(text), rules["gpu"]).nodes == {"conv": "int8", "last": "int8"}
+    assert decide(network(text), RULES["cpu"]).nodes == {"conv": "int8", "last": "fp16"}
+    assert decide(network(text), RULES["gpu"]).nodes == {"conv": "int8", "last": "int8"}
 
 
-def test_a_weight_that_is_quantized_already_is_left_alone(
-    network: Network, rules: dict[str, PlacementRules]
-) -> None:
+def test_a_weight_that_is_quantized_already_is_left_alone() -> None:
     text = HEADER + (
         """g (float[N,8] x, float[8,8] w) => (float[N,8] y) {
         [scale] s = Constant <value_float=0.1> ()
@@ -147,4 +127,4 @@ def test_a_weight_that_is_quantized_already_is_left_alone(
         [n] y = MatMul (x, d)
         }"""
     )
-    assert "already" in decide(network(text), rules["gpu"]).reasons["n"]
+    assert "already" in decide(network(text), RULES["gpu"]).reasons["n"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 import pytest
 
@@ -11,8 +9,8 @@ from optkit.assignment import Assignment
 from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.qdq_placement import sites
-
-Network = Callable[..., ir.Model]
+from tests.networks import NETWORKS, network
+from tests.quantization.workshop import RULES
 
 
 def placed(model: ir.Model, rules: PlacementRules) -> dict[str, set[str]]:
@@ -23,10 +21,8 @@ def placed(model: ir.Model, rules: PlacementRules) -> dict[str, set[str]]:
     return {str(site.value.name): {str(node.name) for node, _ in site.readers} for site in found}
 
 
-def test_a_gpu_quantizes_inputs_and_the_shortcut_of_a_sum(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
-) -> None:
-    assert placed(network(nets["residual"]), rules["gpu"]) == {
+def test_a_gpu_quantizes_inputs_and_the_shortcut_of_a_sum() -> None:
+    assert placed(network(NETWORKS["residual"]), RULES["gpu"]) == {
         "x": {"stem"},
         "sr": {"conv1", "add1"},
         "r1": {"conv2"},
@@ -35,10 +31,8 @@ def test_a_gpu_quantizes_inputs_and_the_shortcut_of_a_sum(
     }
 
 
-def test_a_cpu_keeps_chains_of_convolutions_integer(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
-) -> None:
-    assert placed(network(nets["residual"]), rules["cpu"]) == {
+def test_a_cpu_keeps_chains_of_convolutions_integer() -> None:
+    assert placed(network(NETWORKS["residual"]), RULES["cpu"]) == {
         "sr": {"conv1", "add1"},
         "r1": {"conv2"},
         "c2": {"add1"},
@@ -51,10 +45,8 @@ def test_a_cpu_keeps_chains_of_convolutions_integer(
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_the_residual_stream_of_a_transformer_stays_float(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules], kind: str
-) -> None:
-    assert placed(network(nets["attention"]), rules[kind]) == {
+def test_the_residual_stream_of_a_transformer_stays_float(kind: str) -> None:
+    assert placed(network(NETWORKS["attention"]), RULES[kind]) == {
         "n1": {"qkv"},
         "mm": {"out"},
         "n2": {"up"},
@@ -75,21 +67,17 @@ TAILS = {  # what follows a convolution → the values quantized behind it on th
 
 
 @pytest.mark.parametrize("text", TAILS)
-def test_what_follows_a_convolution(
-    network: Network, rules: dict[str, PlacementRules], text: str
-) -> None:
+def test_what_follows_a_convolution(text: str) -> None:
     model = network(
         '<ir_version: 10, opset_import: ["" : 21]>\n'
         "g (float[N,8,4,4] x, float[8,8,1,1] w) => (float[N,8,4,4] y) {\n"
         f"[conv] c = Conv (x, w)\n{text}\n}}"
     )
-    assert placed(model, rules["cpu"]).keys() - {"x"} == TAILS[text]
-    assert placed(model, rules["gpu"]).keys() == {"x"}
+    assert placed(model, RULES["cpu"]).keys() - {"x"} == TAILS[text]
+    assert placed(model, RULES["gpu"]).keys() == {"x"}
 
 
-def test_a_product_in_front_of_a_relu_writes_integers_where_convolutions_do(
-    network: Network, rules: dict[str, PlacementRules]
-) -> None:
+def test_a_product_in_front_of_a_relu_writes_integers_where_convolutions_do() -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,8] x, float[8,8] w, float[8] b) => (float[N,8] y) {
@@ -98,11 +86,9 @@ def test_a_product_in_front_of_a_relu_writes_integers_where_convolutions_do(
         [e] y = Exp (r)
         }"""
     )
-    assert placed(model, rules["cpu"]) == {"x": {"fc"}, "r": {"e"}}
-    assert placed(model, rules["gpu"]) == {"x": {"fc"}}
+    assert placed(model, RULES["cpu"]) == {"x": {"fc"}, "r": {"e"}}
+    assert placed(model, RULES["gpu"]) == {"x": {"fc"}}
 
 
-def test_nothing_planned_nothing_placed(
-    network: Network, nets: dict[str, str], rules: dict[str, PlacementRules]
-) -> None:
-    assert sites(network(nets["residual"]), Assignment({"conv1": "fp32"}), {}) == []
+def test_nothing_planned_nothing_placed() -> None:
+    assert sites(network(NETWORKS["residual"]), Assignment({"conv1": "fp32"}), {}) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,15 @@ import pytest
 
 from optkit import graph
 from optkit.errors import InputRefused
-from optkit.placement import PlacementRules
 from optkit.precision_cast.cast import to_half
 from optkit.quantization.choose_qparams import decide
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import apply, taps
 from optkit.recipe import Quantization
 from optkit.statistics import Statistics
+from tests.networks import NETWORKS, feed, network, sqnr
+from tests.quantization.workshop import RULES
 
-Network = Callable[..., ir.Model]
 KINDS = ["cpu", "gpu"]
 NETS = ["residual", "attention"]
 
@@ -44,9 +43,9 @@ def node(model: ir.Model, name: str) -> ir.Node:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("net", NETS)
 def test_the_quantized_graph_stays_close_to_the_float_one(
-    network: Network, nets: dict[str, str], workshop: Any, feed: Any, sqnr: Any, net: str, kind: str
+    workshop: Any, net: str, kind: str
 ) -> None:
-    model = network(nets[net])
+    model = network(NETWORKS[net])
     given = feed(model, batch=32, seed=9)
     quantized, _, _ = workshop.quantize(model, kind)
     found = sqnr(workshop.run(model, given)["y"], workshop.run(quantized, given)["y"])
@@ -55,10 +54,8 @@ def test_the_quantized_graph_stays_close_to_the_float_one(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("net", NETS)
-def test_the_form_of_the_graph(
-    network: Network, nets: dict[str, str], workshop: Any, net: str, kind: str
-) -> None:
-    quantized, assignment, log = workshop.quantize(network(nets[net]), kind)
+def test_the_form_of_the_graph(workshop: Any, net: str, kind: str) -> None:
+    quantized, assignment, log = workshop.quantize(network(NETWORKS[net]), kind)
     assert {n.domain for n in quantized.graph} == {""} and quantized.opset_imports[""] >= 21
     quantizing = [n for n in quantized.graph if n.op_type == "QuantizeLinear"]
     assert len(quantizing) == log.pairs == len({n.inputs[0] for n in quantizing})
@@ -77,10 +74,8 @@ def test_the_form_of_the_graph(
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_the_fp16_graph_and_its_simulation_hold_the_same_numbers(
-    network: Network, nets: dict[str, str], workshop: Any, feed: Any, sqnr: Any, net: str
-) -> None:
-    model = network(nets[net])
+def test_the_fp16_graph_and_its_simulation_hold_the_same_numbers(workshop: Any, net: str) -> None:
+    model = network(NETWORKS[net])
     half = model.clone()
     to_half(half)
     simulation, _, _ = workshop.quantize(model, "gpu")
@@ -97,7 +92,7 @@ def test_the_fp16_graph_and_its_simulation_hold_the_same_numbers(
     assert sqnr(workshop.run(simulation, given)["y"], workshop.run(engine, given)["y"]) > 37
 
 
-def test_a_tapped_model_output_is_found_in_the_fp16_graph(network: Network, workshop: Any) -> None:
+def test_a_tapped_model_output_is_found_in_the_fp16_graph(workshop: Any) -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,8] x, float[8,8] w_1, float[8,8] w_2) => (float[N,8] y, float[N,8] z) {
@@ -112,10 +107,10 @@ def test_a_tapped_model_output_is_found_in_the_fp16_graph(network: Network, work
 
 
 def test_taps_are_all_that_apply_needs_and_a_missing_one_is_named(
-    network: Network, nets: dict[str, str], workshop: Any, rules: dict[str, PlacementRules]
+    workshop: Any,
 ) -> None:
-    model = network(nets["residual"])
-    own = {"int8": rules["cpu"]}
+    model = network(NETWORKS["residual"])
+    own = {"int8": RULES["cpu"]}
     assignment = assign(model, "int8", own, "fp32")
     statistics = workshop.statistics(model, taps(model, assignment, own))
     lacking = Statistics(
@@ -133,7 +128,7 @@ def test_taps_are_all_that_apply_needs_and_a_missing_one_is_named(
 
 
 def test_one_weight_of_two_nodes_is_stored_once_and_stays_for_its_float_reader(
-    network: Network, workshop: Any, feed: Any, sqnr: Any
+    workshop: Any,
 ) -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
@@ -154,9 +149,7 @@ def test_one_weight_of_two_nodes_is_stored_once_and_stays_for_its_float_reader(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_transpose_of_a_torch_linear_is_folded_into_the_codes(
-    network: Network, workshop: Any, feed: Any, sqnr: Any, kind: str
-) -> None:
+def test_the_transpose_of_a_torch_linear_is_folded_into_the_codes(workshop: Any, kind: str) -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,4,16] x, float[24,16] w) => (float[N,4,24] y) {
@@ -173,12 +166,12 @@ def test_the_transpose_of_a_torch_linear_is_folded_into_the_codes(
 
 
 def test_a_channel_whose_weights_vanish_keeps_its_bias(
-    network: Network, nets: dict[str, str], workshop: Any, feed: Any, sqnr: Any
+    workshop: Any,
 ) -> None:
     dead = np.random.default_rng(0).standard_normal((24, 24, 3, 3)) * 0.07
     dead[5], dead[6] = dead[5] * 1e-9, 0
     bias = np.full(24, 0.777)
-    model = network(nets["residual"], w_1=dead, b_1=bias)
+    model = network(NETWORKS["residual"], w_1=dead, b_1=bias)
     given = feed(model, seed=9)
     for kind in KINDS:
         quantized, _, _ = workshop.quantize(model, kind)
@@ -189,7 +182,7 @@ def test_a_channel_whose_weights_vanish_keeps_its_bias(
 
 
 def test_split_scales_multiply_back_and_products_of_one_activation_share_theirs(
-    network: Network, workshop: Any, feed: Any
+    workshop: Any,
 ) -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
@@ -214,7 +207,7 @@ def test_split_scales_multiply_back_and_products_of_one_activation_share_theirs(
 
 
 def test_a_split_convolution_keeps_its_results_name(
-    network: Network, workshop: Any, feed: Any, sqnr: Any
+    workshop: Any,
 ) -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
@@ -233,9 +226,7 @@ def test_a_split_convolution_keeps_its_results_name(
     assert sqnr(before["c"], after["c"]) > 35 and sqnr(before["y"], after["y"]) > 35
 
 
-def test_matrices_are_written_as_gemm_where_the_rules_say_so(
-    network: Network, workshop: Any
-) -> None:
+def test_matrices_are_written_as_gemm_where_the_rules_say_so(workshop: Any) -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,8] x, float[8,8] w, float[8] b) => (float[N,8] y) {
@@ -247,10 +238,8 @@ def test_matrices_are_written_as_gemm_where_the_rules_say_so(
     assert node(workshop.quantize(model, "gpu")[0], "fc").op_type == "MatMul"
 
 
-def test_a_percentile_clips_and_the_log_says_how_much(
-    network: Network, nets: dict[str, str], workshop: Any
-) -> None:
-    model = network(nets["attention"])
+def test_a_percentile_clips_and_the_log_says_how_much(workshop: Any) -> None:
+    model = network(NETWORKS["attention"])
     full = workshop.quantize(model, "gpu")[2]
     cut = workshop.quantize(model, "gpu", method="percentile")[2]
     for name, value in cut.activations.items():
@@ -259,18 +248,16 @@ def test_a_percentile_clips_and_the_log_says_how_much(
 
 
 def test_zeros_constants_and_few_samples_are_quantized_with_a_warning(
-    network: Network, nets: dict[str, str], workshop: Any, feed: Any
+    workshop: Any,
 ) -> None:
-    model = network(nets["residual"], w_stem=np.zeros((24, 3, 3, 3)), b_stem=np.zeros(24))
+    model = network(NETWORKS["residual"], w_stem=np.zeros((24, 3, 3, 3)), b_stem=np.zeros(24))
     quantized, _, log = workshop.quantize(model, "cpu")
     assert log.activations["sr"].scale == 1 and log.activations["sr"].zero_point == 0
     assert any("'sr' is constant" in warning for warning in log.warnings)
     assert np.isfinite(workshop.run(quantized, feed(model))["y"]).all()
 
 
-def test_a_vanishing_activation_is_clamped_to_what_half_holds_and_counted(
-    network: Network, workshop: Any
-) -> None:
+def test_a_vanishing_activation_is_clamped_to_what_half_holds_and_counted(workshop: Any) -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,8] x, float[8,8] w_1, float[8,8] w_2) => (float[N,8] y) {
@@ -286,20 +273,18 @@ def test_a_vanishing_activation_is_clamped_to_what_half_holds_and_counted(
 
 
 def test_the_log_is_json_and_the_graph_the_same_bytes_each_time(
-    network: Network, nets: dict[str, str], workshop: Any, tmp_path: Path
+    workshop: Any, tmp_path: Path
 ) -> None:
     found = []
     for name in ("a", "b"):
-        quantized, _, log = workshop.quantize(network(nets["residual"]), "gpu")
+        quantized, _, log = workshop.quantize(network(NETWORKS["residual"]), "gpu")
         graph.save(quantized, tmp_path / name)
         found.append((graph.digest(tmp_path / name), json.dumps(log.to_json())))
     assert found[0] == found[1]
     assert json.loads(found[0][1])["nodes"]["conv1"]["activation"] == "sr"
 
 
-def test_a_half_input_is_calibrated_where_both_graphs_have_it(
-    network: Network, workshop: Any
-) -> None:
+def test_a_half_input_is_calibrated_where_both_graphs_have_it(workshop: Any) -> None:
     """The FP16 cast drops the Cast at the border, and with it the name of what it put out."""
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
@@ -320,7 +305,7 @@ def test_a_half_input_is_calibrated_where_both_graphs_have_it(
 
 
 def test_a_gemm_without_a_bias_gets_one(
-    network: Network, workshop: Any, feed: Any, sqnr: Any, rules: dict[str, PlacementRules]
+    workshop: Any,
 ) -> None:
     """Its mean error is made up for by an integer bias that it did not have."""
     model = network("""<ir_version: 10, opset_import: ["" : 21]>
@@ -330,7 +315,7 @@ def test_a_gemm_without_a_bias_gets_one(
           [last] y = Gemm (r, w_2)
         }""")
     quantized, _, log = workshop.quantize(
-        model, replace(rules["cpu"], free_bias=True), settings=Quantization()
+        model, replace(RULES["cpu"], free_bias=True), settings=Quantization()
     )
     biases = constants(quantized, "_bias_quantized")
     assert set(log.nodes) == {"first", "last"}
@@ -340,9 +325,7 @@ def test_a_gemm_without_a_bias_gets_one(
 
 
 @pytest.mark.parametrize("order", ["m, b", "b, m"])
-def test_a_correction_joins_the_bias_that_is_added_already(
-    network: Network, workshop: Any, rules: dict[str, PlacementRules], order: str
-) -> None:
+def test_a_correction_joins_the_bias_that_is_added_already(workshop: Any, order: str) -> None:
     """Of two Adds the kernel of the product would take only one."""
     model = network(f"""<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,4,32] x, float[32,16] w, float[16] b) => (float[N,4,16] y, float[N,4,16] z) {{
@@ -352,7 +335,7 @@ def test_a_correction_joins_the_bias_that_is_added_already(
           [mul2] l = MatMul (n, w)
           [sum] z = Add (l, y)
         }}""")
-    own = replace(rules["cpu"], free_bias=True, gemm_for_matrices=False)
+    own = replace(RULES["cpu"], free_bias=True, gemm_for_matrices=False)
     quantized, _, _ = workshop.quantize(model, own, settings=Quantization())
     counts = Counter(n.op_type for n in quantized.graph)
     assert counts["Add"] == 3  # the bias, the sum, and one for the product that had no bias
@@ -363,7 +346,7 @@ def test_a_correction_joins_the_bias_that_is_added_already(
 
 
 def test_a_convolution_and_a_product_read_one_value(
-    network: Network, workshop: Any, feed: Any, sqnr: Any
+    workshop: Any,
 ) -> None:
     """Their channels lie along different axes, so none are told apart; ranges are known."""
     model = network("""<ir_version: 10, opset_import: ["" : 21]>
@@ -379,16 +362,14 @@ def test_a_convolution_and_a_product_read_one_value(
 
 
 @pytest.mark.parametrize("two_term", [(), ("mul",)], ids=["one", "two"])
-def test_a_correction_gives_back_what_all_terms_leave(
-    network: Network, workshop: Any, feed: Any, rules: dict[str, PlacementRules], two_term: Any
-) -> None:
+def test_a_correction_gives_back_what_all_terms_leave(workshop: Any, two_term: Any) -> None:
     """On the rows that were kept the mean error of the product is gone, however many terms."""
     model = network("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[N,32] x, float[32,8] w) => (float[N,8] y) {
           [relu] r = Relu (x)
           [mul] y = MatMul (r, w)
         }""")
-    own = replace(rules["cpu"], free_bias=True, gemm_for_matrices=False)
+    own = replace(RULES["cpu"], free_bias=True, gemm_for_matrices=False)
     quantized, _, _ = workshop.quantize(model, own, settings=Quantization(two_term=two_term))
     seen = {"x": np.concatenate([feed(model, seed=seed)["x"] for seed in (1, 2)])}
     error = workshop.run(quantized, seen)["y"] - workshop.run(model, seen)["y"]

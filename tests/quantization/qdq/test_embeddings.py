@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 
 from optkit import graph
 from optkit.quantization.qdq.embeddings import quantize_embeddings
-
-Network = Callable[..., ir.Model]
+from tests.networks import network
 
 LOOKUPS = """<ir_version: 10, opset_import: ["" : 21]>
 g (int64[N,S] ids, int64[S] places, float[512,64] w_words, float[300,64] w_places)
@@ -33,7 +31,7 @@ def fed(n: int = 3, s: int = 7, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def test_tables_are_stored_in_bytes_and_looked_up_by_rows(network: Network, workshop: Any) -> None:
+def test_tables_are_stored_in_bytes_and_looked_up_by_rows(workshop: Any) -> None:
     model = network(LOOKUPS)
     small = model.clone()
     assert quantize_embeddings(small) == {"w_words": 512, "w_places": 300}
@@ -53,9 +51,7 @@ def test_tables_are_stored_in_bytes_and_looked_up_by_rows(network: Network, work
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(seed=st.integers(0, 2**31), negative=st.booleans())
-def test_every_row_is_found_whatever_the_index(
-    network: Network, workshop: Any, seed: int, negative: bool
-) -> None:
+def test_every_row_is_found_whatever_the_index(workshop: Any, seed: int, negative: bool) -> None:
     """ONNX counts negative indices from the end: codes and scales must agree on the row."""
     model = network(LOOKUPS)
     small = model.clone()
@@ -78,7 +74,7 @@ def test_every_row_is_found_whatever_the_index(
         [b] y = Identity (t)""",
     ],
 )
-def test_what_is_not_only_looked_up_by_rows_stays_float(network: Network, text: str) -> None:
+def test_what_is_not_only_looked_up_by_rows_stays_float(text: str) -> None:
     model = network(
         '<ir_version: 10, opset_import: ["" : 21]>\n'
         f"g (int64[N] ids, float[512,64] w) => (float[A,B] y) {{\n{text}\n}}"
@@ -86,7 +82,7 @@ def test_what_is_not_only_looked_up_by_rows_stays_float(network: Network, text: 
     assert quantize_embeddings(model) == {} and "w" in model.graph.initializers
 
 
-def test_a_small_table_is_not_worth_it(network: Network) -> None:
+def test_a_small_table_is_not_worth_it() -> None:
     model = network(
         """<ir_version: 10, opset_import: ["" : 21]>
         g (int64[N] ids, float[16,8] w) => (float[N,8] y) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from optkit.quantization.rescaling import groups as rescale
 from optkit.quantization.rescaling.fold import FoldPath
 from optkit.quantization.rescaling.rules import Declined
 from optkit.tensors import Feed
+from tests.networks import NETWORKS, feed, network
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'
 
@@ -183,9 +183,6 @@ REPEATED = """[two] two = Constant <value_ints=[2]> ()
   [fk] kr = Reshape (ke, srk)
   [fv] vr = Reshape (ve, srv)"""
 
-Network = Callable[..., ir.Model]
-MakeFeed = Callable[..., Feed]
-
 
 def run(model: ir.Model, feed: Feed, folder: Path) -> list[np.ndarray]:
     """Outputs of ONNX Runtime without its own rewrites."""
@@ -214,16 +211,14 @@ def factors(found: rescale.Group, path: FoldPath | Declined, seed: int = 0) -> n
     return drawn[labels.classes(found.channels, ties)].astype(np.float32)
 
 
-def ready(network: Network, text: str) -> ir.Model:
+def ready(text: str) -> ir.Model:
     return graph.infer_shapes(network(HEAD + text))
 
 
 @pytest.mark.parametrize("name", FOLDS)
-def test_a_fold_changes_the_constants_it_names_and_no_output(
-    name: str, network: Network, feed: MakeFeed, tmp_path: Path
-) -> None:
+def test_a_fold_changes_the_constants_it_names_and_no_output(name: str, tmp_path: Path) -> None:
     text, into = FOLDS[name]
-    model = ready(network, text)
+    model = ready(text)
     given = feed(model, batch=3)
     wanted = run(model, given, tmp_path)
     nodes = [n.name for n in model.graph]
@@ -244,10 +239,10 @@ def test_a_fold_changes_the_constants_it_names_and_no_output(
     ("heads", "repeat", "tied"), [(4, ALL_HEADS, 32), (2, REPEATED, 16)], ids=["heads", "shared"]
 )
 def test_a_fold_passes_attention_to_the_values(
-    heads: int, repeat: str, tied: int, network: Network, feed: MakeFeed, tmp_path: Path
+    heads: int, repeat: str, tied: int, tmp_path: Path
 ) -> None:
     text = ATTENTION.format(kv=8 * heads, heads=heads, repeat=repeat)
-    model = ready(network, text)
+    model = ready(text)
     given = {"x": np.random.default_rng(0).standard_normal((2, 7, 32), np.float32)}
     wanted = run(model, given, tmp_path)
     found = group(model)
@@ -262,10 +257,8 @@ def test_a_fold_passes_attention_to_the_values(
     close(run(model, given, tmp_path), wanted)
 
 
-def test_a_fold_reaches_the_values_in_a_fused_projection(
-    network: Network, nets: dict[str, str], feed: MakeFeed, tmp_path: Path
-) -> None:
-    model = graph.infer_shapes(network(nets["attention"]))
+def test_a_fold_reaches_the_values_in_a_fused_projection(tmp_path: Path) -> None:
+    model = graph.infer_shapes(network(NETWORKS["attention"]))
     given = feed(model, batch=2)
     wanted = run(model, given, tmp_path)
     qkv = next(n for n in model.graph if n.name == "qkv")
@@ -338,16 +331,17 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
-def test_what_cannot_be_folded_says_why(reason: str, network: Network) -> None:
-    model = ready(network, REFUSALS[reason])
+def test_what_cannot_be_folded_says_why(
+    reason: str,
+) -> None:
+    model = ready(REFUSALS[reason])
     path = rescale.path(group(model))
     assert isinstance(path, Declined), path
     assert reason in path.reason
 
 
-def test_a_mul_serves_the_members_alone(network: Network, feed: MakeFeed, tmp_path: Path) -> None:
+def test_a_mul_serves_the_members_alone(tmp_path: Path) -> None:
     model = ready(
-        network,
         """g (float[N,5,8] x, float[8] g_1, float[8] b_1, float[8,6] w, float[8,6] w_2)
            => (float[N,5,6] y, float[N,5,8] z) {
           [n] v = LayerNormalization (x, g_1, b_1)
@@ -367,11 +361,8 @@ def test_a_mul_serves_the_members_alone(network: Network, feed: MakeFeed, tmp_pa
     assert read["m"] == new.name and read["plain"] == read["residual"] == "v"
 
 
-def test_a_weight_that_two_members_share_is_scaled_once(
-    network: Network, feed: MakeFeed, tmp_path: Path
-) -> None:
+def test_a_weight_that_two_members_share_is_scaled_once(tmp_path: Path) -> None:
     model = ready(
-        network,
         """g (float[N,8] x, float[8] g_1, float[8,6] w) => (float[N,6] y, float[N,6] z) {
           [n] v = RMSNormalization (x, g_1)
           [a] y = MatMul (v, w)
@@ -387,11 +378,8 @@ def test_a_weight_that_two_members_share_is_scaled_once(
     assert len([name for name in model.graph.initializers if name.startswith("w")]) == 1
 
 
-def test_a_small_constant_with_other_readers_is_copied(
-    network: Network, feed: MakeFeed, tmp_path: Path
-) -> None:
+def test_a_small_constant_with_other_readers_is_copied(tmp_path: Path) -> None:
     model = ready(
-        network,
         """g (float[N,8] x, float[8] g_1, float[8,6] w, float[8,6] w_2)
            => (float[N,6] y, float[N,6] z) {
           [n] v = RMSNormalization (x, g_1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -28,6 +27,8 @@ from optkit.runtimes import SessionOptions
 from optkit.statistics import Statistics, Tap, ValueStatistics
 from optkit.steps import STEPS
 from optkit.tensors import Feed
+from tests.networks import NETWORKS, network, sqnr
+from tests.quantization.workshop import RULES, Chain
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'
 EVERYWHERE = PrepareSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained
@@ -110,31 +111,23 @@ CHAIN = """g (float[N,3,10,10] x, float[16,3,3,3] w_1, float[16] b_1, float[16,1
   [head] y = Gemm <transB=1> (f, w_head, b_head)
 }"""
 
-Network = Callable[..., ir.Model]
-Sqnr = Callable[[np.ndarray, np.ndarray], float]
 
-
-@pytest.fixture
-def build(network: Network, nets: dict[str, str]) -> Network:
+def build(name: str) -> ir.Model:
     """A net by name, its shapes known, in which channels differ as much as they can without a
     change of the function; in the post-norm block a few channels of the first norm are outliers."""
-
-    def make(name: str) -> ir.Model:
-        own = {"post-norm": POST_NORM, "llama": LLAMA, "chain": CHAIN}
-        rng = np.random.default_rng(5)
-        outliers = np.ones(32)
-        outliers[[3, 17, 20]] = 25, 40, 60
-        planted = {"g_1": outliers, "w_up": rng.standard_normal((32, 96)) / outliers[:, None] / 6}
-        text = HEAD + own[name] if name in own else nets[name]
-        model = graph.infer_shapes(network(text, **planted if name == "post-norm" else {}))
-        for group in rescale.groups(model, assigned(model).nodes):
-            path = rescale.path(group)
-            if isinstance(path, FoldPath):
-                s = np.exp(rng.normal(0, 1.2, group.channels)).astype(np.float32)
-                rescale.fold(group, path, s[classes(group.channels, path.ties)])
-        return model
-
-    return make
+    own = {"post-norm": POST_NORM, "llama": LLAMA, "chain": CHAIN}
+    rng = np.random.default_rng(5)
+    outliers = np.ones(32)
+    outliers[[3, 17, 20]] = 25, 40, 60
+    planted = {"g_1": outliers, "w_up": rng.standard_normal((32, 96)) / outliers[:, None] / 6}
+    text = HEAD + own[name] if name in own else NETWORKS[name]
+    model = graph.infer_shapes(network(text, **planted if name == "post-norm" else {}))
+    for group in rescale.groups(model, assigned(model).nodes):
+        path = rescale.path(group)
+        if isinstance(path, FoldPath):
+            s = np.exp(rng.normal(0, 1.2, group.channels)).astype(np.float32)
+            rescale.fold(group, path, s[classes(group.channels, path.ties)])
+    return model
 
 
 NETS = ("post-norm", "llama", "attention", "chain", "residual")
@@ -193,16 +186,14 @@ def test_outputs_and_statistics_stay_true(
     name: str,
     settings: PrepareSettings,
     kind: str,
-    build: Network,
     workshop: Any,
-    rules: dict[str, PlacementRules],
 ) -> None:
     model = build(name)
     feed = given(model, seed=9)
     wanted = workshop.run(model, feed)
     nodes, assignment = {n.name for n in model.graph}, assigned(model)
     statistics = calibrated(workshop, model)
-    log, after = prepare(model, statistics, assignment, {"int8": rules[kind]}, settings)
+    log, after = prepare(model, statistics, assignment, {"int8": RULES[kind]}, settings)
     found = workshop.run(model, feed)
     for output, numbers in wanted.items():
         assert np.abs(found[output] - numbers).max() <= 1e-4 * np.abs(numbers).max()
@@ -215,7 +206,7 @@ def test_outputs_and_statistics_stay_true(
 
 
 def test_factors_go_where_they_are_free_and_else_into_a_mul(
-    build: Network, workshop: Any, rules: dict[str, PlacementRules]
+    workshop: Any,
 ) -> None:
     expected = {
         "post-norm": {"x": "multiplied", "n1": "multiplied", "ge": "multiplied"},
@@ -229,13 +220,16 @@ def test_factors_go_where_they_are_free_and_else_into_a_mul(
     for name, wanted in expected.items():
         model = build(name)
         log, _ = prepare(
-            model, calibrated(workshop, model), assigned(model), {"int8": rules["cpu"]}, EVERYWHERE
+            model, calibrated(workshop, model), assigned(model), {"int8": RULES["cpu"]}, EVERYWHERE
         )
         assert outcomes(log) == wanted, name
 
 
 def noise(
-    model: ir.Model, workshop: Any, rules: PlacementRules, settings: PrepareSettings, sqnr: Sqnr
+    model: ir.Model,
+    workshop: Any,
+    rules: PlacementRules,
+    settings: PrepareSettings,
 ) -> float:
     """SQNR of the output, dB, with each weight and each activation rounded by hand."""
     feed = given(model, seed=9, batch=16)
@@ -287,31 +281,29 @@ def test_smoothing_pays_where_channels_differ(
     name: str,
     least: float,
     kind: str,
-    build: Network,
     workshop: Any,
-    rules: dict[str, PlacementRules],
-    sqnr: Sqnr,
 ) -> None:
     model = build(name)
-    off = noise(model, workshop, rules[kind], PrepareSettings(alpha="off", equalize="off"), sqnr)
-    on = noise(model, workshop, rules[kind], PrepareSettings(), sqnr)
+    off = noise(model, workshop, RULES[kind], PrepareSettings(alpha="off", equalize="off"))
+    on = noise(model, workshop, RULES[kind], PrepareSettings())
     assert on >= off + least
 
 
 @pytest.mark.parametrize("wanted", ["auto", "weights"])
 def test_equalizing_makes_one_scale_per_weight_affordable(
-    wanted: Any, build: Network, workshop: Any, rules: dict[str, PlacementRules], sqnr: Sqnr
+    wanted: Any,
+    workshop: Any,
 ) -> None:
-    one = replace(rules["gpu"], weight=NumberFormat("int8", "tensor", symmetric=True))
+    one = replace(RULES["gpu"], weight=NumberFormat("int8", "tensor", symmetric=True))
     for name, least in (("chain", 3.0), ("residual", 0.5)):
         model = build(name)
-        off = noise(model, workshop, one, PrepareSettings(equalize="off"), sqnr)
-        on = noise(model, workshop, one, PrepareSettings(equalize=wanted), sqnr)
+        off = noise(model, workshop, one, PrepareSettings(equalize="off"))
+        on = noise(model, workshop, one, PrepareSettings(equalize=wanted))
         assert on >= off + least, name
 
 
 def test_settings_keep_things_as_they_are(
-    build: Network, workshop: Any, rules: dict[str, PlacementRules]
+    workshop: Any,
 ) -> None:
     model = build("post-norm")
     statistics, assignment = calibrated(workshop, model), assigned(model)
@@ -320,7 +312,7 @@ def test_settings_keep_things_as_they_are(
 
     def logged(**settings: Any) -> PrepareLog:
         log, after = prepare(
-            model, statistics, assignment, {"int8": rules["cpu"]}, PrepareSettings(**settings)
+            model, statistics, assignment, {"int8": RULES["cpu"]}, PrepareSettings(**settings)
         )
         if "multiplied" not in log.counts:
             assert after.values == statistics.values and len(model.graph) == count
@@ -340,12 +332,12 @@ def test_settings_keep_things_as_they_are(
 
 
 def test_weight_only_nodes_and_values_without_rows_are_left(
-    build: Network, workshop: Any, rules: dict[str, PlacementRules]
+    workshop: Any,
 ) -> None:
     model = build("llama")
     statistics = calibrated(workshop, model)
-    only = replace(rules["cpu"], activation=None)
-    both = {"int8": rules["cpu"], "int8-weight-only": only}
+    only = replace(RULES["cpu"], activation=None)
+    both = {"int8": RULES["cpu"], "int8-weight-only": only}
     nodes = dict.fromkeys(assigned(model).nodes, "int8-weight-only")
     log, after = prepare(model, statistics, Assignment(nodes), both, EVERYWHERE)
     assert log.entries == () and after is statistics
@@ -368,12 +360,13 @@ def test_weight_only_nodes_and_values_without_rows_are_left(
     ids=["channel", "block"],
 )
 def test_awq_is_for_channels_and_for_blocks(
-    fmt: NumberFormat, build: Network, workshop: Any, rules: dict[str, PlacementRules]
+    fmt: NumberFormat,
+    workshop: Any,
 ) -> None:
     model = build("attention")
     feed = given(model, seed=9)
     wanted = workshop.run(model, feed)["y"]
-    own = replace(rules["gpu"], activation=None, weight=fmt, split_scale=frozenset())
+    own = replace(RULES["gpu"], activation=None, weight=fmt, split_scale=frozenset())
     settings = PrepareSettings(alpha="off", equalize="off", salient=True, block_size=16)
     log, _ = prepare(model, calibrated(workshop, model), assigned(model), {"int8": own}, settings)
     assert outcomes(log)["n1"] == "folded" and {e.method for e in log.entries} == {"awq"}
@@ -382,10 +375,10 @@ def test_awq_is_for_channels_and_for_blocks(
 
 
 def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
-    build: Network, chain: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build("post-norm")
-    made = chain(tmp_path / "chain", model, [given(model, seed) for seed in range(4)])
+    made = Chain(tmp_path / "chain", model, [given(model, seed) for seed in range(4)])
     kept = {"graph": made.fused, "statistics": made.statistics}
     inputs = [{"name": "x", "dtype": "float32", "shape": ["N", 8, 32], "range": None}]
     settings = Quantization().model_dump(mode="json")

@@ -13,7 +13,7 @@ from optkit.quantization.rounding import bias_correction as bias
 from optkit.quantization.rounding import convolution
 from optkit.recipe import Quantization
 from optkit.statistics import Window
-from tests.quantization.conftest import RESIDUAL, feed, network
+from tests.networks import RESIDUAL, feed, network
 
 CHANNELS = 8
 

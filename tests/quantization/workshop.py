@@ -1,0 +1,182 @@
+"""Calibrates, quantizes and runs small networks, function by function or step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.assignment import Assignment
+from optkit.backends.onnxruntime import OnnxRuntime
+from optkit.calibration import observe
+from optkit.data import spool
+from optkit.devices import target
+from optkit.placement import PlacementRules
+from optkit.precisions import PRECISIONS, NumberFormat
+from optkit.quantization.choose_qparams import decide
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.qdq.apply import QuantLog, apply, taps
+from optkit.quantization.ranges import Method
+from optkit.recipe import Quantization
+from optkit.runtimes import SessionOptions, backend
+from optkit.statistics import Statistics, Tap
+from optkit.steps import STEPS
+from optkit.tensors import Feed, TensorInfo
+from tests.networks import feed
+
+OPS = frozenset({"Conv", "MatMul", "Gemm"})
+RULES = {
+    "cpu": PlacementRules(
+        activation=NumberFormat("uint8", "tensor", symmetric=False),
+        weight=NumberFormat("int8", "channel", symmetric=True),
+        ops=OPS,
+        residual_adds=True,
+        quantize_outputs=frozenset({"Conv"}),
+        float_output=True,
+        min_conv_channels=4,
+        integer_bias=frozenset({"Conv", "Gemm"}),
+        gemm_for_matrices=True,
+    ),
+    "gpu": PlacementRules(
+        activation=NumberFormat("int8", "tensor", symmetric=True),
+        weight=NumberFormat("int8", "channel", symmetric=True),
+        ops=OPS,
+        residual_adds=True,
+        quantize_outputs=frozenset(),
+        float_output=True,
+        split_scale=OPS,
+    ),
+}
+
+PLAIN = Quantization(weights="rtn", bias_correction=False)  # the numbers that follow from ranges
+
+
+class Workshop:
+    """Calibrates, quantizes and runs models in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, model: ir.Model, given: Feed) -> Feed:
+        """Outputs by name; none of ONNX Runtime's own rewrites, so the graph is judged as it is."""
+        path = self.folder / "run.onnx"
+        graph.save(model, path)
+        graph.check(path)
+        with OnnxRuntime().session(path, SessionOptions(level="none", threads=1)) as session:
+            return session.run(given)
+
+    def statistics(self, model: ir.Model, wanted: list[Tap]) -> Statistics:
+        path = self.folder / "taps.onnx"
+        graph.save(graph.expose(model, [tap.name for tap in wanted]), path)
+        with OnnxRuntime().session(path, SessionOptions(threads=1)) as session:
+            return observe(
+                session,
+                [feed(model, seed=1), feed(model, seed=2)],
+                wanted,
+                memory_bytes=1 << 30,
+                progress=lambda what, fraction: None,
+            )
+
+    def quantize(
+        self,
+        model: ir.Model,
+        kind: str | PlacementRules,
+        *,
+        precision: str = "int8",
+        method: Method = "minmax",
+        carrier: ir.Model | None = None,
+        settings: Quantization = PLAIN,
+        overrides: dict[str, str] | None = None,
+        simulated: bool = False,
+    ) -> tuple[ir.Model, Assignment, QuantLog]:
+        """Calibrate `model` and quantize a copy of it (or of `carrier`, its FP16 cast)."""
+        own = kind if isinstance(kind, PlacementRules) else RULES[kind]
+        rules = {precision: own}
+        assignment = assign(model, precision, rules, "fp32", overrides=overrides)
+        moments = settings.weights in ("auto", "gptq")
+        wanted = taps(model, assignment, rules, moments=moments)
+        statistics = self.statistics(model, wanted) if wanted else None
+        symmetric = own.activation is None or own.activation.symmetric
+        dtype = np.float16 if symmetric else np.float32
+        decisions = decide(
+            model, assignment, statistics, rules, settings,
+            method=method, percentile=99.0, carrier=dtype,
+        )  # fmt: skip
+        quantized = (carrier or model).clone()
+        log = apply(
+            quantized, decisions, assignment, rules, statistics,
+            scale_dtype=dtype, simulated=simulated,
+        )  # fmt: skip
+        return quantized, assignment, log
+
+
+class Chain:
+    """The steps of the pipeline from a graph to its quantized form, in this process. A form of it
+    that quantizes better is made once for each `where`; `quantize` may then be asked often."""
+
+    def __init__(self, folder: Path, model: ir.Model, feeds: Iterable[Feed]) -> None:
+        self.folder = folder
+        exported, samples = folder / "exported", folder / "samples"
+        exported.mkdir(parents=True)
+        graph.save(model, exported / "model.onnx")
+        infos = [TensorInfo(*spec) for spec in graph.inputs(model)]
+        spool.write(
+            feeds, samples, infos, limit_samples=None, memory_bytes=1 << 28, progress=_silent
+        )
+        self.fused, _ = self._step("fuse", {"graph": exported}, **_ALONE)
+        families = [rules_of("cpu", ["int8"]), rules_of("l4", ["int8", "fp8"])]
+        self.statistics, self.calibrated = self._step(
+            "calibrate", {"graph": self.fused, "samples": samples},
+            batch=8, families=families, moments=True, memory=4 << 30,
+        )  # fmt: skip
+        self._prepared: dict[tuple[str, str], dict[str, Path]] = {}
+
+    def quantize(
+        self, where: str, precision: str, *, method: Method = "minmax", **settings: Any
+    ) -> tuple[Path, dict[str, Any]]:
+        """Folder of the graph (on a GPU also its simulation) and what the step tells of it."""
+        chosen = Quantization(**settings)
+        names = {precision, *chosen.nodes.values()} & PRECISIONS.keys()
+        params = {
+            "precision": precision,
+            "carrier": "fp32" if where == "cpu" else "fp16",
+            "rules": rules_of(where, [n for n in names if PRECISIONS[n].quantized]),
+            "method": method, "percentile": 99.99, "settings": chosen.model_dump(mode="json"),
+        }  # fmt: skip
+        key = (where, precision)
+        if key not in self._prepared:
+            self._prepared[key] = self._prepare(where, params)
+        return self._step("quantize", self._prepared[key], **params)
+
+    def deployed(self, quantized: Path) -> Path:
+        """The form that ONNX Runtime runs on a CPU."""
+        return self._step("ort", {"graph": quantized})[0] / "model.onnx"
+
+    def _prepare(self, where: str, params: dict[str, Any]) -> dict[str, Path]:
+        inputs = {"graph": self.fused, "statistics": self.statistics}
+        prepared, _ = self._step("prepare", inputs, **params, **_ALONE)
+        made = {"fused": prepared, "statistics": prepared, "carrier": prepared}
+        if where != "cpu":
+            made["carrier"], _ = self._step("cast", {"graph": prepared}, carrier="fp16")
+        return made
+
+    def _step(self, name: str, inputs: dict[str, Path], **params: Any) -> tuple[Path, Any]:
+        out = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
+        out.mkdir()
+        return out, STEPS[name].run(inputs, params, out, _silent)
+
+
+_ALONE = {"compare": False, "uncompared": "tests look themselves"}
+
+
+def _silent(what: str, fraction: float) -> None: ...
+
+
+def rules_of(where: str, precisions: Iterable[str]) -> dict[str, Any]:
+    """Precision → placement rules as JSON, of the backend that runs `where`."""
+    chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
+    return {name: chosen.rules(target(where), name).to_json() for name in precisions}
