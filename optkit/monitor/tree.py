@@ -1,4 +1,4 @@
-"""The process tree below one process, read from /proc: states of threads, CPU time, memory, disk.
+"""The process tree below one process, through psutil: states of threads, CPU time, memory, disk.
 
 CPU time and bytes of a process that has ended are its parent's once that has waited for it, so
 their sum over the tree never loses any of it.
@@ -6,25 +6,23 @@ their sum over the tree never loses any of it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-_PROC = Path("/proc")
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+import psutil
 
 State = Literal["running", "disk_wait", "asleep"]
 
 
 @dataclass(frozen=True)
-class _Stat:
-    """Of /proc/PID/stat, see proc(5)."""
+class _Seen:
+    """One process at one moment."""
 
-    state: str
-    parent: int
+    process: psutil.Process
+    status: str  # psutil's word for the state of its first thread
     cpu_seconds: float  # with the children it has waited for
     threads: int
     resident_bytes: int
@@ -35,85 +33,87 @@ class Tree:
     """The process `root` and whatever came of it, at one moment."""
 
     root: int
-    processes: dict[int, _Stat] = field(default_factory=dict)
+    processes: dict[int, _Seen] = field(default_factory=dict)
 
     def look(self) -> bool:
         """Read it anew, and tell whether the root still lives. What was read last stays when it is
         gone altogether."""
-        found = {
-            int(entry.name): stat
-            for entry in os.scandir(_PROC)
-            if entry.name.isdecimal() and (stat := _stat(_PROC / entry.name / "stat"))
-        }
-        below: dict[int, list[int]] = {}
-        for pid, stat in found.items():
-            below.setdefault(stat.parent, []).append(pid)
-        if self.root not in found:
+        try:
+            root = psutil.Process(self.root)
+            found = {process.pid: _seen(process) for process in (root, *root.children(True))}
+        except psutil.NoSuchProcess:
             return False
-        self.processes = {}
-        todo = [self.root]
-        while todo:
-            pid = todo.pop()
-            self.processes[pid] = found[pid]
-            todo += below.get(pid, [])
-        return found[self.root].state not in "ZX"
+        now = {pid: seen for pid, seen in found.items() if seen is not None}
+        if self.root not in now:
+            return False
+        self.processes = now
+        return now[self.root].status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
     @property
     def state(self) -> State:
         """What the tree does as a whole: it runs if any thread of it does."""
         states = set(self._states())
-        if "R" in states:
+        if psutil.STATUS_RUNNING in states:
             return "running"
-        return "disk_wait" if "D" in states else "asleep"
+        return "disk_wait" if psutil.STATUS_DISK_SLEEP in states else "asleep"
 
     @property
     def cpu_seconds(self) -> float:
-        return sum(stat.cpu_seconds for stat in self.processes.values())
+        return sum(seen.cpu_seconds for seen in self.processes.values())
 
     @property
     def resident_bytes(self) -> int:
-        return sum(stat.resident_bytes for stat in self.processes.values())
+        return sum(seen.resident_bytes for seen in self.processes.values())
 
     @property
     def disk_bytes(self) -> tuple[int, int] | None:
         """Read and written so far; None where no process may be asked."""
-        told = [counts for pid in self.processes if (counts := _disk(pid)) is not None]
-        return (sum(r for r, _ in told), sum(w for _, w in told)) if told else None
+        counts = [count for seen in self.processes.values() if (count := _disk(seen.process))]
+        return (sum(r for r, _ in counts), sum(w for _, w in counts)) if counts else None
 
     def _states(self) -> Iterator[str]:
-        for pid, stat in self.processes.items():
-            if stat.threads <= 1:
-                yield stat.state
-                continue
-            try:
-                threads = list((_PROC / str(pid) / "task").iterdir())
-            except OSError:  # it has ended since
-                continue
-            for thread in threads:
-                found = _stat(thread / "stat")
-                if found is not None:
-                    yield found.state
+        for pid, seen in self.processes.items():
+            if seen.threads <= 1:
+                yield seen.status
+            else:
+                yield from _thread_states(pid)
 
 
-def _stat(path: Path) -> _Stat | None:
+def _seen(process: psutil.Process) -> _Seen | None:
+    """None: it has ended since."""
     try:
-        text = path.read_bytes()
+        with process.oneshot():
+            cpu = process.cpu_times()
+            return _Seen(
+                process,
+                process.status(),
+                cpu.user + cpu.system + cpu.children_user + cpu.children_system,
+                process.num_threads(),
+                process.memory_info().rss,
+            )
+    except psutil.Error:
+        return None
+
+
+def _thread_states(pid: int) -> Iterator[str]:
+    """psutil tells times of threads, not states; and as processes they take four times as long."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:  # it has ended since
-        return None
-    fields = text[text.rindex(b")") + 2 :].split()  # the name before may hold anything
-    return _Stat(
-        state=fields[0].decode(),
-        parent=int(fields[1]),
-        cpu_seconds=sum(int(ticks) for ticks in fields[11:15]) / _TICKS,
-        threads=int(fields[17]),
-        resident_bytes=int(fields[21]) * _PAGE,
-    )
+        return
+    for thread in threads:
+        with suppress(OSError):
+            text = (thread / "stat").read_bytes()
+            letter = text[text.rindex(b")") + 2 :].split(maxsplit=1)[0].decode()  # see proc(5)
+            yield _STATES.get(letter, "")
 
 
-def _disk(pid: int) -> tuple[int, int] | None:
+_STATES = {"R": psutil.STATUS_RUNNING, "D": psutil.STATUS_DISK_SLEEP}
+
+
+def _disk(process: psutil.Process) -> tuple[int, int] | None:
     try:
-        lines = (_PROC / str(pid) / "io").read_text().splitlines()
-    except OSError:  # another user's, or it has ended
+        counts = process.io_counters()
+    except psutil.Error:  # another user's, or it has ended
         return None
-    counts = dict(line.split(": ") for line in lines)
-    return int(counts["read_bytes"]), int(counts["write_bytes"])
+    return counts.read_bytes, counts.write_bytes

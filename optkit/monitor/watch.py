@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from optkit.devices.machine import cgroup_limits
 from optkit.errors import UsageError
 from optkit.monitor.gpu_samples import Cards
@@ -156,8 +158,6 @@ class _Series:
         self._states.clear()
 
     def _close(self) -> None:
-        import psutil
-
         seconds = time.monotonic() - self._since
         looks = self._states.total()
         if not looks:  # it was over at once
