@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from optkit import content, runtimes
+from optkit import places, runtimes
 from optkit.api.artifacts import Built, load
 from optkit.artifact import MANIFEST, Artifact, prepare
-from optkit.content import Place
 from optkit.devices import Target, cpu, gpus, runs_here, target
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
 from optkit.pipeline import delivery, findings, finishing
+from optkit.places import Place
 from optkit.report import result
 from optkit.report.contract import report_of, result_of
 
@@ -43,7 +43,7 @@ def finish(
     opened.verify()
     _check_whole(opened, path)
     prepare(opened.path.parent, opened.path.name)
-    code = None if task is None else content.find_task(task, Path.cwd(), anywhere=True)
+    code = None if task is None else places.find_task(task, Path.cwd(), anywhere=True)
     if not opened.manifest.parts:
         return _one(opened, str(shown), runner, code, strict)
     if code is not None:

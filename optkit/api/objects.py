@@ -53,7 +53,7 @@ def job(
     them the graph would compute a loss. Raises UsageError without example inputs, ExportFailed when
     torch cannot export the module.
     """
-    from optkit import content
+    from optkit import places
     from optkit.sources import torch_module
 
     if not callable(getattr(model, "forward", None)):
@@ -79,7 +79,7 @@ def job(
         given.setdefault("inputs", {key: _declared(value) for key, value in feed.items()})
         settings = Recipe.from_dict(given)
     else:
-        settings = Recipe.load(content.find_recipe(str(recipe)))
+        settings = Recipe.load(places.find_recipe(str(recipe)))
     return Job(settings, *pair, graph=_exported(model, settings, runner))
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optkit import content, pipeline
+from optkit import pipeline, places
 from optkit.api import objects
 from optkit.devices import Target, available_memory
 from optkit.devices import target as find_target
@@ -83,13 +83,13 @@ def resolve(
     if isinstance(recipe, Mapping):
         found = Recipe.from_dict(recipe, model=model)
     elif recipe is not None:
-        found = Recipe.load(content.find_recipe(str(recipe)), model)
-    elif model is not None and (own_recipe := content.model_recipe(model)) is not None:
+        found = Recipe.load(places.find_recipe(str(recipe)), model)
+    elif model is not None and (own_recipe := places.model_recipe(model)) is not None:
         found = Recipe.load(own_recipe)
     elif model is not None:
         found = Recipe.for_model(model)
     else:
-        default = content.default_recipe(Path.cwd())
+        default = places.default_recipe(Path.cwd())
         if default is None:
             raise UsageError(
                 "no model and no recipe",

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from optkit import content
+from optkit import shipped
 from optkit.explanation.finding import Finding
 from optkit.recipe import Calibration, Eval, Model
 
@@ -87,7 +87,7 @@ def _name(named: str, folder: Path | None) -> str:
     if not named.startswith(_CONTENT):
         return named.removeprefix(_OWN).removeprefix(_GIVEN)
     path, colon, attribute = named.removeprefix(_CONTENT).partition(":")
-    place = content.root() / path
+    place = shipped.root() / path
     if folder is not None:
         place = Path(os.path.relpath(place, folder.resolve()))
     return f"{place.as_posix()}{colon}{attribute}"

@@ -16,11 +16,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from optkit import content
 from optkit import intake as stage
+from optkit import places, shipped
 from optkit.artifact import MANIFEST, MODEL, SAMPLES, Artifact
 from optkit.assignment import Assignment
-from optkit.content import Place
 from optkit.data.spool import Spool
 from optkit.devices import Target
 from optkit.errors import InputRefused, IntegrityError, RecipeError, UsageError
@@ -29,6 +28,7 @@ from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import compile_, score, time, weigh
 from optkit.pipeline.sources import samples_of
+from optkit.places import Place
 from optkit.recipe import Recipe
 from optkit.report.contract import report_of, result_of
 from optkit.steps import STEPS
@@ -153,7 +153,7 @@ def _task_of(artifact: Artifact) -> Path:
     name = PurePosixPath(source.removeprefix(_CONTENT)).stem
     if source == f"{_CONTENT}eval/{name}.py":
         with suppress(UsageError):
-            place = content.find_task(name, content.root())
+            place = places.find_task(name, shipped.root())
             if place.root == "content":
                 return place.path
     raise InputRefused(

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optkit import content
-from optkit.content import Place
+from optkit import places
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Input, Made, Steps, versions
 from optkit.pipeline.job import Build, Foreign
+from optkit.places import Place
 from optkit.recipe import InputSpec, Recipe, Source, axes_from_json, inputs_from_json
 from optkit.steps import ASSETS, STEPS
 from optkit.tensors import TensorInfo, axes_of, size_of
@@ -148,7 +148,7 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
         "weights": None if source.weights is None else str(source.weights.path),
     }
     place = code if where is None else where.parent
-    roots = [] if place is None else [str(content.project_root(place))]
+    roots = [] if place is None else [str(places.project_root(place))]
     return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here, roots=roots)
 
 
@@ -259,7 +259,7 @@ def roots_of(recipe: Recipe, role: str) -> list[str]:
     folders = recipe.argument_folders("calibration" if role == "calibration" else "eval")
     named = [folders[name] / value for name, value in section.args.items()
              if name in folders and isinstance(value, str)]  # fmt: skip
-    found = [content.project_root(place.path.parent), *(path for path in named if _is_folder(path))]
+    found = [places.project_root(place.path.parent), *(path for path in named if _is_folder(path))]
     return list(dict.fromkeys(os.path.abspath(path) for path in found))  # noqa: PTH100
 
 

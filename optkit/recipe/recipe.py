@@ -4,7 +4,7 @@
 
 A recipe keeps the data it came from and where each key stands, so that an override is validated
 exactly like a file, and an error points at the line, or at the option, that is wrong. Files that
-it names must exist inside its project or inside optkit's content; the command line may name any.
+it names must exist inside its project or be shipped with optkit; the command line may name any.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError
 
-from optkit import content
-from optkit.content import Place
+from optkit import places, shipped
 from optkit.data.reading import READ, reader_of
 from optkit.errors import RecipeError, UsageError, nearest, unknown_name
+from optkit.places import Place
 from optkit.recipe import checkpoint, document
 from optkit.recipe.inputs import InputSpec
 from optkit.recipe.schema import (
@@ -103,7 +103,7 @@ class _Origin:
         """With that model in place of the one that is named; None changes nothing."""
         if model is None or not isinstance(self.data, dict):  # what is no mapping is refused later
             return self
-        return self.put(("model",), {content.model_key(model): model}, f"MODEL {model}")
+        return self.put(("model",), {places.model_key(model): model}, f"MODEL {model}")
 
     def put(self, path: KeyPath, value: Any, where: str) -> _Origin:
         """With `value` at `path`, as given by the option `where`. Missing sections are created."""
@@ -164,7 +164,7 @@ class Recipe(Part):
     @classmethod
     def for_model(cls, model: str) -> Self:
         """A recipe that says nothing but the model, which gives its name."""
-        return cls.from_dict({"name": content.model_name(model)}, model=model)
+        return cls.from_dict({"name": places.model_name(model)}, model=model)
 
     def with_model(self, model: str) -> Self:
         """With `model` instead of the recipe's: "file.py:factory", "package.module:factory",
@@ -211,12 +211,12 @@ class Recipe(Part):
         current one, which says the reader (args that the recipe has for the same reader stay), or a
         source by name or as file.py:function. Raises RecipeError."""
         origin, where, reader = self._origin, f"--calibration {named}", reader_of(named)
-        if not reader and not content.is_python_file(named) and _is_data(named):
+        if not reader and not places.is_python_file(named) and _is_data(named):
             raise RecipeError(
                 "unknown kind of data" if Path(named).exists() else "no such file or folder",
                 where=where,
                 hint=f"read are {'; '.join(READ.values())}; or name a source "
-                f"({', '.join(content.source_names())}) or file.py:function",
+                f"({', '.join(shipped.source_names())}) or file.py:function",
             )
         if not reader or self.calibration is None or self.calibration.source != reader:
             origin = origin.put(("calibration", "source"), reader or named, where)
@@ -425,9 +425,9 @@ class Recipe(Part):
         if model is not None and model.is_hugging_face:
             yield from self._find_folders(model)
         elif model is not None and model.path is not None:
-            yield find(("model", "path"), content.locate, model.path)
+            yield find(("model", "path"), places.locate, model.path)
         if model is not None and model.factory is not None and not self._is_module(model.factory):
-            key, place = find(("model", "factory"), content.locate, model.factory)
+            key, place = find(("model", "factory"), places.locate, model.factory)
             if place.attribute is None:
                 raise self._refused(("model", "factory"), "names no function", _MODEL_FORMS)
             yield key, place
@@ -438,22 +438,22 @@ class Recipe(Part):
                 )
                 problem = f"{model.weights!r} is not .safetensors, and pickles are never loaded"
                 raise self._refused(("model", "weights"), problem, hint)
-            yield find(("model", "weights"), content.locate, model.weights)
+            yield find(("model", "weights"), places.locate, model.weights)
         if self.calibration is not None and self.calibration.source != MEMORY:
             path = ("calibration", "source")
-            yield find(path, content.find_source, self.calibration.source)
+            yield find(path, places.find_source, self.calibration.source)
         if self.eval is not None:
-            yield find(("eval", "task"), content.find_task, self.eval.task)
+            yield find(("eval", "task"), places.find_task, self.eval.task)
 
     def _find_folders(self, model: Model) -> Iterable[tuple[str, Place]]:
-        folder = partial(content.locate, folder=True)
+        folder = partial(places.locate, folder=True)
         if model.path is not None:
             key, place = self._place(("model", "path"), folder, model.path)
-            if not (place.path / content.HF_CONFIG).is_file():
-                problem = f"{model.path} holds neither {content.PROJECT_RECIPE} nor config.json"
+            if not (place.path / places.HF_CONFIG).is_file():
+                problem = f"{model.path} holds neither {places.PROJECT_RECIPE} nor config.json"
                 raise self._refused(("model", "path"), problem, _MODEL_FORMS)
             yield key, place
-        if model.hub is not None and not content.is_hub_name(model.hub):
+        if model.hub is not None and not places.is_hub_name(model.hub):
             raise self._refused(("model", "hub"), f"{model.hub!r} is not org/name", _MODEL_FORMS)
         if model.adapter is not None:
             yield self._place(("model", "adapter"), folder, model.adapter)
@@ -461,7 +461,7 @@ class Recipe(Part):
     def _is_module(self, factory: str) -> bool:
         """Whether it names an installed module, which only the command line may do."""
         path = ("model", "factory")
-        if content.is_python_file(factory):
+        if places.is_python_file(factory):
             return False
         if not _MODULE_FACTORY.fullmatch(factory):
             raise self._refused(path, *_no_factory(factory))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from optkit import content
+from optkit import places
 from optkit.data.reading import reader_of
 from optkit.errors import UsageError
 from optkit.recipe import document
@@ -56,8 +56,8 @@ def template(
     data, or a source by name or file; `evaluation`: a task. Raises UsageError, RecipeError for what
     no recipe may say.
     """
-    kind, folder = content.model_key(model), out.resolve().parent
-    python = content.is_python_file(model)
+    kind, folder = places.model_key(model), out.resolve().parent
+    python = places.is_python_file(model)
     if weights is not None and not python:
         raise UsageError("weights belong to a factory", where=f"--weights {weights}",
                          hint="MODEL has its own")  # fmt: skip
@@ -71,7 +71,7 @@ def template(
         lines += [*([] if found.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
     inputs, tokens = _inputs(model) if python else (f"# {_input('input')}", False)
     text = _TEMPLATE.format(
-        name=content.model_name(model),
+        name=places.model_name(model),
         model="\n".join(lines),
         c="" if python else "# ",
         inputs=inputs,
@@ -85,7 +85,7 @@ def template(
 
 
 def _then(out: Path, untrained: bool, python: bool, calibrated: bool) -> str:
-    named = "" if out == Path(content.PROJECT_RECIPE) else f"--recipe {out} "
+    named = "" if out == Path(places.PROJECT_RECIPE) else f"--recipe {out} "
     build = f"optkit build {named}--target l4 --precision {'int8' if calibrated else 'fp16'}"
     todo = ["check its inputs"] if python else []
     if untrained:
@@ -212,7 +212,7 @@ def _evaluation(folder: Path, given: str | None) -> str:
 
 def _source(folder: Path, named: str) -> str:
     """A source or task by name, or as a file."""
-    return _quoted(_from(folder, named) if content.is_python_file(named) else named)
+    return _quoted(_from(folder, named) if places.is_python_file(named) else named)
 
 
 def _from(folder: Path, named: str | Path) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optkit import content
+from optkit import user_code
 from optkit.data.spool import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
 from optkit.recipe import InputSpec, checkpoint
@@ -109,7 +109,7 @@ def _first_values(module: nn.Module) -> dict[str, bytes]:
 def _created(factory: str, args: Mapping[str, Any]) -> nn.Module:
     from torch import nn
 
-    create = content.load_factory(factory)
+    create = user_code.load_factory(factory)
     _check_args(create, args, factory)
     try:
         module = create(**args)

@@ -80,14 +80,14 @@ def _scored(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     import numpy as np
     from safetensors.numpy import load_file, save_file
 
-    from optkit import content
+    from optkit import user_code
     from optkit.benchmarking import accuracy
     from optkit.evidence import Evidence
 
     path, evidence = Path(params["path"]), Evidence(params["evidence"])
-    module = content.load_module(path)
-    content.member(module, "score", path)
-    hooks: Any = {name: content.hook(module, name, params["args"]) for name in _TASK}
+    module = user_code.load_module(path)
+    user_code.member(module, "score", path)
+    hooks: Any = {name: user_code.hook(module, name, params["args"]) for name in _TASK}
     lower_is_better = bool(getattr(module, "LOWER_IS_BETTER", False))
     task = accuracy.Task(params["metric"], lower_is_better=lower_is_better, **hooks)
     baseline = inputs.get("baseline_score")

@@ -30,7 +30,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     relative path starts), model (the folder of its tokenizer and processor, or None); roots and
     store: see `recording`.
     """
-    from optkit import content
+    from optkit import user_code
     from optkit.data import parts, reads, spool
     from optkit.recipe import infos_from_json
 
@@ -38,17 +38,17 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     infos, both = (infos_from_json(params.get(key, [])) for key in ("inputs", "whole"))
     recorded = reads.record(**recording(inputs, params, out))
     with located(params["named"]), recorded as record:
-        module = content.load_module(path)
-        function = content.member(module, params["function"], path)
+        module = user_code.load_module(path)
+        function = user_code.member(module, params["function"], path)
         if params["labelled"]:
-            content.member(module, "score", path)
+            user_code.member(module, "score", path)
         paths = _paths(function, params["args"])
         args = dict(params["args"])
         args |= {name: Path(params["folders"][name]) / args[name] for name in paths}
         scoring = _scoring(module, params["args"]) if params["labelled"] else {}
         told = {info.name: info for info in both or infos}
         offered = {"model": params["model"], "inputs": told}
-        items = content.guarded(function, _bound(function, args, scoring, offered), path)
+        items = user_code.guarded(function, _bound(function, args, scoring, offered), path)
         first = list(islice(items, 1))
         whole = bool(both and first) and parts.is_whole(first[0], both, infos)
         written = spool.write(
@@ -61,7 +61,7 @@ def collect(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
             optional=params["optional"],
             fill=params["labelled"],
         )
-        metric = content.metric(module, path, params["args"]) if params["labelled"] else None
+        metric = user_code.metric(module, path, params["args"]) if params["labelled"] else None
     if params["labelled"] and not written.labelled:
         raise InputRefused(
             "samples() yields no labels", where=str(path), hint="yield pairs: feed, labels"
@@ -93,13 +93,13 @@ def _paths(function: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
 
 def _scoring(module: ModuleType, args: Mapping[str, Any]) -> dict[str, Any]:
     """The args that the task's other functions name."""
-    from optkit import content
+    from optkit import user_code
 
     found: dict[str, Any] = {}
-    for name, positional in content.HOOKS.items():
+    for name, positional in user_code.HOOKS.items():
         function = getattr(module, name, None)
         if callable(function):
-            found |= content.taken(function, args, positional)
+            found |= user_code.taken(function, args, positional)
     return found
 
 
@@ -111,10 +111,10 @@ def _bound(
 ) -> dict[str, Any]:
     """The arguments of a sample source. Raises InputRefused for one that nobody takes, and for one
     that is missing."""
-    from optkit import content
+    from optkit import user_code
 
     parameters = inspect.signature(function).parameters
-    own = content.taken(function, args)
+    own = user_code.taken(function, args)
     for name in args:
         if name not in own and name not in scoring:
             known = [one for one in parameters if one not in offered]

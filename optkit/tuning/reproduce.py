@@ -1,6 +1,6 @@
 """The winner as a recipe file and the command that builds it again.
 
-A recipe may name files of its project or of optkit's content. The tuned one stands beside the
+A recipe may name files of its project or files that optkit ships. The tuned one stands beside the
 artifact, so what else it needs (a model, a task of the user's) is given on the command line.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optkit.content import Place
 from optkit.pipeline import Job
+from optkit.places import Place
 from optkit.recipe import Recipe
 from optkit.store import write_durably
 

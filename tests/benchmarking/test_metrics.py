@@ -14,7 +14,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 from torch.nn import functional
 
-from optkit import content
+from optkit import places, user_code
 from optkit.benchmarking import metrics
 
 numbers = arrays(np.float64, st.shared(st.integers(2, 30), key="n"), elements=st.integers(-4, 4))
@@ -73,7 +73,7 @@ def test_f1_is_scikit_learns(average: metrics.Average, seed: int) -> None:
 
 
 def test_a_row_of_f1_is_small_however_many_classes_there_are() -> None:
-    module = content.load_module(content.find_task("f1", Path()).path)
+    module = user_code.load_module(places.find_task("f1", Path()).path)
     logits = np.eye(1000, dtype=np.float32)
     assert module.score({"logits": logits}, np.arange(1000)).shape == (1000, 2)
     assert module.aggregate(module.score({"logits": logits}, np.arange(1000)[::-1])) == 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import content, graph
+from optkit import graph, places, shipped
 from optkit.data import spool
 from optkit.errors import InputRefused, IntegrityError
 from optkit.steps import GRAPH, SCORES, STEPS
@@ -103,7 +103,7 @@ def in_parts(
 
 
 def test_every_task_is_tried() -> None:
-    names = {path.stem for path in (content.root() / "eval").glob("*.py")}
+    names = {path.stem for path in (shipped.root() / "eval").glob("*.py")}
     assert names == {*TASKS} | NEEDS_A_DECODER
 
 
@@ -112,7 +112,7 @@ def test_parts_score_to_the_bits_of_one_run(
     name: str, prepared: Callable[..., dict[str, Path]], tmp_path: Path
 ) -> None:
     inputs = prepared(*TASKS[name])
-    params = {"path": str(content.find_task(name, Path()).path)}
+    params = {"path": str(places.find_task(name, Path()).path)}
     baseline = {"samples": inputs["samples"], "graph": inputs["reference"]}
     whole = run("evaluate", baseline, tmp_path / "whole", **params)
     assert in_parts("evaluate", 3, baseline, tmp_path / "parts", **params) == whole

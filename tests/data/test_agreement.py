@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, cosine
 from tokenizers import Tokenizer
 
-from optkit import content
+from optkit import places, user_code
 from optkit.benchmarking import metrics
 from optkit.benchmarking.accuracy import Task, drop, pool, run
 from optkit.benchmarking.partial_results import Kept
@@ -37,11 +37,11 @@ def pairs(tmp_path: Path) -> tuple[Path, list[list[str]]]:
 
 def scored(name: str, path: Path, folder: Path, **args: Any) -> list[Score]:
     """Of the baseline, whose vectors are TABLE's, and of a candidate with others."""
-    module = content.load_module(content.find_task(name, Path()).path)
+    module = user_code.load_module(places.find_task(name, Path()).path)
     args |= {"path": path, "fields": ["one", "two"], "tokenizer": folder}
-    hooks = {key: content.hook(module, key, args) for key in ("score", "agreement")}
-    task = Task(content.metric(module, path, args), **hooks)  # type: ignore[arg-type]
-    taken, found, rows = content.taken(module.samples, args), [], None
+    hooks = {key: user_code.hook(module, key, args) for key in ("score", "agreement")}
+    task = Task(user_code.metric(module, path, args), **hooks)  # type: ignore[arg-type]
+    taken, found, rows = user_code.taken(module.samples, args), [], None
     for table in (TABLE, OTHER):
         session: Any = Model(lambda feed, x=table: {"last_hidden_state": x[feed["input_ids"]]})
         kept = Kept(None)

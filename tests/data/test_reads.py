@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from optkit import content
+from optkit import user_code
 from optkit.data.reads import Reads, note, record
 from optkit.execute.reads import Now, installed_folders
 
@@ -55,7 +55,7 @@ def names(reads: Reads, folder: Path) -> set[str]:
 
 def test_modules_and_opened_files_are_recorded_with_their_digests(folder: Path) -> None:
     with record() as reads:
-        content.load_factory(f"{folder / 'source.py'}:samples")()
+        user_code.load_factory(f"{folder / 'source.py'}:samples")()
     assert names(reads, folder) == {"source.py", "reads_neighbour.py", "data.json", "raw.bin"}
     data = str(folder / "data.json")
     assert (
@@ -65,7 +65,7 @@ def test_modules_and_opened_files_are_recorded_with_their_digests(folder: Path) 
 
 
 def test_a_module_imported_earlier_counts_and_a_file_opened_earlier_does_not(folder: Path) -> None:
-    samples = content.load_factory(f"{folder / 'source.py'}:samples")
+    samples = user_code.load_factory(f"{folder / 'source.py'}:samples")
     samples()
     with record() as reads:
         pass
@@ -79,7 +79,7 @@ def test_installed_code_is_told_by_version_and_not_by_file(folder: Path) -> None
         json.loads("{}")
     assert reads.answers["package"]["numpy"] == numpy.__version__
     assert not any("site-packages" in path for path in reads.answers["content"])
-    package = str(Path(content.__file__).parent) + os.sep
+    package = str(Path(user_code.__file__).parent) + os.sep
     assert not any(path.startswith((package, "/proc/")) for path in reads.answers["content"])
 
 
@@ -106,7 +106,7 @@ def test_a_listed_folder_counts_by_its_names(folder: Path) -> None:
     (folder / "pictures" / "a.png").write_bytes(b"a")
     with record() as reads:
         list((folder / "pictures").glob("*.png"))
-        content.load_factory(f"{folder / 'source.py'}:samples")  # its imports list folders too
+        user_code.load_factory(f"{folder / 'source.py'}:samples")  # its imports list folders too
     found = reads.to_json()
     assert list(found["names"]) == [str(folder / "pictures")]
     assert Now([], os.environ).agrees(found)
@@ -141,7 +141,7 @@ def test_the_given_folder_is_importable_but_hides_nothing(folder: Path) -> None:
         "    import reads_neighbour\n"
         "print(json.dumps(reads.to_json()))\n"
     )
-    root = str(Path(content.__file__).parent.parent)
+    root = str(Path(user_code.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": root},

@@ -14,7 +14,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 from tokenizers import Tokenizer
 
-from optkit import content
+from optkit import places, user_code
 from optkit.benchmarking.accuracy import Task
 from optkit.data.packing import IGNORED
 from optkit.evidence import Evidence
@@ -41,11 +41,11 @@ def states(feed: Feed) -> Feed:
 
 def result(name: str, run: Callable[[Feed], Feed], **args: Any) -> Score:
     """What a build would do with the task of that name."""
-    path = content.find_task(name, Path()).path
-    module = content.load_module(path)
-    hooks = {key: content.hook(module, key, args) for key in ("score", "combine", "aggregate")}
-    task = Task(content.metric(module, path, args), **hooks)  # type: ignore[arg-type]
-    taken = content.taken(module.samples, args)
+    path = places.find_task(name, Path()).path
+    module = user_code.load_module(path)
+    hooks = {key: user_code.hook(module, key, args) for key in ("score", "combine", "aggregate")}
+    task = Task(user_code.metric(module, path, args), **hooks)  # type: ignore[arg-type]
+    taken = user_code.taken(module.samples, args)
     return score(Model(run), module.samples(**taken, inputs=IDS), task, evidence=Evidence.MEASURED)  # type: ignore[arg-type]
 
 
@@ -146,7 +146,7 @@ def test_token_f1(tmp_path: Path, folder: Path) -> None:
     found = result(
         "token_f1", tagger, path=path, tokenizer=folder, length=64, exclude=[0], average="macro"
     )
-    module = content.load_module(content.find_task("token_f1", Path()).path)
+    module = user_code.load_module(places.find_task("token_f1", Path()).path)
     labels = np.concatenate(
         [one for _, one in module.samples(path=path, tokenizer=folder, length=64)]
     )

@@ -13,13 +13,13 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from optkit import content
+from optkit import user_code
 from optkit.recipe import Recipe
 from tests.conftest import Optkit
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "03_hf_encoder"
-FUNCTIONS = content.load_module(EXAMPLE / "functions.py")
+FUNCTIONS = user_code.load_module(EXAMPLE / "functions.py")
 
 
 def rows(name: str) -> list[dict[str, str]]:

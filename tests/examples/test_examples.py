@@ -13,19 +13,19 @@ import torch
 from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
-from optkit import content
+from optkit import places, user_code
 from optkit.recipe import Recipe
 from optkit.sources import torch_module
 
 ROOT = Path(__file__).resolve().parents[2]
-CALIBRATION = content.load_module(ROOT / "calibration" / "digits.py")
-TASK = content.load_module(ROOT / "eval" / "digits_top1.py")
+CALIBRATION = user_code.load_module(ROOT / "calibration" / "digits.py")
+TASK = user_code.load_module(ROOT / "eval" / "digits_top1.py")
 EXAMPLES = {"digits-vit": ("00_digits_vit", 8), "digits-cnn": ("01_digits_cnn", 32)}
 
 
 @pytest.fixture(params=EXAMPLES)
 def recipe(request: pytest.FixtureRequest) -> Recipe:
-    return Recipe.load(content.find_recipe(request.param))
+    return Recipe.load(places.find_recipe(request.param))
 
 
 def test_recipe_names_the_example_its_samples_and_its_task(recipe: Recipe) -> None:

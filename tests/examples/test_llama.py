@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from optkit import content
+from optkit import user_code
 from optkit.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
 @pytest.mark.slow
 def test_training_and_held_out_modules_are_apart() -> None:
-    corpus = content.load_module(EXAMPLE / "corpus.py")
+    corpus = user_code.load_module(EXAMPLE / "corpus.py")
     names = corpus.modules()
     assert len(names) > 150 and names == sorted(set(names))
     assert not {"test", "idlelib", "encodings"} & set(names)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import content
+from optkit import places, user_code
 from optkit.benchmarking.accuracy import Task, pool, run
 from optkit.benchmarking.partial_results import Kept
 from optkit.errors import InputRefused
@@ -32,11 +32,11 @@ def text(tmp_path: Path) -> Path:
 
 def scored(networks: list[Network], text: Path, **args: Any) -> list[Score]:
     """Of each network; the first is the baseline."""
-    module = content.load_module(content.find_task("greedy_agreement", Path()).path)
+    module = user_code.load_module(places.find_task("greedy_agreement", Path()).path)
     args |= {"path": text, "length": PROMPT, "stride": 7, "new": NEW, "eos": "w0"}
     args |= {"tokenizer": text.with_name("tokenizer.json")}
-    hooks = {key: content.hook(module, key, args) for key in ("run", "score", "agreement")}
-    task = Task(content.metric(module, text, args), **hooks)  # type: ignore[arg-type]
+    hooks = {key: user_code.hook(module, key, args) for key in ("run", "score", "agreement")}
+    task = Task(user_code.metric(module, text, args), **hooks)  # type: ignore[arg-type]
     found, rows = [], None
     for index, network in enumerate(networks):
         path = text.with_name(f"{index}.onnx")
@@ -45,7 +45,7 @@ def scored(networks: list[Network], text: Path, **args: Any) -> list[Score]:
             text.with_name(f"{index}.onnx"), SessionOptions(threads=1)
         ) as session:
             kept, inputs = Kept(None), {info.name: info for info in session.inputs}
-            taken = content.taken(module.samples, args)
+            taken = user_code.taken(module.samples, args)
             batches = (
                 ({**feed, **empty(len(labels), inputs)}, labels)
                 for feed, labels in module.samples(**taken, inputs=inputs)
@@ -82,7 +82,7 @@ def test_tokens_count_up_to_where_the_texts_go_apart(
 
 
 def test_a_model_without_a_cache_writes_no_text() -> None:
-    module = content.load_module(content.find_task("greedy_agreement", Path()).path)
+    module = user_code.load_module(places.find_task("greedy_agreement", Path()).path)
 
     class Encoder:
         inputs = outputs = ()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit import content, store
+from optkit import shipped, store
 from optkit.data import spool
 from optkit.devices import target
 from optkit.evidence import Evidence
@@ -138,7 +138,7 @@ def masked(params: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a build asks for, step by step, and what `manifest.digest` is made of."""
     recipe, device, backend, here, settings = BUILDS[name]
-    file = content.root() / "recipes" / f"{recipe}.yaml"
+    file = shipped.root() / "recipes" / f"{recipe}.yaml"
     job = Job(Recipe.load(file).with_overrides(settings), target(device), "int8")
     build = Build(job, backend, () if backend else ("tensorrt",),
                   "fp32" if job.target.is_cpu else "fp16", measured=here)  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optkit import content
+from optkit import places
 from optkit.errors import RecipeError, UsageError
 from optkit.recipe import InputSpec, Recipe
 from optkit.tensors import AxisRange, TensorInfo
@@ -122,14 +122,14 @@ def test_task_and_adapter_on_the_command_line_name_the_option() -> None:
     ],
 )
 def test_model_on_the_command_line(model: str, key: str, name: str) -> None:
-    assert content.model_key(model) == key
-    assert content.model_name(model) == name
+    assert places.model_key(model) == key
+    assert places.model_name(model) == name
 
 
 def test_a_folder_with_a_recipe_is_that_recipe(project: Path) -> None:
-    assert content.model_recipe("bert") is None
+    assert places.model_recipe("bert") is None
     (project / "bert" / "optkit.yaml").touch()
-    assert content.model_recipe("bert") == Path("bert/optkit.yaml")
+    assert places.model_recipe("bert") == Path("bert/optkit.yaml")
 
 
 def test_the_models_own_inputs_and_axes_fill_what_the_recipe_leaves_open() -> None:

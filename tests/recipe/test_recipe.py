@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit import content
+from optkit import places, shipped
 from optkit.errors import RecipeError, UnknownName, UsageError
 from optkit.recipe import Recipe, axes_from_json, infos_from_json, inputs_from_json
 from optkit.store import digest_json
@@ -412,12 +412,12 @@ def test_any_override_is_a_recipe_or_an_error_that_names_it(key: str, value: Any
         assert error.where == f"--set {setting}"
 
 
-@pytest.mark.parametrize("name", content.recipe_names())
+@pytest.mark.parametrize("name", shipped.recipe_names())
 def test_every_recipe_in_content_loads(name: str) -> None:
-    recipe = Recipe.load(content.find_recipe(name))
+    recipe = Recipe.load(places.find_recipe(name))
     assert recipe.name == name
     text = json.dumps(recipe.to_json())
-    assert str(content.root()) not in text and not re.search(r'"(/|\.\.)', text)
+    assert str(shipped.root()) not in text and not re.search(r'"(/|\.\.)', text)
 
 
 def test_calibration_on_the_command_line_is_data_or_a_source(folder: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from optkit import content, graph
+from optkit import graph, user_code
 from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
 from optkit.recipe import InputSpec, checkpoint
 from optkit.runtimes import backend
@@ -150,7 +150,7 @@ def test_same_bytes_in_another_process(tmp_path: Path) -> None:
             """
         )
     )
-    content.load_factory(f"{script}:write")(tmp_path / "here.onnx")
+    user_code.load_factory(f"{script}:write")(tmp_path / "here.onnx")
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     command = [sys.executable, "-c", "import exporting; exporting.write('there.onnx')"]
     subprocess.run(command, env=env, cwd=tmp_path, check=True)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from optkit import content
+from optkit import user_code
 from optkit.data import reads
 from optkit.data.reads.watch import own
 from optkit.execute import reads as records
@@ -73,7 +73,7 @@ class World:
         importlib.invalidate_caches()
         try:
             with reads.record(roots=task["params"]["roots"], ignored=[self.stores]) as record:
-                create = content.load_factory(f"{self.project / 'model.py'}:create")
+                create = user_code.load_factory(f"{self.project / 'model.py'}:create")
                 found = create(self._told)
             (Path(task["out"]) / "out").write_text(json.dumps(found))
             return {"reads": record.to_json()}

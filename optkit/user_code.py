@@ -1,0 +1,137 @@
+"""Python files of the user: run as modules, and their functions called with what they take.
+
+Whatever they raise becomes InputRefused with file and line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from optkit.errors import InputRefused, OptkitError, unknown_name
+from optkit.places import is_python_file
+
+HOOKS: Mapping[str, int] = MappingProxyType(
+    {"run": 2, "score": 2, "agreement": 2, "combine": 1, "aggregate": 1, "metric": 0}
+)
+"""What a task may define besides `samples`: name → how many arguments optkit gives by position. The
+rest of its parameters are filled from the task's args."""
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a Python file as a module of its own; files beside it can be imported by it.
+
+    Raises InputRefused with file and line when it fails.
+    """
+    unique = f"optkit_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(unique, path)
+    if spec is None or spec.loader is None:
+        raise InputRefused("not a Python file", where=str(path), hint="name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[unique] = module  # dataclasses and torch.export look modules up by name
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # last: a neighbour must not hide an installed package
+    try:
+        spec.loader.exec_module(module)
+    except OptkitError:
+        raise
+    except Exception as error:
+        del sys.modules[unique]
+        raise _failed(error, path) from error
+    return module
+
+
+def load_factory(name: str) -> Callable[..., Any]:
+    """The function that "/path/file.py:function" or "package.module:function" names.
+
+    Raises InputRefused when it cannot be imported or is not there.
+    """
+    module, _, attribute = name.rpartition(":")
+    if is_python_file(module):
+        path = Path(module)
+        return member(load_module(path), attribute, path)
+    try:
+        return member(importlib.import_module(module), attribute, Path(module))
+    except OptkitError:
+        raise
+    except Exception as error:
+        problem = f"cannot import {module}: {type(error).__name__}: {error}"
+        hint = "is it installed, or importable from the current folder?"
+        raise InputRefused(problem, where=name, hint=hint) from error
+
+
+def member(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
+    """`module.name`, which must be callable. Raises InputRefused with the nearest names."""
+    found = getattr(module, name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    known = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+    told = unknown_name("function", name, known)
+    raise InputRefused(told.message, where=str(path), hint=told.hint)
+
+
+def taken(
+    function: Callable[..., Any], given: Mapping[str, Any], positional: int = 0
+) -> dict[str, Any]:
+    """Those of the given values that the function has a parameter for, its first `positional` ones
+    aside; all of them where it has **kwargs."""
+    parameters = list(inspect.signature(function).parameters.values())[positional:]
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return dict(given)
+    names = {one.name for one in parameters if one.kind is not one.VAR_POSITIONAL}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def hook(module: ModuleType, name: str, args: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """A task's function of that name (a key of HOOKS) with those of its args that it names."""
+    function = getattr(module, name, None)
+    if not callable(function):
+        return None
+    return partial(function, **taken(function, args, HOOKS[name]))
+
+
+def metric(module: ModuleType, path: Path, args: Mapping[str, Any]) -> str:
+    """The metric's name that a task declares, as METRIC or by a function `metric` of its args.
+
+    Raises InputRefused when it declares none, or its function fails.
+    """
+    named = hook(module, "metric", args)
+    try:
+        found = getattr(module, "METRIC", None) if named is None else named()
+    except Exception as error:
+        raise _failed(error, path) from error
+    if not isinstance(found, str) or not found:
+        raise InputRefused("no METRIC", where=str(path), hint='add e.g. METRIC = "top1"')
+    return found
+
+
+def guarded(function: Callable[..., Any], args: Mapping[str, Any], path: Path) -> Iterator[Any]:
+    """What `function(**args)` yields; what it raises becomes InputRefused with file and line."""
+    try:
+        yield from function(**args)
+    except OptkitError:
+        raise
+    except Exception as error:
+        raise _failed(error, path) from error
+
+
+def _failed(error: Exception, path: Path) -> InputRefused:
+    """The error of a user's file, placed at the deepest line of that file."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    line = frames[-1].lineno if frames else None
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        line = error.lineno
+    where = f"{path}:{line}" if line else str(path)
+    hint = "fix the file"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        hint = f"install what brings {error.name!r} into this environment, or correct the import"
+    return InputRefused(f"{type(error).__name__}: {error}", where=where, hint=hint)
