@@ -1,4 +1,5 @@
 # make demo: the main job on a fresh machine. make test: the fast tests. Each sets up all it needs.
+# ARGS goes to pytest: make test ARGS=tests/store, make test-slow ARGS="--slice 0/30".
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -24,10 +25,10 @@ demo: $(VENV)/.run-$(RUNTIME)
 	@echo "report: artifacts/digits-vit-l4-int8/report.html"
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -m slow $(SLOW)
+	$(BIN)/pytest -m slow $(ARGS)
 
 test-avx2: $(VENV)/.dev  # the fast tests where CPUID says AVX2; needs gcc and binutils
 	$(BIN)/python -m tests.avx2.environment build/avx2

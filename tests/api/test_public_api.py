@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
-import pickle
+import pickle  # noqa: TID251  (errors travel between processes)
 import pkgutil
 import traceback
 from pathlib import Path
