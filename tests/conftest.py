@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
 
-import optkit.report
-from optkit import cli
+from optkit import cli, documents
 
 # no test asserts a time
 settings.register_profile("timeless", deadline=None)
@@ -31,14 +29,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-c", "from optkit.cli import main; main()"]
-SCHEMAS = {
-    schema["properties"]["schema"]["const"]: schema
-    for file in (Path(optkit.report.__file__).parent / "schemas").glob("*.json")
-    for schema in [json.loads(file.read_text())]
-}
-REGISTRY: Registry[Any] = Registry().with_resources(
-    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values()
-)
 # An environment as a service has it: no terminal, nothing of the test run.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
@@ -88,7 +78,8 @@ class Ran:
     def result(self) -> dict[str, Any]:
         """The object of a build (or several) or of a search, valid against its published schema."""
         found = self.json
-        Draft202012Validator(SCHEMAS[found["schema"]], registry=REGISTRY).validate(found)
+        name = found["schema"].removeprefix("optkit.").removesuffix("/v1")
+        Draft202012Validator(documents.schema(name)).validate(found)
         return found
 
     def told(self, *parts: str) -> Ran:

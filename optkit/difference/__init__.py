@@ -26,7 +26,7 @@ _RECORDS = ("recipe", "data", "versions")
 
 
 def diff(a: Path, b: Path, runner: Runner) -> dict[str, Any]:
-    """The object `optkit.diff/v1` (report/schemas/diff.json).
+    """The object `optkit.diff/v1` (documents/diff.py).
 
     Artifacts are verified, graphs are read in a worker, weights are compared by digest. Raises
     UsageError (a graph beside a report), InputRefused, IntegrityError, and what staging raises.

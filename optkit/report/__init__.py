@@ -6,5 +6,5 @@ fleet       optkit.fleet/v1: several targets and precisions side by side
 search      the page of optkit.tune/v1                  plan        that of optkit.plan/v1
 junit       one test case per gate                      drawing/    every drawing, as SVG
 view, layers, details, figures: the rows and units that they show
-schemas/    JSON schemas of all (draft 2020-12)         contract    foreign objects, checked so
+contract    what another machine may have written, checked against `documents/`
 """

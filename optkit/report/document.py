@@ -1,6 +1,6 @@
 """The report document: the result and everything behind it, as one plain dict (`report.json`).
 
-Schema `optkit.report/v1` (schemas/report.json):
+`optkit.report/v1` (documents/report.py):
 
     result               the result object
     gates                one row per gate: limit, value, interval, evidence, outcome, reason

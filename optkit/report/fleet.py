@@ -1,6 +1,6 @@
 """Several targets and precisions of one model: what each came to, side by side.
 
-Schema `optkit.fleet/v1` (schemas/fleet.json), the file fleet.json of a fleet's folder:
+`optkit.fleet/v1` (documents/fleet.py), the file fleet.json of a fleet's folder:
 
     model, digest   of the whole fleet: the digests of its artifacts
     results         one result object per pair, in the order asked for

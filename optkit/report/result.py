@@ -1,6 +1,6 @@
 """The result object: what one build came to, as `--json` prints it and scripts read it.
 
-Schema `optkit.result/v1` (schemas/result.json). Every key is always there; what does not apply is
+`optkit.result/v1` (documents/result.py). Every key is always there; what does not apply is
 null. Raw samples stay out: they are in the report.
 """
 

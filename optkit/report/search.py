@@ -1,5 +1,5 @@
 """A search for the best assignment as one HTML page: the front, drawn and in a table, and what
-quantizing each group of layers costs. It shows an object of optkit.tune/v1 (schemas/tune.json).
+quantizing each group of layers costs. It shows an object of optkit.tune/v1 (documents/tune.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a search came to, as one plain object and as a table.
 
-Schema `optkit.tune/v1` (report/schemas/tune.json). Every key is always there; null does not apply.
+`optkit.tune/v1` (documents/tune.py). Every key is always there; null does not apply.
 """
 
 from __future__ import annotations

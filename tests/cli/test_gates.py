@@ -13,9 +13,9 @@ from xml.dom import minidom
 import pytest
 from jsonschema import Draft202012Validator
 
-import optkit.report
+from optkit import documents
 
-DIFF = json.loads((Path(optkit.report.__file__).parent / "schemas/diff.json").read_text())
+DIFF = documents.schema("diff")
 NAMED = """
 _plain = samples
 

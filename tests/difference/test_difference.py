@@ -16,14 +16,14 @@ from jsonschema import Draft202012Validator
 from onnx import TensorProto, helper, numpy_helper
 
 import optkit
-import optkit.report
+from optkit import documents
 from optkit.benchmarking.intervals import wilson
 from optkit.difference import figures, to_text
 from optkit.difference.side import Side
 from optkit.errors import InputRefused, UsageError
 from optkit.report.result import failed
 
-SCHEMA = json.loads((Path(optkit.report.__file__).parent / "schemas/diff.json").read_text())
+SCHEMA = documents.schema("diff")
 
 
 def side(**changed: Any) -> Side:

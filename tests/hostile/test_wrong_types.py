@@ -144,18 +144,18 @@ PAST = "provenance"
 @pytest.mark.parametrize(
     ("command", "name", "path", "value", "told"),
     [
-        ("inspect", "manifest.json", GATE, ["pass"], "result.gate: an object belongs here"),
-        ("inspect", "manifest.json", ("result", "size", "bytes"), "7", "size.bytes: a whole"),
+        ("inspect", "manifest.json", GATE, ["pass"], "result.gate: it should be an object"),
+        ("inspect", "manifest.json", ("result", "size", "bytes"), "7", "size.bytes: it should be"),
         ("inspect", "manifest.json", ("result", "pending"), ..., "result.pending: is missing"),
-        ("explain", "manifest.json", ("result", "model"), 3, "result.model: text or null"),
+        ("explain", "manifest.json", ("result", "model"), 3, "result.model: it should be"),
         ("explain", "manifest.json", ("result",), {}, "result.schema: is missing"),
-        ("explain", "report.json", ("layers",), None, "layers: an object belongs here, not null"),
-        ("explain", "report.json", ("landing", 0), "x", "landing[0]: an object belongs here"),
+        ("explain", "report.json", ("layers",), None, "layers: it should be an object"),
+        ("explain", "report.json", ("landing", 0), "x", "landing[0]: it should be an object"),
         ("explain", "report.json", (PAST, "build_spec"), {}, "engine: is missing"),
         ("explain", "report.json", (PAST, "recipe", "quantization"), [], "quantization"),
         ("diff", "report.json", ("latencies", "engine", 0, "batch"), "8", "engine[0].batch"),
         ("diff", "manifest.json", ("data", "evaluation", "digest"), [], "fields are missing"),
-        ("finish", "manifest.json", ("result", "latency"), [], "result.latency: an object"),
+        ("finish", "manifest.json", ("result", "latency"), [], "result.latency: it should"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_field(

@@ -1,53 +1,21 @@
-"""The check of foreign results and reports, beside jsonschema's of the same schemas."""
+"""The check of foreign results and reports, beside jsonschema's of the generated schemas."""
 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
 
-import optkit.report
+from optkit import documents
 from optkit.report.contract import Mismatch, conform
 from tests.report.conftest import one_row_each
 
-FOLDER = Path(optkit.report.__file__).parent / "schemas"
-SCHEMAS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
-REGISTRY: Registry[Any] = Registry().with_resources(
-    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values()
-)
-VALIDATOR = Draft202012Validator(SCHEMAS["report"], registry=REGISTRY)
-READ = {
-    "$ref", "anyOf", "const", "enum", "type", "properties", "required", "additionalProperties",
-    "items", "minItems", "maxItems", "pattern", "minimum", "maximum", "exclusiveMinimum",
-}  # fmt: skip
-TELL = {"$schema", "$id", "$defs", "title", "description"}
-
-
-def _keywords(schema: Any) -> Iterator[str]:
-    if not isinstance(schema, dict):
-        return
-    for key, value in schema.items():
-        yield key
-        if key in ("properties", "$defs"):
-            for inner in value.values():
-                yield from _keywords(inner)
-        elif key == "anyOf":
-            for inner in value:
-                yield from _keywords(inner)
-        elif key in ("items", "additionalProperties"):
-            yield from _keywords(value)
-
-
-def test_every_keyword_of_the_schemas_is_read() -> None:
-    assert {key for schema in SCHEMAS.values() for key in _keywords(schema)} <= READ | TELL
+VALIDATOR = Draft202012Validator(documents.schema("report"))
 
 
 @pytest.mark.parametrize("kind", [{}, {"measure": True}, {"suspect": True}])
@@ -60,19 +28,27 @@ def test_what_builds_write_is_left_as_it_is(make: Any, kind: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        (("result", "gate"), ["pass"], "result.gate: an object belongs here, not an array"),
-        (("result", "gate", "verdict"), "fine", "'pass' or 'fail' or 'inconclusive' belongs here"),
-        (("result", "latency", "p50_ms"), "2", "result.latency.p50_ms: a number belongs here"),
-        (("result", "latency", "p50_ms"), True, "a number belongs here, not true or false"),
-        (("result", "latency", "batch"), 0, "result.latency.batch: 0 is out of its range"),
-        (("result", "drop", "ci95"), [1.0], "result.drop.ci95: has 1 items, not 2"),
-        (("landing", 1, "node"), None, "landing[1].node: text belongs here, not null"),
-        (("layers",), None, "layers: an object belongs here, not null"),
+        (("result", "gate"), ["pass"], "result.gate: it should be an object"),
+        (
+            ("result", "gate", "verdict"),
+            "fine",
+            "verdict: it should be 'pass', 'fail' or 'inconclusive'",
+        ),
+        (("result", "latency", "p50_ms"), "2", "result.latency.p50_ms: it should be a number"),
+        (("result", "latency", "p50_ms"), True, "p50_ms: it should be a number"),
+        (("result", "latency", "batch"), 0, "batch: it should be greater than or equal to 1"),
+        (("result", "drop", "ci95"), [1.0], "result.drop.ci95[1]: is missing"),
+        (("landing", 1, "node"), None, "landing[1].node: it should be a valid string"),
+        (("layers",), None, "layers: it should be an object"),
         (("conditions", "load"), float("nan"), "conditions.load: nan is no number of JSON"),
         (("conditions", "load"), 1 << 70, "conditions.load: a number of more than 64 bits"),
         (("result", "model"), "\ud800", "result.model: no text: half a character"),
-        (("provenance", "build_spec", "engine", "profile", "x"), [1], "profile.x: has 1 items"),
-        (("schema",), "optkit.report/v2", "schema: 'optkit.report/v1' belongs here"),
+        (
+            ("provenance", "build_spec", "engine", "profile", "x"),
+            [1],
+            "profile.x[0]: it should be",
+        ),
+        (("schema",), "optkit.report/v2", "schema: it should be 'optkit.report/v1'"),
     ],
 )
 def test_the_field_that_is_wrong_is_named(make: Any, path: Any, value: Any, told: str) -> None:
@@ -118,7 +94,7 @@ def test_what_it_takes_jsonschema_takes(make: Any, data: st.DataObject) -> None:
     inner = report
     for key in path:
         inner = inner[key]
-    inner[last] = data.draw(st.sampled_from([None, [], {}, "x", "", 0, -1, 1.5, True, [1.0, 2.0]]))
+    inner[last] = data.draw(st.sampled_from([None, [], {}, "x", "", 0, -1, 1.5, True, [1.5, 2.5]]))
     try:
         found = conform(report, "report")
     except Mismatch:

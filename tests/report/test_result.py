@@ -1,29 +1,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
 
-import optkit.report
+from optkit import documents
 from optkit.errors import Impossible, UnknownName, WorkerFailed
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency, Verdict
 from optkit.report.result import Findings, Run, Side, failed, joined, result, several
 
-FOLDER = Path(optkit.report.__file__).parent / "schemas"
-SCHEMAS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
-REGISTRY: Registry[Any] = Registry().with_resources(
-    (schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS.values()
-)
-
 
 def check(name: str, data: Any) -> None:
     json.dumps(data, allow_nan=False)
-    Draft202012Validator(SCHEMAS[name], registry=REGISTRY).validate(data)
+    Draft202012Validator(documents.schema(name)).validate(data)
 
 
 def pending_result(**more: Any) -> dict[str, Any]:
@@ -32,11 +24,6 @@ def pending_result(**more: Any) -> dict[str, Any]:
         model="m", target="h100", artifact="artifacts/m-h100-int8",
         pending=[{"backend": "tensorrt", "finish": "optkit finish artifacts/m-h100-int8"}],
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_the_schemas_are_schemas(name: str) -> None:
-    Draft202012Validator.check_schema(SCHEMAS[name])
 
 
 @pytest.mark.parametrize(
@@ -50,7 +37,7 @@ def test_reports_and_their_results_fit_the_schemas(make: Any, kind: dict[str, An
 
 def test_the_schema_refuses_what_is_absent_or_unknown(make: Any) -> None:
     found = make()["result"]
-    validator = Draft202012Validator(SCHEMAS["result"], registry=REGISTRY)
+    validator = Draft202012Validator(documents.schema("result"))
     assert not validator.is_valid({k: v for k, v in found.items() if k != "drop"})
     assert not validator.is_valid({**found, "surprise": 1})
     assert not validator.is_valid({**found, "status": "fine"})

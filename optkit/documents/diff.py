@@ -1,0 +1,199 @@
+"""Two artifacts, graphs or reports compared: what `optkit diff --json` prints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import Field, JsonValue
+
+from optkit.documents.record import Interval, Number, Record, Rows, said
+from optkit.evidence import Evidence
+
+DIFF: Final = "optkit.diff/v1"
+
+Kind = Literal["an artifact", "a graph", "a report"]
+Seen = Literal["higher", "lower", "none", "unknown", "equal", "other"]
+T = TypeVar("T")
+Both = tuple[T, T]  # of A and of B
+
+
+class ComparedSide(Record):
+    """What one of the two is."""
+
+    path: str
+    kind: Kind
+    digest: str | None = None
+    model: str | None = None
+    target: str | None = None
+    precision: str | None = None
+
+
+class OperatorCount(Record):
+    """How often an operator occurs."""
+
+    op: str
+    a: int
+    b: int
+
+
+class NamedNode(Record):
+    """A node that only one graph has."""
+
+    name: str
+    op: str
+
+
+class ChangedNode(Record):
+    """A node whose operator or attributes differ."""
+
+    name: str
+    op: Both[str]
+    attributes: Rows[str]
+
+
+class NodeChanges(Record):
+    """Nodes by name."""
+
+    a: int
+    b: int
+    added: Rows[NamedNode]
+    removed: Rows[NamedNode]
+    changed: Rows[ChangedNode]
+    rewired: Annotated[int, said("Nodes that read other values and are the same otherwise.")]
+
+
+class ProductChange(Record):
+    """What a product of the same name multiplies."""
+
+    node: str
+    a: str
+    b: str
+
+
+class WeightFacts(Record):
+    """The form of a weight."""
+
+    dtype: str | None = None
+    shape: Rows[int]
+    bytes: int
+
+
+class ChangedWeight(Record):
+    """A weight whose numbers differ."""
+
+    name: str
+    a: WeightFacts
+    b: WeightFacts
+
+
+class WeightChanges(Record):
+    """Weights by name and digest."""
+
+    bytes: Both[int]
+    added: Rows[str]
+    removed: Rows[str]
+    changed: Rows[ChangedWeight]
+
+
+class MovedScale(Record):
+    """A scale that is another one."""
+
+    tensor: str
+    count: Both[int]
+    factor: Annotated[
+        Interval | None,
+        said("b over a: lowest and highest over the channels."),
+    ] = None
+
+
+class ScaleChanges(Record):
+    """Scales of quantized tensors."""
+
+    a: int
+    b: int
+    moved: Rows[MovedScale]
+
+
+class GraphDiff(Record):
+    """Two graphs."""
+
+    same: bool
+    opset: Both[JsonValue]
+    inputs: Both[JsonValue]
+    outputs: Both[JsonValue]
+    operators: Annotated[
+        Rows[OperatorCount],
+        said("Operators that occur more or less often."),
+    ]
+    nodes: NodeChanges
+    precision: Annotated[
+        Rows[ProductChange],
+        said("What products of the same name multiply, where that differs."),
+    ]
+    weights: WeightChanges
+    scales: ScaleChanges
+
+
+class LayerChange(Record):
+    """A node whose planned precision, or what it runs in, differs."""
+
+    node: str
+    precision: Both[str | None]
+    runs: Both[str | None]
+
+
+class KnownFigure(Record):
+    """A figure of one side."""
+
+    value: Number | str | None = None
+    interval: Interval | None = None
+    evidence: Evidence | None = None
+
+
+class FigureChange(Record):
+    """b over a, or b minus a."""
+
+    kind: Literal["ratio", "difference"]
+    value: Number
+    interval: Interval
+
+
+class FigureDiff(Record):
+    """A figure of both sides."""
+
+    figure: str
+    unit: str | None = None
+    a: KnownFigure
+    b: KnownFigure
+    change: FigureChange | None = None
+    seen: Annotated[
+        Seen,
+        said("none: no difference seen; unknown: see note; equal, other: of exact figures."),
+    ]
+    note: str | None = None
+
+
+class KeyDiff(Record):
+    """A key of a recipe and the like that differs, with both values."""
+
+    key: str
+    a: JsonValue = None
+    b: JsonValue = None
+
+
+class Diff(Record):
+    """Two artifacts, graphs or reports compared: `optkit diff --json`."""
+
+    schema_: Literal["optkit.diff/v1"] = Field(alias="schema")
+    a: ComparedSide
+    b: ComparedSide
+    same: Annotated[bool, said("Nothing differs, or nothing that can be told from chance.")]
+    graph: GraphDiff | None = None
+    layers: Annotated[
+        Rows[LayerChange],
+        said("Nodes whose planned precision, or what they run in, differs."),
+    ]
+    figures: Rows[FigureDiff]
+    recipe: Rows[KeyDiff]
+    data: Rows[KeyDiff]
+    versions: Rows[KeyDiff]

@@ -1,0 +1,54 @@
+"""One model for several targets and precisions: fleet.json."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from optkit.documents.prices import DatedPrice
+from optkit.documents.record import Digest, NotNegative, Record, Rows, said
+from optkit.documents.result import Result
+
+FLEET: Final = "optkit.fleet/v1"
+
+
+class BuiltArtifact(Record):
+    """Where an artifact lies, and which it is."""
+
+    path: str
+    digest: Digest
+
+
+class PricedTarget(Record):
+    """A target's name for people, and what it costs."""
+
+    title: str
+    price: DatedPrice | None = None
+
+
+class PairStep(Record):
+    """One step of one pair."""
+
+    pair: str
+    step: str
+    label: str
+    key: str
+    hit: bool
+    seconds: NotNegative
+
+
+class Fleet(Record):
+    """One model for several targets and precisions: fleet.json."""
+
+    schema_: Literal["optkit.fleet/v1"] = Field(alias="schema")
+    model: str
+    digest: Annotated[Digest, said("Of the digests of the artifacts.")]
+    results: Annotated[Rows[Result], said("One per pair, in the order asked for.")]
+    artifacts: Annotated[dict[str, BuiltArtifact], said('What was built, by "target precision".')]
+    targets: Annotated[dict[str, PricedTarget], said("Title and price by target.")]
+    steps: Annotated[
+        Rows[PairStep],
+        said("Every step of every pair, in order. A key that one pair made is a hit for the next."),
+    ]
+    versions: dict[str, str]

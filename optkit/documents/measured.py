@@ -1,0 +1,118 @@
+"""Figures with their evidence, as results, reports, plans and searches hold them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from optkit.documents.record import AtLeastOne, Count, Interval, Number, Record, Rows, said
+from optkit.evidence import Evidence
+
+Outcome = Literal["pass", "fail", "inconclusive"]
+
+
+class PhaseTimes(Record):
+    """Medians, in milliseconds: copied there, worked, copied back; enqueued by the host."""
+
+    upload_ms: Number
+    compute_ms: Number
+    download_ms: Number
+    enqueue_ms: Number
+    runs: AtLeastOne
+
+
+class DevicePhases(Record):
+    """On a device: launched one by one and recorded as a CUDA graph."""
+
+    launched: PhaseTimes
+    recorded: PhaseTimes
+
+
+class LatencyFigures(Record):
+    """Latency of one model at one batch size, without the samples."""
+
+    evidence: Evidence
+    p50_ms: Annotated[
+        Number,
+        said("Median of the runs; the model's value where predicted."),
+    ]
+    batch: AtLeastOne
+    throughput: Annotated[Number, said("Samples per second.")]
+    p90_ms: Annotated[Number | None, said("Only from 100 runs on.")] = None
+    p95_ms: Annotated[Number | None, said("Only from 200 runs on.")] = None
+    p99_ms: Annotated[Number | None, said("Only from 1,000 runs on.")] = None
+    min_ms: Number | None = None
+    ci95_ms: Annotated[Interval | None, said("95 % interval of the median, where measured.")] = None
+    band: Annotated[
+        Interval | None,
+        said("What the latency may lie in, where predicted. Milliseconds."),
+    ] = None
+    runs: Count | None = None
+    outliers: Annotated[
+        Count | None,
+        said("Runs beyond the upper quartile by three times the quartiles' distance; they count."),
+    ] = None
+    drift: Annotated[
+        Number | None,
+        said("Between the highest and the lowest lasting level of the rounds, as a share."),
+    ] = None
+    warmup_runs: Count | None = None
+    steady: Annotated[
+        bool | None,
+        said("Whether the warm-up ended so; null: too few runs to tell, or not measured."),
+    ] = None
+    phases: DevicePhases | None = None
+    marks: Annotated[
+        Rows[str],
+        said("Why the run was no good one; empty where nothing speaks against it."),
+    ]
+    note: str | None = None
+    measured_at: Annotated[
+        str | None,
+        said("When timing began, in UTC: 2026-11-20T14:03:12Z; null: never."),
+    ] = None
+    machine: Annotated[str | None, said("The CPU or GPU that it was measured on, by its name.")] = (
+        None
+    )
+    from_store: Annotated[
+        bool | None,
+        said("Measured before the command that built this; null: not measured."),
+    ] = None
+
+
+class ScoreFigures(Record):
+    """A task metric, without the scores of single samples."""
+
+    evidence: Evidence
+    metric: str
+    value: Number
+    ci95: Interval
+    samples: Count
+    proportion: Annotated[bool, said("Every per-sample score is 0 or 1.")]
+    lower_is_better: bool
+
+
+class FidelityFigures(Record):
+    """Agreement of the outputs with a reference graph on the same inputs."""
+
+    evidence: Evidence
+    reference: str
+    sqnr_db: Annotated[Number | None, said("Null where the outputs are bit-equal.")] = None
+    cosine: Number
+    max_abs_error: Number
+    samples: Count
+    ci95: Interval | None = None
+
+
+class DifferenceFigures(Record):
+    """A paired difference or ratio with its 95 % interval."""
+
+    value: Number
+    ci95: Interval | None = None
+    evidence: Evidence
+
+
+class GateVerdict(Record):
+    """All gates together."""
+
+    verdict: Outcome
+    reasons: Rows[str]

@@ -1,0 +1,203 @@
+"""What a model would take on targets: what `optkit plan --json` prints. All of it is predicted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from optkit.documents.prices import DatedPrice
+from optkit.documents.record import Interval, Number, Object, Record, Rows, absent, said
+from optkit.documents.result import Failure
+
+PLAN: Final = "optkit.plan/v1"
+
+Bound = Literal["compute", "memory", "unpack", "launch", "link", "host", "pcie"]
+Predicted = Literal["predicted"]
+
+
+class PlanFailure(Failure):
+    """An error; of a step that was killed, also how and what it had said."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    verdict: Annotated[str | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+    log: Annotated[str | SkipJsonSchema[None], Field(exclude_if=absent)] = None
+
+
+class TrainingBytes(Record):
+    """Bytes of training; null: unknown for this model and method."""
+
+    weights: int | None = None
+    gradients: int | None = None
+    optimizer: int | None = None
+    activations: int | None = None
+    temporary: int | None = None
+    total: int
+
+
+class TrainingMemory(TrainingBytes):
+    """Bytes of training, and how many devices hold them."""
+
+    devices: int | None = None
+
+
+class _PlannedModel(Record):
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    name: str
+
+
+class PlannedGraph(_PlannedModel):
+    """A model of one call. `macs`: of one sample; `axes`: the sizes of the others."""
+
+    kind: Literal["graph"]
+    parameters: int
+    macs: int
+    axes: dict[str, int]
+    assumed: Rows[str]
+    quick_training: TrainingBytes | None = None
+
+
+class PlannedDecoder(_PlannedModel):
+    """A decoder, and what is asked of it."""
+
+    kind: Literal["decoder"]
+    parameters: int
+    shape: Object
+    prompt_tokens: int
+    new_tokens: int
+    kv_bytes_per_token_fp16: int
+    assumed: Rows[str]
+    quick_training: TrainingBytes | None = None
+
+
+class Asked(Record):
+    """The limits, and the batches that were named."""
+
+    latency_ms: Number | None = None
+    throughput: Number | None = None
+    batches: Rows[int]
+
+
+class PlannedLatency(Record):
+    """At one batch size."""
+
+    batch: int
+    evidence: Predicted
+    p50_ms: Annotated[Number, said("Of one call; of a decoder, of one token for each sequence.")]
+    band: Annotated[Interval, said("ms; held nine of ten measurements of devices left out.")]
+    throughput: Annotated[
+        Number,
+        said("Samples per second; of a decoder written tokens, prefill included."),
+    ]
+    throughput_band: Interval
+    bounds: Annotated[
+        dict[str, Bound],
+        said("Stage (call; or prefill, decode) to its largest part."),
+    ]
+    parts_ms: Annotated[
+        dict[str, Number],
+        said("Of a call or of a decode step; computing and moving overlap in part."),
+    ]
+    first_token_ms: Number | None = None
+    first_token_band: Interval | None = None
+    mfu: Number | None = None
+    mbu: Number | None = None
+    operations: Annotated[Number, said("Of one call or step on one device.")]
+    bytes: Number
+    usd_per_million: Number | None = None
+    kwh_per_million: Annotated[Number | None, said("At full board power.")] = None
+
+
+class InferenceMemory(Record):
+    """Bytes at the smallest batch, over all devices."""
+
+    weights: int
+    cache: int
+    activations: int
+    workspace: int
+    runtime: int
+    total: int
+
+
+class DecodeBounds(Record):
+    """Of decoders: batches from which products are bound by compute, and from which the baseline is
+    no slower; null: none."""
+
+    compute_bound_from_batch: int | None = None
+    baseline: str
+    stops_paying_at_batch: int | None = None
+
+
+class PlannedTraining(Record):
+    """Memory of training for one sample, by how much is computed again."""
+
+    method: Literal["full", "lora", "qlora"]
+    tokens: int | None = None
+    evidence: Predicted
+    recompute_none: TrainingMemory
+    recompute_selective: TrainingMemory
+    recompute_full: TrainingMemory
+
+
+class PlanRow(Record):
+    """One target in one precision."""
+
+    target: str
+    precision: str
+    status: Literal["ok", "does_not_fit", "impossible"]
+    reason: str | None = None
+    devices: int | None = None
+    latency: Rows[PlannedLatency]
+    memory: InferenceMemory | None = None
+    largest_batch: int | None = None
+    largest_context: int | None = None
+    kv_bytes_per_token: int | None = None
+    decode: DecodeBounds | None = None
+    notes: Rows[str]
+    price: DatedPrice | None = None
+    unverified: Annotated[Rows[str], said("Figures of the device that nobody read in a source.")]
+    measured_generation: bool | None = None
+    training: Rows[PlannedTraining]
+
+
+class CheapestChoice(Record):
+    """Lowest price that meets what was asked."""
+
+    target: str
+    precision: str
+    batch: int
+    devices: int
+    usd_per_hour: Number
+    usd_per_million: Number
+    kwh_per_million: Number | None = None
+    p50_ms: Number
+    band: Interval
+    throughput: Number
+    price: DatedPrice | None = None
+    evidence: Predicted
+    certain: bool
+
+
+class FitFacts(Record):
+    """Measurements behind the predictions, and the factor of each category's interval."""
+
+    rows: int
+    half_widths: dict[str, Number]
+
+
+class Plan(Record):
+    """What a model would take on targets. Every figure is predicted; every key is present, what
+    does not apply is null."""
+
+    schema_: Literal["optkit.plan/v1"] = Field(alias="schema")
+    status: Literal["ok", "impossible", "error"]
+    error: PlanFailure | None = None
+    model: Annotated[PlannedGraph | PlannedDecoder | None, Field(discriminator="kind")] = None
+    asked: Asked | None = None
+    results: Rows[PlanRow]
+    cheapest: Annotated[CheapestChoice | None, said("Null: nothing priced does.")] = None
+    advice: Rows[str]
+    fit: FitFacts | None = None

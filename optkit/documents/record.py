@@ -1,0 +1,94 @@
+"""What the models of all documents have in common, and the kinds of values they hold.
+
+A key that may be null has the default None: a document that an older optkit wrote does not have
+those that were added since. Hardly another key has a default, so that none is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    JsonValue,
+    WithJsonSchema,
+)
+
+T = TypeVar("T")
+
+
+class Record(BaseModel):
+    """A part of a document: immutable, no conversion of types, no NaN. The schemas allow no other
+    keys; what a newer optkit has added is nevertheless read, and written again."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="allow",
+        json_schema_extra={"additionalProperties": False},
+        frozen=True,
+        allow_inf_nan=False,
+        serialize_by_alias=True,
+        json_schema_serialization_defaults_required=True,
+        defer_build=True,  # most runs need few of the models
+    )
+
+    @classmethod
+    def from_object(cls, source: object) -> Self:
+        """From an object with attributes of the same names. Raises ValidationError."""
+        return cls.model_validate(source, from_attributes=True, extra="ignore")
+
+    def to_json(self) -> dict[str, Any]:
+        """Every key, in the order of the fields; lists instead of tuples."""
+        return self.model_dump(mode="json")
+
+
+def said(description: str) -> Any:
+    """What the JSON schema says of a field, where its name does not."""
+    return Field(description=description)
+
+
+def _number(**limits: float) -> GetPydanticSchema:
+    """An integer or a finite float, left as it is: 1 is not written as 1.0."""
+    told = "".join(f", {_LIMITS[name]} {limit}" for name, limit in limits.items())
+    union = {
+        "type": "union",
+        "mode": "left_to_right",
+        "choices": [
+            {"type": "int", "strict": True, **limits},
+            {"type": "float", "strict": True, "allow_inf_nan": False, **limits},
+        ],
+        "custom_error_type": "number",
+        "custom_error_message": f"Input should be a number{told}",
+    }
+    return GetPydanticSchema(lambda source, handler: union)
+
+
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most"}
+
+Number = Annotated[int | float, _number(), WithJsonSchema({"type": "number"})]
+NotNegative = Annotated[
+    int | float, _number(ge=0), WithJsonSchema({"type": "number", "minimum": 0})
+]  # fmt: skip
+Positive = Annotated[
+    int | float, _number(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]  # fmt: skip
+Share = Annotated[
+    int | float,
+    _number(ge=0, le=1),
+    WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1}),
+]
+
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Interval = Annotated[tuple[Number, Number], said("[low, high]")]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Object = dict[str, JsonValue]  # of any keys
+Rows = Annotated[tuple[T, ...], Field(fail_fast=True)]  # one wrong row is told of, not a million
+
+
+def absent(value: object) -> bool:
+    """For `Field(exclude_if=absent)`: a key that is not written, instead of null."""
+    return value is None

@@ -1,0 +1,59 @@
+"""The models of documents beside objects that optkit wrote before there were models (`written/`,
+rows and lists cut short), and beside jsonschema's reading of the generated schemas."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from optkit import documents
+from optkit.errors import UnknownName
+
+WRITTEN = sorted(Path(__file__).with_name("written").glob("*.json"))
+
+
+def name_of(data: dict[str, Any]) -> str:
+    return str(data["schema"]).removeprefix("optkit.").removesuffix("/v1")
+
+
+def sorted_text(data: dict[str, Any]) -> str:
+    return json.dumps(data, sort_keys=True)  # tells 1 from 1.0
+
+
+@pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.stem)
+def test_what_was_written_is_read_and_written_again_unchanged(file: Path) -> None:
+    data = json.loads(file.read_text())
+    found = documents.model(name_of(data)).model_validate_json(file.read_text())
+    assert sorted_text(found.to_json()) == sorted_text(data)
+    Draft202012Validator(documents.schema(name_of(data))).validate(data)
+
+
+def test_every_document_has_such_an_object() -> None:
+    assert {name_of(json.loads(file.read_text())) for file in WRITTEN} == set(documents.NAMES)
+
+
+@pytest.mark.parametrize("name", documents.NAMES)
+def test_every_key_is_always_there(name: str) -> None:
+    schema = documents.schema(name)
+    Draft202012Validator.check_schema(schema)
+    for title, inner in schema["$defs"].items():
+        if inner.get("type") == "object":
+            seldom = {"machine", "finished"} if title == "Provenance" else set()
+            seldom |= {"verdict", "log"} if title == "PlanFailure" else set()
+            assert set(inner["required"]) == set(inner["properties"]) - seldom, title
+            stays_open = title in {"AskedOfCompiler", "PlanFailure"} or "Planned" in title
+            assert stays_open or inner["additionalProperties"] is False, title
+
+
+def test_the_schema_can_be_printed() -> None:
+    command = [sys.executable, "-m", "optkit.documents", "result"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == documents.schema("result")
+    with pytest.raises(UnknownName, match="document"):
+        documents.schema("resul")
