@@ -41,7 +41,8 @@ def traced_sizes(axes: Mapping[str, AxisRange]) -> dict[str, int]:
     A size of 1 broadcasts and two equal sizes look like one axis: both hide mistakes.
     """
     sizes: dict[str, int] = {}
-    for name in sorted(axes, key=lambda name: axes[name].max):  # the narrowest choose first
+    # those with the fewest choices first
+    for name in sorted(axes, key=lambda name: (axes[name].max, -axes[name].min)):
         axis = axes[name]
         near = range(max(axis.min, 2), min(axis.max, max(axis.min, 2) + len(axes)) + 1)
         large = [n for n in (axis.opt, *near) if n >= 2]

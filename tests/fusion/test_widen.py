@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from optkit import graph
 from optkit.fusion import fuse
-from optkit.fusion.standard import widen
+from optkit.fusion.standard.widen import widen
 
 # constants of float16 are written as their bits: 15360 is 1, 16384 is 2
 HALF = """<ir_version: 10, opset_import: ["" : 21]>
