@@ -1,10 +1,10 @@
 """FP32 graph → FP16 or BF16 graph, strongly typed: what multiplies and moves runs in half
-precision, what half precision would damage stays in FP32 islands.
+precision, what half precision would damage is kept in FP32.
 
     settling    constants beyond half's range that stand for an infinity, in masks and as bounds,
                 come into it
-    measuring   how far values reach, on samples (`reach`)
-    planning    every node is Half or an island, with the reason (`islands`)
+    measuring   the magnitudes of values, on samples (`magnitude`)
+    planning    every node is half or kept in FP32, with the reason (`kept_in_fp32`)
     rewriting   constants take the dtype of their readers; a value that both kinds read is cast
                 once, behind its producer, and all readers of the other kind share that Cast
 
@@ -18,7 +18,7 @@ Cast, so its producer's value becomes `<name>.fp16`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,11 +53,11 @@ _CACHE = re.compile(r"(?:past_key_values|present)\.(.+)")
 class CastLog:
     """What the cast did.
 
-    islands   FP32 node → why it stays so
+    islands   node kept in FP32 → why
     clipped   constant → how many of its numbers were brought into half's range
     caches    inputs and outputs that became half
     aliases   value that is new in this graph → the value of the FP32 graph that it holds
-    measured  what the reach of values was measured on; None: nothing was measured
+    measured  what magnitudes were measured on; None: nothing was measured
     """
 
     islands: dict[str, str] = field(default_factory=dict)
@@ -80,8 +80,8 @@ def to_half(
     """Turn the graph into FP16 or BF16 ("fp16", "bf16") in place. float64 inside becomes float32 or
     half with the rest.
 
-    `measure`: runs the graph it is given on samples, see `reach`; without it, what steep functions
-    make is not trusted to half.
+    `measure`: runs the graph it is given on samples, see `magnitude`; without it, the results of
+    steep functions are not trusted to half.
     Raises InputRefused where the result is not valid ONNX (an operator without a definition that
     mixes dtypes in a way of its own), or the opset is older than 22 for BF16 (`graph.upgrade`).
     """
@@ -99,11 +99,11 @@ def to_half(
         measured = measure(quiet)
     _settle(model, half, log, _masks)
     log.measured = None if measured is None else measured.on
-    islands = plan(model, half, measured)
-    # after the plan: what an island bounds is bounded as before
-    _settle(model, half, log, lambda node: node.op_type in BOUNDED and node not in islands)
-    log.islands = {str(node.name): reason for node, reason in islands.items()}
-    _Rewrite(model, islands, half, _caches(model, half, measured), log).apply()
+    kept = plan(model, half, measured)
+    # after the plan: what a node in FP32 bounds is bounded as before
+    _settle(model, half, log, lambda node: node.op_type in BOUNDED and node not in kept)
+    log.islands = {str(node.name): reason for node, reason in kept.items()}
+    _Rewrite(model, kept.keys(), half, _caches(model, half, measured), log).apply()
     graph.infer_shapes(model)
     return log
 
@@ -152,22 +152,22 @@ def _beyond(numbers: np.ndarray, half: Half) -> np.ndarray:
     """bool, of the shape of `numbers`: finite, but not in half."""
     if not numbers.size or (numbers.max() <= half.largest and numbers.min() >= -half.largest):
         return np.zeros(numbers.shape, bool)  # most constants: no copy of them is made
-    found: np.ndarray = np.isfinite(numbers) & (np.abs(numbers) > half.largest)
-    return found
+    beyond: np.ndarray = np.isfinite(numbers) & (np.abs(numbers) > half.largest)
+    return beyond
 
 
 def _clipped(numbers: np.ndarray, limit: float, half: Half) -> np.ndarray:
-    found: np.ndarray = np.where(_beyond(numbers, half), np.sign(numbers) * limit, numbers)
-    return found.astype(numbers.dtype)
+    clipped: np.ndarray = np.where(_beyond(numbers, half), np.sign(numbers) * limit, numbers)
+    return clipped.astype(numbers.dtype)
 
 
 def _caches(model: ir.Model, half: Half, measured: Measured | None) -> set[ir.Value]:
     """Inputs and outputs that a decoder passes from call to call; of a pair both or none."""
-    found: dict[str, list[ir.Value]] = {}
+    pairs: dict[str, list[ir.Value]] = {}
     for value in (*model.graph.inputs, *model.graph.outputs):
         if (match := _CACHE.fullmatch(str(value.name))) is not None:
-            found.setdefault(match[1], []).append(value)
-    fitting = (pair for pair in found.values() if all(cache_fits(v, half, measured) for v in pair))
+            pairs.setdefault(match[1], []).append(value)
+    fitting = (pair for pair in pairs.values() if all(cache_fits(v, half, measured) for v in pair))
     return {value for pair in fitting for value in pair}
 
 
@@ -180,14 +180,14 @@ class _Rewrite:
     def __init__(
         self,
         model: ir.Model,
-        islands: dict[ir.Node, str],
+        kept: Collection[ir.Node],
         half: Half,
         caches: set[ir.Value],
         log: CastLog,
     ) -> None:
         self.graph = model.graph
         self.half = half
-        self.islands = islands
+        self.kept = kept
         self.caches = caches
         self.names = graph.value_names(model)
         self.node_names = {str(node.name) for node in model.graph.all_nodes()}
@@ -222,14 +222,14 @@ class _Rewrite:
 
     def _sides(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
         """Per input and output: does the node want half there?"""
-        allowed = None if node in self.islands else graph.takes_half(node, self.half.dtype)
+        allowed = None if node in self.kept else graph.takes_half(node, self.half.dtype)
         return allowed or ([False] * len(node.inputs), [False] * len(node.outputs))
 
     def _node(self, node: ir.Node) -> None:
         """Set the attribute that says the result's dtype, where there is one."""
         if node.op_type not in DTYPED or not is_wide(node.outputs[0]):
             return
-        dtype = FLOAT if node in self.islands else self.half.dtype
+        dtype = FLOAT if node in self.kept else self.half.dtype
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", dtype.value)
             return

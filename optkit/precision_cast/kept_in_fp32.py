@@ -1,6 +1,6 @@
 """Which nodes stay in FP32 when a graph goes to half precision, each with its reason.
 
-By evidence, where the reach of values was measured (`reach`). A node is an island where
+By evidence, where the magnitudes of values were measured (`magnitude`). A node is kept where
 
     range       a value that it reads or makes comes within MARGIN of the largest half, or lies
                 among numbers so small that half drops bits of them (unless it is added to others)
@@ -15,12 +15,12 @@ By evidence, where the reach of values was measured (`reach`). A node is an isla
 Matrix products and convolutions accumulate in FP32 wherever they run; LayerNormalization,
 GroupNormalization and RMSNormalization do by their definition (stash_type 1). Softmax subtracts its
 maximum first, so half is in range; kept in half, attention compiles to one kernel without a Cast
-inside. Nothing measured: functions that leave half for inputs well inside it are islands as well.
+inside. Where nothing was measured, functions whose results leave half for inputs well inside it are
+kept as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -30,10 +30,10 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.precision_cast.magnitude import Measured, Reach
+from optkit.precision_cast.magnitude import Magnitude, Measured
 
 MARGIN = 4.0
-"""Other samples may reach so many times further than the measured ones."""
+"""Other samples may hold numbers so many times larger than the measured ones."""
 TERMS = 64
 FLOAT = ir.DataType.FLOAT
 
@@ -47,7 +47,7 @@ class Half(NamedTuple):
     largest: float
     tiny: float  # smallest normal number
     exact: int  # whole numbers up to this are told apart
-    trusted: float  # how far measured magnitudes may reach
+    trusted: float  # the largest measured magnitude that is left in half
     fill: float  # stands for an infinity in masks; its unit swallows scores, as FP32's lowest does
     opset: int  # the first whose convolutions and pools take it
 
@@ -111,16 +111,16 @@ DTYPED = MappingProxyType({"Cast": "to", "ConstantOfShape": "value"})
 def dividends(model: ir.Model) -> set[str]:
     """The values whose least magnitude matters: what is divided by, rooted or logged, and what
     numbers are added to on the way there."""
-    found: set[ir.Value] = set()
+    values: set[ir.Value] = set()
     for node in reversed(list(model.graph)):
         index = _DIVISORS.get(node.op_type)
         if index is not None and len(node.inputs) > index:
-            reached = [node.inputs[index]]
+            operands = [node.inputs[index]]
         else:
-            passes = node.op_type in _TO_DIVISORS and not found.isdisjoint(node.outputs)
-            reached = list(node.inputs) if passes else []
-        found |= {v for v in reached if v is not None and not graph.is_constant(v)}
-    return {str(value.name) for value in found if is_wide(value)}
+            passes = node.op_type in _TO_DIVISORS and not values.isdisjoint(node.outputs)
+            operands = list(node.inputs) if passes else []
+        values |= {v for v in operands if v is not None and not graph.is_constant(v)}
+    return {str(value.name) for value in values if is_wide(value)}
 
 
 def is_wide(value: ir.Value) -> bool:
@@ -154,17 +154,23 @@ def _only_masks(value: ir.Value) -> bool:
     )
 
 
-def plan(model: ir.Model, half: Half, measured: Measured | None) -> dict[ir.Node, str]:
+Kept = dict[ir.Node, str]
+"""Node kept in FP32 → why, for the user."""
+
+
+def plan(model: ir.Model, half: Half, measured: Measured | None) -> Kept:
     """The nodes that stay in FP32 and why. Nodes in subgraphs all do."""
     nodes = list(model.graph)
     judge = _Judge(half, measured)
-    islands = {node: reason for node in nodes if (reason := judge.reason(node)) is not None}
+    kept = {node: reason for node in nodes if (reason := judge.reason(node)) is not None}
+    angles: dict[ir.Node, str] = {}
     for node in reversed(nodes):
-        if node.op_type in _ANGLE and node not in islands and _only_angles(node, islands):
-            islands[node] = "it computes an angle"
-    while grown := {n: r for n in nodes if n not in islands and (r := _joins(n, islands))}:
-        islands.update(grown)
-    return islands
+        if node.op_type in _ANGLE and node not in kept and _only_angles(node, angles):
+            angles[node] = "it computes an angle"
+    kept |= angles
+    while grown := {n: r for n in nodes if n not in kept and (r := _joins(n, kept))}:
+        kept.update(grown)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -175,32 +181,25 @@ class _Judge:
     measured: Measured | None
 
     def reason(self, node: ir.Node) -> str | None:
-        values = [value for value in (*node.inputs, *node.outputs) if value is not None]
-        if any(not isinstance(value.type, ir.TensorType | None) for value in values):
-            return "it works on sequences"
-        if any(value.type is None for value in values):
-            return "the type of what it reads or makes is not known"
-        if not any(is_wide(value) for value in values):
-            return "it holds a subgraph" if _has_subgraph(node) else None
-        if _has_subgraph(node):
-            return "it holds a subgraph"
-        judgements: tuple[Callable[[ir.Node], str | None], ...] = (
-            self._operator, self._constants, self._sums, self._reaches,
-        )  # fmt: skip
+        if (why := _unknown(node)) is not None:
+            return why
+        if not any(is_wide(value) for value in (*node.inputs, *node.outputs) if value is not None):
+            return None
+        judgements = (self._operator, self._constants, self._sums, self._values)
         return next((why for judge in judgements if (why := judge(node)) is not None), None)
 
     def unfit(self, value: ir.Value) -> str | None:
         """Why half cannot hold the value, by what was measured of it."""
-        if (reach := self._reach(value)) is None:
+        if (magnitude := self._magnitude(value)) is None:
             return None
-        largest = reach.largest
+        largest = magnitude.largest
         if largest > self.half.trusted:
             return f"{value.name} reaches {largest:.3g}{self._on}, {self._ends}"
         if 0 < largest < self.half.tiny and not self._drowns(value):
             return f"{value.name} reaches only {largest:.3g}{self._on}, too small for {self._name}"
-        if reach.least < self.half.tiny:
-            told = f"{value.name} is divided by and goes down to {reach.least:.3g}{self._on}"
-            return f"{told}, too small for {self._name}"
+        if magnitude.least < self.half.tiny:
+            least = f"goes down to {magnitude.least:.3g}{self._on}"
+            return f"{value.name} is divided by and {least}, too small for {self._name}"
         if _is_count(value) and largest * MARGIN > self.half.exact:
             return self._counts(value, f"up to {largest:.0f}{self._on}")
         return None
@@ -229,22 +228,26 @@ class _Judge:
         fill = fill_of(node)
         if fill is not None and stands_for_infinity(node, fill, self.half) is None:
             return f"it fills with {_magnitude(fill):.3g}, beyond {self._name}"
-        for index, value in enumerate(node.inputs):
-            numbers = graph.array(value) if value is not None and is_wide(value) else None
-            if value is None or numbers is None or not numbers.size:
-                continue
-            largest = _magnitude(numbers)
-            if largest > self.half.largest and not stands_for_infinity(node, numbers, self.half):
-                return f"constant {value.name} reaches {largest:.3g}, beyond {self._name}"
-            weighs = node.op_type in graph.WEIGHTED
-            # a number may decide alone; of a weight the largest must keep all but two of its bits,
-            # and a bias so small does not count
-            least = self.half.tiny / MARGIN if weighs else self.half.tiny
-            counts = (
-                index < 2 and not self._drowns(node.outputs[0]) if weighs else numbers.size == 1
-            )
-            if 0 < largest < least and counts:
-                return f"constant {value.name} is {largest:.3g}, too small for {self._name}"
+        sentences = (self._constant(node, index) for index in range(len(node.inputs)))
+        return next((sentence for sentence in sentences if sentence is not None), None)
+
+    def _constant(self, node: ir.Node, index: int) -> str | None:
+        value = node.inputs[index]
+        numbers = graph.array(value) if value is not None and is_wide(value) else None
+        if value is None or numbers is None or not numbers.size:
+            return None
+        largest = _magnitude(numbers)
+        if largest > self.half.largest and not stands_for_infinity(node, numbers, self.half):
+            return f"constant {value.name} reaches {largest:.3g}, beyond {self._name}"
+        # a number may decide alone; of a weight the largest must keep all but two of its bits,
+        # and a bias so small does not count
+        if node.op_type in graph.WEIGHTED:
+            least = self.half.tiny / MARGIN
+            counts = index < 2 and not self._drowns(node.outputs[0])
+        else:
+            least, counts = self.half.tiny, numbers.size == 1
+        if 0 < largest < least and counts:
+            return f"constant {value.name} is {largest:.3g}, too small for {self._name}"
         return None
 
     def _sums(self, node: ir.Node) -> str | None:
@@ -252,16 +255,16 @@ class _Judge:
             return None
         terms = _terms(node)
         if terms is None or terms > TERMS:
-            told = "an open number of" if terms is None else str(terms)
-            return f"{node.op_type} of {told} numbers may accumulate in {self._name}"
-        if (reach := self._reach(node.inputs[0])) is None:
+            count = "an open number of" if terms is None else str(terms)
+            return f"{node.op_type} of {count} numbers may accumulate in {self._name}"
+        if (magnitude := self._magnitude(node.inputs[0])) is None:
             return f"{node.op_type} may leave {self._name}, and nothing was measured"
-        total = terms * (reach.largest**2 if node.op_type in _SQUARED else reach.largest)
+        total = terms * (magnitude.largest**2 if node.op_type in _SQUARED else magnitude.largest)
         if total > self.half.trusted:
             return f"its sum may reach {total:.3g}{self._on}, {self._ends}"
         return None
 
-    def _reaches(self, node: ir.Node) -> str | None:
+    def _values(self, node: ir.Node) -> str | None:
         for value in (*node.outputs, *node.inputs):
             if value is not None and (why := self.unfit(value)) is not None:
                 return why
@@ -274,19 +277,19 @@ class _Judge:
             return False
         for node in readers:
             result = node.outputs[0]
-            reach = self._reach(result) if node.op_type in ("Add", "Sub") else None
-            covered = reach is not None and reach.largest >= self.half.tiny
-            passed = reach is not None or node.op_type in _MOVING
+            magnitude = self._magnitude(result) if node.op_type in ("Add", "Sub") else None
+            covered = magnitude is not None and magnitude.largest >= self.half.tiny
+            passed = magnitude is not None or node.op_type in _MOVING
             if not covered and not (passed and self._drowns(result)):
                 return False
         return True
 
-    def _reach(self, value: ir.Value | None) -> Reach | None:
+    def _magnitude(self, value: ir.Value | None) -> Magnitude | None:
         return None if self.measured is None else self.measured.of(value)
 
-    def _counts(self, value: ir.Value, told: str) -> str:
+    def _counts(self, value: ir.Value, what: str) -> str:
         return (
-            f"{value.name} counts {told}; {self._name} tells whole numbers apart up to "
+            f"{value.name} counts {what}; {self._name} tells whole numbers apart up to "
             f"{self.half.exact}"
         )
 
@@ -313,8 +316,8 @@ def fill_of(node: ir.Node) -> np.ndarray | None:
     given = node.attributes.get("value") if node.op_type == "ConstantOfShape" else None
     if given is None or not is_wide(node.outputs[0]):
         return None
-    found: np.ndarray = given.as_tensor().numpy()
-    return found
+    fill: np.ndarray = given.as_tensor().numpy()
+    return fill
 
 
 def _magnitude(numbers: np.ndarray) -> float:
@@ -353,42 +356,49 @@ def _terms(node: ir.Node) -> int | None:
     return prod(sizes) if len(sizes) == len(chosen) else None
 
 
-def _only_angles(node: ir.Node, islands: dict[ir.Node, str]) -> bool:
+def _unknown(node: ir.Node) -> str | None:
+    """What keeps a node of any dtype, since its values or what it computes is not known."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None]
+    if any(not isinstance(value.type, ir.TensorType | None) for value in values):
+        return "it works on sequences"
+    if any(value.type is None for value in values):
+        return "the type of what it reads or makes is not known"
+    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    has_subgraph = any(attribute.type in kinds for attribute in node.attributes.values())
+    return "it holds a subgraph" if has_subgraph else None
+
+
+def _only_angles(node: ir.Node, angles: Kept) -> bool:
     """Every reader is a sine or cosine, or feeds one."""
-    readers = [user for value in node.outputs for user in value.consumers()]
-    return bool(readers) and all(
-        user.op_type in _PERIODIC or islands.get(user) == "it computes an angle" for user in readers
-    )
+    readers = _readers(node)
+    return bool(readers) and all(r.op_type in _PERIODIC or r in angles for r in readers)
 
 
-def _joins(node: ir.Node, islands: dict[ir.Node, str]) -> str | None:
-    """Arithmetic on an island's results that needs no further Cast belongs to the island: a
-    decomposed norm stays whole. So does what lies between two of its nodes, save products."""
+def _joins(node: ir.Node, kept: Kept) -> str | None:
+    """Arithmetic on the results of nodes in FP32 that needs no further Cast stays in FP32: a
+    decomposed norm stays whole. So does what lies between two of them, save products."""
     floats = [v for v in node.inputs if v is not None and is_wide(v)]
-    inside = [v for v in floats if v.producer() in islands]
+    inside = [v for v in floats if v.producer() in kept]
     if not inside or node.op_type in _PRODUCTS:
         return None
-    readers = [user for value in node.outputs for user in value.consumers()]
+    readers, between = _readers(node), "it lies between FP32 nodes"
     if node.op_type in _MOVING:
-        bridges = readers and all(r in islands or r.op_type in _ARITHMETIC for r in readers)
-        return "it lies between FP32 nodes" if bridges else None
-    cast_already = all(v in inside or graph.is_constant(v) or _read_by(v, islands) for v in floats)
-    if not cast_already:
-        return None
+        bridges = readers and all(r in kept or r.op_type in _ARITHMETIC for r in readers)
+        return between if bridges else None
+    if not all(v in inside or graph.is_constant(v) or _read_by(v, kept) for v in floats):
+        return None  # it would take a Cast more
     if node.op_type in _ARITHMETIC:
         return "it continues an FP32 chain"
-    made = [value for value in node.outputs if is_wide(value)]
-    between = readers and made and all(reader in islands for reader in readers)
-    return "it lies between FP32 nodes" if between else None
+    inner = readers and any(map(is_wide, node.outputs)) and all(r in kept for r in readers)
+    return between if inner else None
 
 
-def _read_by(value: ir.Value, islands: dict[ir.Node, str]) -> bool:
-    return any(user in islands for user in value.consumers())
+def _readers(node: ir.Node) -> list[ir.Node]:
+    return [reader for value in node.outputs for reader in value.consumers()]
 
 
-def _has_subgraph(node: ir.Node) -> bool:
-    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return any(attribute.type in kinds for attribute in node.attributes.values())
+def _read_by(value: ir.Value, kept: Kept) -> bool:
+    return any(user in kept for user in value.consumers())
 
 
 def _fixes_dtype(node: ir.Node) -> bool:

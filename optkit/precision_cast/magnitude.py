@@ -1,4 +1,4 @@
-"""How far the values of a graph reach: their magnitudes, measured on samples.
+"""The magnitudes of the values of a graph, measured on samples.
 
 The graph measures itself: beside each value stand a few nodes that end in one scalar, so no value
 leaves the runtime, and measuring takes the memory of a plain forward pass.
@@ -24,7 +24,7 @@ _FLOAT = ir.DataType.FLOAT
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-class Reach(NamedTuple):
+class Magnitude(NamedTuple):
     """Magnitudes of a value's finite numbers: the largest (0 of none), and of those that are not
     zero the least (inf where it was not asked for, or all are zero)."""
 
@@ -34,12 +34,12 @@ class Reach(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """Reaches by value, and what they were measured on ("32 calibration samples")."""
+    """Magnitudes by value, and what they were measured on ("32 calibration samples")."""
 
-    values: Mapping[str, Reach]
+    values: Mapping[str, Magnitude]
     on: str
 
-    def of(self, value: ir.Value | None) -> Reach | None:
+    def of(self, value: ir.Value | None) -> Magnitude | None:
         """None for constants, and what is no FP32 or FP64."""
         return None if value is None else self.values.get(str(value.name))
 
@@ -48,7 +48,7 @@ Outputs = Mapping[str, tuple[str, str | None]]
 """Value → the outputs that hold its largest and its least magnitude."""
 
 
-def watched(model: ir.Model, least: Collection[str] = ()) -> tuple[ir.Model, Outputs]:
+def magnitude_graph(model: ir.Model, least: Collection[str] = ()) -> tuple[ir.Model, Outputs]:
     """A copy whose only outputs are the magnitudes of its FP32 and FP64 values: graph inputs and
     what nodes make, subgraphs apart. `least`: the values whose least is measured, too."""
     copy = model.clone()
@@ -58,14 +58,14 @@ def watched(model: ir.Model, least: Collection[str] = ()) -> tuple[ir.Model, Out
     beyond = graph.add_constant(
         owner, graph.claim_name("watch.inf", names), np.array(np.inf, np.float32)
     )
-    found: dict[str, tuple[str, str | None]] = {}
+    outputs: dict[str, tuple[str, str | None]] = {}
     scalars: list[ir.Value] = []
 
     def add(op: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
         name = graph.claim_name(f"watch.{op}", names)
-        made = ir.Value(name=name)
-        owner.append(ir.node(op, inputs, attributes, outputs=[made], name=name))
-        return made
+        result = ir.Value(name=name)
+        owner.append(ir.node(op, inputs, attributes, outputs=[result], name=name))
+        return result
 
     def scalar(value: ir.Value) -> str:
         value.type, value.shape = ir.TensorType(_FLOAT), ir.Shape([])
@@ -82,25 +82,25 @@ def watched(model: ir.Model, least: Collection[str] = ()) -> tuple[ir.Model, Out
         if value.name in least:
             nonzero = add("Where", add("Greater", finite, zero), finite, beyond)
             smallest = scalar(add("ReduceMin", nonzero, keepdims=0))
-        found[value.name] = largest, smallest
+        outputs[value.name] = largest, smallest
     owner.outputs[:] = scalars
-    return copy, found
+    return copy, outputs
 
 
 def measure(
     session: Session, feeds: Iterable[Feed], outputs: Outputs, *, samples: int, what: str
 ) -> Measured:
-    """Run a `watched` graph on feeds until at least `samples` samples were seen.
+    """Run a `magnitude_graph` on feeds until at least `samples` samples were seen.
 
     `what`: what the samples are ("calibration samples").
     """
-    values = dict.fromkeys(outputs, Reach())
+    values = dict.fromkeys(outputs, Magnitude())
     seen = 0
     for feed in feeds:
-        found = session.run(feed)
+        results = session.run(feed)
         for name, (largest, least) in outputs.items():
-            high, low = float(found[largest]), float(found[least]) if least else np.inf
-            values[name] = Reach(max(values[name].largest, high), min(values[name].least, low))
+            high, low = float(results[largest]), float(results[least]) if least else np.inf
+            values[name] = Magnitude(max(values[name].largest, high), min(values[name].least, low))
         seen += count_samples(feed)
         if seen >= samples:
             break

@@ -78,9 +78,11 @@ def choose(
         return judge.range(*_SEARCHES[method](value, fmt, percentile), method)
     if not judge.sees_products:
         return judge.range(*mse(value, fmt, percentile), "mse")
-    found = [judge.range(*minmax(value, fmt), "minmax")]
-    found += [judge.range(*search(value, fmt, percentile), m) for m, search in _SEARCHES.items()]
-    return min(found, key=lambda candidate: candidate.error)
+    candidates = [judge.range(*minmax(value, fmt), "minmax")]
+    candidates += [
+        judge.range(*search(value, fmt, percentile), m) for m, search in _SEARCHES.items()
+    ]
+    return min(candidates, key=lambda candidate: candidate.error)
 
 
 def minmax(value: ValueStatistics, fmt: NumberFormat) -> tuple[float, float]:
@@ -133,8 +135,8 @@ def entropy(value: ValueStatistics, fmt: NumberFormat, percentile: float) -> tup
     anew: a few outliers do not decide how finely the rest is seen."""
     low, high = min(value.low, 0.0), max(value.high, 0.0)
     while True:
-        found = list(divergences(value, fmt, low, high))
-        kept, (below, above), _ = min(found, key=lambda candidate: candidate[2])
+        candidates = list(divergences(value, fmt, low, high))
+        kept, (below, above), _ = min(candidates, key=lambda candidate: candidate[2])
         low, high = max(low, below), min(high, above)
         few = value.fraction_outside(low, high) <= _FEW
         if kept > _LEVELS or not few or max(-low, high) < _TINY:
@@ -273,8 +275,8 @@ def _as_told(
     held = counts > 0
     total, bins = np.add.reduceat(counts, starts), np.add.reduceat(held.astype(np.int64), starts)
     sizes = np.diff(starts, append=len(counts))
-    told: np.ndarray = np.repeat(total / np.maximum(bins, 1), sizes) * held
-    return told
+    shared: np.ndarray = np.repeat(total / np.maximum(bins, 1), sizes) * held
+    return shared
 
 
 def _divergence(p: np.ndarray, q: np.ndarray) -> float:

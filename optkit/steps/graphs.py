@@ -186,17 +186,19 @@ def _measured(samples: Path, params: Params, model: ir.Model) -> Measured:
 
     from optkit import graph
     from optkit.data.spool import Spool
-    from optkit.precision_cast import magnitude as reach
+    from optkit.precision_cast import magnitude
     from optkit.precision_cast.kept_in_fp32 import dividends
 
-    watched, outputs = reach.watched(model, dividends(model))
+    measuring, outputs = magnitude.magnitude_graph(model, dividends(model))
     if not outputs:  # a model of integers alone
-        return reach.Measured({}, params["what"])
+        return magnitude.Measured({}, params["what"])
     with tempfile.TemporaryDirectory() as folder:
-        graph.save(watched, Path(folder) / GRAPH, inline_limit=0)  # weights are mapped, not copied
+        graph.save(
+            measuring, Path(folder) / GRAPH, inline_limit=0
+        )  # weights are mapped, not copied
         feeds = (feed for feed, _ in Spool(samples).batches(params["batch"]))
         with cpu(Path(folder) / GRAPH, pooled=False) as session:
-            return reach.measure(session, feeds, outputs, samples=_SAMPLES, what=params["what"])
+            return magnitude.measure(session, feeds, outputs, samples=_SAMPLES, what=params["what"])
 
 
 def ort(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

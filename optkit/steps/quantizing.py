@@ -104,7 +104,7 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     """
     from optkit import graph
     from optkit.quantization.placement.assign import assign
-    from optkit.quantization.rescaling import rescale as prepares
+    from optkit.quantization.rescaling import rescale as rescaling
     from optkit.recipe import Quantization
     from optkit.statistics import load, save
 
@@ -117,7 +117,7 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         model, params["precision"], rules, "fp32", overrides=settings.nodes, unbounded=unbounded
     )
     alpha: Any = {"auto": "search"}.get(str(settings.smooth), settings.smooth)
-    wishes = prepares.PrepareSettings(
+    wishes = rescaling.RescaleSettings(
         alpha=alpha,
         salient=settings.weights == "awq",
         block_size=settings.block_size,
@@ -125,7 +125,7 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
         carrier=dtype_of(params["carrier"]),
         leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
     )
-    log, statistics = prepares.prepare(model, statistics, assignment, rules, wishes)
+    log, statistics = rescaling.rescale(model, statistics, assignment, rules, wishes)
     graph.save(model, out / GRAPH)
     save(statistics, out / STATISTICS)
     meta = {"log": log.to_json(), "max_error": None, **signature(model)}
@@ -140,7 +140,7 @@ def prepare(inputs: Inputs, params: Params, out: Path, progress: Progress) -> di
     graph.save(plain, out / GRAPH)
     save(load(inputs["statistics"] / STATISTICS), out / STATISTICS)
     told = f"output {name!r} moved by {error:.2e} of its largest value: not smoothed or equalized"
-    log = prepares.PrepareLog(())
+    log = rescaling.RescaleLog(())
     return {"log": log.to_json(), "max_error": 0.0, **signature(plain), "warnings": [told]}
 
 
@@ -152,7 +152,7 @@ def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
     settings (quantization).
     """
     from optkit import graph
-    from optkit.quantization.choose_qparams import decide
+    from optkit.quantization.choose_qparams import choose_qparams
     from optkit.quantization.out_of_core import streamed
     from optkit.quantization.placement.assign import assign
     from optkit.quantization.qdq import apply as qdq
@@ -176,7 +176,7 @@ def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
         meta = {"log": told.to_json(), "assignment": assignment.to_json()}
         return {**meta, "warnings": list(told.warnings), **signature(graph.load(out / GRAPH))}
     progress("finding scales and codes", 0.1)
-    decisions = decide(
+    qparams = choose_qparams(
         fused, assignment, statistics, rules, settings,
         method=params["method"], percentile=params["percentile"], carrier=dtype,
     )  # fmt: skip
@@ -186,14 +186,12 @@ def quantize(inputs: Inputs, params: Params, out: Path, progress: Progress) -> d
         carrier = graph.upgrade(carrier, 23)  # the first that knows E2M1
     tables = settings.embeddings and any(own.embeddings for own in rules.values())
     log = qdq.apply(
-        carrier, decisions, assignment, rules, statistics, scale_dtype=dtype, embeddings=tables
+        carrier, qparams, assignment, rules, statistics, scale_dtype=dtype, embeddings=tables
     )
     graph.save(carrier, out / GRAPH)
     graph.check(out / GRAPH)
     if params["carrier"] != "fp32":
-        qdq.apply(
-            fused, decisions, assignment, rules, statistics, scale_dtype=dtype, simulated=True
-        )
+        qdq.apply(fused, qparams, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
         graph.save(fused, out / SIMULATION)
     return {
         "log": log.to_json(),

@@ -63,7 +63,7 @@ def sensitivity(inputs: Inputs, params: Params, out: Path, progress: Progress) -
     from optkit.assignment import Assignment
     from optkit.benchmarking.sensitivity import record
     from optkit.data.spool import Spool
-    from optkit.quantization.choose_qparams import decide
+    from optkit.quantization.choose_qparams import choose_qparams
     from optkit.quantization.qdq import apply as qdq
     from optkit.recipe import Quantization
     from optkit.statistics import load
@@ -73,7 +73,7 @@ def sensitivity(inputs: Inputs, params: Params, out: Path, progress: Progress) -
     statistics = load(inputs["statistics"] / STATISTICS) if "statistics" in inputs else None
     dtype = dtype_of(params["carrier"])
     progress("finding scales and codes", 0.0)
-    decisions = decide(
+    qparams = choose_qparams(
         graph.load(path), Assignment({str(n): precision for group in groups for n in group}),
         statistics, rules, settings,
         method=params["method"], percentile=params["percentile"], carrier=dtype,
@@ -86,9 +86,7 @@ def sensitivity(inputs: Inputs, params: Params, out: Path, progress: Progress) -
             progress(f"layer {index + 1} of {len(groups)}", index / len(groups))
             variant = graph.load(path)
             alone = Assignment({str(node): precision for node in group})
-            qdq.apply(
-                variant, decisions, alone, rules, statistics, scale_dtype=dtype, simulated=True
-            )
+            qdq.apply(variant, qparams, alone, rules, statistics, scale_dtype=dtype, simulated=True)
             graph.save(variant, Path(folder) / GRAPH)
             with cpu(Path(folder) / GRAPH, level="basic") as candidate:
                 rows.append(recorded.deviation(candidate).to_json())

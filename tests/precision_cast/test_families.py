@@ -13,7 +13,7 @@ import pytest
 
 from optkit import fusion, graph
 from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.precision_cast import magnitude as reach
+from optkit.precision_cast import magnitude
 from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
@@ -166,11 +166,11 @@ def session(model: ir.Model, folder: Path) -> Any:
     return OnnxRuntime().session(path, SessionOptions(level="none"))
 
 
-def measuring(given: list[Feed], folder: Path) -> Callable[[ir.Model], reach.Measured]:
-    def measure(model: ir.Model) -> reach.Measured:
-        watched, outputs = reach.watched(model, dividends(model))
-        with session(watched, folder) as running:
-            return reach.measure(running, given, outputs, samples=6, what="samples")
+def measuring(given: list[Feed], folder: Path) -> Callable[[ir.Model], magnitude.Measured]:
+    def measure(model: ir.Model) -> magnitude.Measured:
+        measuring, outputs = magnitude.magnitude_graph(model, dividends(model))
+        with session(measuring, folder) as running:
+            return magnitude.measure(running, given, outputs, samples=6, what="samples")
 
     return measure
 

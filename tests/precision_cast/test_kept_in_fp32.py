@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.data import spool
-from optkit.precision_cast import magnitude as reach
+from optkit.precision_cast import magnitude
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
 from optkit.runtimes import SessionOptions
@@ -41,11 +41,11 @@ class Bench:
         graph.save(model, path)
         return OnnxRuntime().session(path, SessionOptions(level="none", threads=1))
 
-    def measure(self, feed: Feed) -> Callable[[ir.Model], reach.Measured]:
-        def measured(model: ir.Model) -> reach.Measured:
-            watched, outputs = reach.watched(model, dividends(model))
-            with self.session(watched) as session:
-                return reach.measure(session, [feed], outputs, samples=1, what="samples")
+    def measure(self, feed: Feed) -> Callable[[ir.Model], magnitude.Measured]:
+        def measured(model: ir.Model) -> magnitude.Measured:
+            measuring, outputs = magnitude.magnitude_graph(model, dividends(model))
+            with self.session(measuring) as session:
+                return magnitude.measure(session, [feed], outputs, samples=1, what="samples")
 
         return measured
 
@@ -101,9 +101,15 @@ def test_reaches_are_those_of_the_finite_numbers(
         ir.from_onnx_text(HEAD + "g (float[n] x) => (float[n] y) { a = Neg(x)  y = Sqrt(a) }")
     )
     x = np.array(numbers, np.float32)
-    with Bench(tmp_path_factory.mktemp("reach")).session(reach.watched(model, {"a"})[0]) as session:
-        found = reach.measure(
-            session, [{"x": x}], reach.watched(model, {"a"})[1], samples=1, what="samples"
+    with Bench(tmp_path_factory.mktemp("reach")).session(
+        magnitude.magnitude_graph(model, {"a"})[0]
+    ) as session:
+        found = magnitude.measure(
+            session,
+            [{"x": x}],
+            magnitude.magnitude_graph(model, {"a"})[1],
+            samples=1,
+            what="samples",
         )
     magnitudes = np.abs(x[np.isfinite(x)])
     largest = float(magnitudes.max(initial=0.0))
@@ -115,10 +121,10 @@ def test_measuring_stops_at_enough_samples(bench: Bench) -> None:
     model = graph.upgrade(
         ir.from_onnx_text(HEAD + "g (float[n, 1] x) => (float[n, 1] y) { y = Neg(x) }")
     )
-    watched, outputs = reach.watched(model)
+    measuring, outputs = magnitude.magnitude_graph(model)
     feeds = ({"x": np.full((4, 1), number, np.float32)} for number in (1, 2, 3, 4))
-    with bench.session(watched) as session:
-        found = reach.measure(session, feeds, outputs, samples=7, what="test samples")
+    with bench.session(measuring) as session:
+        found = magnitude.measure(session, feeds, outputs, samples=7, what="test samples")
     assert found.on == "8 test samples"
     assert found.values["y"].largest == 2
 

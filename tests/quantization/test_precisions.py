@@ -27,7 +27,7 @@ from optkit.pipeline import check_pair
 from optkit.placement import PlacementRules
 from optkit.precision_cast.cast import HALVES, to_half
 from optkit.precisions import PRECISIONS, NumberFormat, precision
-from optkit.quantization.choose_qparams import decide
+from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.numerics.formats import storage
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.placement.block_size import fitting_block
@@ -134,7 +134,7 @@ def quantized(
     wanted = taps(model, assignment, rules)
     statistics = workshop.statistics(model, wanted) if wanted else None
     dtype = np.float32 if carrier == "fp32" else np.float16
-    decisions = decide(
+    qparams = choose_qparams(
         model, assignment, statistics, rules, PLAIN,
         method="minmax", percentile=100.0, carrier=dtype,
     )  # fmt: skip
@@ -142,8 +142,8 @@ def quantized(
     if any(own.weight.dtype == "float4e2m1" for own in rules.values()):
         real = graph.upgrade(real, 23)
     simulated = model.clone()
-    apply(real, decisions, assignment, rules, statistics, scale_dtype=dtype)
-    apply(simulated, decisions, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
+    apply(real, qparams, assignment, rules, statistics, scale_dtype=dtype)
+    apply(simulated, qparams, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
     return real, simulated, assignment
 
 
@@ -370,7 +370,7 @@ def test_products_of_one_value_are_solved_each_in_its_own_format(
     backend = OnnxRuntime() if device == "cpu" else TensorRTRTX()
     rules = {name: backend.rules(target(device), name) for name in names}
     learned = workshop.statistics(model, [Tap("x", -1, rows=True, moments=True)])
-    found = decide(
+    found = choose_qparams(
         model, Assignment(dict(zip(nodes, names, strict=True))), learned, rules, Quantization(),
         method="minmax", percentile=100.0, carrier=np.float16,
     )  # fmt: skip

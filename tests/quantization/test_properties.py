@@ -23,9 +23,9 @@ from optkit.assignment import Assignment
 from optkit.devices import target
 from optkit.placement import PlacementRules
 from optkit.precisions import Codes, Granularity, NumberFormat
-from optkit.quantization.choose_qparams import decide
+from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.numerics.formats import NF4
-from optkit.quantization.numerics.qparams import Decisions
+from optkit.quantization.numerics.qparams import QParams
 from optkit.quantization.numerics.scales import (
     Scale,
     activation_scale,
@@ -34,9 +34,9 @@ from optkit.quantization.numerics.scales import (
     quantize,
     weight_scale,
 )
-from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.qdq_placement import sites
+from optkit.quantization.placement.qdq_placement import qdq_placements
 from optkit.quantization.qdq.apply import apply, taps
 from optkit.quantization.rounding.rtn import round_to_nearest
 from optkit.recipe import Quantization
@@ -166,7 +166,7 @@ def learned(
     return Learned(workshop, found)
 
 
-def unquantized(quantized: ir.Model, model: ir.Model, decisions: Decisions) -> None:
+def unquantized(quantized: ir.Model, model: ir.Model, qparams: QParams) -> None:
     """Take every pair out of `quantized`, in place: readers get what went into it, and weights and
     biases the floats of `model`, divided by what is multiplied behind."""
     floats = {node.name: node for node in model.graph}
@@ -182,12 +182,14 @@ def unquantized(quantized: ir.Model, model: ir.Model, decisions: Decisions) -> N
                 node.replace_input_with(index, pair.inputs[0])
                 continue
             original = floats[node.name]
-            numbers = graph.array(original.inputs[2]) if index == 2 else operands.weight(original)
+            numbers = (
+                graph.array(original.inputs[2]) if index == 2 else weighted_nodes.weight(original)
+            )
             assert numbers is not None
-            ratio = decisions.weights[str(node.name)].ratio
+            ratio = qparams.weights[str(node.name)].ratio
             if index == 1 and ratio is not None:
                 along = [1] * numbers.ndim
-                along[operands.channel_axis(original)] = -1
+                along[weighted_nodes.channel_axis(original)] = -1
                 numbers = numbers / ratio.reshape(along)
             name = f"{node.name}_{index}_float"
             node.replace_input_with(index, graph.add_constant(quantized.graph, name, numbers))
@@ -215,15 +217,15 @@ def test_without_its_pairs_a_quantized_graph_is_the_graph(
         for node in nodes
     }
     assignment = Assignment(drawn)
-    decisions = decide(
+    qparams = choose_qparams(
         model, assignment, statistics, rules, PLAIN,
         method="minmax", percentile=100.0, carrier=np.float32,
     )  # fmt: skip
     quantized = model.clone()
-    wanted = sites(quantized, assignment, rules)
+    wanted = qdq_placements(quantized, assignment, rules)
     pairs = {
-        str(site.value.name): {(str(node.name), index) for node, index in site.readers}
-        for site in wanted
+        str(placement.value.name): {(str(node.name), index) for node, index in placement.readers}
+        for placement in wanted
     }
     many = len(pairs) < len(wanted)  # one value in two formats
     readers = {
@@ -232,11 +234,11 @@ def test_without_its_pairs_a_quantized_graph_is_the_graph(
         for value in node.inputs
         if value is not None and not graph.is_constant(value)
     }
-    log = apply(quantized, decisions, assignment, rules, statistics, scale_dtype=np.float32)
+    log = apply(quantized, qparams, assignment, rules, statistics, scale_dtype=np.float32)
     assert log.nodes.keys() == assignment.quantized().keys()
     if not many:
         check_float_readers(quantized, readers, pairs)
-    unquantized(quantized, model, decisions)
+    unquantized(quantized, model, qparams)
     given_ = feed(model, 4, data.draw(st.integers(0, 99), "seed"))
     reference, found = (workshop.run(one, given_)["y"] for one in (model, quantized))
     np.testing.assert_allclose(found, reference, rtol=1e-4, atol=1e-5 * np.abs(reference).max())
@@ -247,7 +249,7 @@ def check_float_readers(
     readers: Mapping[str, set[tuple[str, int]]],
     pairs: Mapping[str, set[tuple[str, int]]],
 ) -> None:
-    """Who is no reader of a site reads the float value, as before."""
+    """Who is no reader of a placement reads the float value, as before."""
     named = {str(node.name): node for node in quantized.graph}
     for value, before in readers.items():
         for node, index in before - pairs.get(value, set()):
@@ -262,16 +264,16 @@ def test_a_pair_that_changes_the_float_path_is_seen(
     workshop, known = learned.workshop, learned.nets
     (model, statistics), rules = known["residual"], RULES["l4"]
     assignment = assign(model, "int8", {"int8": rules["int8"]}, "fp32")
-    decisions = decide(
+    qparams = choose_qparams(
         model, assignment, statistics, rules, PLAIN,
         method="minmax", percentile=100.0, carrier=np.float32,
     )  # fmt: skip
     quantized = model.clone()
-    apply(quantized, decisions, assignment, rules, statistics, scale_dtype=np.float32)
+    apply(quantized, qparams, assignment, rules, statistics, scale_dtype=np.float32)
     pair = next(n for n in quantized.graph if n.op_type == "QuantizeLinear" and _is(n, "r1"))
     other = next(v for n in quantized.graph for v in n.outputs if v.name == "sr")
     pair.replace_input_with(0, other)
-    unquantized(quantized, model, decisions)
+    unquantized(quantized, model, qparams)
     given_ = feed(model, 4, 0)
     reference, found = (workshop.run(one, given_)["y"] for one in (model, quantized))
     assert np.abs(found - reference).max() > 0.01 * np.abs(reference).max()

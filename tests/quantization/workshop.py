@@ -17,7 +17,7 @@ from optkit.data import spool
 from optkit.devices import target
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat
-from optkit.quantization.choose_qparams import decide
+from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import QuantLog, apply, taps
 from optkit.quantization.ranges import Method
@@ -102,13 +102,13 @@ class Workshop:
         statistics = self.statistics(model, wanted) if wanted else None
         symmetric = own.activation is None or own.activation.symmetric
         dtype = np.float16 if symmetric else np.float32
-        decisions = decide(
+        qparams = choose_qparams(
             model, assignment, statistics, rules, settings,
             method=method, percentile=99.0, carrier=dtype,
         )  # fmt: skip
         quantized = (carrier or model).clone()
         log = apply(
-            quantized, decisions, assignment, rules, statistics,
+            quantized, qparams, assignment, rules, statistics,
             scale_dtype=dtype, simulated=simulated,
         )  # fmt: skip
         return quantized, assignment, log

@@ -47,18 +47,18 @@ def least_error(
     like it, or 0. importance: [K] second moments of the inputs, or [K, K], of which blocks take
     their own square (products of neighbours count) and wider ranges the diagonal.
     """
-    found = np.array(ideal, np.float64)
-    if found.ndim == 0:
-        return _of_tensor(w, found, zero_point, fmt, carry, _diagonal(importance))
-    blocks = found.ndim == 2
-    zeros = _offset(zero_point, found.shape)
+    best = np.array(ideal, np.float64)
+    if best.ndim == 0:
+        return _of_tensor(w, best, zero_point, fmt, carry, _diagonal(importance))
+    blocks = best.ndim == 2
+    zeros = _offset(zero_point, best.shape)
     for tile in tiles.tiles(w, tiles.span(fmt.block_size if blocks else None, w.shape[0])):
         part = (tile.groups, tile.columns) if blocks else (tile.columns,)
-        z = 0.0 if zeros is None else zeros[part].reshape(-1, 1, found[part].shape[-1])
+        z = 0.0 if zeros is None else zeros[part].reshape(-1, 1, best[part].shape[-1])
         weights = _weights(importance, tile, blocks)
-        chosen = _of_tile(tile.read(w), np.atleast_2d(found[part]), z, fmt, carry, weights)
-        found[part] = chosen.reshape(found[part].shape)
-    return found
+        chosen = _of_tile(tile.read(w), np.atleast_2d(best[part]), z, fmt, carry, weights)
+        best[part] = chosen.reshape(best[part].shape)
+    return best
 
 
 def _of_tile(
@@ -124,8 +124,8 @@ def _products(a: np.ndarray, b: np.ndarray, weights: np.ndarray | None) -> np.nd
     """<a, b> along the middle axis, [B, n]; weights [B, depth] or [B, depth, depth]."""
     if weights is not None:
         a = np.matmul(weights, a) if weights.ndim == 3 else a * weights[:, :, None]
-    found: np.ndarray = np.einsum("bkn,bkn->bn", a, b)
-    return found
+    sums: np.ndarray = np.einsum("bkn,bkn->bn", a, b)
+    return sums
 
 
 def _weights(importance: np.ndarray | None, tile: tiles.Tile, blocks: bool) -> np.ndarray | None:

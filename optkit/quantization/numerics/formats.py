@@ -100,8 +100,8 @@ def nearest(
     step *= np.float32(2.0**-kind.mantissa)
     np.divide(clipped, step, out=clipped)
     np.rint(clipped, out=clipped)
-    found: np.ndarray = np.multiply(clipped, step, out=out if out is not None else clipped)
-    return found
+    numbers: np.ndarray = np.multiply(clipped, step, out=out if out is not None else clipped)
+    return numbers
 
 
 def encode(x: np.ndarray, fmt: NumberFormat, zero_point: np.ndarray | float = 0.0) -> np.ndarray:
@@ -137,13 +137,13 @@ def _nearest_integer(
 ) -> np.ndarray:
     z = 0.0 if _is_zero(zero_point) else np.asarray(zero_point, np.float32)
     shifted = isinstance(z, np.ndarray) and bool((z != np.rint(z)).any())
-    found: np.ndarray = np.asarray(x, np.float32) if not shifted else x + z
-    found = np.rint(found, out=out)
+    numbers: np.ndarray = np.asarray(x, np.float32) if not shifted else x + z
+    numbers = np.rint(numbers, out=out)
     if not shifted:
-        return np.clip(found, fmt.qmin - z, fmt.qmax - z, out=found)
-    np.clip(found, fmt.qmin, fmt.qmax, out=found)
-    found -= z
-    return found
+        return np.clip(numbers, fmt.qmin - z, fmt.qmax - z, out=numbers)
+    np.clip(numbers, fmt.qmin, fmt.qmax, out=numbers)
+    numbers -= z
+    return numbers
 
 
 def _is_zero(zero_point: np.ndarray | float) -> bool:

@@ -12,7 +12,7 @@ from optkit.quantization.numerics.scales import Scale
 
 
 @dataclass(frozen=True)
-class ActivationNumbers:
+class ActivationQParams:
     """One Q/DQ pair: the range that was asked for and what represents it.
 
     `rest`: the scale of what the pair leaves, x - dq(q(x)), where it gets a pair of its own.
@@ -29,7 +29,7 @@ class ActivationNumbers:
 
 
 @dataclass(frozen=True)
-class WeightNumbers:
+class WeightQParams:
     """One node's weight as codes, laid out as the node reads it, and its bias.
 
     scale   what the codes are multiplied by: rank 0, [channels], or blocks along `axis`
@@ -71,12 +71,12 @@ class WeightNumbers:
 
 
 @dataclass(frozen=True)
-class Decisions:
+class QParams:
     """All numbers by place: (calibrated name, format) and node name. `clamped`: scales moved to
     what their dtype holds as a normal number."""
 
-    activations: dict[tuple[str, NumberFormat], ActivationNumbers] = field(default_factory=dict)
-    weights: dict[str, WeightNumbers] = field(default_factory=dict)
+    activations: dict[tuple[str, NumberFormat], ActivationQParams] = field(default_factory=dict)
+    weights: dict[str, WeightQParams] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property

@@ -114,7 +114,7 @@ def two_level(scale: Scale) -> tuple[np.ndarray, np.ndarray]:
 def not_finite(w: np.ndarray) -> InputRefused:
     """The refusal of weights that hold NaN or infinity: says the first and its index."""
     rows = (np.argwhere(~np.isfinite(row.astype(np.float32))) for row in w)
-    first, inside = next((i, found[0]) for i, found in enumerate(rows) if len(found))
+    first, inside = next((i, places[0]) for i, places in enumerate(rows) if len(places))
     index = (first, *map(int, inside))
     return InputRefused(f"a weight is not finite: {w[index]} at index {list(index)}")
 
@@ -238,14 +238,14 @@ def representable(scale: Scale, fmt: NumberFormat) -> tuple[float, float]:
 def _extremes(w: np.ndarray, axis: int | None, fmt: NumberFormat) -> tuple[np.ndarray, np.ndarray]:
     """Least and largest weight under each scale, float64; 0 of nothing."""
     if fmt.granularity == "block":
-        found = [_of_blocks(reduce, w, fmt.block_size) for reduce in (np.minimum, np.maximum)]
+        extremes = [_of_blocks(reduce, w, fmt.block_size) for reduce in (np.minimum, np.maximum)]
     else:
         reduced = None if axis is None else tuple(d for d in range(w.ndim) if d != axis % w.ndim)
         if w.size == 0:
-            found = [np.abs(w).max(axis=reduced, initial=0.0)] * 2
+            extremes = [np.abs(w).max(axis=reduced, initial=0.0)] * 2
         else:
-            found = [w.min(axis=reduced), w.max(axis=reduced)]
-    low, high = (np.asarray(part, np.float64) for part in found)
+            extremes = [w.min(axis=reduced), w.max(axis=reduced)]
+    low, high = (np.asarray(part, np.float64) for part in extremes)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise not_finite(w)
     return low, high
@@ -255,8 +255,8 @@ def _of_blocks(reduce: np.ufunc, w: np.ndarray, size: int | None) -> np.ndarray:
     assert size is not None and w.ndim == 2
     k, n = w.shape
     whole = k - k % size
-    found: np.ndarray = reduce.reduce(w[:whole].reshape(-1, size, n), axis=1)
-    return found if whole == k else np.vstack([found, reduce.reduce(w[whole:], axis=0)])
+    reduced: np.ndarray = reduce.reduce(w[:whole].reshape(-1, size, n), axis=1)
+    return reduced if whole == k else np.vstack([reduced, reduce.reduce(w[whole:], axis=0)])
 
 
 def _matrix(w: np.ndarray, axis: int | None) -> np.ndarray:

@@ -1,6 +1,6 @@
 """AWQ's factors inside one part of a larger graph, and how they get into another form of it.
 
-Factors are searched and folded as `prepare` does it; then the same constants of the same nodes get
+Factors are searched and folded as `rescale` does it; then the same constants of the same nodes get
 the same numbers elsewhere. Exact, since a value that other parts read is an output of its part,
 which no factor may change.
 """
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.quantization.placement.qdq_placement import Rules
-from optkit.quantization.rescaling.rescale import PrepareSettings, prepare
+from optkit.quantization.rescaling.rescale import RescaleSettings, rescale
 from optkit.statistics import Statistics
 
 
@@ -33,7 +33,7 @@ def protect(
     statistics: Statistics,
     assignment: Assignment,
     rules: Rules,
-    settings: PrepareSettings,
+    settings: RescaleSettings,
     *,
     codes: Collection[str],
     shared: Collection[str],
@@ -53,7 +53,7 @@ def protect(
         for index, value in enumerate(node.inputs)
         if value is not None
     }
-    prepare(part, statistics, assignment, rules, settings)
+    rescale(part, statistics, assignment, rules, settings)
     del part.graph.outputs[len(part.graph.outputs) - len(fixed) :]
     folds = []
     for (node, index), (value, tensor) in before.items():

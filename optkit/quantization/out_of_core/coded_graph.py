@@ -21,7 +21,7 @@ from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import formats
-from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.qdq import nbits
 
@@ -44,17 +44,17 @@ class Coding:
 
     @classmethod
     def of(
-        cls, node: ir.Node, rules: PlacementRules, asked: int | None, carrier: np.dtype
+        cls, node: ir.Node, rules: PlacementRules, block_size: int | None, carrier: np.dtype
     ) -> Coding:
         """That of a MatMul's or Gemm's weight; `asked`: the block size that the user wants."""
-        found = graph.constant_weight(node)
-        assert found is not None and found[1].shape is not None
-        k = operands.summed(node)
-        block = fitting_block(node, rules, asked)
+        weight = graph.constant_weight(node)
+        assert weight is not None and weight[1].shape is not None
+        k = weighted_nodes.summed(node)
+        block = fitting_block(node, rules, block_size)
         return cls(
-            (k, int(np.prod(found[1].shape.numpy())) // k),
+            (k, int(np.prod(weight[1].shape.numpy())) // k),
             replace(rules.weight_of(node.op_type), block_size=block),
-            operands.summed_axis(node) == 1,
+            weighted_nodes.summed_axis(node) == 1,
             carrier,
             rules.nbits_accuracy,
         )
@@ -86,9 +86,9 @@ class Coding:
             return [packed, graph.Form("scale", scale, (n * blocks,))]
         if self.op == "MatMulNBits":
             packed = graph.Form("quantized", byte, (n, blocks, self.block * fmt.bits // 8))
-            found = [packed, graph.Form("scale", scale, (n, blocks))]
+            forms = [packed, graph.Form("scale", scale, (n, blocks))]
             zero = graph.Form("zero_point", byte, (n, -(-blocks * fmt.bits // 8)))
-            return found if fmt.symmetric else [*found, zero]
+            return forms if fmt.symmetric else [*forms, zero]
         kind = ir.DataType.from_numpy(formats.storage(fmt))
         size, groups = ((n, k), (n, blocks)) if self.turned else ((k, n), (blocks, n))
         return [
@@ -104,8 +104,8 @@ class Coding:
         of a piece of it (of an even number of columns where two codes share a byte)."""
         held = scale.astype(self.carrier)
         if self.op == "DequantizeLinear":
-            found = (codes, held, zero_point)
-            return tuple(part.T for part in found) if self.turned else found
+            parts = (codes, held, zero_point)
+            return tuple(part.T for part in parts) if self.turned else parts
         if self.op == "MatMulBnb4":
             return nbits.pack_bnb4(codes.T), held.T.reshape(-1)
         packed = nbits.pack(codes.T, self.format, self.block), np.ascontiguousarray(held.T)
@@ -156,7 +156,7 @@ class CodedGraph:
         if codes.coding.op == "DequantizeLinear":
             node.replace_input_with(1, codes.values[0])
             return
-        bias = node.inputs[2] if operands.has_bias(node) else None
+        bias = node.inputs[2] if weighted_nodes.has_bias(node) else None
         node.resize_inputs(1 + len(codes.values))
         for index, value in enumerate(codes.values, 1):
             node.replace_input_with(index, value)

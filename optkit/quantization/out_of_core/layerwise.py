@@ -4,9 +4,9 @@ before it make (Frantar et al. 2022, arXiv:2210.17323, section 4).
     part ── run on all samples ──► second moments ──► codes ──► data file
       └──── with codes for weights, run on the same inputs ──► inputs of the next part
 
-The numbers are those of `decide`; a weight whose moments do not fit in the memory is rounded to
-nearest piece by piece. This module runs nothing: who drives it gives it each part and its
-statistics, and runs what it makes of the part.
+The numbers are those of `choose_qparams`; a weight whose moments do not fit in the memory is
+rounded to nearest piece by piece. This module runs nothing: who drives it gives it each part and
+its statistics, and runs what it makes of the part.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
-from optkit.quantization.choose_qparams import decide
+from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core.awq_parts import Fold, protect
 from optkit.quantization.out_of_core.coded_graph import CodedGraph, Codes, Coding, read_dtype
 from optkit.quantization.out_of_core.streamed import UNSIMULATED, Weight
-from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.qdq import apply as qdq
 from optkit.quantization.qdq.apply import QuantizedNode, QuantLog
-from optkit.quantization.rescaling.rescale import PrepareSettings
+from optkit.quantization.rescaling.rescale import RescaleSettings
 from optkit.recipe import Quantization
 from optkit.statistics import Statistics, Tap
 
@@ -144,7 +144,7 @@ class Layers:
         return self.settings.weights == "awq"
 
     def _protect(self, part: ir.Model, statistics: Statistics) -> list[Fold]:
-        wishes = PrepareSettings(
+        wishes = RescaleSettings(
             alpha="off", equalize="off", salient=True, block_size=self.settings.block_size,
             carrier=self.carrier,
         )  # fmt: skip
@@ -162,13 +162,13 @@ class Layers:
         waiting = list(self._batches(part))
         while waiting:
             batch = waiting.pop(0)
-            decisions = decide(
+            qparams = choose_qparams(
                 part, self._only(batch), replace(statistics, values=values), self.rules,
                 self.settings, method="minmax", percentile=100.0, carrier=self.carrier,
             )  # fmt: skip
-            yield from decisions.warnings
+            yield from qparams.warnings
             for node in batch:
-                numbers = decisions.weights[str(node.name)]
+                numbers = qparams.weights[str(node.name)]
                 codes, scale, zero_point = (array.T for array in numbers.by_rows())
                 arrays = self._coding(node).parts(codes, scale, zero_point)
                 tensors = tuple(ir.Tensor(np.ascontiguousarray(array)) for array in arrays)
@@ -267,7 +267,10 @@ class Layers:
 
     def _key(self, node: ir.Node) -> str:
         """One weight that is read in one way."""
-        coding, layout = self._coding(node), (operands.is_turned(node), operands.summed_axis(node))
+        coding, layout = (
+            self._coding(node),
+            (weighted_nodes.is_turned(node), weighted_nodes.summed_axis(node)),
+        )
         return f"{_constant(node).name}/{coding.format.dtype}/{coding.block}/{layout}"
 
 
@@ -279,8 +282,8 @@ def _constant(node: ir.Node) -> ir.Value:
 
 def _source(node: ir.Node) -> str:
     assert node.inputs[0] is not None
-    return str(operands.uncast(node.inputs[0]).name)
+    return str(weighted_nodes.uncast(node.inputs[0]).name)
 
 
 def _summed(group: list[ir.Node]) -> int:
-    return operands.summed(group[0])
+    return weighted_nodes.summed(group[0])

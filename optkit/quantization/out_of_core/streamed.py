@@ -3,7 +3,7 @@
     w (data file) ── rows ──► scale, codes = round_to_nearest(block of rows) ──► data file
 
 For schemes that need no data, in which the numbers of one weight follow from that weight alone. The
-codes and scales are those that `decide` finds and `qdq.apply` writes; only nothing is kept.
+codes and scales are those that `choose_qparams` finds and `qdq.apply` writes; only nothing is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from optkit.assignment import Assignment
 from optkit.errors import located
 from optkit.quantization.numerics.scales import Search
 from optkit.quantization.out_of_core.coded_graph import CodedGraph, Codes, Coding, read_dtype
-from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.qdq.apply import QuantizedNode, QuantLog
 from optkit.quantization.rounding.rtn import Quantized, round_to_nearest
@@ -121,7 +121,7 @@ def apply(
         precision, op = planned[str(node.name)], node.op_type
         coding = Coding.of(node, rules[precision], settings.block_size, np.dtype(carrier))
         dtype = read_dtype(node)
-        key = _constant(node), operands.is_turned(node), coding, dtype
+        key = _constant(node), weighted_nodes.is_turned(node), coding, dtype
         if key not in done:
             weight = Weight.of(node, coding, search)
             done[key] = weight, into.add(weight.name, coding, weight.tensors(), dtype)
@@ -168,7 +168,7 @@ class Weight:
     def of(cls, node: ir.Node, coding: Coding, search: Search) -> Weight:
         constant = _constant(node)
         assert constant.const_value is not None
-        transposed = coding.turned ^ operands.is_turned(node)
+        transposed = coding.turned ^ weighted_nodes.is_turned(node)
         return cls(str(constant.name), constant.const_value, transposed, coding, search)
 
     def tensors(self) -> list[ir.TensorProtocol]:

@@ -12,7 +12,7 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS
-from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.qdq_placement import tail
 
@@ -56,7 +56,11 @@ def assign(
 
 
 def _wanted(name: str, precision: str, overrides: Mapping[str, str]) -> str:
-    matching = (found for pattern, found in overrides.items() if fnmatchcase(name, pattern))
+    matching = (
+        name_of_precision
+        for pattern, name_of_precision in overrides.items()
+        if fnmatchcase(name, pattern)
+    )
     return next(reversed(list(matching)), precision)
 
 
@@ -71,10 +75,10 @@ def _why_float(
     """The first reason against quantizing the node, or None."""
     if not PRECISIONS[precision].quantized:
         return f"{precision} quantizes nothing"
-    own = rules[precision]
-    reason = _why_not_its_operator(node, weight, own)
-    if reason is None and own.activation is not None:
-        reason = _why_not_its_values(node, own, last, unbounded)
+    own_rules = rules[precision]
+    reason = _why_not_its_operator(node, weight, own_rules)
+    if reason is None and own_rules.activation is not None:
+        reason = _why_not_its_values(node, own_rules, last, unbounded)
     return reason
 
 
@@ -104,7 +108,7 @@ def _why_not_its_operator(
     if op == "Conv" and rules.max_kernel is not None and _kernel(constant) > rules.max_kernel:
         return f"its kernel has {_kernel(constant)} elements: {rules.max_kernel} are the most here"
     if rules.weight.block_size is not None and fitting_block(node, rules) is None:
-        return f"no block size divides its {operands.summed(node)} summed channels"
+        return f"no block size divides its {weighted_nodes.summed(node)} summed channels"
     return None
 
 
@@ -116,10 +120,14 @@ def _why_not_its_values(
 ) -> str | None:
     op = node.op_type
     assert node.inputs[0] is not None
-    activation = str(operands.uncast(node.inputs[0]).name)
+    activation = str(weighted_nodes.uncast(node.inputs[0]).name)
     if activation in unbounded:
         return f"{activation} has no range: {unbounded[activation]}"
-    if op in rules.integer_bias and operands.has_bias(node) and operands.bias(node) is None:
+    if (
+        op in rules.integer_bias
+        and weighted_nodes.has_bias(node)
+        and weighted_nodes.bias(node) is None
+    ):
         return "its bias is not one constant per output channel, as an integer kernel needs"
     at_the_end = (rules.float_output and node in last) or tail(node).is_graph_output()
     if op in rules.quantize_outputs and at_the_end:
@@ -142,7 +150,7 @@ def _is_plain_gemm(node: ir.Node) -> bool:
     return (
         attributes.get_int("transA", 0) == 0
         and attributes.get_float("alpha", 1.0) == 1.0
-        and (not operands.has_bias(node) or attributes.get_float("beta", 1.0) == 1.0)
+        and (not weighted_nodes.has_bias(node) or attributes.get_float("beta", 1.0) == 1.0)
     )
 
 
@@ -163,7 +171,7 @@ def _kernel(weight: ir.Value) -> int:
 def _last_layers(model: ir.Model) -> frozenset[ir.Node]:
     """The weighted nodes whose result reaches a model output through nothing that mixes it with
     another value (logits, maps; not the branches of a residual sum)."""
-    found = set()
+    layers = set()
     for output in model.graph.outputs:
         value: ir.Value | None = output
         while value is not None:
@@ -171,8 +179,8 @@ def _last_layers(model: ir.Model) -> frozenset[ir.Node]:
             if node is None:
                 break
             if graph.constant_weight(node) is not None:
-                found.add(node)
+                layers.add(node)
                 break
-            read = operands.computed(node)
+            read = weighted_nodes.computed(node)
             value = read[0] if len(read) == 1 else None
-    return frozenset(found)
+    return frozenset(layers)

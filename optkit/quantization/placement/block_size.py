@@ -5,23 +5,25 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from optkit.placement import PlacementRules
-from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement import weighted_nodes
 
 _CHOSEN = ("int4", "uint4", "nf4")  # codes whose block size one may ask for
 _SMALLEST = 16  # below, scales weigh as much as the codes they are for
 
 
-def fitting_block(node: ir.Node, rules: PlacementRules, asked: int | None = None) -> int | None:
-    """The block size for a MatMul's or Gemm's weight: the one `asked` for (of 4-bit
+def fitting_block(
+    node: ir.Node, rules: PlacementRules, block_size: int | None = None
+) -> int | None:
+    """The block size for a MatMul's or Gemm's weight: `block_size` (of 4-bit
     integers and NF4; else the format's own) where it divides the summed axis or need not, else the
     largest smaller one that does; None if there is none. "halving": into two blocks or more."""
-    own, length = rules.weight, operands.summed(node)
-    wanted = (asked if own.dtype in _CHOSEN else None) or own.block_size
-    assert wanted is not None
+    fmt, length = rules.weight, weighted_nodes.summed(node)
+    size = (block_size if fmt.dtype in _CHOSEN else None) or fmt.block_size
+    assert size is not None
     if rules.blocks == "any":
-        return wanted
+        return size
     most = length // 2 if rules.blocks == "halving" else length
-    sizes = range(min(wanted, most), _SMALLEST - 1, -1)
+    sizes = range(min(size, most), _SMALLEST - 1, -1)
     fitting = (size for size in sizes if length % size == 0)
     if rules.blocks == "powers":
         fitting = (size for size in fitting if size & (size - 1) == 0)

@@ -28,7 +28,7 @@ Rules = Mapping[str, PlacementRules]
 
 
 @dataclass(frozen=True)
-class Site:
+class QdqPlacement:
     """A value to quantize. `readers` get the dequantized value; the others keep the float one."""
 
     value: ir.Value
@@ -36,16 +36,16 @@ class Site:
     readers: tuple[Reader, ...]
 
 
-def sites(model: ir.Model, assignment: Assignment, rules: Rules) -> list[Site]:
+def qdq_placements(model: ir.Model, assignment: Assignment, rules: Rules) -> list[QdqPlacement]:
     """All values that get a pair, in the order of the nodes that want them; one pair per format."""
     planned = assignment.quantized()
     wanted: dict[tuple[ir.Value, NumberFormat], dict[Reader, None]] = {}
     for node in model.graph:
-        own = rules[planned[str(node.name)]] if node.name in planned else None
-        if own is not None and own.activation is not None:
-            for value, readers in _wanted_by(node, planned, own):
-                wanted.setdefault((value, own.activation), {}).update(dict.fromkeys(readers))
-    return [Site(value, fmt, tuple(readers)) for (value, fmt), readers in wanted.items()]
+        own_rules = rules[planned[str(node.name)]] if node.name in planned else None
+        if own_rules is not None and own_rules.activation is not None:
+            for value, readers in _wanted_by(node, planned, own_rules):
+                wanted.setdefault((value, own_rules.activation), {}).update(dict.fromkeys(readers))
+    return [QdqPlacement(value, fmt, tuple(readers)) for (value, fmt), readers in wanted.items()]
 
 
 def tail(node: ir.Node) -> ir.Value:

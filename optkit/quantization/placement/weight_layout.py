@@ -19,7 +19,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
-from optkit.quantization.placement import weighted_nodes as operands
+from optkit.quantization.placement import weighted_nodes
 
 Granularity = Literal["tensor", "channel", "summed", "block"]
 
@@ -41,7 +41,7 @@ def granularity(node: ir.Node) -> Granularity | None:
         return "channel" if _is_scaled_behind(node) else "tensor"
     axis = producer.attributes.get_int("axis", 1) % len(_codes_of(producer))
     along = 1 - axis if flipped else axis
-    return "channel" if along == operands.channel_axis(node) else "summed"
+    return "channel" if along == weighted_nodes.channel_axis(node) else "summed"
 
 
 def by_channel_db(reference: ir.Node, quantized: ir.Node) -> float | None:
@@ -52,7 +52,10 @@ def by_channel_db(reference: ir.Node, quantized: ir.Node) -> float | None:
         return None
     bits = 8 if codes.size and int(np.abs(codes.astype(np.int16)).max()) > 63 else 7
     fmt = NumberFormat("int8", "channel", symmetric=True, limit_bits=bits)
-    w, axis = operands.weight(reference).astype(np.float32), operands.channel_axis(reference)
+    w, axis = (
+        weighted_nodes.weight(reference).astype(np.float32),
+        weighted_nodes.channel_axis(reference),
+    )
     scale = scales.weight_scale(w, axis, fmt, np.float32)
     rounded = scales.dequantize(scales.quantize(w, scale, fmt, axis), scale, axis, fmt)
     signal = float(np.square(w, dtype=np.float64).sum())
@@ -87,8 +90,8 @@ def _codes_of(pair: ir.Node) -> tuple[int, ...]:
 
 def _codes(node: ir.Node) -> np.ndarray | None:
     """The stored codes, in whatever layout."""
-    found = graph.constant_weight(node)
-    return None if found is None else graph.array(found[1])
+    weight = graph.constant_weight(node)
+    return None if weight is None else graph.array(weight[1])
 
 
 def _is_scaled_behind(node: ir.Node) -> bool:

@@ -15,9 +15,9 @@ import onnx_ir as ir
 
 from optkit.assignment import Assignment
 from optkit.errors import InputRefused
-from optkit.quantization.numerics.qparams import ActivationNumbers, Decisions, WeightNumbers
-from optkit.quantization.placement import weighted_nodes as operands
-from optkit.quantization.placement.qdq_placement import Rules, Site, sites
+from optkit.quantization.numerics.qparams import ActivationQParams, QParams, WeightQParams
+from optkit.quantization.placement import weighted_nodes
+from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
 from optkit.quantization.qdq.embeddings import quantize_embeddings
 from optkit.quantization.qdq.writer import Writer
 from optkit.statistics import Statistics, Tap, merged_taps
@@ -71,29 +71,31 @@ class QuantLog:
 def taps(
     model: ir.Model, assignment: Assignment, rules: Rules, *, moments: bool = False
 ) -> list[Tap]:
-    """What calibration has to learn for `decide`; give it the FP32 fused graph. `moments`: also
-    the second moments of what nodes multiply, for GPTQ and AWQ.
+    """What calibration has to learn for `choose_qparams`; give it the FP32 fused graph.
+    `moments`: also the second moments of what nodes multiply, for GPTQ.
 
     Of a value cast from another float, that one: the cast of the graph may leave out the Cast.
     """
     planned = assignment.quantized()
-    found = []
-    for site in sites(model, assignment, rules):
-        name = str(operands.uncast(site.value).name)
-        found.append(Tap(name))
-        for node, index in site.readers:
+    taps_by_node = []
+    for placement in qdq_placements(model, assignment, rules):
+        name = str(weighted_nodes.uncast(placement.value).name)
+        taps_by_node.append(Tap(name))
+        for node, index in placement.readers:
             if index == 0 and node.name in planned:
-                found.append(_tap(name, node, moments))
+                taps_by_node.append(_tap(name, node, moments))
     for node in model.graph:
         weight_only = node.name in planned and rules[planned[str(node.name)]].activation is None
         if weight_only and moments and node.inputs[0] is not None:
-            found.append(_tap(str(operands.uncast(node.inputs[0]).name), node, moments))
-    return merged_taps(found)
+            taps_by_node.append(
+                _tap(str(weighted_nodes.uncast(node.inputs[0]).name), node, moments)
+            )
+    return merged_taps(taps_by_node)
 
 
 def apply(
     model: ir.Model,
-    decisions: Decisions,
+    qparams: QParams,
     assignment: Assignment,
     rules: Rules,
     statistics: Statistics | None,
@@ -102,9 +104,9 @@ def apply(
     embeddings: bool = False,
     simulated: bool = False,
 ) -> QuantLog:
-    """Quantize the assigned nodes of `model` with the numbers of `decisions`, in place.
+    """Quantize the assigned nodes of `model` with the numbers of `qparams`, in place.
 
-    `scale_dtype`: what the decisions were rounded to. `embeddings`: tables too. `simulated`: a
+    `scale_dtype`: what the qparams were rounded to. `embeddings`: tables too. `simulated`: a
     weight in a format that ONNX Runtime cannot load is written as the floats its codes stand for.
     Raises InputRefused for an opset below 21 or a value nothing was decided for.
     """
@@ -114,39 +116,39 @@ def apply(
     writer = Writer(model, rules, np.dtype(scale_dtype), simulated=simulated)
     activations: dict[str, QuantizedValue] = {}
     products: list[tuple[str, list[ir.Node]]] = []
-    found_sites = sites(model, assignment, rules)
-    for site in found_sites:
-        numbers = _decided(site, decisions)
+    placements = qdq_placements(model, assignment, rules)
+    for placement in placements:
+        numbers = _decided(placement, qparams)
         if numbers is None:
             continue
-        writer.pair(site, numbers)
-        name = str(site.value.name)
+        writer.pair(placement, numbers)
+        name = str(placement.value.name)
         activations[name] = _told(numbers)
-        products.append((name, [n for n, index in site.readers if index == 0]))
+        products.append((name, [n for n, index in placement.readers if index == 0]))
     nodes: dict[str, QuantizedNode] = {}
     alone = (node for node in list(model.graph) if node.name in planned)
     reading = {id(node) for _, readers in products for node in readers}
     products += [("", [node]) for node in alone if id(node) not in reading]
     for name, readers in products:  # when every pair stands: results get renamed
         for node in readers:
-            if node.name in decisions.weights and node.name in planned:
-                numbers_of = decisions.weights[str(node.name)]
+            if node.name in qparams.weights and node.name in planned:
+                numbers_of = qparams.weights[str(node.name)]
                 operator, precision = node.op_type, planned[str(node.name)]
                 writer.weight(node, numbers_of, rules[precision])
                 nodes[str(node.name)] = _node(operator, precision, numbers_of, name or None)
     writer.remove_unread()
     tables = quantize_embeddings(model) if embeddings else {}
-    warnings = (*(statistics.warnings() if statistics is not None else ()), *decisions.warnings)
-    return QuantLog(nodes, activations, decisions.clamped, warnings, tables)
+    warnings = (*(statistics.warnings() if statistics is not None else ()), *qparams.warnings)
+    return QuantLog(nodes, activations, qparams.clamped, warnings, tables)
 
 
 def _tap(name: str, node: ir.Node, moments: bool) -> Tap:
     if node.op_type == "Conv":
-        return Tap(name, 1, rows=True, moments=moments, windows=(operands.window(node),))
+        return Tap(name, 1, rows=True, moments=moments, windows=(weighted_nodes.window(node),))
     return Tap(name, channel_axis=-1, rows=True, moments=moments)
 
 
-def _told(numbers: ActivationNumbers) -> QuantizedValue:
+def _told(numbers: ActivationQParams) -> QuantizedValue:
     scale = numbers.scale
     return QuantizedValue(
         numbers.low, numbers.high, numbers.method, float(scale.scale), float(scale.zero_point),
@@ -155,22 +157,22 @@ def _told(numbers: ActivationNumbers) -> QuantizedValue:
 
 
 def _node(
-    operator: str, precision: str, numbers: WeightNumbers, activation: str | None
+    operator: str, precision: str, numbers: WeightQParams, activation: str | None
 ) -> QuantizedNode:
     return QuantizedNode(operator, precision, numbers.span, numbers.format.block_size, activation)
 
 
-def _decided(site: Site, decisions: Decisions) -> ActivationNumbers | None:
+def _decided(placement: QdqPlacement, qparams: QParams) -> ActivationQParams | None:
     """The numbers of the value: under its own name, or where the cast gave it a new one, under that
     of what was cast to it or of what it is cast to (a model output). None: it has no range."""
-    known: Mapping[tuple[str, Any], ActivationNumbers] = decisions.activations
-    value: ir.Value | None = site.value
+    known: Mapping[tuple[str, Any], ActivationQParams] = qparams.activations
+    value: ir.Value | None = placement.value
     while value is not None:
-        if (found := known.get((str(value.name), site.format))) is not None:
-            return found
+        if (numbers := known.get((str(value.name), placement.format))) is not None:
+            return numbers
         producer = value.producer()
         cast = producer is not None and producer.op_type == "Cast"
         value = producer.inputs[0] if cast and producer is not None else None
-    casts = (reader for reader in site.value.consumers() if reader.op_type == "Cast")
-    results = (known.get((str(cast.outputs[0].name), site.format)) for cast in casts)
-    return next((found for found in results if found is not None), None)
+    casts = (reader for reader in placement.value.consumers() if reader.op_type == "Cast")
+    results = (known.get((str(cast.outputs[0].name), placement.format)) for cast in casts)
+    return next((numbers for numbers in results if numbers is not None), None)

@@ -86,12 +86,12 @@ class Pair:
         wide = self._one("DequantizeLinear", [codes, held.outputs[0]], "dequantized", shape)
         wide.attributes["axis"] = ir.AttrInt64("axis", -1)
         wide.attributes["block_size"] = ir.AttrInt64("block_size", block)
-        made = [quantize, held, wide]
+        nodes = [quantize, held, wide]
         if self.value.dtype != ir.DataType.FLOAT:
             cast = self._one("Cast", [wide.outputs[0]], "held", shape, self.value.dtype)
             cast.attributes["to"] = ir.AttrInt64("to", self.value.dtype.value)
-            made.append(cast)
-        return made
+            nodes.append(cast)
+        return nodes
 
     def simulated(self) -> list[ir.Node]:
         """In FP32 nodes; the value must be FP32."""
@@ -100,7 +100,7 @@ class Pair:
         leading = len(shape) - 1
         fold = self._numbers("fold", [0] * leading + [width // block, block], np.int64)
         flat = self._numbers("flat", [0] * leading + [width], np.int64)
-        made: list[ir.Node] = []
+        nodes: list[ir.Node] = []
 
         def add(op: str, inputs: Sequence[ir.Value], what: str, **attributes: int) -> ir.Value:
             dtype = ir.DataType(attributes.get("to", ir.DataType.FLOAT.value))
@@ -108,7 +108,7 @@ class Pair:
             node = self._one(op, inputs, what, None, kind)
             for key, number in attributes.items():
                 node.attributes[key] = ir.AttrInt64(key, number)
-            made.append(node)
+            nodes.append(node)
             return node.outputs[0]
 
         g = self._numbers("tensor_scale", self.outer)
@@ -127,16 +127,16 @@ class Pair:
         two, four = self._numbers("two", 2.0), self._numbers("four", 4.0)
         size = add("Abs", [x], "unit_sizes")
         small, middle = add("Less", [size, two], "small"), add("Less", [size, four], "middle")
-        one, half = self._numbers("one", 1.0), self._numbers("half", 0.5)
-        upper = add("Where", [middle, one, two], "upper_step")
+        step_of_one, half = self._numbers("one", 1.0), self._numbers("half", 0.5)
+        upper = add("Where", [middle, step_of_one, two], "upper_step")
         step = add("Where", [small, half, upper], "step")
         steps = add("Round", [add("Div", [x, step], "ratio")], "steps")
         codes = add("Mul", [steps, step], "unclipped")
         bounds = [self._numbers(n, v) for n, v in (("low", -6.0), ("high", 6.0))]
         held = add("Mul", [add("Clip", [codes, *bounds], "codes"), scale], "held_blocks")
         add("Reshape", [held, flat], "dequantized")
-        made[-1].outputs[0].shape = shape
-        return made
+        nodes[-1].outputs[0].shape = shape
+        return nodes
 
     def _one(
         self,
@@ -147,8 +147,8 @@ class Pair:
         dtype: ir.DataType = ir.DataType.FLOAT,
     ) -> ir.Node:
         name = f"{self.value.name}_{what}"
-        made = self.maker.value(name, dtype, shape)
-        return ir.node(op, inputs, outputs=[made], name=self.maker.node_name(f"{op}_{name}"))
+        result = self.maker.value(name, dtype, shape)
+        return ir.node(op, inputs, outputs=[result], name=self.maker.node_name(f"{op}_{name}"))
 
     def _numbers(self, what: str, numbers: object, dtype: type = np.float32) -> ir.Value:
         return self.maker.constant(f"{self.value.name}_{what}", np.asarray(numbers, dtype))

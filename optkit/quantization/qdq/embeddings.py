@@ -27,7 +27,7 @@ def quantize_embeddings(model: ir.Model) -> dict[str, int]:
     """
     names = graph.value_names(model)
     nodes = {str(node.name) for node in model.graph.all_nodes()}
-    found = {}
+    rows_of_table = {}
     for table in list(model.graph.initializers.values()):
         lookups = _lookups(table)
         if not lookups:
@@ -44,9 +44,9 @@ def quantize_embeddings(model: ir.Model) -> dict[str, int]:
         )
         for lookup in lookups:
             _rewrite(model, lookup, c, s, names, nodes)
-        found[str(table.name)] = len(numbers)
+        rows_of_table[str(table.name)] = len(numbers)
         model.graph.initializers.pop(str(table.name))
-    return found
+    return rows_of_table
 
 
 def _lookups(table: ir.Value) -> list[ir.Node]:
@@ -84,16 +84,16 @@ def _rewrite(
     cast.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT.value)
     cast.outputs[0].shape = result.shape
     steps = node("Gather", [scale, index], "scale", ir.DataType.FLOAT)
-    made = ir.node(
+    product = ir.node(
         "Mul", [cast.outputs[0], steps.outputs[0]], outputs=[ir.Value(type=result.type)],
         name=str(lookup.name),
     )  # fmt: skip
-    made.outputs[0].shape = result.shape
-    model.graph.insert_after(lookup, [rows, cast, steps, made])
+    product.outputs[0].shape = result.shape
+    model.graph.insert_after(lookup, [rows, cast, steps, product])
     if result.is_graph_output():
         for place, output in enumerate(model.graph.outputs):
             if output is result:
-                model.graph.outputs[place] = made.outputs[0]
-    result.replace_all_uses_with(made.outputs[0])
+                model.graph.outputs[place] = product.outputs[0]
+    result.replace_all_uses_with(product.outputs[0])
     model.graph.remove(lookup, safe=True)
-    made.outputs[0].name = name
+    product.outputs[0].name = name

@@ -20,10 +20,10 @@ from optkit import graph
 from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
 from optkit.quantization.numerics import scales
-from optkit.quantization.numerics.qparams import ActivationNumbers, WeightNumbers
+from optkit.quantization.numerics.qparams import ActivationQParams, WeightQParams
 from optkit.quantization.numerics.scales import Scale
-from optkit.quantization.placement import weighted_nodes as operands
-from optkit.quantization.placement.qdq_placement import Rules, Site
+from optkit.quantization.placement import weighted_nodes
+from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules
 from optkit.quantization.qdq import dynamic, nbits
 
 _NOT_LOADED = ("float4e2m1", "nf4")  # no DequantizeLinear of ONNX Runtime takes them
@@ -47,27 +47,27 @@ class Writer:
         self._replaced: list[ir.Value] = []
         self._second: dict[ir.Value, ir.Value] = {}  # dequantized value -> that of its rest
 
-    def pair(self, site: Site, numbers: ActivationNumbers) -> None:
-        """Put Q and DQ between the value and the site's readers; for two terms a second pair on
-        what the first leaves."""
-        value, name = site.value, str(site.value.name)
+    def pair(self, placement: QdqPlacement, numbers: ActivationQParams) -> None:
+        """Put Q and DQ between the value and its readers; for two terms a second pair on what the
+        first leaves."""
+        value, name = placement.value, str(placement.value.name)
         if numbers.format.granularity == "block":
             pair = dynamic.Pair(self, value, numbers.scale.scale, numbers.format)
-            made = pair.simulated() if self._simulated else pair.compiled(self._opset)
-            first = made[-1].outputs[0]
+            nodes = pair.simulated() if self._simulated else pair.compiled(self._opset)
+            first = nodes[-1].outputs[0]
         else:
-            made, first = self._pair(value, name, numbers.scale)
+            nodes, first = self._pair(value, name, numbers.scale)
         if numbers.rest is not None:
             rest = self._node("Sub", [value, first], f"{name}_rest", value, value)
-            nodes, second = self._pair(rest.outputs[0], f"{name}_rest", numbers.rest)
-            made += [rest, *nodes]
+            rest_nodes, second = self._pair(rest.outputs[0], f"{name}_rest", numbers.rest)
+            nodes += [rest, *rest_nodes]
             self._second[first] = second
         producer = value.producer()
         if producer is None:
-            self._graph.insert_before(self._first, made)
+            self._graph.insert_before(self._first, nodes)
         else:
-            self._graph.insert_after(producer, made)
-        for reader, index in site.readers:
+            self._graph.insert_after(producer, nodes)
+        for reader, index in placement.readers:
             reader.replace_input_with(index, first)
 
     def _pair(self, value: ir.Value, name: str, scale: Scale) -> tuple[list[ir.Node], ir.Value]:
@@ -77,7 +77,7 @@ class Writer:
         dq = self._node("DequantizeLinear", [q.outputs[0], s, z], f"{name}_dequantized", s, value)
         return [q, dq], dq.outputs[0]
 
-    def weight(self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules) -> None:
+    def weight(self, node: ir.Node, numbers: WeightQParams, rules: PlacementRules) -> None:
         """Store the node's weight as codes, layout changes on the way to it folded in, and its bias
         in the form the rules ask for."""
         constant = node.inputs[1]
@@ -107,7 +107,7 @@ class Writer:
         """Drop the float weights and biases that nobody reads any more, and what led from them."""
         graph.remove_unread(self._graph, self._replaced)
 
-    def _dequantized(self, numbers: WeightNumbers, dtype: ir.DataType) -> ir.Value:
+    def _dequantized(self, numbers: WeightQParams, dtype: ir.DataType) -> ir.Value:
         """Codes ── DequantizeLinear, or the floats that they stand for."""
         name, fmt = numbers.name, numbers.format
         if self._simulated and fmt.dtype in _NOT_LOADED:
@@ -135,7 +135,7 @@ class Writer:
         self._graph.insert_before(self._first, cast)
         return cast.outputs[0]
 
-    def _two_level(self, name: str, numbers: WeightNumbers) -> ir.Value:
+    def _two_level(self, name: str, numbers: WeightQParams) -> ir.Value:
         """The block scales as E4M3 under one scale for the tensor, FP32 as the FP4 product has it
         of its activations: of another dtype the compiler crashes."""
         block, outer = scales.two_level(numbers.stored)
@@ -146,7 +146,7 @@ class Writer:
         return dq.outputs[0]
 
     def _set_bias(
-        self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules, dtype: ir.DataType
+        self, node: ir.Node, numbers: WeightQParams, rules: PlacementRules, dtype: ir.DataType
     ) -> None:
         """The node's own bias, in integers where its kernel wants that; else a float behind it."""
         bias, activation = numbers.bias, numbers.activation
@@ -162,7 +162,7 @@ class Writer:
                 dq.attributes["axis"] = ir.AttrInt64("axis", 0)
             self._graph.insert_before(self._first, dq)
             self._replace(node, 2, dq.outputs[0])
-        elif operands.has_bias(node):
+        elif weighted_nodes.has_bias(node):
             self._replace(node, 2, self._constant(f"{node.name}_bias", bias, dtype))
         elif not self._join_bias(node, bias):
             self._behind(node, [("Add", "bias", bias)])
@@ -207,7 +207,7 @@ class Writer:
         self._take_over(result, uses, total.outputs[0], name)
 
     def _replace_by_contrib(
-        self, node: ir.Node, numbers: WeightNumbers, rules: PlacementRules, dtype: ir.DataType
+        self, node: ir.Node, numbers: WeightQParams, rules: PlacementRules, dtype: ir.DataType
     ) -> None:
         """MatMulBnb4 or MatMulNBits (com.microsoft): the weight by rows, two codes to a byte."""
         codes, scale, zero_point = numbers.by_rows()
@@ -222,7 +222,7 @@ class Writer:
         key = (numbers.name, numbers.axis, op, numbers.scale.scale.tobytes())
         if key not in self._stored:
             self._stored[key] = self._constant(f"{numbers.name}_quantized", packed)
-        bias = node.inputs[2] if operands.has_bias(node) else None
+        bias = node.inputs[2] if weighted_nodes.has_bias(node) else None
         if bias is not None:
             self._replace(node, 2, None)
         self._replace(node, 1, self._stored[key])
@@ -243,12 +243,12 @@ class Writer:
         elif bias is not None:
             self._add_behind(node, bias)
 
-    def _scale_behind(self, node: ir.Node, numbers: WeightNumbers) -> None:
+    def _scale_behind(self, node: ir.Node, numbers: WeightQParams) -> None:
         """Multiply the node's result by the ratios [channels] and add its bias there."""
         assert numbers.ratio is not None
         behind = [("Mul", "scale", numbers.ratio)]
         if numbers.bias is not None:
-            if operands.has_bias(node):
+            if weighted_nodes.has_bias(node):
                 self._replace(node, 2, None)
                 node.resize_inputs(2)  # TensorRT's parser takes an empty name for a missing tensor
             behind.append(("Add", "bias", numbers.bias))
@@ -262,12 +262,12 @@ class Writer:
         along = (1, -1) + (1,) * (_rank(node) - 2) if convolves else (-1,)
         uses, dtype = list(result.uses()), _dtype(result)
         result.name = self._claim(f"{name}_unscaled")
-        made, last = [], result
+        nodes, last = [], result
         for op, what, numbers in operations:
             c = self._constant(f"{node.name}_channel_{what}", numbers.reshape(along), dtype)
-            made.append(self._node(op, [last, c], f"{name}_{what}", result, result))
-            last = made[-1].outputs[0]
-        self._graph.insert_after(node, made)
+            nodes.append(self._node(op, [last, c], f"{name}_{what}", result, result))
+            last = nodes[-1].outputs[0]
+        self._graph.insert_after(node, nodes)
         self._take_over(result, uses, last, name)
 
     def _add_behind(self, node: ir.Node, value: ir.Value) -> None:
@@ -326,12 +326,12 @@ class Writer:
             self._replaced.append(old)
 
 
-def _with_powers(node: ir.Node, numbers: WeightNumbers) -> WeightNumbers:
+def _with_powers(node: ir.Node, numbers: WeightQParams) -> WeightQParams:
     """Scales of two levels with a power of two per channel taken out of them, to be multiplied
     behind the product: the same numbers exactly. As with scalar scales, a compiler then leaves a
     projection that is taken apart behind (merged Q, K, V) whole."""
     stored, channels = numbers.stored, 1 if numbers.axis == 0 else 0
-    loose = operands.has_bias(node) and numbers.bias is None
+    loose = weighted_nodes.has_bias(node) and numbers.bias is None
     if stored.outer is None or numbers.ratio is not None or loose:
         return numbers
     peaks = stored.scale.max(axis=1 - channels)
@@ -340,7 +340,7 @@ def _with_powers(node: ir.Node, numbers: WeightNumbers) -> WeightNumbers:
     return replace(numbers, stored=stored._replace(scale=stored.scale / along), ratio=ratio)
 
 
-def _by_bits(numbers: WeightNumbers, rules: PlacementRules) -> bool:
+def _by_bits(numbers: WeightQParams, rules: PlacementRules) -> bool:
     """Whether the product is written as MatMulNBits."""
     return rules.nbits_accuracy is not None and numbers.block_size is not None
 

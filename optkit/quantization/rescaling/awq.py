@@ -4,124 +4,45 @@ Lin et al. 2023, arXiv:2306.00978, section 3.2. With f_k = mean|x_k|^alpha,
 
     y = x w = (x / f) (f w),      quantized: y' = (x / f) q(f w)
 
-alpha from a grid by the error of the output, |x (w - q(f w) / f)|^2; then the ranges of the scaled
-weights are clipped where that lowers the error of a block (`clipping.least_error`). The division by
-f belongs to whatever produces x: the weight of a norm, the columns of the product before.
+alpha from a grid by the error of the output, |x (w - q(f w) / f)|^2. The division by f belongs to
+whatever produces x: the weight of a norm, the columns of the product before. The paper's clipping
+of the scaled weights comes later, with their scales (`clipping.least_error`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from optkit.errors import InputRefused
 from optkit.precisions import NumberFormat
-from optkit.quantization.rounding.gptq import output_error
-from optkit.quantization.rounding.rtn import Quantized, round_to_nearest
+from optkit.quantization.rescaling import search as searching
+from optkit.quantization.rescaling.search import Choice
+from optkit.quantization.rounding.rtn import round_to_nearest
 
 _LIMIT = 2.0**10  # of a factor and its inverse: a producer's FP16 weights must hold it
+_GRID = 20  # values of alpha
 
 
-class Awq(NamedTuple):
-    """What the search found.
-
-    factors: float32 [K]: the weights' rows were multiplied by it, the producer's output is to be
-    divided by it. quantized: of f w, each with its error. error, plain_error: mean squared error of
-    the outputs, summed, as found and with all factors 1 and no clipping.
-    """
-
-    factors: np.ndarray
-    alpha: float
-    quantized: list[Quantized]
-    error: float
-    plain_error: float
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """What is known of x: a sample of its rows [n, K], or its second moments [K, K]."""
-
-    rows: np.ndarray | None
-    moments: np.ndarray | None
-
-    @property
-    def magnitude(self) -> np.ndarray:
-        """mean|x|, float64 [K]; of moments alone their root, the same but for a factor where the
-        inputs' distributions are alike."""
-        if self.rows is not None:
-            return np.asarray(np.abs(self.rows).mean(axis=0, dtype=np.float64))
-        assert self.moments is not None
-        return np.sqrt(np.maximum(self.moments.diagonal().astype(np.float64), 0.0))
-
-    def error(self, difference: np.ndarray) -> float:
-        """Mean squared error of x @ w summed over outputs, for w off by `difference` [K, N]."""
-        if self.moments is not None and (self.rows is None or len(self.rows) > len(self.moments)):
-            return output_error(difference, self.moments)
-        assert self.rows is not None
-        y = self.rows.astype(np.float32, copy=False) @ difference
-        return float(np.einsum("ij,ij->j", y, y).sum(dtype=np.float64)) / max(len(y), 1)
-
-    def importance(self, factors: np.ndarray) -> np.ndarray:
-        """Second moments of x / f, [K, K] or their diagonal."""
-        if self.moments is not None:
-            return self.moments / np.outer(factors, factors)
-        assert self.rows is not None
-        return np.asarray(np.square(self.rows / factors).mean(axis=0))
-
-
-def awq(
+def search(
     weights: Sequence[np.ndarray],
+    rows: np.ndarray,
     fmt: NumberFormat,
     carrier: np.dtype | type,
-    *,
-    rows: np.ndarray | None = None,
-    moments: np.ndarray | None = None,
-    magnitude: np.ndarray | None = None,
     ties: np.ndarray | None = None,
-    grid: int = 20,
-    clip: bool = True,
-) -> Awq:
-    """Search factors for weights [K, N_i] that multiply one input, and quantize them.
+) -> Choice:
+    """Factors for weights [K, N_i] that multiply one input, of which `rows` [n, K] are known.
 
-    rows [n, K] of that input, or its moments X^T X / n [K, K], or both (the cheaper one measures
-    errors); magnitude: mean|x| [K] where it is known of more samples; ties [K]: channels with the
-    same number get the same factor. `grid` values of alpha from 0 to 1 are tried; where none beats
-    0 the factors are 1. Raises InputRefused without data and for weights that are not finite.
+    `ties` [K]: channels with the same number get the same factor. Raises InputRefused for weights
+    that are not finite.
     """
-    if rows is None and moments is None:
-        raise InputRefused("AWQ needs rows or second moments of the input")
-    inputs = _Inputs(rows, moments)
-    typical = inputs.magnitude if magnitude is None else magnitude
+    typical = np.asarray(np.abs(rows).mean(axis=0, dtype=np.float64))
+    alphas = [step / _GRID for step in range(1, _GRID + 1)]
 
-    def attempt(f: np.ndarray, clipped: bool) -> list[Quantized]:
-        importance = inputs.importance(f) if clipped else None
-        found = []
-        for w in weights:
-            scaled = w * f[:, None]
-            q = round_to_nearest(
-                scaled, fmt, carrier, search="mse" if clipped else "absmax", importance=importance
-            )
-            scaled -= q.dequantize()
-            scaled /= f[:, None]
-            found.append(q._replace(error=inputs.error(scaled)))
-        return found
+    def error(f: np.ndarray | None) -> float:
+        return sum(_error(w, rows, fmt, carrier, f) for w in weights)
 
-    best = factors(typical, 0.0)
-    quantized, alpha = attempt(best, False), 0.0
-    plain = error = _total(quantized)
-    for step in range(1, grid + 1):
-        f = factors(typical, step / grid, ties)
-        found = attempt(f, False)
-        if _total(found) < error:
-            best, quantized, error, alpha = f, found, _total(found), step / grid
-    if clip:
-        found = attempt(best, True)
-        if _total(found) < error:
-            quantized, error = found, _total(found)
-    return Awq(best, alpha, quantized, error, plain)
+    return searching.search([(a, factors(typical, a, ties)) for a in alphas], error)
 
 
 def factors(magnitude: np.ndarray, alpha: float, ties: np.ndarray | None = None) -> np.ndarray:
@@ -141,5 +62,17 @@ def factors(magnitude: np.ndarray, alpha: float, ties: np.ndarray | None = None)
     return f.astype(np.float32)
 
 
-def _total(found: Sequence[Quantized]) -> float:
-    return sum(q.error or 0.0 for q in found)
+def _error(
+    w: np.ndarray,
+    rows: np.ndarray,
+    fmt: NumberFormat,
+    carrier: np.dtype | type,
+    f: np.ndarray | None,
+) -> float:
+    """Mean squared error of x w, summed over the outputs, where f w is rounded."""
+    along = np.ones((len(w), 1), np.float32) if f is None else f[:, None]
+    lost = w * along
+    lost -= round_to_nearest(lost, fmt, carrier).dequantize()
+    lost /= along
+    y = rows.astype(np.float32, copy=False) @ lost
+    return float(np.einsum("ij,ij->j", y, y).sum(dtype=np.float64)) / max(len(y), 1)

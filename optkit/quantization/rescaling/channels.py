@@ -149,18 +149,18 @@ def _blocks(source: Dims, result: Dims) -> list[tuple[slice, slice]]:
 
 def _suffixes(source: Dims, result: Dims) -> list[tuple[int, int]]:
     """How many axes each block takes off the ends of both shapes, while that can be told."""
-    found: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
     i, j = len(source), len(result)
     while i and j:
         m = n = 1
         while not _match(source[i - m : i], result[j - n : j]):
             a, b = _product(source[i - m : i]), _product(result[j - n : j])
             if a is None or b is None or (m == i if a < b else n == j):
-                return found
+                return sizes
             m, n = (m + 1, n) if a < b else (m, n + 1)
-        found.append((m, n))
+        sizes.append((m, n))
         i, j = i - m, j - n
-    return found
+    return sizes
 
 
 def _match(a: Dims, b: Dims) -> bool:

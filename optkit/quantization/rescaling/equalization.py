@@ -5,7 +5,7 @@
 
 (Nagel et al. 2019, "Data-free quantization through weight equalization and bias correction",
 arXiv:1906.04721, section 4.1.) It needs no data and makes one scale per weight tensor affordable.
-Weights with a scale per output channel gain from the activation's spread instead: `smooth`.
+Weights with a scale per output channel gain from the activation's spread instead: `smoothquant`.
 Pure maths over layers given as the largest magnitudes [outputs, inputs] of their kernels.
 """
 
@@ -67,9 +67,9 @@ def converge(layers: Sequence[np.ndarray], links: Sequence[Link]) -> list[np.nda
 def ranges(layers: Sequence[np.ndarray], link: Link) -> tuple[np.ndarray, np.ndarray]:
     """(r1, r2) [channels]: the largest weights that make each channel, and that read it."""
     r1, r2 = np.zeros(link.channels), np.zeros(link.channels)
-    for layer, made in link.producers:
-        kept = made >= 0
-        np.maximum.at(r1, made[kept], layers[layer].max(axis=1, initial=0.0)[kept])
+    for layer, channel in link.producers:
+        used = channel >= 0
+        np.maximum.at(r1, channel[used], layers[layer].max(axis=1, initial=0.0)[used])
     for layer in link.consumers:
         np.maximum(r2, layers[layer].max(axis=0, initial=0.0), out=r2)
     return r1, r2
@@ -80,8 +80,8 @@ def magnitudes(kernel: np.ndarray) -> np.ndarray:
     count, inputs, outputs, _ = kernel.shape
     largest = np.abs(kernel).max(axis=3, initial=0.0)  # [groups, inputs, outputs]
     dense = np.zeros((count, outputs, count, inputs), np.float64)
-    own = np.arange(count)
-    dense[own, :, own, :] = largest.swapaxes(1, 2)
+    diagonal = np.arange(count)
+    dense[diagonal, :, diagonal, :] = largest.swapaxes(1, 2)
     return dense.reshape(count * outputs, count * inputs)
 
 
@@ -98,10 +98,10 @@ def producers_error(
     `importance` [K]: of an error in each channel, as it was before the division.
     """
     total = 0.0
-    for kernel, made in producers:
+    for kernel, channel in producers:
         count, _, outputs, _ = kernel.shape
-        divisor = np.ones(made.size) if s is None else np.where(made < 0, 1.0, s[made])
-        weight = np.where(made < 0, importance.mean(), importance[made])
+        divisor = np.ones(channel.size) if s is None else np.where(channel < 0, 1.0, s[channel])
+        weight = np.where(channel < 0, importance.mean(), importance[channel])
         along = divisor.reshape(count, 1, outputs, 1).astype(np.float32)
         error = rounded(kernel / along, formats) * along - kernel
         noise, power = (
@@ -113,7 +113,7 @@ def producers_error(
 
 
 def _apply(state: list[np.ndarray], link: Link, s: np.ndarray) -> None:
-    for layer, made in link.producers:
-        state[layer] /= np.where(made < 0, 1.0, s[made])[:, None]
+    for layer, channel in link.producers:
+        state[layer] /= np.where(channel < 0, 1.0, s[channel])[:, None]
     for layer in link.consumers:
         state[layer] *= s[None, :]

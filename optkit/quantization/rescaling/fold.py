@@ -1,6 +1,6 @@
 """Where a positive factor per channel can go: up from a value to the constants that make it.
 
-A factor is carried up as labels (see `labels`), past the nodes that let it pass (see `passing`),
+A factor is carried up as labels (see `channels`), past the nodes that let it pass (see `rules`),
 until constants take it. Exact wherever nothing else reads what changes.
 """
 
@@ -36,7 +36,7 @@ class FoldPath:
         )
 
 
-def find(value: ir.Value, labels: np.ndarray, readers: Collection[Use]) -> FoldPath | Declined:
+def find_fold(value: ir.Value, labels: np.ndarray, readers: Collection[Use]) -> FoldPath | Declined:
     """How `value` can be multiplied by a factor per label without an operator more.
 
     `readers`: the uses that will make up for it; anything else that reads the value forbids it.
@@ -49,11 +49,11 @@ def find(value: ir.Value, labels: np.ndarray, readers: Collection[Use]) -> FoldP
     node = value.producer()
     if node is None:
         return Declined(f"{value.name} is a model input or a constant")
-    found = ways(node, value, labels)
-    if isinstance(found, Declined):
-        return found
+    past = ways(node, value, labels)
+    if isinstance(past, Declined):
+        return past
     refused = Declined(f"{node.op_type} {node.name} has no operand that takes the factor")
-    for way in found:
+    for way in past:
         path = _follow(node, way)
         if isinstance(path, FoldPath):
             return FoldPath(values=((value, labels),)) + path
@@ -69,7 +69,7 @@ def _follow(node: ir.Node, way: Step) -> FoldPath | Declined:
     for index, labels in way.up:
         operand = node.inputs[index]
         assert operand is not None
-        above = find(operand, labels, {(node, index)})
+        above = find_fold(operand, labels, {(node, index)})
         if isinstance(above, Declined):
             return above
         path += above

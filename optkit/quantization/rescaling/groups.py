@@ -1,8 +1,8 @@
 """x W = (x / s) (s W): a factor per input channel, moved between an activation and its weights.
 
 A group is a value with all weighted nodes that read it: they share one s. Where the factor goes is
-found by `folding`; if nowhere, one Mul stands in front of the readers that want it. Exact up to
-float rounding. The choice of s is made elsewhere (smooth, equalize, awq).
+found by `fold`; if nowhere, one Mul stands in front of the readers that want it. Exact up to
+float rounding. The choice of s is made elsewhere (`smoothquant`, `equalization`, `awq`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.quantization.rescaling import channels as follow
-from optkit.quantization.rescaling import fold as folding
-from optkit.quantization.rescaling.fold import FoldPath
+from optkit.quantization.rescaling.channels import dims, of_axis
+from optkit.quantization.rescaling.fold import FoldPath, find_fold
 from optkit.quantization.rescaling.rules import Declined
 
 
@@ -36,17 +35,17 @@ class Group:
         return (*self.members, *self.partners)
 
 
-def groups(model: ir.Model, nodes: Collection[str]) -> list[Group]:
+def find_groups(model: ir.Model, nodes: Collection[str]) -> list[Group]:
     """The values that the named nodes multiply by constant weights, in the order of the graph."""
-    found: dict[ir.Value, Group] = {}
+    by_value: dict[ir.Value, Group] = {}
     for node in model.graph:
         if node.name not in nodes or not _weighted(node):
             continue
         value = node.inputs[0]
         assert value is not None
-        if value not in found:
-            found[value] = _group(value, node, nodes)
-    return list(found.values())
+        if value not in by_value:
+            by_value[value] = _group(value, node, nodes)
+    return list(by_value.values())
 
 
 def kernel(node: ir.Node) -> np.ndarray:
@@ -64,18 +63,18 @@ def kernel(node: ir.Node) -> np.ndarray:
     return parts.swapaxes(1, 2) if node.op_type == "Conv" else parts
 
 
-def path(group: Group) -> FoldPath | Declined:
+def fold_path(group: Group) -> FoldPath | Declined:
     """How a factor can be folded, if every reader of the value can make up for it."""
-    shape = follow.dims(group.value)
+    shape = dims(group.value)
     if shape is None:
         return Declined(f"the shape of {group.value.name} is not known")
     readers = {(node, 0) for node in group.readers}
-    return fixed(group.readers) or folding.find(
-        group.value, follow.of_axis(len(shape), group.axis, group.channels), readers
+    return why_not_scalable(group.readers) or find_fold(
+        group.value, of_axis(len(shape), group.axis, group.channels), readers
     )
 
 
-def fixed(nodes: Collection[ir.Node]) -> Declined | None:
+def why_not_scalable(nodes: Collection[ir.Node]) -> Declined | None:
     """Why the weights of these nodes cannot be multiplied by a factor; None if they can."""
     for node in nodes:
         weight = node.inputs[1]
@@ -99,7 +98,7 @@ def fold(group: Group, path: FoldPath, s: np.ndarray) -> None:
     _scale_weights(group.readers, s)
 
 
-def multiply(group: Group, s: np.ndarray) -> ir.Value:
+def insert_mul(group: Group, s: np.ndarray) -> ir.Value:
     """Put one Mul by 1/s in front of the members, multiply their weights by it; the new value.
 
     For MatMul and Gemm only: the factor lies along the last axis.
@@ -125,7 +124,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 def _group(value: ir.Value, first: ir.Node, nodes: Collection[str]) -> Group:
     axis = 1 if first.op_type in _CONVOLUTIONS else -1
-    rank = len(follow.dims(value) or ())
+    rank = len(dims(value) or ())
     same = (-1, 1) if rank == 2 else (axis,)
     reading = [
         use.node

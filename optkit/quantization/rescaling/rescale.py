@@ -6,7 +6,7 @@
 
 The outputs stay the same up to float rounding; the statistics are carried along, so that nothing is
 calibrated twice. Each factor is chosen by what it gains at the outputs of the nodes that read the
-value (`smooth`), and moved by `rescale`.
+value (`smoothquant`, `equalization`, `awq`), and moved by `groups`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf, log10
+from functools import partial
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -26,26 +27,29 @@ from optkit.placement import PlacementRules
 from optkit.quantization.numerics import scales
 from optkit.quantization.placement.block_size import fitting_block
 from optkit.quantization.placement.qdq_placement import Rules
-from optkit.quantization.rescaling import (
-    equalization as equalize,
-)
-from optkit.quantization.rescaling import (
-    groups as rescale,
-)
-from optkit.quantization.rescaling import (
-    smoothquant as smooth,
-)
-from optkit.quantization.rescaling.awq import awq
+from optkit.quantization.rescaling import awq, equalization, smoothquant
 from optkit.quantization.rescaling.channels import classes
 from optkit.quantization.rescaling.fold import FoldPath
-from optkit.quantization.rescaling.groups import Group
+from optkit.quantization.rescaling.groups import (
+    Group,
+    find_groups,
+    fold,
+    fold_path,
+    insert_mul,
+    kernel,
+    why_not_scalable,
+)
 from optkit.quantization.rescaling.rules import Declined
-from optkit.quantization.rescaling.smoothquant import Choice, Formats, Sample
+from optkit.quantization.rescaling.search import Choice
+from optkit.quantization.rescaling.smoothquant import Formats, Sample
 from optkit.statistics import Statistics, ValueStatistics
+
+Method = Literal["smooth", "equalize", "awq"]
+Outcome = Literal["folded", "multiplied", "declined"]
 
 
 @dataclass(frozen=True)
-class PrepareSettings:
+class RescaleSettings:
     """`alpha`: of SmoothQuant, searched per group, one number for all, or "off".
 
     `equalize`: of convolutions, by the ranges of weights, of activations, whichever is better, or
@@ -67,23 +71,23 @@ class PrepareSettings:
 
 
 @dataclass(frozen=True)
-class PrepareEntry:
+class RescaleEntry:
     """What became of one value that quantized nodes read."""
 
     value: str
     nodes: tuple[str, ...]
-    method: Literal["smooth", "equalize", "awq"]
-    outcome: Literal["folded", "multiplied", "declined"]
+    method: Method
+    outcome: Outcome
     alpha: float | None
     gain_db: float | None  # at the outputs of the nodes, as simulated; None: not asked
     reason: str
 
 
 @dataclass(frozen=True)
-class PrepareLog:
+class RescaleLog:
     """Every value that was considered, in the order of the graph."""
 
-    entries: tuple[PrepareEntry, ...]
+    entries: tuple[RescaleEntry, ...]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -94,132 +98,120 @@ class PrepareLog:
         return {**asdict(self), "counts": self.counts}
 
 
-def prepare(
+def rescale(
     model: ir.Model,
     statistics: Statistics,
     assignment: Assignment,
     rules: Rules,
-    settings: PrepareSettings = PrepareSettings(),
-) -> tuple[PrepareLog, Statistics]:
+    settings: RescaleSettings = RescaleSettings(),
+) -> tuple[RescaleLog, Statistics]:
     """Move factors between activations and weights of `model`, in place.
 
     Looks at the nodes whose precision quantizes activations; it wants rows and channels of what
     they multiply in `statistics`. Names of nodes and values survive; an inserted Mul has new ones.
     Returns what was done and the statistics of the graph as it is now.
     """
-    planned = {
-        node: rules[precision]
-        for node, precision in assignment.quantized().items()
-        if rules[precision].activation is not None
-    }
-    work = _Work(statistics, planned, settings)
-    found = rescale.groups(model, planned)
-    convolutions = [group for group in found if group.axis == 1]
-    equal = _equalized(convolutions) if settings.equalize in ("auto", "weights") else {}
+    planned = {node: rules[name] for node, name in assignment.quantized().items()}
+    whole = {node: own for node, own in planned.items() if own.activation is not None}
+    alone = planned.keys() - whole.keys() if settings.salient else set()
+    work = _Rescaling(statistics, planned, settings)
+    groups = find_groups(model, whole)
+    convolutions = [group for group in groups if group.axis == 1]
+    cross = _cross_layer(convolutions) if settings.equalize in ("auto", "weights") else {}
     entries = []
-    for group in found:
+    for group in groups:
         if group.axis == 1 and settings.equalize != "off":
-            entries.append(work.equalize(group, equal.get(group.value)))
+            entries.append(work.equalize(group, cross.get(group.value)))
         elif group.axis == -1 and settings.alpha != "off":
             entries.append(work.smooth(group))
-    alone = {
-        node: rules[precision]
-        for node, precision in assignment.quantized().items()
-        if rules[precision].activation is None and settings.salient
-    }
-    work.planned |= alone
-    entries += [work.protect(group) for group in rescale.groups(model, alone)]
-    return PrepareLog(tuple(entries)), work.statistics
+    entries += [work.scale_salient(group) for group in find_groups(model, alone)]
+    return RescaleLog(tuple(entries)), work.statistics
 
 
 @dataclass
-class _Work:
+class _Rescaling:
+    """Each method finds its `Choice`; what is chosen is folded, or multiplied in front."""
+
     statistics: Statistics  # of the graph as it is now
     planned: dict[str, PlacementRules]
-    settings: PrepareSettings
+    settings: RescaleSettings
 
-    def smooth(self, group: Group) -> PrepareEntry:
+    def smooth(self, group: Group) -> RescaleEntry:
         """Fold a factor if that is possible and gains enough, else put a Mul if that does."""
         settings = self.settings
         judged = self._judged(group)
         if isinstance(judged, Declined):
-            return _declined(group, "smooth", judged.reason)
-        sample, formats = judged
-        kernels = [rescale.kernel(node) for node in group.members]
+            return _entry(group, "smooth", "declined", judged.reason)
         forced = settings.alpha != "search"
-        alphas = (float(settings.alpha),) if forced else smooth.ALPHAS
-
-        def choose(ties: np.ndarray | None) -> Choice:
-            return smooth.search(
-                sample, kernels, formats, alphas=alphas, ties=ties, leave=not forced
-            )
-
+        alphas = (float(settings.alpha),) if forced else smoothquant.ALPHAS
+        choose = partial(
+            smoothquant.search, judged[0], _kernels(group), judged[1],
+            alphas=alphas, leave=not forced,
+        )  # fmt: skip
         path = self._path(group)
-        folded = choose(_classes(path, group)) if isinstance(path, FoldPath) else None
+        folded = choose(ties=_ties(path, group)) if isinstance(path, FoldPath) else None
         mul = None
-        if settings.mul_gain_db < inf and rescale.fixed(group.members) is None:
+        if settings.mul_gain_db < inf and why_not_scalable(group.members) is None:
             tied = isinstance(path, FoldPath) and path.ties
-            mul = folded if folded is not None and not tied else choose(None)
+            mul = folded if folded is not None and not tied else choose()
         better = _gain(mul) - _gain(folded) >= settings.mul_gain_db
-        if isinstance(path, FoldPath) and folded is not None and not (better and not forced):
+        if isinstance(path, FoldPath) and folded is not None and (forced or not better):
             if forced or folded.gain_db >= settings.fold_gain_db:
                 return self._fold(group, "smooth", path, folded)
         elif mul is not None and (forced or mul.gain_db >= settings.mul_gain_db):
             return self._multiply(group, mul, path)
         why = path.reason if isinstance(path, Declined) else "nothing to pay"
-        return _declined(group, "smooth", why, max(_gain(folded), _gain(mul)))
+        return _entry(group, "smooth", "declined", why, None, max(_gain(folded), _gain(mul)))
 
-    def equalize(self, group: Group, cross: np.ndarray | None) -> PrepareEntry:
+    def equalize(self, group: Group, cross: np.ndarray | None) -> RescaleEntry:
         """Fold a factor into what makes the input of convolutions. `cross`: that of the ranges of
         weights, if layers make the value."""
-        wanted = self.settings.equalize
+        by_weights = self.settings.equalize == "weights"
         judged, path = self._judged(group), self._path(group)
-        for refused in (judged, path):
-            if isinstance(refused, Declined):
-                return _declined(group, "equalize", refused.reason)
-        assert isinstance(path, FoldPath) and not isinstance(judged, Declined)
-        if wanted == "weights" and cross is None:
-            return _declined(group, "equalize", "no layer's weights make it")
+        if isinstance(judged, Declined):
+            return _entry(group, "equalize", "declined", judged.reason)
+        if isinstance(path, Declined):
+            return _entry(group, "equalize", "declined", path.reason)
+        if by_weights and cross is None:
+            return _entry(group, "equalize", "declined", "no layer's weights make it")
         sample, formats = judged
-        kernels = [rescale.kernel(node) for node in group.members]
-        choice = smooth.search(
+        kernels = _kernels(group)
+        choice = smoothquant.search(
             sample,
             kernels,
             formats,
-            alphas=() if wanted == "weights" else smooth.ALPHAS,
-            ties=_classes(path, group),
+            alphas=() if by_weights else smoothquant.ALPHAS,
+            ties=_ties(path, group),
             others=() if cross is None or path.ties else (cross,),
-            leave=wanted != "weights",
+            leave=not by_weights,
             besides=_besides(path, kernels, formats),
         )
-        if wanted == "weights" or choice.gain_db >= self.settings.fold_gain_db:
+        if by_weights or choice.gain_db >= self.settings.fold_gain_db:
             return self._fold(group, "equalize", path, choice)
-        return _declined(group, "equalize", "nothing to gain", choice.gain_db)
+        return _entry(group, "equalize", "declined", "nothing to gain", None, choice.gain_db)
 
-    def protect(self, group: Group) -> PrepareEntry:
+    def scale_salient(self, group: Group) -> RescaleEntry:
         """Fold AWQ's factors: weights of channels with large activations are rounded more finely
         (Lin et al. 2023, arXiv:2306.00978)."""
         path = self._path(group)
         if isinstance(path, Declined):
-            return _declined(group, "awq", path.reason)
+            return _entry(group, "awq", "declined", path.reason)
         value = self.statistics.values.get(str(group.value.name))
         rows = value.rows.data if value is not None and value.rows is not None else None
         if rows is None or rows.shape[1:] != (group.channels,):
-            return _declined(group, "awq", "no rows of it were kept")
+            return _entry(group, "awq", "declined", "no rows of it were kept")
         if not _scalable_kernels(group):
-            return _declined(group, "awq", "a weight is too large to be judged")
+            return _entry(group, "awq", "declined", "a weight is too large to be judged")
         node = group.members[0]
         rules = self.planned[str(node.name)]
         fmt = rules.weight_of(node.op_type)
         if fmt.granularity == "block":
             fmt = replace(fmt, block_size=fitting_block(node, rules, self.settings.block_size))
-        weights = [rescale.kernel(node)[0, :, :, 0] for node in group.members]
-        ties = _classes(path, group)
-        found = awq(weights, fmt, self.settings.carrier, rows=rows, ties=ties, clip=False)
-        if found.error >= found.plain_error:
-            return _declined(group, "awq", "nothing to gain", 0.0)
-        gain = 10 * log10(found.plain_error / found.error) if found.error else inf
-        return self._fold(group, "awq", path, Choice(found.alpha, found.factors, inf, gain))
+        weights = [w[0, :, :, 0] for w in _kernels(group)]
+        choice = awq.search(weights, rows, fmt, self.settings.carrier, _ties(path, group))
+        if choice.factors is None:
+            return _entry(group, "awq", "declined", "nothing to gain", None, 0.0)
+        return self._fold(group, "awq", path, choice)
 
     def _judged(self, group: Group) -> tuple[Sample, Formats] | Declined:
         """What candidates are judged by."""
@@ -234,8 +226,8 @@ class _Work:
             return Declined("its rows were kept along another axis")
         if not _scalable_kernels(group):
             return Declined("a weight is too large to be judged")
-        found = [(self.planned[str(node.name)], node.op_type) for node in group.members]
-        formats = {(rules.activation, rules.weight_of(op)) for rules, op in found}
+        wanted = [(self.planned[str(node.name)], node.op_type) for node in group.members]
+        formats = {(rules.activation, rules.weight_of(op)) for rules, op in wanted}
         activation, weight = formats.pop()
         if formats or activation is None:
             return Declined("its readers want different formats")
@@ -245,16 +237,16 @@ class _Work:
 
     def _path(self, group: Group) -> FoldPath | Declined:
         """Where the factor can be folded so that statistics can follow."""
-        path = rescale.path(group)
+        path = fold_path(group)
         for value, labels in path.values if isinstance(path, FoldPath) else ():
             known = self.statistics.values.get(str(value.name))
             if known is not None and not _scalable(known, labels):
                 return Declined(f"the statistics of {value.name} cannot follow")
         return path
 
-    def _fold(self, group: Group, method: _Method, path: FoldPath, choice: Choice) -> PrepareEntry:
+    def _fold(self, group: Group, method: Method, path: FoldPath, choice: Choice) -> RescaleEntry:
         assert choice.factors is not None
-        rescale.fold(group, path, choice.factors)
+        fold(group, path, choice.factors)
         changed = {
             str(value.name): np.where(labels < 0, 1.0, choice.factors[labels]).reshape(-1)
             for value, labels in path.values
@@ -262,41 +254,38 @@ class _Work:
         }
         self.statistics = self.statistics.scaled(changed)
         into = ", ".join(dict.fromkeys(str(sink.node.name) for sink in path.sinks))
-        return _entry(group, method, "folded", choice, f"into {into}")
+        return _entry(group, method, "folded", f"into {into}", choice.alpha, choice.gain_db)
 
-    def _multiply(self, group: Group, choice: Choice, path: FoldPath | Declined) -> PrepareEntry:
+    def _multiply(self, group: Group, choice: Choice, path: FoldPath | Declined) -> RescaleEntry:
         assert choice.factors is not None
         old = self.statistics.value(str(group.value.name))
-        new = rescale.multiply(group, choice.factors)
+        new = insert_mul(group, choice.factors)
         values = {**self.statistics.values, str(new.name): old.scaled(choice.factors)}
         self.statistics = replace(self.statistics, values=values)
         why = path.reason if isinstance(path, Declined) else "folding would tie channels"
-        return _entry(group, "smooth", "multiplied", choice, why)
+        return _entry(group, "smooth", "multiplied", why, choice.alpha, choice.gain_db)
 
 
-_Method = Literal["smooth", "equalize", "awq"]
-
-
-def _equalized(groups: Sequence[Group]) -> dict[ir.Value, np.ndarray]:
+def _cross_layer(groups: Sequence[Group]) -> dict[ir.Value, np.ndarray]:
     """Factors of cross-layer equalization, for values that layers make and convolutions read."""
     layers: dict[ir.Node, np.ndarray] = {}
-    links: dict[ir.Value, equalize.Link] = {}
+    links: dict[ir.Value, equalization.Link] = {}
 
     def index(node: ir.Node) -> int:
-        layers.setdefault(node, equalize.magnitudes(rescale.kernel(node)))
+        layers.setdefault(node, equalization.magnitudes(kernel(node)))
         return list(layers).index(node)
 
     for group in groups:
-        path = rescale.path(group)
+        path = fold_path(group)
         producers = _producers(path) if isinstance(path, FoldPath) else []
         if producers:
-            links[group.value] = equalize.Link(
+            links[group.value] = equalization.Link(
                 group.channels,
-                tuple((index(node), made) for node, made in producers),
+                tuple((index(node), channel) for node, channel in producers),
                 tuple(index(node) for node in group.readers),
             )
-    factors = equalize.converge(list(layers.values()), list(links.values()))
-    return {value: smooth.normalized(s) for value, s in zip(links, factors, strict=True)}
+    factors = equalization.converge(list(layers.values()), list(links.values()))
+    return {value: smoothquant.normalized(s) for value, s in zip(links, factors, strict=True)}
 
 
 def _producers(path: FoldPath) -> list[tuple[ir.Node, np.ndarray]]:
@@ -314,13 +303,17 @@ def _besides(
     """The error of the weights that make the value, where all of a tensor share one scale."""
     if formats.weight.granularity != "tensor":
         return lambda s: 0.0
-    made = [(rescale.kernel(node), labels) for node, labels in _producers(path)]
+    producers = [(kernel(node), labels) for node, labels in _producers(path)]
     importance = sum(np.square(w, dtype=np.float64).sum(axis=(2, 3)).reshape(-1) for w in kernels)
-    return lambda s: equalize.producers_error(made, np.asarray(importance), formats, s)
+    return partial(equalization.producers_error, producers, np.asarray(importance), formats)
 
 
-def _classes(path: FoldPath, group: Group) -> np.ndarray | None:
+def _ties(path: FoldPath, group: Group) -> np.ndarray | None:
     return classes(group.channels, path.ties) if path.ties else None
+
+
+def _kernels(group: Group) -> list[np.ndarray]:
+    return [kernel(node) for node in group.members]
 
 
 def _scalable(known: ValueStatistics, labels: np.ndarray) -> bool:
@@ -333,27 +326,20 @@ def _scalable(known: ValueStatistics, labels: np.ndarray) -> bool:
 
 
 def _scalable_kernels(group: Group) -> bool:
-    return all(scales.scalable(rescale.kernel(node)) for node in group.members)
+    return all(scales.scalable(w) for w in _kernels(group))
 
 
 def _gain(choice: Choice | None) -> float:
     return choice.gain_db if choice is not None else 0.0
 
 
-def _declined(
-    group: Group, method: _Method, reason: str, gain_db: float | None = None
-) -> PrepareEntry:
-    names = tuple(str(node.name) for node in group.members)
-    return PrepareEntry(str(group.value.name), names, method, "declined", None, gain_db, reason)
-
-
 def _entry(
     group: Group,
-    method: _Method,
-    outcome: Literal["folded", "multiplied"],
-    choice: Choice,
+    method: Method,
+    outcome: Outcome,
     reason: str,
-) -> PrepareEntry:
+    alpha: float | None = None,
+    gain_db: float | None = None,
+) -> RescaleEntry:
     names = tuple(str(node.name) for node in group.members)
-    value = str(group.value.name)
-    return PrepareEntry(value, names, method, outcome, choice.alpha, choice.gain_db, reason)
+    return RescaleEntry(str(group.value.name), names, method, outcome, alpha, gain_db, reason)

@@ -18,7 +18,14 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.quantization.rescaling import channels as follow
+from optkit.quantization.rescaling.channels import (
+    before_expand,
+    before_reshape,
+    before_selection,
+    before_transpose,
+    dims,
+    of_operand,
+)
 
 
 @dataclass(frozen=True)
@@ -98,8 +105,8 @@ def _matmul(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     """Columns of the right operand, or rows of the left one."""
     ways: list[Step] = []
     for index, fixed in ((1, -2), (0, -1)):
-        shape = follow.dims(node.inputs[index])
-        operand = follow.of_operand(labels, shape) if labels.ndim > 1 else None
+        shape = dims(node.inputs[index])
+        operand = of_operand(labels, shape) if labels.ndim > 1 else None
         if operand is not None and operand.ndim > 1 and operand.shape[fixed] == 1:
             ways.append(_take(node, index, operand))
     return ways or Declined(f"the factor is not one per row or column of {node.name}")
@@ -167,7 +174,7 @@ def _sum(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
         if graph.is_constant(operand):
             step = Step((*step.sinks, Sink(node, index, labels)), step.up)
             continue
-        above = follow.of_operand(labels, follow.dims(operand))
+        above = of_operand(labels, dims(operand))
         if above is None:
             return Declined(f"{node.name} broadcasts a computed operand")
         step = Step(step.sinks, (*step.up, (index, above)))
@@ -181,7 +188,7 @@ def _product(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     computed: list[Step] = []
     for index in range(1 if node.op_type == "Div" else 2):
         numbers = graph.array(node.inputs[index])
-        above = follow.of_operand(labels, follow.dims(node.inputs[index]))
+        above = of_operand(labels, dims(node.inputs[index]))
         if numbers is not None and numbers.size > 1:
             constant.append(Step((Sink(node, index, labels),)))
         elif numbers is None and above is not None:
@@ -197,27 +204,27 @@ def _product(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 
 def _transpose(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     permutation = node.attributes.get_ints("perm") or tuple(reversed(range(labels.ndim)))
-    return [Step(up=((0, follow.before_transpose(labels, permutation)),))]
+    return [Step(up=((0, before_transpose(labels, permutation)),))]
 
 
 def _reshape(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
-    source, result = follow.dims(node.inputs[0]), follow.dims(value)
-    above = follow.before_reshape(labels, source, result) if source and result else None
+    source, result = dims(node.inputs[0]), dims(value)
+    above = before_reshape(labels, source, result) if source and result else None
     return Declined(f"{node.name} mixes axes") if above is None else [Step(up=((0, above),))]
 
 
 def _expand(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
-    source = follow.dims(node.inputs[0])
-    found = follow.before_expand(labels, source) if source is not None else None
-    if found is None:
+    source = dims(node.inputs[0])
+    expanded = before_expand(labels, source) if source is not None else None
+    if expanded is None:
         return Declined(f"{node.name} copies what has different factors")
-    above, ties = found
+    above, ties = expanded
     return [Step(up=((0, above),), ties=tuple(ties))]
 
 
 def _split(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     axis = node.attributes.get_int("axis", 0)
-    shapes = [follow.dims(output) for output in node.outputs]
+    shapes = [dims(output) for output in node.outputs]
     sizes = [shape[axis] if shape else None for shape in shapes]
     before = sizes[: node.outputs.index(value) + 1]
     if not all(isinstance(size, int) for size in before):
@@ -230,14 +237,14 @@ def _taken(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     chosen = _chosen(node)
     if chosen is None:
         return Declined(f"{node.name} takes computed places, or parts of a dynamic axis")
-    if node.op_type == "Gather" and len(follow.dims(node.inputs[1]) or ()) == 0:
+    if node.op_type == "Gather" and len(dims(node.inputs[1]) or ()) == 0:
         labels = np.expand_dims(labels, chosen[0])
     return _selected(node, labels, *chosen)
 
 
 def _chosen(node: ir.Node) -> tuple[int, np.ndarray] | None:
     """Axis of its input and the constant indices along it that a Gather or Slice takes."""
-    source = follow.dims(node.inputs[0])
+    source = dims(node.inputs[0])
     read = [graph.array(node.inputs[i]) if _given(node, i) else None for i in range(1, 5)]
     starts, ends, axes, steps = read
     if source is None or starts is None:
@@ -255,8 +262,8 @@ def _chosen(node: ir.Node) -> tuple[int, np.ndarray] | None:
 
 
 def _selected(node: ir.Node, labels: np.ndarray, axis: int, chosen: np.ndarray) -> Ways:
-    source = follow.dims(node.inputs[0])
-    above = follow.before_selection(labels, source, axis, chosen) if source else None
+    source = dims(node.inputs[0])
+    above = before_selection(labels, source, axis, chosen) if source else None
     if above is None:
         return Declined(f"{node.name} takes parts of a dynamic axis, or one twice")
     return [Step(up=((0, above),))]
@@ -268,7 +275,7 @@ def _concat(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     for index, operand in enumerate(node.inputs):
         part = labels
         if labels.shape[axis] != 1:
-            shape = follow.dims(operand)
+            shape = dims(operand)
             size = shape[axis] if shape else None
             if not isinstance(size, int):
                 return Declined(f"{node.name} joins parts of unknown size")
@@ -281,7 +288,7 @@ def _concat(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
 
 def _reduce(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
     """Mean, sum, maximum over axes on which the factor does not depend."""
-    source = follow.dims(node.inputs[0])
+    source = dims(node.inputs[0])
     axes = graph.array(node.inputs[1]) if _given(node, 1) else None
     if source is None or axes is None:
         return Declined(f"{node.name} reduces over axes that are not known")

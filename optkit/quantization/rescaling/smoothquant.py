@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import log10
-from typing import NamedTuple
 
 import numpy as np
 
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
+from optkit.quantization.rescaling import search as searching
+from optkit.quantization.rescaling.search import Candidate, Choice
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 
@@ -45,19 +45,18 @@ class Sample:
 
     @property
     def absmax(self) -> np.ndarray:
-        found: np.ndarray = np.maximum(np.maximum(-self.low, self.high), 0.0)
-        return found
+        return np.asarray(np.maximum(np.maximum(-self.low, self.high), 0.0))
 
     @cached_property
     def tails(self) -> tuple[np.ndarray, np.ndarray]:
         """How far, on average, the smallest and the largest rows of each channel reach beyond the
         m-th of them, float64 [K] each: the scale on which the tails fall."""
         count = min(max(len(self.rows) // _TAIL_SHARE, _TAIL_LEAST), len(self.rows))
-        found = []
+        excess = []
         for rows in (-self.rows, self.rows):
             top = np.partition(rows, len(rows) - count, axis=0)[len(rows) - count :]
-            found.append((top - top.min(axis=0)).mean(axis=0, dtype=np.float64))
-        return found[0], found[1]
+            excess.append((top - top.min(axis=0)).mean(axis=0, dtype=np.float64))
+        return excess[0], excess[1]
 
     def divided(self, s: np.ndarray) -> Sample:
         return replace(self, rows=self.rows / s, low=self.low / s, high=self.high / s)
@@ -70,18 +69,6 @@ class Formats:
     activation: NumberFormat
     weight: NumberFormat
     carrier: np.dtype | type = np.float32
-
-
-class Choice(NamedTuple):
-    """The factors s [K] to divide by, or None to leave the activation; `alpha` None likewise.
-
-    `sqnr_db`: of the outputs with the choice. `gain_db`: over leaving the activation as it is.
-    """
-
-    alpha: float | None
-    factors: np.ndarray | None
-    sqnr_db: float
-    gain_db: float
 
 
 def factors(
@@ -99,15 +86,13 @@ def factors(
 
 def normalized(s: np.ndarray) -> np.ndarray:
     """`s` with geometric mean 1, float32: numbers stay where a half-precision carrier has them."""
-    found: np.ndarray = (s / np.exp(np.log(s).mean())).astype(np.float32)
-    return found
+    return np.asarray((s / np.exp(np.log(s).mean())).astype(np.float32))
 
 
 def absmax(kernels: Sequence[np.ndarray]) -> np.ndarray:
     """The largest weight magnitude of each input channel [K], over several readers."""
-    found = [np.abs(_kernel(w)).max(axis=(2, 3), initial=0.0).reshape(-1) for w in kernels]
-    largest: np.ndarray = np.max(found, axis=0)
-    return largest
+    largest = [np.abs(_kernel(w)).max(axis=(2, 3), initial=0.0).reshape(-1) for w in kernels]
+    return np.asarray(np.max(largest, axis=0))
 
 
 def output_error(
@@ -159,13 +144,9 @@ def search(
     """
     judge = _Judge(*_thinned(sample, kernels), formats)
     x, w = sample.absmax, absmax(kernels)
-    candidates: list[tuple[float | None, np.ndarray | None]] = [(None, None)]
-    candidates += [(alpha, factors(x, w, alpha, ties)) for alpha in alphas]
+    candidates: list[Candidate] = [(alpha, factors(x, w, alpha, ties)) for alpha in alphas]
     candidates += [(None, s) for s in others]
-    errors = [judge.error(s) + besides(s) for _, s in candidates]
-    first = 0 if leave else 1
-    best = first + int(np.argmin(errors[first:]))
-    return Choice(*candidates[best], _db(1.0, errors[best]), _db(errors[0], errors[best]))
+    return searching.search(candidates, lambda s: judge.error(s) + besides(s), leave=leave)
 
 
 class _Judge:
@@ -180,8 +161,8 @@ class _Judge:
         for w, wanted in zip(self._kernels, self._wanted, strict=True):
             power = _power(wanted) / max(len(sample.rows), 1)
             if power:
-                reach = np.square(w, dtype=np.float64).sum(axis=(2, 3)).reshape(-1)
-                self._weight += reach / power / len(kernels)
+                squares = np.square(w, dtype=np.float64).sum(axis=(2, 3)).reshape(-1)
+                self._weight += squares / power / len(kernels)
 
     def error(self, s: np.ndarray | None) -> float:
         """Noise over signal, see `output_error`."""
@@ -220,8 +201,7 @@ def _product(rows: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     """[groups, n, outputs * taps], float32."""
     count, inputs, outputs, taps = kernel.shape
     parts = rows.reshape(-1, count, inputs).swapaxes(0, 1)
-    found: np.ndarray = parts @ kernel.reshape(count, inputs, outputs * taps)
-    return found
+    return np.asarray(parts @ kernel.reshape(count, inputs, outputs * taps))
 
 
 def _kernel(w: np.ndarray) -> np.ndarray:
@@ -251,15 +231,9 @@ def _tied(largest: np.ndarray, ties: np.ndarray | None) -> np.ndarray:
         return largest
     shared = np.zeros(int(ties.max()) + 1)
     np.maximum.at(shared, ties, largest)
-    found: np.ndarray = shared[ties]
-    return found
+    return np.asarray(shared[ties])
 
 
 def _floored(largest: np.ndarray) -> np.ndarray:
     top = float(largest.max(initial=0.0))
     return np.maximum(largest, top * _LEAST_SHARE) if top else np.ones_like(largest)
-
-
-def _db(a: float, b: float) -> float:
-    """a / b in dB; infinite where nothing is lost."""
-    return 10.0 * log10(a / b) if a and b else (float("inf") if a else 0.0)

@@ -21,11 +21,11 @@ def correction(
     `rows`, `rows_hat` [n, K]: a sample and what its codes say; `w`, `w_hat` [K, N] likewise. Or of
     groups: rows [n, groups, K] and weights [groups, K, N], for [groups, N].
     """
-    found: np.ndarray = _mean_product(rows, w) - _mean_product(rows_hat, w_hat)
-    return found.astype(np.float32)
+    error: np.ndarray = _mean_product(rows, w) - _mean_product(rows_hat, w_hat)
+    return error.astype(np.float32)
 
 
 def _mean_product(rows: np.ndarray, w: np.ndarray) -> np.ndarray:
     mean: np.ndarray = rows.mean(axis=0, dtype=np.float64)
-    found: np.ndarray = np.einsum("...k,...kn->...n", mean, w.astype(np.float64))
-    return found
+    product: np.ndarray = np.einsum("...k,...kn->...n", mean, w.astype(np.float64))
+    return product

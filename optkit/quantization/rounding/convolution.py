@@ -37,12 +37,12 @@ def solve(
     """
     groups = len(moments)
     each = len(kernel) // groups
-    found = []
+    codes = []
     for index, (w, second) in enumerate(zip(matrices(kernel, groups), moments, strict=True)):
-        own = _of_channels(scale, slice(index * each, (index + 1) * each))
-        (solved,) = gptq([w], second, fmt, np.float32, scales=[own], damping=damping)
-        found.append(solved.codes.T)
-    return np.concatenate(found).reshape(kernel.shape)
+        own_scale = _of_channels(scale, slice(index * each, (index + 1) * each))
+        (solved,) = gptq([w], second, fmt, np.float32, scales=[own_scale], damping=damping)
+        codes.append(solved.codes.T)
+    return np.concatenate(codes).reshape(kernel.shape)
 
 
 def dequantized(codes: np.ndarray, scale: Scale, fmt: NumberFormat, groups: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from optkit.errors import InputRefused
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import formats
 from optkit.quantization.numerics.scales import Scale, Search, carried, weight_scale
-from optkit.quantization.rounding import quantease as descent
+from optkit.quantization.rounding import quantease
 from optkit.quantization.rounding.quantease import ROWS
 from optkit.quantization.rounding.rtn import Quantized, channels
 
@@ -73,33 +73,33 @@ def gptq(
     moments: X^T X / n of that input, [K, K]. scales: of each weight, kept as they are; else found
     by `search` with M_ii^2 as importance. damping: share of the mean H_ii added to all of them; ten
     times as much where that is not yet positive definite. sweeps: of coordinate descent afterwards
-    (`descent`), which moves scales, too, if they were not given. Inputs that were always zero keep
-    their rounded weights. Raises InputRefused for weights or moments that are not finite.
+    (`quantease`), which moves scales, too, if they were not given. Inputs that were always zero
+    keep their rounded weights. Raises InputRefused for weights or moments that are not finite.
     """
     if not np.isfinite(moments).all():
         raise InputRefused("the second moments of its input are not finite")
-    given = list(scales) if scales is not None else [None] * len(weights)
+    fixed = list(scales) if scales is not None else [None] * len(weights)
     factor = _factor(moments, damping, act_order)
     importance = np.empty(len(moments))
     importance[factor.order] = factor.pivots
-    found = [
-        own or weight_scale(w, channels(fmt), fmt, carrier, search=search, importance=importance)
-        for w, own in zip(weights, given, strict=True)
+    chosen = [
+        scale or weight_scale(w, channels(fmt), fmt, carrier, search=search, importance=importance)
+        for w, scale in zip(weights, fixed, strict=True)
     ]
-    layer = _solve(weights, found, fmt, factor)
+    layer = _solve(weights, chosen, fmt, factor)
     if sweeps:
-        outers = [one.outer for one in found]
+        outers = [scale.outer for scale in chosen]
         movable = scales is None and fmt.granularity != "tensor"
         hold = _holding(layer.ends, carrier, outers) if movable else None
         layer = _descend(layer, fmt, moments, sweeps, hold)
         if movable:
-            steps = zip(found, np.split(layer.step, layer.ends, axis=1), strict=True)
-            found = [one._replace(scale=step.reshape(one.scale.shape)) for one, step in steps]
+            steps = zip(chosen, np.split(layer.step, layer.ends, axis=1), strict=True)
+            chosen = [s._replace(scale=step.reshape(s.scale.shape)) for s, step in steps]
     codes = np.split(layer.codes, layer.ends, axis=1)
     errors = [max(float(part.sum()), 0.0) for part in np.split(layer.lost, layer.ends)]
     return [
         Quantized(np.ascontiguousarray(part), scale, fmt, error)
-        for part, scale, error in zip(codes, found, errors, strict=True)
+        for part, scale, error in zip(codes, chosen, errors, strict=True)
     ]
 
 
@@ -139,31 +139,31 @@ def _lower(moments: np.ndarray, order: np.ndarray, added: float) -> np.ndarray:
         m[rows] = moments[order[rows]][:, order]
     m[np.diag_indices(k)] += added
     for stop in range(k, 0, -_PANEL):
-        own = slice(max(stop - _PANEL, 0), stop)
-        m[own, :stop] -= m[stop:, own].T @ m[stop:, :stop]
-        turned = np.linalg.cholesky(m[own, own][::-1, ::-1])
-        m[own, own] = turned.T[::-1, ::-1]
-        m[own, : own.start] = np.linalg.solve(m[own, own].T, m[own, : own.start])
-        m[own, stop:] = 0
+        panel = slice(max(stop - _PANEL, 0), stop)
+        m[panel, :stop] -= m[stop:, panel].T @ m[stop:, :stop]
+        turned = np.linalg.cholesky(m[panel, panel][::-1, ::-1])
+        m[panel, panel] = turned.T[::-1, ::-1]
+        m[panel, : panel.start] = np.linalg.solve(m[panel, panel].T, m[panel, : panel.start])
+        m[panel, stop:] = 0
     return m
 
 
 def _solve(
-    weights: Sequence[np.ndarray], found: Sequence[Scale], fmt: NumberFormat, factor: _Factor
+    weights: Sequence[np.ndarray], scales_of: Sequence[Scale], fmt: NumberFormat, factor: _Factor
 ) -> _Layer:
     """Row after row: the sums over rows before a block as one product, inside it one by one."""
     order, ratios, pivots, added = factor
     difference = np.concatenate([w[order].astype(np.float32) for w in weights], axis=1)
     k, n = difference.shape
-    step = _side_by_side(weights, [one.scale for one in found])
-    zero = _side_by_side(weights, [one.zero_point for one in found])
+    step = _side_by_side(weights, [scale.scale for scale in scales_of])
+    zero = _side_by_side(weights, [scale.zero_point for scale in scales_of])
     group = np.arange(k) // (fmt.block_size or k) if len(step) > 1 else np.zeros(k, np.intp)
     codes, lost = np.empty((k, n), formats.storage(fmt)), np.zeros(n)
     for start in range(0, k, ROWS):
         rows = slice(start, start + ROWS)
         target = difference[rows] + ratios[rows, :start] @ difference[:start]
         s, z = step[group[order[rows]]], zero[group[order[rows]]]
-        units = descent.round_in_turn(target, difference[rows], ratios[rows, rows], s, z, fmt)
+        units = quantease.round_in_turn(target, difference[rows], ratios[rows, rows], s, z, fmt)
         codes[order[rows]] = formats.encode(units, fmt, z if z.any() else 0.0)
         lost += pivots[rows] @ np.square(target, dtype=np.float64)
         lost -= added * np.square(difference[rows], dtype=np.float64).sum(axis=0)
@@ -172,7 +172,7 @@ def _solve(
 
 
 def _descend(
-    layer: _Layer, fmt: NumberFormat, moments: np.ndarray, sweeps: int, hold: descent.Hold | None
+    layer: _Layer, fmt: NumberFormat, moments: np.ndarray, sweeps: int, hold: quantease.Hold | None
 ) -> _Layer:
     h = moments.astype(np.float32)
     h[np.diag_indices(len(h))] += np.float32(layer.added)
@@ -180,9 +180,9 @@ def _descend(
     units, difference = formats.decode(layer.codes, fmt, z), layer.difference
     difference[layer.order] = difference.copy()
     for _ in range(sweeps):
-        descent.sweep(difference, units, h, layer.step, layer.zero, layer.group, fmt)
+        quantease.sweep(difference, units, h, layer.step, layer.zero, layer.group, fmt)
         if hold is not None:
-            descent.fit_scales(difference, units, h, layer.step, layer.group, hold)
+            quantease.fit_scales(difference, units, h, layer.step, layer.group, hold)
     product = moments.astype(np.float32, copy=False) @ difference
     lost = np.einsum("kn,kn->n", product, difference).astype(np.float64)
     return layer._replace(codes=formats.encode(units, fmt, z), lost=lost)
@@ -190,7 +190,7 @@ def _descend(
 
 def _holding(
     ends: np.ndarray, carrier: np.dtype | type, outers: Sequence[np.ndarray | None]
-) -> descent.Hold:
+) -> quantease.Hold:
     def hold(ideal: np.ndarray) -> np.ndarray:
         parts = zip(np.split(ideal, ends), outers, strict=True)
         return np.concatenate([carried(part, carrier, outer)[0] for part, outer in parts])

@@ -59,8 +59,8 @@ def hqq(
         if fits_zero:
             z = turns.zero_points(u, z, _held(carrier) if float_zero_point else _whole(fmt))
             zero[place] = z.reshape(zero[place].shape)
-        found = turns.scales(u, first, z, lambda s: scales.carried(s, carrier, scale.outer)[0])
-        step[place] = found.reshape(step[place].shape)
+        new_step = turns.scales(u, first, z, lambda s: scales.carried(s, carrier, scale.outer)[0])
+        step[place] = new_step.reshape(step[place].shape)
     if not float_zero_point or not fits_zero:
         zero = zero.astype(np.int16).astype(formats.storage(fmt))
     return round_to_nearest(w, fmt, carrier, scale=scale._replace(scale=step, zero_point=zero))
@@ -111,8 +111,8 @@ class _Turns:
         return formats.nearest(u, self.fmt, z[:, None] if z.any() else 0.0)
 
     def _objective(self, lost: np.ndarray) -> np.ndarray:
-        found: np.ndarray = (np.abs(lost) ** np.float32(self.power)).sum(axis=1)
-        return found
+        objective: np.ndarray = (np.abs(lost) ** np.float32(self.power)).sum(axis=1)
+        return objective
 
     def _shrink(self, lost: np.ndarray, beta: float) -> np.ndarray:
         size = np.maximum(np.abs(lost), np.float32(_TINY))

@@ -55,23 +55,23 @@ def round_to_nearest(
     """
     codes = np.empty(w.shape, formats.storage(fmt)) if out is None else out
     blocked = fmt.granularity == "block"
-    own, outer = scale is None and fmt.granularity != "tensor", None
-    if own:  # found with the codes, so that w is read once
+    searched, outer = scale is None and fmt.granularity != "tensor", None
+    if searched:  # found with the codes, so that w is read once
         if scales.has_two_levels(fmt):
             outer = scales.outer_scale(_largest(w))
         scale = _blank(w, fmt, outer)
     elif scale is None:
         scale = scales.weight_scale(w, None, fmt, carrier, search=search, importance=importance)
-    clamped, shifted = scale.clamped, own or bool(scale.zero_point.any())
+    clamped, shifted = scale.clamped, searched or bool(scale.zero_point.any())
     span = tiles.span(fmt.block_size if blocked else None, w.shape[0])
     for tile in tiles.tiles(w, 1 if fmt.granularity == "tensor" else span):
         x = tile.read(w)
         place = (tile.groups, tile.columns) if blocked else (tile.columns,)
-        if own:
+        if searched:
             part = None if importance is None else importance[(tile.rows,) * importance.ndim]
-            found = _found(w, x, fmt, carrier, search, part, outer)
-            scale.scale[place], scale.zero_point[place] = found.scale, found.zero_point
-            clamped += found.clamped
+            tile_scale = _found(w, x, fmt, carrier, search, part, outer)
+            scale.scale[place], scale.zero_point[place] = tile_scale.scale, tile_scale.zero_point
+            clamped += tile_scale.clamped
         s, z = (_along(p, place, x) for p in (scale.scale, scale.zero_point))
         np.divide(x, s, out=x)
         numbers = formats.encode(x, fmt, z if shifted and z.any() else 0.0)

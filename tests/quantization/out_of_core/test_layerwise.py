@@ -16,7 +16,7 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
 from optkit.data import spool
 from optkit.devices import target
-from optkit.quantization.choose_qparams import decide
+from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
 from optkit.recipe import Quantization
@@ -195,7 +195,7 @@ def weighted(text: str) -> ir.Model:
 
 
 def in_memory(bench: Bench, model: ir.Model, samples: list[Feed], precision: str) -> ir.Model:
-    """What `decide` and `qdq.apply` make of the whole model at once."""
+    """What `choose_qparams` and `qdq.apply` make of the whole model at once."""
     own, options = rules_of(rules("cpu", precision)), Quantization(weights="gptq")
     plan = assign(model, precision, own, "fp32")
     wanted = qdq.taps(model, plan, own, moments=True)
@@ -203,10 +203,12 @@ def in_memory(bench: Bench, model: ir.Model, samples: list[Feed], precision: str
     graph.save(graph.expose(model, [tap.name for tap in wanted]), path, inline_limit=0)
     with OnnxRuntime().session(path, SessionOptions(level="none")) as session:
         statistics = observe(session, samples, wanted, memory_bytes=1 << 30, progress=quiet)
-    decisions = decide(model, plan, statistics, own, options, method="minmax", percentile=100.0,
-                       carrier=np.float32)  # fmt: skip
+    qparams = choose_qparams(
+        model, plan, statistics, own, options,
+        method="minmax", percentile=100.0, carrier=np.float32,
+    )  # fmt: skip
     quantized = model.clone()
-    qdq.apply(quantized, decisions, plan, own, statistics, scale_dtype=np.float32)
+    qdq.apply(quantized, qparams, plan, own, statistics, scale_dtype=np.float32)
     return quantized
 
 

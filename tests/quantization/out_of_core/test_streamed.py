@@ -17,7 +17,7 @@ from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
-from optkit.quantization.choose_qparams import decide
+from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
@@ -88,11 +88,11 @@ def test_codes_and_scales_are_those_found_in_memory(
     plan = Assignment(
         {str(n.name): "int4" for n in wanted.graph if n.op_type in ("MatMul", "Gemm")}
     )
-    decisions = decide(
+    qparams = choose_qparams(
         model("float32") if dtype == "float32" else wanted, plan, None, own, settings,
         method="minmax", percentile=100, carrier=carrier,
     )  # fmt: skip
-    log = qdq.apply(wanted, decisions, plan, own, None, scale_dtype=carrier)
+    log = qdq.apply(wanted, qparams, plan, own, None, scale_dtype=carrier)
     made = streamed.apply(built, plan, own, settings, carrier=carrier)
     graph.save(built, tmp_path / "m.onnx", inline_limit=0)
     graph.check(tmp_path / "m.onnx")
@@ -149,10 +149,10 @@ def test_products_of_onnx_runtime_are_those_written_from_memory(
     wanted, built = models
     plan, settings = assign(wanted, precision, own, "fp32"), Quantization(weights=weights)
     assert plan.quantized()
-    decisions = decide(
+    qparams = choose_qparams(
         wanted, plan, None, own, settings, method="minmax", percentile=100, carrier=np.float32
     )
-    qdq.apply(wanted, decisions, plan, own, None, scale_dtype=np.float32)
+    qdq.apply(wanted, qparams, plan, own, None, scale_dtype=np.float32)
     streamed.apply(built, plan, own, settings, carrier=np.float32)
     found = {}
     for name, made in (("wanted", wanted), ("found", built)):
@@ -182,13 +182,13 @@ def test_odd_weights_are_told_as_from_memory(tmp_path: Path) -> None:
     built.graph.initializers["w"].const_value = ir.tensor(np.zeros((96, 40), np.float32))
     built.graph.initializers["u"].const_value = ir.tensor(np.full((130, 96), 1e-40, np.float32))
     plan = Assignment({str(n.name): "int4" for n in built.graph})
-    decisions = decide(
+    qparams = choose_qparams(
         built, plan, None, own, Quantization(), method="minmax", percentile=100, carrier=np.float32
     )
     made = streamed.apply(built, plan, own, Quantization(), carrier=np.float32)
     graph.save(built, tmp_path / "m.onnx", inline_limit=0)
-    assert made.log().warnings == decisions.warnings
-    assert len(decisions.warnings) == 2 and "constant (0)" in str(decisions.warnings)
+    assert made.log().warnings == qparams.warnings
+    assert len(qparams.warnings) == 2 and "constant (0)" in str(qparams.warnings)
 
 
 def test_columns_are_read_as_they_are_stored(tmp_path: Path) -> None:

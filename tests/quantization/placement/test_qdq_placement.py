@@ -8,7 +8,7 @@ import pytest
 from optkit.assignment import Assignment
 from optkit.placement import PlacementRules
 from optkit.quantization.placement.assign import assign
-from optkit.quantization.placement.qdq_placement import sites
+from optkit.quantization.placement.qdq_placement import qdq_placements
 from tests.networks import NETWORKS, network
 from tests.quantization.workshop import RULES
 
@@ -16,7 +16,7 @@ from tests.quantization.workshop import RULES
 def placed(model: ir.Model, rules: PlacementRules) -> dict[str, set[str]]:
     """Value → the names of the nodes that read it dequantized."""
     assignment = assign(model, "int8", {"int8": rules}, "fp32")
-    found = sites(model, assignment, {"int8": rules})
+    found = qdq_placements(model, assignment, {"int8": rules})
     assert len({site.value for site in found}) == len(found)  # one pair per value
     return {str(site.value.name): {str(node.name) for node, _ in site.readers} for site in found}
 
@@ -91,4 +91,4 @@ def test_a_product_in_front_of_a_relu_writes_integers_where_convolutions_do() ->
 
 
 def test_nothing_planned_nothing_placed() -> None:
-    assert sites(network(NETWORKS["residual"]), Assignment({"conv1": "fp32"}), {}) == []
+    assert qdq_placements(network(NETWORKS["residual"]), Assignment({"conv1": "fp32"}), {}) == []

@@ -15,7 +15,7 @@ import pytest
 from optkit import graph
 from optkit.errors import InputRefused
 from optkit.precision_cast.cast import to_half
-from optkit.quantization.choose_qparams import decide
+from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import apply, taps
 from optkit.recipe import Quantization
@@ -118,13 +118,13 @@ def test_taps_are_all_that_apply_needs_and_a_missing_one_is_named(
     )
     options: dict[str, Any] = {"method": "minmax", "percentile": 100, "carrier": np.float32}
     with pytest.raises(InputRefused) as error:
-        decide(model, assignment, lacking, own, Quantization(), **options)
+        choose_qparams(model, assignment, lacking, own, Quantization(), **options)
     assert error.value.where == "tensor 'r1'"
-    decisions = decide(model, assignment, statistics, own, Quantization(), **options)
+    qparams = choose_qparams(model, assignment, statistics, own, Quantization(), **options)
     old = model.clone()
     old.opset_imports[""] = 20
     with pytest.raises(InputRefused, match="opset 21"):
-        apply(old, decisions, assignment, own, statistics, scale_dtype=np.float32)
+        apply(old, qparams, assignment, own, statistics, scale_dtype=np.float32)
 
 
 def test_one_weight_of_two_nodes_is_stored_once_and_stays_for_its_float_reader(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.errors import InputRefused
 from optkit.precisions import NumberFormat
-from optkit.quantization.rescaling.awq import awq, factors
-from optkit.quantization.rounding.gptq import output_error
+from optkit.quantization.rescaling.awq import factors, search
 from optkit.quantization.rounding.rtn import round_to_nearest
 
 INT4 = NumberFormat("int4", "block", True, block_size=32)
@@ -40,62 +40,54 @@ def plain_search(w: np.ndarray, x: np.ndarray, grid: int) -> tuple[float, float]
     return alpha, error
 
 
+def gain(plain: float, error: float) -> float:
+    return 10 * math.log10(plain / error)
+
+
+def rounded(w: np.ndarray, f: np.ndarray | None, carrier: type = np.float16) -> np.ndarray:
+    along = np.float32(1) if f is None else f[:, None]
+    return round_to_nearest(w * along, INT4, carrier).dequantize() / along
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 50))
 def test_it_finds_what_a_plain_search_finds(seed: int) -> None:
     w, x = layer(64, 24, seed)
-    found = awq([w], INT4, np.float16, rows=x, clip=False)
+    choice = search([w], x, INT4, np.float16)
     alpha, error = plain_search(w, x, 20)
-    assert found.alpha == alpha and found.error == pytest.approx(error, rel=1e-4)
-    assert found.plain_error == pytest.approx(
-        lost(w, round_to_nearest(w, INT4, np.float16).dequantize(), x), rel=1e-4
-    )
+    assert (choice.alpha or 0.0) == alpha
+    assert choice.gain_db == pytest.approx(gain(lost(w, rounded(w, None), x), error), abs=1e-3)
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.integers(0, 50), st.booleans())
-def test_scaled_and_clipped_weights_lose_less(seed: int, by_moments: bool) -> None:
+@given(st.integers(0, 50))
+def test_scaled_weights_lose_less(seed: int) -> None:
     w, x = layer(70, 24, seed)  # a last block of 6
-    moments = x.T @ x / len(x)
-    data = {"moments": moments} if by_moments else {"rows": x}
-    found = awq([w], INT4, np.float16, **data)
-    (q,) = found.quantized
-    back = q.dequantize() / found.factors[:, None]
-    assert found.error == pytest.approx(lost(w, back, x), rel=1e-3)
-    assert found.error == pytest.approx(output_error(back - w, moments), rel=1e-3)
-    assert q.error == found.error < 0.9 * found.plain_error
-    unclipped = awq([w], INT4, np.float16, **data, clip=False)
-    assert unclipped.alpha == found.alpha and found.error <= unclipped.error
+    choice = search([w], x, INT4, np.float16)
+    error, plain = lost(w, rounded(w, choice.factors), x), lost(w, rounded(w, None), x)
+    assert error < 0.95 * plain
+    assert choice.gain_db == pytest.approx(gain(plain, error), abs=0.01)
 
 
 def test_weights_of_one_input_share_the_factors() -> None:
     (a, x), (b, _) = layer(64, 24, seed=1), layer(64, 40, seed=2)
-    found = awq([a, b], INT4, np.float16, rows=x)
-    backs = [q.dequantize() / found.factors[:, None] for q in found.quantized]
-    errors = [lost(w, back, x) for w, back in zip((a, b), backs, strict=True)]
-    assert [q.error for q in found.quantized] == pytest.approx(errors, rel=1e-3)
-    assert found.error == pytest.approx(sum(errors), rel=1e-3)
+    choice = search([a, b], x, INT4, np.float16)
+    error, plain = (sum(lost(w, rounded(w, f), x) for w in (a, b)) for f in (choice.factors, None))
+    assert choice.gain_db == pytest.approx(gain(plain, error), abs=0.01)
 
 
 def test_the_product_is_unchanged_before_rounding() -> None:
     w, x = layer(64, 8)
-    f = awq([w], INT4, np.float16, rows=x).factors
-    assert f.dtype == np.float32 and len(np.unique(f)) > 2
+    f = search([w], x, INT4, np.float16).factors
+    assert f is not None and f.dtype == np.float32 and len(np.unique(f)) > 2
     assert (x / f) @ (w * f[:, None]) == pytest.approx(x @ w, rel=1e-3, abs=1e-4)
 
 
-def test_where_scaling_cannot_help_the_factors_are_one() -> None:
+def test_where_scaling_cannot_help_the_input_is_left() -> None:
     exact = np.random.default_rng(0).integers(-7, 8, (64, 8)).astype(np.float32)
     exact[::32] = 7  # every block's scale is 1, and no rounding is left
-    found = awq([exact], INT4, np.float16, rows=layer(64, 8)[1])
-    assert found.alpha == 0 and (found.factors == 1).all() and found.error == 0
-
-
-def test_known_magnitudes_take_the_place_of_the_rows_own() -> None:
-    w, x = layer(64, 8)
-    magnitude = np.full(64, 3.0)
-    found = awq([w], INT4, np.float16, rows=x, magnitude=magnitude, clip=False)
-    assert (found.factors == 1).all()  # alike: no factor differs from another
+    choice = search([exact], layer(64, 8)[1], INT4, np.float16)
+    assert choice.factors is None and choice.alpha is None and choice.gain_db == 0
 
 
 @given(st.floats(0, 1), st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
@@ -111,15 +103,10 @@ def test_factors_are_bounded_and_centred(alpha: float, magnitude: list[float]) -
 def test_tied_channels_share_a_factor_and_are_judged_with_it() -> None:
     w, x = layer(64, 24, seed=3)
     ties = np.arange(64) // 4
-    found = awq([w], INT4, np.float32, rows=x, ties=ties, clip=False)
-    groups = found.factors.reshape(16, 4)
-    assert (groups == groups[:, :1]).all() and len(np.unique(found.factors)) > 8
-    f = found.factors[:, None]
-    back = round_to_nearest(w * f, INT4, np.float32).dequantize() / f
-    assert found.error == pytest.approx(lost(w, back, x), rel=1e-3)
-    assert found.error < found.plain_error
-
-
-def test_no_data_is_refused() -> None:
-    with pytest.raises(InputRefused, match="needs rows or second moments"):
-        awq([layer(32, 4)[0]], INT4, np.float16)
+    choice = search([w], x, INT4, np.float32, ties)
+    assert choice.factors is not None
+    groups = choice.factors.reshape(16, 4)
+    assert (groups == groups[:, :1]).all() and len(np.unique(choice.factors)) > 8
+    f = choice.factors
+    error, plain = (lost(w, rounded(w, each, np.float32), x) for each in (f, None))
+    assert choice.gain_db == pytest.approx(gain(plain, error), abs=0.01) and error < plain

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from optkit import graph
 from optkit.quantization.rescaling import channels as labels
-from optkit.quantization.rescaling import groups as rescale
+from optkit.quantization.rescaling import groups
 from optkit.quantization.rescaling.fold import FoldPath
 from optkit.quantization.rescaling.rules import Declined
 from optkit.tensors import Feed
@@ -200,12 +200,12 @@ def close(found: list[np.ndarray], wanted: list[np.ndarray]) -> None:
         assert np.abs(a - b).max() <= 1e-4 * np.abs(b).max()
 
 
-def group(model: ir.Model, value: str = "v") -> rescale.Group:
+def group(model: ir.Model, value: str = "v") -> groups.Group:
     nodes = [str(n.name) for n in model.graph if graph.constant_weight(n) is not None]
-    return next(g for g in rescale.groups(model, nodes) if g.value.name == value)
+    return next(g for g in groups.find_groups(model, nodes) if g.value.name == value)
 
 
-def factors(found: rescale.Group, path: FoldPath | Declined, seed: int = 0) -> np.ndarray:
+def factors(found: groups.Group, path: FoldPath | Declined, seed: int = 0) -> np.ndarray:
     ties = path.ties if isinstance(path, FoldPath) else ()
     drawn = np.exp(np.random.default_rng(seed).normal(0, 1.5, found.channels))
     return drawn[labels.classes(found.channels, ties)].astype(np.float32)
@@ -224,11 +224,11 @@ def test_a_fold_changes_the_constants_it_names_and_no_output(name: str, tmp_path
     nodes = [n.name for n in model.graph]
     tapped = run(graph.expose(model, ["v"]), given, tmp_path)[-1]
     found = group(model)
-    path = rescale.path(found)
+    path = groups.fold_path(found)
     assert isinstance(path, FoldPath), path
     assert sorted({sink.node.name for sink in path.sinks}) == sorted(into)
     s = factors(found, path)
-    rescale.fold(found, path, s)
+    groups.fold(found, path, s)
     close(run(model, given, tmp_path), wanted)
     assert [n.name for n in model.graph] == nodes  # no operator more
     along = (1, -1) + (1,) * (tapped.ndim - 2) if found.axis == 1 else (-1,)
@@ -246,14 +246,14 @@ def test_a_fold_passes_attention_to_the_values(
     given = {"x": np.random.default_rng(0).standard_normal((2, 7, 32), np.float32)}
     wanted = run(model, given, tmp_path)
     found = group(model)
-    path = rescale.path(found)
+    path = groups.fold_path(found)
     assert isinstance(path, FoldPath), path
     assert {sink.node.name for sink in path.sinks} == {"v", "bias"}
     ties = labels.classes(32, path.ties)
     assert len(set(ties)) == tied
     if heads == 2:  # heads 0 and 1 read the same values, and so do 2 and 3
         assert (ties[:8] == ties[8:16]).all() and not set(ties[:16]) & set(ties[16:])
-    rescale.fold(found, path, factors(found, path))
+    groups.fold(found, path, factors(found, path))
     close(run(model, given, tmp_path), wanted)
 
 
@@ -264,9 +264,9 @@ def test_a_fold_reaches_the_values_in_a_fused_projection(tmp_path: Path) -> None
     qkv = next(n for n in model.graph if n.name == "qkv")
     before = np.array(graph.array(qkv.inputs[1]))
     found = group(model, "mm")
-    path = rescale.path(found)
+    path = groups.fold_path(found)
     assert isinstance(path, FoldPath), path
-    rescale.fold(found, path, factors(found, path))
+    groups.fold(found, path, factors(found, path))
     after = graph.array(qkv.inputs[1])
     assert after is not None
     changed = (before != after).any(axis=0)
@@ -335,7 +335,7 @@ def test_what_cannot_be_folded_says_why(
     reason: str,
 ) -> None:
     model = ready(REFUSALS[reason])
-    path = rescale.path(group(model))
+    path = groups.fold_path(group(model))
     assert isinstance(path, Declined), path
     assert reason in path.reason
 
@@ -352,10 +352,10 @@ def test_a_mul_serves_the_members_alone(tmp_path: Path) -> None:
     )
     given = feed(model, batch=2)
     wanted = run(model, given, tmp_path)
-    (found,) = rescale.groups(model, ["m"])
+    (found,) = groups.find_groups(model, ["m"])
     assert [n.name for n in found.members] == ["m"]
     assert [n.name for n in found.partners] == ["plain"]
-    new = rescale.multiply(found, factors(found, Declined("")))
+    new = groups.insert_mul(found, factors(found, Declined("")))
     close(run(model, given, tmp_path), wanted)
     read = {n.name: n.inputs[0].name for n in model.graph if n.inputs and n.inputs[0] is not None}
     assert read["m"] == new.name and read["plain"] == read["residual"] == "v"
@@ -371,9 +371,9 @@ def test_a_weight_that_two_members_share_is_scaled_once(tmp_path: Path) -> None:
     given = feed(model, batch=2)
     wanted = run(model, given, tmp_path)
     found = group(model)
-    path = rescale.path(found)
+    path = groups.fold_path(found)
     assert isinstance(path, FoldPath)
-    rescale.fold(found, path, factors(found, path))
+    groups.fold(found, path, factors(found, path))
     close(run(model, given, tmp_path), wanted)
     assert len([name for name in model.graph.initializers if name.startswith("w")]) == 1
 
@@ -390,9 +390,9 @@ def test_a_small_constant_with_other_readers_is_copied(tmp_path: Path) -> None:
     given = feed(model, batch=2)
     wanted = run(model, given, tmp_path)
     found = group(model, "t")
-    path = rescale.path(found)
+    path = groups.fold_path(found)
     assert isinstance(path, FoldPath)
-    rescale.fold(found, path, factors(found, path))
+    groups.fold(found, path, factors(found, path))
     close(run(model, given, tmp_path), wanted)
 
 

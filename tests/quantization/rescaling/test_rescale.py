@@ -18,10 +18,10 @@ from optkit.calibration import observe
 from optkit.devices import target
 from optkit.placement import PlacementRules
 from optkit.precisions import NumberFormat
-from optkit.quantization.rescaling import groups as rescale
+from optkit.quantization.rescaling import groups
 from optkit.quantization.rescaling.channels import classes
 from optkit.quantization.rescaling.fold import FoldPath
-from optkit.quantization.rescaling.rescale import PrepareLog, PrepareSettings, prepare
+from optkit.quantization.rescaling.rescale import RescaleLog, RescaleSettings, rescale
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions
 from optkit.statistics import Statistics, Tap, ValueStatistics
@@ -31,7 +31,7 @@ from tests.networks import NETWORKS, network, sqnr
 from tests.quantization.workshop import RULES, Chain
 
 HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'
-EVERYWHERE = PrepareSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained
+EVERYWHERE = RescaleSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained
 
 POST_NORM = """g (float[N,8,32] x, float[32,32] w_o, float[32] b_o, float[32] g_1, float[32] b_1,
    float[32,96] w_up, float[96] b_up, float[96,32] w_down, float[32] b_down, float[32] g_2,
@@ -122,11 +122,11 @@ def build(name: str) -> ir.Model:
     planted = {"g_1": outliers, "w_up": rng.standard_normal((32, 96)) / outliers[:, None] / 6}
     text = HEAD + own[name] if name in own else NETWORKS[name]
     model = graph.infer_shapes(network(text, **planted if name == "post-norm" else {}))
-    for group in rescale.groups(model, assigned(model).nodes):
-        path = rescale.path(group)
+    for group in groups.find_groups(model, assigned(model).nodes):
+        path = groups.fold_path(group)
         if isinstance(path, FoldPath):
             s = np.exp(rng.normal(0, 1.2, group.channels)).astype(np.float32)
-            rescale.fold(group, path, s[classes(group.channels, path.ties)])
+            groups.fold(group, path, s[classes(group.channels, path.ties)])
     return model
 
 
@@ -148,8 +148,8 @@ def assigned(model: ir.Model) -> Assignment:
 
 
 def calibrated(workshop: Any, model: ir.Model) -> Statistics:
-    groups = rescale.groups(model, assigned(model).nodes)
-    wanted = [Tap(str(g.value.name), g.axis, rows=True, moments=True) for g in groups]
+    found = groups.find_groups(model, assigned(model).nodes)
+    wanted = [Tap(str(g.value.name), g.axis, rows=True, moments=True) for g in found]
     path = workshop.folder / "taps.onnx"
     graph.save(graph.expose(model, [tap.name for tap in wanted]), path)
     feeds = [given(model, seed=1, batch=16), given(model, seed=2, batch=16)]
@@ -175,16 +175,16 @@ def same(found: ValueStatistics, wanted: ValueStatistics) -> None:
     near(found.moments.matrix(), wanted.moments.matrix())
 
 
-def outcomes(log: PrepareLog) -> dict[str, str]:
+def outcomes(log: RescaleLog) -> dict[str, str]:
     return {entry.value: entry.outcome for entry in log.entries}
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-@pytest.mark.parametrize("settings", [PrepareSettings(), EVERYWHERE], ids=["gains", "everywhere"])
+@pytest.mark.parametrize("settings", [RescaleSettings(), EVERYWHERE], ids=["gains", "everywhere"])
 @pytest.mark.parametrize("name", NETS)
 def test_outputs_and_statistics_stay_true(
     name: str,
-    settings: PrepareSettings,
+    settings: RescaleSettings,
     kind: str,
     workshop: Any,
 ) -> None:
@@ -193,7 +193,7 @@ def test_outputs_and_statistics_stay_true(
     wanted = workshop.run(model, feed)
     nodes, assignment = {n.name for n in model.graph}, assigned(model)
     statistics = calibrated(workshop, model)
-    log, after = prepare(model, statistics, assignment, {"int8": RULES[kind]}, settings)
+    log, after = rescale(model, statistics, assignment, {"int8": RULES[kind]}, settings)
     found = workshop.run(model, feed)
     for output, numbers in wanted.items():
         assert np.abs(found[output] - numbers).max() <= 1e-4 * np.abs(numbers).max()
@@ -219,7 +219,7 @@ def test_factors_go_where_they_are_free_and_else_into_a_mul(
     }  # fmt: skip
     for name, wanted in expected.items():
         model = build(name)
-        log, _ = prepare(
+        log, _ = rescale(
             model, calibrated(workshop, model), assigned(model), {"int8": RULES["cpu"]}, EVERYWHERE
         )
         assert outcomes(log) == wanted, name
@@ -229,14 +229,14 @@ def noise(
     model: ir.Model,
     workshop: Any,
     rules: PlacementRules,
-    settings: PrepareSettings,
+    settings: RescaleSettings,
 ) -> float:
     """SQNR of the output, dB, with each weight and each activation rounded by hand."""
     feed = given(model, seed=9, batch=16)
     wanted = workshop.run(model, feed)["y"]
     copy = model.clone()
     statistics = calibrated(workshop, copy)
-    _, after = prepare(copy, statistics, assigned(copy), {"int8": rules}, settings)
+    _, after = rescale(copy, statistics, assigned(copy), {"int8": rules}, settings)
     fake(copy, after, rules)
     return sqnr(wanted, workshop.run(copy, feed)["y"])
 
@@ -284,8 +284,8 @@ def test_smoothing_pays_where_channels_differ(
     workshop: Any,
 ) -> None:
     model = build(name)
-    off = noise(model, workshop, RULES[kind], PrepareSettings(alpha="off", equalize="off"))
-    on = noise(model, workshop, RULES[kind], PrepareSettings())
+    off = noise(model, workshop, RULES[kind], RescaleSettings(alpha="off", equalize="off"))
+    on = noise(model, workshop, RULES[kind], RescaleSettings())
     assert on >= off + least
 
 
@@ -297,8 +297,8 @@ def test_equalizing_makes_one_scale_per_weight_affordable(
     one = replace(RULES["gpu"], weight=NumberFormat("int8", "tensor", symmetric=True))
     for name, least in (("chain", 3.0), ("residual", 0.5)):
         model = build(name)
-        off = noise(model, workshop, one, PrepareSettings(equalize="off"))
-        on = noise(model, workshop, one, PrepareSettings(equalize=wanted))
+        off = noise(model, workshop, one, RescaleSettings(equalize="off"))
+        on = noise(model, workshop, one, RescaleSettings(equalize=wanted))
         assert on >= off + least, name
 
 
@@ -310,9 +310,9 @@ def test_settings_keep_things_as_they_are(
     before = {n: v.const_value.numpy().copy() for n, v in model.graph.initializers.items()}
     count = len(model.graph)
 
-    def logged(**settings: Any) -> PrepareLog:
-        log, after = prepare(
-            model, statistics, assignment, {"int8": RULES["cpu"]}, PrepareSettings(**settings)
+    def logged(**settings: Any) -> RescaleLog:
+        log, after = rescale(
+            model, statistics, assignment, {"int8": RULES["cpu"]}, RescaleSettings(**settings)
         )
         if "multiplied" not in log.counts:
             assert after.values == statistics.values and len(model.graph) == count
@@ -339,15 +339,15 @@ def test_weight_only_nodes_and_values_without_rows_are_left(
     only = replace(RULES["cpu"], activation=None)
     both = {"int8": RULES["cpu"], "int8-weight-only": only}
     nodes = dict.fromkeys(assigned(model).nodes, "int8-weight-only")
-    log, after = prepare(model, statistics, Assignment(nodes), both, EVERYWHERE)
+    log, after = rescale(model, statistics, Assignment(nodes), both, EVERYWHERE)
     assert log.entries == () and after is statistics
     # keys in floating point make up for the factor of what they share with queries and values
-    log, _ = prepare(model, statistics, Assignment({**nodes, "q": "int8"}), both, EVERYWHERE)
+    log, _ = rescale(model, statistics, Assignment({**nodes, "q": "int8"}), both, EVERYWHERE)
     assert [(e.nodes, e.outcome) for e in log.entries] == [(("q",), "folded")]
     bare = {name: replace(v, rows=None, moments=None) for name, v in statistics.values.items()}
-    log, _ = prepare(model, replace(statistics, values=bare), assigned(model), both, EVERYWHERE)
+    log, _ = rescale(model, replace(statistics, values=bare), assigned(model), both, EVERYWHERE)
     assert {e.reason for e in log.entries} == {"no rows of it were kept"}
-    log, _ = prepare(model, replace(statistics, values={}), assigned(model), both, EVERYWHERE)
+    log, _ = rescale(model, replace(statistics, values={}), assigned(model), both, EVERYWHERE)
     assert {e.reason for e in log.entries} == {"it has no statistics"}
 
 
@@ -367,8 +367,8 @@ def test_awq_is_for_channels_and_for_blocks(
     feed = given(model, seed=9)
     wanted = workshop.run(model, feed)["y"]
     own = replace(RULES["gpu"], activation=None, weight=fmt, split_scale=frozenset())
-    settings = PrepareSettings(alpha="off", equalize="off", salient=True, block_size=16)
-    log, _ = prepare(model, calibrated(workshop, model), assigned(model), {"int8": own}, settings)
+    settings = RescaleSettings(alpha="off", equalize="off", salient=True, block_size=16)
+    log, _ = rescale(model, calibrated(workshop, model), assigned(model), {"int8": own}, settings)
     assert outcomes(log)["n1"] == "folded" and {e.method for e in log.entries} == {"awq"}
     found = workshop.run(model, feed)["y"]
     assert np.abs(found - wanted).max() < 1e-4 * np.abs(wanted).max()

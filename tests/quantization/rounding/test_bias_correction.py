@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
-from optkit.quantization.rounding import bias_correction as bias
+from optkit.quantization.rounding import bias_correction
 
 U8 = NumberFormat("uint8", "tensor", symmetric=False)
 W4 = NumberFormat("int4", "channel", symmetric=True)
@@ -28,7 +28,7 @@ def test_the_mean_error_of_the_sample_vanishes(seed: int, n: int, k: int, output
     x = np.maximum(rng.standard_normal((n, k)), 0).astype(np.float32)
     w = rng.standard_normal((k, outputs)).astype(np.float32)
     x_hat, w_hat = held(x, U8), held(w, W4, 1)
-    delta = bias.correction(x, w, x_hat, w_hat)
+    delta = bias_correction.correction(x, w, x_hat, w_hat)
     assert delta.dtype == np.float32 and delta.shape == (outputs,)
     left = (x @ w - (x_hat @ w_hat + delta)).mean(axis=0)
     np.testing.assert_allclose(left, 0, atol=1e-4)
@@ -39,6 +39,6 @@ def test_a_correction_helps_where_the_input_is_not_centred() -> None:
     x = np.maximum(rng.standard_normal((4096, 64)) + 1, 0).astype(np.float32)
     w = rng.standard_normal((64, 32)).astype(np.float32)
     x_hat, w_hat = held(x, U8), held(w, W4, 1)
-    delta = bias.correction(x[:512], w, x_hat[:512], w_hat)
+    delta = bias_correction.correction(x[:512], w, x_hat[:512], w_hat)
     plain, corrected = (np.square(x @ w - x_hat @ w_hat - d).mean() for d in (0, delta))
     assert corrected < plain / 2

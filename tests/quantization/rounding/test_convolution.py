@@ -9,8 +9,7 @@ import pytest
 
 from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import scales
-from optkit.quantization.rounding import bias_correction as bias
-from optkit.quantization.rounding import convolution
+from optkit.quantization.rounding import bias_correction, convolution
 from optkit.recipe import Quantization
 from optkit.statistics import Window
 from tests.networks import RESIDUAL, feed, network
@@ -73,7 +72,7 @@ def test_a_corrected_bias_leaves_no_mean_error(groups: int) -> None:
     codes = scales.quantize(kernel, scale, weight, 0)
     w = convolution.matrices(kernel, groups)
     w_hat = convolution.dequantized(codes, scale, weight, groups)
-    delta = bias.correction(rows, w, held, w_hat).reshape(-1)
+    delta = bias_correction.correction(rows, w, held, w_hat).reshape(-1)
     plain = (product(other, w) - product(held_other, w_hat)).mean(axis=0)
     corrected = plain - delta
     assert np.abs(corrected).max() < 0.2 * np.abs(plain).max()

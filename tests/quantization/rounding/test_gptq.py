@@ -14,7 +14,7 @@ from optkit.errors import InputRefused
 from optkit.precisions import PRECISIONS, Codes, NumberFormat
 from optkit.quantization.numerics.formats import decode, encode
 from optkit.quantization.numerics.scales import carried, expand, weight_scale
-from optkit.quantization.rounding import quantease as descent
+from optkit.quantization.rounding import quantease
 from optkit.quantization.rounding.gptq import gptq, output_error
 from optkit.quantization.rounding.rtn import round_to_nearest
 
@@ -229,7 +229,7 @@ def test_rows_in_turn_are_what_they_say() -> None:
     s = np.full((70, 5), 0.1, np.float32)
     target, difference = w.copy(), w.copy()
     fmt = NumberFormat("int8", "channel", True)
-    units = descent.round_in_turn(target, difference, ratios, s, np.zeros((70, 5)), fmt)
+    units = quantease.round_in_turn(target, difference, ratios, s, np.zeros((70, 5)), fmt)
     assert difference == pytest.approx(w - units * s, abs=1e-6)
     for i in range(70):
         t = w[i] + ratios[i, :i] @ difference[:i]
@@ -284,7 +284,7 @@ def test_a_scale_that_the_graph_can_hold_is_taken_only_where_it_is_better(held: 
     difference, units, h, s = _one_group(1)
     w, before = difference + units * s, s.copy()
     least = np.einsum("kn,kl,ln->n", difference, h, difference)
-    descent.fit_scales(difference, units, h, s, np.zeros(16, int), lambda ideal: ideal * held)
+    quantease.fit_scales(difference, units, h, s, np.zeros(16, int), lambda ideal: ideal * held)
     after = np.einsum("kn,kl,ln->n", difference, h, difference)
     assert (after <= least * (1 + 1e-5)).all()
     assert difference == pytest.approx(w - units * s, abs=1e-5)
@@ -296,5 +296,5 @@ def test_a_scale_keeps_its_sign_in_a_sweep() -> None:
     _, units, h, s = _one_group(2)
     before = s.copy()
     difference = (-3 * units * s).astype(np.float32)
-    descent.fit_scales(difference, units, h, s, np.zeros(16, int), lambda ideal: ideal)
+    quantease.fit_scales(difference, units, h, s, np.zeros(16, int), lambda ideal: ideal)
     assert np.array_equal(s, before)

@@ -1,0 +1,88 @@
+"""A constant weight as its node reads it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from optkit.placement import PlacementRules
+from optkit.precisions import NumberFormat
+from optkit.quantization.numerics import scales
+from optkit.quantization.numerics.scales import Scale
+from optkit.quantization.placement import weighted_nodes
+
+MATRIX = ("MatMul", "Gemm")
+
+
+class ReadWeight(NamedTuple):
+    """The weight of `node`, how its scales may lie, and its bias. `split`: one scalar scale in
+    front of the node, the channels' ratios behind it."""
+
+    node: ir.Node
+    name: str
+    numbers: np.ndarray  # float32, holding what the carrier holds
+    format: NumberFormat
+    rules: PlacementRules
+    axis: int | None
+    split: bool
+    bias: np.ndarray | None
+    scale: Scale = Scale(np.ones((), np.float32), np.zeros((), np.int8), 0)
+
+    @property
+    def key(self) -> tuple[str, int | None, bytes, NumberFormat]:
+        """Weights with the same key have the same codes."""
+        return self.name, self.axis, self.scale.scale.tobytes(), self.format
+
+    @property
+    def live(self) -> np.ndarray:
+        """bool [channels]: those that are not all zero."""
+        others = tuple(d for d in range(self.numbers.ndim) if d != self.axis)
+        return np.asarray(self.numbers.any(axis=others))
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.node.op_type in MATRIX
+
+    @property
+    def in_blocks(self) -> bool:
+        return self.format.granularity == "block"
+
+    @property
+    def can_be_solved(self) -> bool:
+        return self.is_matrix and scales.scalable(self.numbers)
+
+    @property
+    def by_columns(self) -> np.ndarray:
+        """[K, N]"""
+        return self.numbers if weighted_nodes.summed_axis(self.node) == 0 else self.numbers.T
+
+    def as_read(self, codes: np.ndarray) -> np.ndarray:
+        """Codes [K, N] in the layout of the node."""
+        columns = weighted_nodes.summed_axis(self.node) == 0
+        return codes if columns else np.ascontiguousarray(codes.T)
+
+    def scale_as_read(self) -> Scale:
+        """The scale in the layout of the node: blocks are found along the first axis."""
+        if not self.in_blocks or weighted_nodes.summed_axis(self.node) == 0:
+            return self.scale
+        zero = self.scale.zero_point
+        return self.scale._replace(
+            scale=self.scale.scale.T, zero_point=zero.T if zero.ndim else zero
+        )
+
+
+def matrix(node: ir.Node) -> np.ndarray:
+    """The weight of a MatMul or Gemm as [K, N]: K the summed axis, N the output channels."""
+    weight = weighted_nodes.weight(node)
+    return weight if weighted_nodes.summed_axis(node) == 0 else weight.T
+
+
+def held(numbers: np.ndarray, carrier: np.dtype) -> np.ndarray:
+    """As the cast leaves a weight: rounded, or in FP32 where it is beyond the carrier's range."""
+    largest = float(ml_dtypes.finfo(carrier).max)  # type: ignore[no-untyped-call]
+    if float(np.abs(numbers).max(initial=0.0)) > largest:
+        return numbers.astype(np.float32)
+    return numbers.astype(carrier).astype(np.float32)
