@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "examples").glob("*/README.md"))]  # fmt: skip
 OPTKIT = (sys.executable, "-c", "from optkit.cli import main; main()")
 
@@ -78,6 +78,8 @@ def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.Complete
     folder = workshop["project" if own_model else "checkout"]
     if page.parent.parent.name == "examples":
         folder = workshop["checkout"]
+    if page.name == "CONTRIBUTING.md":
+        folder = ROOT
     environment = {**os.environ, "OPTKIT_CACHE": str(workshop["cache"]), "PYTHONPATH": str(ROOT)}
     program = OPTKIT if words[0] == "optkit" else (sys.executable,)
     return subprocess.run(
@@ -91,7 +93,7 @@ PAIRS = [(page, line) for page in PAGES for line in commands(page)]
 LONG = (  # half a minute and more
     "optkit tune ", "optkit build my-", "optkit export my-", "optkit build --target l4 --target",
     "optkit build --target l4 --precision fp16", "optkit finish ", "optkit plan my-",
-    "optkit bench ",
+    "optkit bench ", "python experiments/",
 )  # fmt: skip
 DEFER = "optkit build --target cpu --precision int8 --defer"
 
@@ -122,12 +124,38 @@ def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
         recipe.write_text(text + INPUTS)
 
 
-@pytest.mark.parametrize("line", sorted({line for _, line in PAIRS if line.startswith("make ")}))
-def test_make_target_exists(line: str) -> None:
+def made_by(line: str) -> str:
+    """The commands that a line `make …` runs."""
     done = subprocess.run(
         ["make", "-n", *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+MADE = sorted({line for _, line in PAIRS if line.startswith("make ")})
+
+
+@pytest.mark.parametrize("line", MADE)
+def test_make_target_exists(line: str) -> None:
+    assert made_by(line)
+
+
+@pytest.mark.parametrize("line", [line for line in MADE if "tests/" in line])
+def test_make_line_chooses_tests(line: str) -> None:
+    (command,) = (one for one in made_by(line).splitlines() if "/pytest " in one)
+    options = shlex.split(command.partition("/pytest ")[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-n", "0", "--collect-only"], cwd=ROOT,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_contributing_names_every_package() -> None:
+    layout = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for package in (ROOT / "optkit").glob("*/__init__.py"):
+        assert f"`optkit/{package.parent.name}/`" in layout, package.parent.name
 
 
 @pytest.mark.parametrize("line", sorted({line for _, line in PAIRS if "'optkit[" in line}))
