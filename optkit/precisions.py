@@ -16,6 +16,7 @@ from optkit.errors import UnknownName, check_single, nearest
 Granularity = Literal["tensor", "channel", "block"]
 Codes = Literal["int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4"]
 Carrier = Literal["fp32", "fp16", "bf16"]
+Runner = Literal["cpu", "gpu"]
 
 _LARGEST = {"float8e4m3fn": 448.0, "float4e2m1": 6.0, "nf4": 1.0}
 _BITS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "float8e4m3fn": 8, "float4e2m1": 4, "nf4": 4}
@@ -74,8 +75,11 @@ class Precision:
     """A named scheme. `weights`/`activations` None: not quantized, carried in `carrier`.
 
     The formats are the scheme in principle; the exact form (s8 symmetric or u8 asymmetric, block
-    sizes that divide) is the backend's, see `placement.PlacementRules`. `needs`: the columns of the
-    targets' matrices (`targets/PRECISIONS.yaml`) that must say yes.
+    sizes that divide) is the backend's, see `placement.PlacementRules`.
+
+    needs      the columns of the targets' matrices (`devices/data/PRECISIONS.yaml`) that must say
+               yes
+    runs_on    the processors for which some backend has kernels
     """
 
     name: str
@@ -84,6 +88,11 @@ class Precision:
     activations: NumberFormat | None
     needs: tuple[str, ...]
     description: str
+    runs_on: tuple[Runner, ...] = ("cpu", "gpu")
+
+    def __str__(self) -> str:
+        """As users write it."""
+        return self.name
 
     @property
     def quantized(self) -> bool:
@@ -145,7 +154,7 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
             ),
             Precision(
                 "fp8", "fp16", _channels("float8e4m3fn"), _tensor("float8e4m3fn"), ("fp8",),
-                "W8A8 in E4M3: weights per channel, activations per tensor",
+                "W8A8 in E4M3: weights per channel, activations per tensor", ("gpu",),
             ),
             Precision(
                 "int4", "fp16", _blocks("int4", 32), None, ("int4",),
@@ -154,14 +163,16 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
             Precision(
                 "w4a8", "fp16", _blocks("int4", 32), None, (),
                 "W4A8: as int4, with a kernel that rounds activations to 8 bits; ONNX Runtime only",
+                ("cpu",),
             ),
             Precision(
                 "nvfp4", "fp16", _blocks("float4e2m1", 16), _blocks("float4e2m1", 16), ("fp4",),
-                "W4A4 in E2M1: blocks of 16 with E4M3 scales under one scale per tensor",
+                "W4A4 in E2M1: blocks of 16 with E4M3 scales under one scale per tensor", ("gpu",),
             ),
             Precision(
                 "nf4", "fp16", _blocks("nf4", 64), None, (),
                 "W4A16: the quantiles of a normal distribution, blocks of 64; ONNX Runtime only",
+                ("cpu",),
             ),
         )
     }

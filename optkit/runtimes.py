@@ -18,6 +18,7 @@ from optkit.devices import Target
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import unknown_name
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 from optkit.tensors import AxisRange, Feed, TensorInfo
 
 Progress = Callable[[str, float], None]
@@ -170,11 +171,11 @@ class Backend(Protocol):
     def versions(self) -> dict[str, str]:
         """Distribution name → version of what compiles, read without importing it."""
 
-    def refuses(self, target: Target, precision: str) -> str | None:
+    def refuses(self, target: Target, precision: Precision) -> str | None:
         """Why this backend never runs a precision on a target that has it; None where it does.
         Pure. (What the hardware lacks is in the target's matrix.)"""
 
-    def rules(self, target: Target, precision: str) -> PlacementRules:
+    def rules(self, target: Target, precision: Precision) -> PlacementRules:
         """Placement rules of a quantized precision on a target. Pure.
 
         Raises Impossible, with the reason, for a precision that this backend does not run.
@@ -184,7 +185,7 @@ class Backend(Protocol):
         self,
         inputs: tuple[TensorInfo, ...],
         target: Target,
-        precision: str,
+        precision: Precision,
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
         """Plan a build. Pure. Raises UsageError for ranges with min > opt or opt > max."""

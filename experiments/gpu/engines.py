@@ -28,6 +28,7 @@ from optkit.backends.landing import products
 from optkit.devices import Target, target
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import ToolchainMissing
+from optkit.precisions import PRECISIONS
 from optkit.runtimes import Noted, Phased, Profiled, Session, SessionOptions, backend
 from optkit.steps.memory import on_device
 from optkit.tensors import AxisRange, Feed, TensorInfo
@@ -61,7 +62,9 @@ class Ways:
             reference = simulated if simulated.exists() else self.model
             self.axes = {n: AxisRange(**span) for n, span in manifest.recipe["axes"].items()}
             self.inputs, self.precision = manifest.inputs, manifest.precision
-        plan = backend("onnxruntime").spec(self.inputs, target("cpu"), "fp32", self.axes)
+        plan = backend("onnxruntime").spec(
+            self.inputs, target("cpu"), PRECISIONS["fp32"], self.axes
+        )
         self.feed: Feed = {
             info.name: drawn(info, plan.profile[info.name][1]) for info in self.inputs
         }
@@ -69,7 +72,7 @@ class Ways:
             self.expected = session.run(self.feed)
 
     def spec(self, name: str, device: Target) -> BuildSpec:
-        return backend(name).spec(self.inputs, device, self.precision, self.axes)
+        return backend(name).spec(self.inputs, device, PRECISIONS[self.precision], self.axes)
 
     def compiled(self, name: str, spec: BuildSpec) -> tuple[Path, Engine]:
         """An engine of `spec`, in a folder of its own."""

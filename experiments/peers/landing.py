@@ -19,6 +19,7 @@ from typing import Any
 from optkit import graph
 from optkit.devices import target
 from optkit.errors import OptkitError
+from optkit.precisions import PRECISIONS
 from optkit.runtimes import backend
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -37,7 +38,7 @@ def land(model: Path) -> dict[str, Any]:
     trt = backend("tensorrt-rtx")
     batch = inputs[0].shape[0]
     axes = {batch: AxisRange(1, 8, 32)} if isinstance(batch, str) else {}
-    spec = trt.spec(inputs, target(TARGET), "int8", axes)
+    spec = trt.spec(inputs, target(TARGET), PRECISIONS["int8"], axes)
     with tempfile.TemporaryDirectory() as folder:
         engine = trt.compile(model, spec, planned, Path(folder), lambda what, done: None)
     landed = sum(row.dtype in NARROW for row in engine.landing.rows)

@@ -24,6 +24,7 @@ from optkit.execute.proxy import Proxy
 from optkit.execute.runner import Runner
 from optkit.measurement import Score
 from optkit.pipeline import Build, Job
+from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Recipe
 from optkit.steps import GRAPH
 from optkit.store import Entry, digest_json
@@ -43,7 +44,7 @@ def job(
     example_inputs: Any,
     recipe: str | Path | Mapping[str, Any] | None,
     name: str | None,
-    pair: tuple[Target, str],
+    pair: tuple[Target, Precision],
     runner: Runner,
 ) -> Job:
     """A job for an nn.Module: exported now, in this process.
@@ -193,7 +194,9 @@ def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
 
 def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
     """The graph's inputs: known from the recipe, else from the exported graph."""
-    full = replace(job, precision="fp32")  # which asks for no samples before they are here
+    full = replace(
+        job, precision=PRECISIONS["fp32"]
+    )  # which asks for no samples before they are here
     return pipeline.run(full, runner, pipeline.EXPORT).inputs
 
 

@@ -340,7 +340,7 @@ def _row(
 ) -> dict[str, Any]:
     from optkit.prediction import cost, plans
 
-    if not PRECISIONS[name].needs:
+    if "gpu" not in PRECISIONS[name].runs_on:
         raise Impossible(f"{name} runs on ONNX Runtime's CPU kernels only", where=device.name)
     for need in PRECISIONS[name].needs:
         reason = device.why_not(need, of=name)

@@ -20,6 +20,8 @@ from optkit.execute.ray_cluster import checked
 from optkit.execute.runner import Listener, Runner
 from optkit.execute.transfer import SharedFolder, ThroughRemote
 from optkit.pipeline import Job
+from optkit.precisions import Precision
+from optkit.precisions import precision as find_precision
 from optkit.recipe import Recipe
 from optkit.store import Remote, Store, default_root
 
@@ -121,11 +123,11 @@ def resolve(
     )  # fmt: skip
 
 
-def pair(target: str, precision: str) -> tuple[Target, str]:
+def pair(target: str, precision: str) -> tuple[Target, Precision]:
     """Target and precision by name. Raises UnknownName, or Impossible where the matrix says no."""
-    device = find_target(target)
-    pipeline.check_pair(device, precision.lower())
-    return device, precision.lower()
+    device, scheme = find_target(target), find_precision(precision)
+    pipeline.check_pair(device, scheme)
+    return device, scheme
 
 
 def open_store(cache: Path | None = None) -> Store:

@@ -185,7 +185,7 @@ def figures(
         return plain(
             {
                 **found,
-                "baseline": made.baseline_precision,
+                "baseline": made.baseline_precision.name,
                 "latency": [without_samples(one) for one in times["engine"]],
                 "baseline_latency": [without_samples(one) for one in times["baseline"]],
                 "speedup": [{"batch": n, **one.to_json()} for n, one in ratios.items()],
@@ -201,7 +201,7 @@ def figures(
     return plain(
         {
             **found,
-            "baseline": made.baseline_precision,
+            "baseline": made.baseline_precision.name,
             "accuracy": without_samples(candidate),
             "baseline_accuracy": without_samples(baseline),
             "drop": drop and drop.to_json(),

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from optkit import precisions as schemes
 from optkit.backends.kernel_list import parse_kernels
 from optkit.backends.landing import landing, products
 from optkit.backends.ort_session import DISABLED, OrtSession, library
@@ -29,14 +28,13 @@ from optkit.devices.machine import sums_in_16_bits
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.placement import PlacementRules
-from optkit.precisions import NumberFormat
+from optkit.precisions import PRECISIONS, NumberFormat, Precision
 from optkit.runtimes import DEFAULT_OPTIONS, Level, Progress, SessionOptions, Traits
 from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir
 
-_PRECISIONS = ("int8", "int8-weight-only", "int4", "w4a8", "nf4")  # quantized ones with kernels
 # zero points would give 0.5 dB, and cost 4 bits a block and a tenth of the speed
 _SIGNED = NumberFormat("int4", "block", symmetric=True, block_size=32, signed_scale=True)
 # MatMulNBits: the weight's format where it is not the scheme's, and the accuracy level
@@ -93,13 +91,13 @@ class OnnxRuntime:
                 continue
         return found
 
-    def refuses(self, target: Target, precision: str) -> str | None:
+    def refuses(self, target: Target, precision: Precision) -> str | None:
         """Why this backend never runs a precision; None for floats and what has kernels."""
-        if not schemes.precision(precision).quantized or precision in _PRECISIONS:
+        if not precision.quantized or "cpu" in precision.runs_on:
             return None
         return f"{precision} has no kernels in ONNX Runtime on a CPU"
 
-    def rules(self, target: Target, precision: str) -> PlacementRules:
+    def rules(self, target: Target, precision: Precision) -> PlacementRules:
         """u8 activations: s8 × s8 has no fast kernel on x86. A convolution computes in integers
         only up to a quantized output; a MatMul or Gemm gives floats at no cost. Biases are written
         as integers here: ONNX Runtime, doing it itself, clips them. Where VPMADDUBSW adds pairs of
@@ -112,27 +110,27 @@ class OnnxRuntime:
 
         Behind the last layer nothing evens its error out, and of a decoder it made most of all:
         in 8 bits it is as fast while it fits the cache (docs/quantization.md)."""
-        scheme = schemes.precision(precision)
         reason = self.refuses(target, precision)
-        if reason is not None or scheme.weights is None:
+        if reason is not None or precision.weights is None:
+            able = (p.name for p in PRECISIONS.values() if p.quantized and "cpu" in p.runs_on)
             raise Impossible(
                 reason or f"{precision} quantizes nothing",
                 where=f"{target.name} × {precision}",
-                hint=f"here it runs {', '.join(_PRECISIONS)}",
+                hint=f"here it runs {', '.join(able)}",
             )
-        if scheme.weight_only:
-            weight, accuracy = _WEIGHT_ONLY[precision]
+        if precision.weight_only:
+            weight, accuracy = _WEIGHT_ONLY[precision.name]
             return PlacementRules(
                 activation=None,
-                weight=weight or scheme.weights,
+                weight=weight or precision.weights,
                 ops=frozenset({"MatMul", "Gemm"}),
                 residual_adds=False,
                 quantize_outputs=frozenset(),
                 float_output=True,
-                blocks="powers" if precision == "nf4" else "any",
+                blocks="powers" if precision.weights.dtype == "nf4" else "any",
                 embeddings=True,
                 nbits_accuracy=accuracy,
-                last="int8-weight-only" if scheme.weights.dtype == "int4" else None,
+                last="int8-weight-only" if precision.weights.dtype == "int4" else None,
             )
         saturates = target.is_cpu and sums_in_16_bits(str(target.machine), target.features)
         limit = 7 if saturates else None
@@ -154,7 +152,7 @@ class OnnxRuntime:
         self,
         inputs: tuple[TensorInfo, ...],
         target: Target,
-        precision: str,
+        precision: Precision,
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
         """Plan a build. Raises UsageError for a missing range, or one that is none."""
@@ -162,7 +160,7 @@ class OnnxRuntime:
             backend=self.name,
             target=target.name,
             compute_capability=None,
-            precision=precision,
+            precision=precision.name,
             profile=profile(inputs, axes),
             workspace_bytes=None,
             options={"level": "all", "disabled_optimizers": list(DISABLED)},

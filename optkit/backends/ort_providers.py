@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optkit import precisions as schemes
 from optkit.backends.build_options import Choice, timed_options, workspace
 from optkit.backends.cuda import Cuda, check_device
 from optkit.backends.landing import landing, products
@@ -37,6 +36,7 @@ from optkit.devices import target as target_of
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 from optkit.runtimes import DEFAULT_OPTIONS, Progress, SessionOptions, Traits
 from optkit.tensors import AxisRange, Feed, TensorInfo
 
@@ -70,13 +70,13 @@ class CudaProvider(OnnxRuntime):
             return None
         return f"{self.title} prepares a graph on the device: a host with {target.title}"
 
-    def refuses(self, target: Target, precision: str) -> str | None:
+    def refuses(self, target: Target, precision: Precision) -> str | None:
         """Floats run; codes would be turned into floats again in front of every product."""
-        if not schemes.precision(precision).quantized:
+        if not precision.quantized:
             return None
         return f"{self.title} multiplies in floats only"
 
-    def rules(self, target: Target, precision: str) -> PlacementRules:
+    def rules(self, target: Target, precision: Precision) -> PlacementRules:
         """Raises Impossible: nothing is quantized here."""
         raise Impossible(
             self.refuses(target, precision) or f"{precision} quantizes nothing",
@@ -87,7 +87,7 @@ class CudaProvider(OnnxRuntime):
         self,
         inputs: tuple[TensorInfo, ...],
         target: Target,
-        precision: str,
+        precision: Precision,
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
         """Plan a build. Raises UsageError for a missing range, or one that is none."""
@@ -105,7 +105,7 @@ class CudaProvider(OnnxRuntime):
             backend=self.name,
             target=target.name,
             compute_capability=target.compute_capability,
-            precision=precision,
+            precision=precision.name,
             profile=profile(inputs, axes),
             workspace_bytes=None,
             options={name: choice.value for name, choice in asked.items()},
@@ -212,10 +212,10 @@ class TensorRTProvider(CudaProvider):
         super().check_here(target, where)
         preload(Path(library().__file__).parent)
 
-    def refuses(self, target: Target, precision: str) -> str | None:
+    def refuses(self, target: Target, precision: Precision) -> str | None:
         return TensorRT().refuses(target, precision)
 
-    def rules(self, target: Target, precision: str) -> PlacementRules:
+    def rules(self, target: Target, precision: Precision) -> PlacementRules:
         """As TensorRT's own: the same compiler reads the same Q/DQ."""
         return TensorRT().rules(target, precision)
 

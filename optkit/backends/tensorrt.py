@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optkit import precisions as schemes
 from optkit.backends import build_options
 from optkit.backends.build_log import Record, logger, monitor
 from optkit.backends.build_log import reason as reason_of
@@ -38,6 +37,7 @@ from optkit.devices import Target, gpus, has_driver
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 from optkit.runtimes import DEFAULT_OPTIONS, Progress, Recurrent, SessionOptions, Traits
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -80,37 +80,36 @@ class TensorRT:
         except importlib.metadata.PackageNotFoundError:
             return {}
 
-    def refuses(self, target: Target, precision: str) -> str | None:
+    def refuses(self, target: Target, precision: Precision) -> str | None:
         """Why this backend never runs a precision; None where it does."""
-        if schemes.precision(precision).needs:
+        if "gpu" in precision.runs_on:
             return None
         return f"{self.title} has no kernels for {precision}"
 
-    def rules(self, target: Target, precision: str) -> PlacementRules:
+    def rules(self, target: Target, precision: Precision) -> PlacementRules:
         """Symmetric codes, one scale per activation tensor, on inputs only: the compiler moves each
         requantization into the kernel in front of it. Raises Impossible for NF4 and W4A8."""
-        scheme = schemes.precision(precision)
         reason = self.refuses(target, precision)
-        if reason is not None or scheme.weights is None:
+        if reason is not None or precision.weights is None:
             raise Impossible(
                 reason or f"{precision} quantizes nothing",
                 where=f"{target.name} × {precision}",
                 hint=f"{precision} runs on ONNX Runtime (--target cpu)",
             )
-        products_only = scheme.weight_only or scheme.weights.granularity == "block"
+        products_only = precision.weight_only or precision.weights.granularity == "block"
         rules = PlacementRules(
-            activation=scheme.activations,
-            weight=scheme.weights,
+            activation=precision.activations,
+            weight=precision.weights,
             ops=frozenset({"MatMul", "Gemm"} if products_only else {"Conv", "MatMul", "Gemm"}),
             residual_adds=not products_only,
             quantize_outputs=frozenset(),
             float_output=True,
             blocks="halving",
         )
-        if precision == "int8" and target.compute_capability == "7.5":
+        if precision.name == "int8" and target.compute_capability == "7.5":
             why = "compute capability 7.5 never multiplies INT8 convolutions"
             return replace(rules, excluded={"Conv": why})
-        if precision == "fp8":
+        if precision.name == "fp8":
             why = "FP8 gains nothing for so few"
             return replace(
                 rules, min_conv_channels=4, thin_conv=why, grouped_conv=False, max_kernel=32
@@ -121,7 +120,7 @@ class TensorRT:
         self,
         inputs: tuple[TensorInfo, ...],
         target: Target,
-        precision: str,
+        precision: Precision,
         axes: Mapping[str, AxisRange],
     ) -> BuildSpec:
         """Plan a build. Raises UsageError for a missing range, or one that is none."""
@@ -131,7 +130,7 @@ class TensorRT:
             backend=self.name,
             target=target.name,
             compute_capability=target.compute_capability,
-            precision=precision,
+            precision=precision.name,
             profile=profile(inputs, axes),
             workspace_bytes=scratch.value,
             options={name: choice.value for name, choice in asked.items()},

@@ -17,6 +17,7 @@ from optkit.devices import Target
 from optkit.engines import BuildSpec
 from optkit.errors import ToolchainMissing
 from optkit.placement import PlacementRules
+from optkit.precisions import Precision
 
 _CAPABILITIES = {
     "7.5": "SM75", "8.0": "SM80", "8.6": "SM86", "8.9": "SM89", "12.0": "SM120", "12.1": "SM121",
@@ -34,13 +35,13 @@ class TensorRTRTX(TensorRT):
     install = "pip install 'optkit[rtx]'"
     records_launches = False
 
-    def refuses(self, target: Target, precision: str) -> str | None:
+    def refuses(self, target: Target, precision: Precision) -> str | None:
         """As TensorRT; and FP32, whose products it has none of for compute capability 7.5."""
-        if precision == "fp32" and target.compute_capability == "7.5":
+        if precision.name == "fp32" and target.compute_capability == "7.5":
             return f"{self.title} has no FP32 matrix products for compute capability 7.5"
         return super().refuses(target, precision)
 
-    def rules(self, target: Target, precision: str) -> PlacementRules:
+    def rules(self, target: Target, precision: Precision) -> PlacementRules:
         """As TensorRT, with the channels' scales behind each product and a scalar in front of it.
         A scale per channel in front makes convolutions write Float (nearly twice the bytes), and a
         projection that is taken apart behind (merged Q, K, V) falls out of INT8, with weights alone

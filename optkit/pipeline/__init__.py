@@ -81,7 +81,7 @@ def identity(made: Build) -> str:
         {
             "recipe": made.job.recipe.to_json(),
             "target": made.job.target.name,
-            "precision": made.job.precision,
+            "precision": made.job.precision.name,
             "graph": _model_files(entries["graph"]),
             "baseline": _model_files(entries["baseline"]),
             "statistics": entries["statistics"].digest if "statistics" in entries else None,

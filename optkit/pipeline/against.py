@@ -17,6 +17,7 @@ from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline.finishing import baseline_of, recorded, staged_graph
 from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import Race, race
+from optkit.precisions import precision
 from optkit.report.contract import report_of
 from optkit.runtimes import backend
 from optkit.steps import GRAPH, STEPS
@@ -73,7 +74,7 @@ def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> B
             hint=f"optkit finish {artifact.path}",
         )
     return Build(
-        Job(recorded(artifact).with_overrides(overrides), target, manifest.precision),
+        Job(recorded(artifact).with_overrides(overrides), target, precision(manifest.precision)),
         engine["backend"],
         (),
         baseline_of(artifact),

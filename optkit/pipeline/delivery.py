@@ -62,7 +62,7 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
         manifest = Manifest(
             name=made.job.name,
             target=made.job.target.name,
-            precision=made.job.precision,
+            precision=made.job.precision.name,
             digest=digest,
             recipe=made.job.recipe.to_json(),
             inputs=made.inputs,

@@ -16,6 +16,7 @@ from optkit.execute.runner import Made, Record
 from optkit.measurement import Difference, Fidelity, Latency, Memory, Score, Verdict
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import slices, stopped, task_scores
+from optkit.precisions import Precision
 from optkit.report import document
 from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result, to_finish
@@ -188,11 +189,11 @@ def _sides(
 ) -> dict[str, Side]:
     backend = made.compiler
 
-    def side(precision: str, engine: str, role: str, latency: str) -> Side:
+    def side(precision: Precision, engine: str, role: str, latency: str) -> Side:
         compiled = _engine(made, engine)
         evidence = Evidence.MEASURED if made.measured else Evidence.COMPILED
         return Side(
-            precision,
+            precision.name,
             backend,
             compiled,
             evidence if compiled else Evidence.PENDING,
@@ -284,7 +285,7 @@ def _rewrites(made: Build) -> Rewrites:
     done = made.entries["quantized"].meta if "quantized" in made.entries else None
     return Rewrites(
         made.entries["fused"].meta["log"],
-        made.entries["cast"].meta["log"] if made.baseline_precision == "fp16" else {},
+        made.entries["cast"].meta["log"] if made.baseline_precision.name == "fp16" else {},
         made.entries["prepared"].meta["log"] if "prepared" in made.entries else {},
         done["log"] if done else {},
         Assignment.from_json(done["assignment"]) if done else Assignment(),

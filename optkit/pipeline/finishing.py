@@ -29,6 +29,7 @@ from optkit.pipeline.job import Build, Foreign, Job
 from optkit.pipeline.judging import compile_, score, time, weigh
 from optkit.pipeline.sources import samples_of
 from optkit.places import Place
+from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
 from optkit.report.contract import report_of, result_of
 from optkit.steps import STEPS
@@ -80,7 +81,7 @@ def _restore(
         place = task.path if task is not None else _task_of(artifact)
         recipe = recipe.with_overrides([f"eval.task={place}"])
     made = Build(
-        Job(recipe, target, manifest.precision, strict=strict),
+        Job(recipe, target, precision(manifest.precision), strict=strict),
         backend,
         pending,
         baseline_of(artifact),
@@ -131,7 +132,7 @@ def whole_recipe(record: Mapping[str, Any], file: Path) -> dict[str, Any]:
         raise _no_recipe(f"{key}: {first['msg']}", file) from error
 
 
-def baseline_of(artifact: Artifact) -> str:
+def baseline_of(artifact: Artifact) -> Precision:
     """The precision that an artifact is compared with. Raises IntegrityError where it says none."""
     baseline = result_of(artifact)["baseline"]
     if baseline is None:
@@ -139,7 +140,7 @@ def baseline_of(artifact: Artifact) -> str:
             "result.baseline: null, and an artifact of one graph has one",
             where=str(artifact.path / MANIFEST),
         )
-    return str(baseline["precision"])
+    return precision(str(baseline["precision"]))
 
 
 def _no_recipe(reason: str, file: Path) -> IntegrityError:

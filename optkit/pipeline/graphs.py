@@ -29,20 +29,20 @@ def fuse(made: Build, runner: Steps) -> None:
 def carry(made: Build, runner: Steps) -> None:
     """The carriers: FP16 on GPUs, FP32 on a CPU; and the casts that the job asks for."""
     fused, entries = made.entries["fused"], made.entries
-    wanted = {made.baseline_precision, made.job.precision}
+    wanted = {made.baseline_precision.name, made.job.precision.name}
     casts: dict[str, Made] = {
         name: cast(made, fused, name, runner) for name in ("fp16", "bf16") if name in wanted
     }
-    entries["carrier"] = casts.get(made.baseline_precision, fused)
+    entries["carrier"] = casts.get(made.baseline_precision.name, fused)
     if casts:
-        entries["cast"] = casts.get(made.job.precision, entries["carrier"])
+        entries["cast"] = casts.get(made.job.precision.name, entries["carrier"])
 
 
 def refer(made: Build, runner: Steps) -> None:
     """What the candidate is compared with: the carrier graph in the backend's own operators, so
     that a speedup is due to precision alone."""
     carrier = made.entries["carrier"]
-    made.entries["baseline"] = written(made, carrier, made.baseline_precision, runner)
+    made.entries["baseline"] = written(made, carrier, made.baseline_precision.name, runner)
 
 
 def cast(made: Build, graph: Made, carrier: str, runner: Steps, what: str = "") -> Made:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optkit import precisions, runtimes
+from optkit import runtimes
 from optkit.devices import Target, gpus
 from optkit.devices.machine import cpu_target
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
 from optkit.execute.runner import Input, Made
+from optkit.precisions import Precision, precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
 from optkit.steps import GRAPH, SIMULATION
@@ -48,7 +49,7 @@ class Job:
 
     recipe: Recipe
     target: Target
-    precision: str
+    precision: Precision
     deferred: bool = False
     strict: bool = False
     graph: Input | None = None
@@ -66,12 +67,14 @@ class Job:
         return source.part if source is not None else None
 
     @property
-    def quantized(self) -> list[str]:
+    def quantized(self) -> list[Precision]:
         """The quantized precisions that layers may get: the job's own, if it is one, then those
         that its recipe gives to nodes."""
-        wanted = dict.fromkeys((self.precision, *sorted(self.recipe.quantization.nodes.values())))
-        found = [name for name in wanted if precisions.precision(name).quantized]
-        return found if self.precision in found else []
+        if not self.precision.quantized:
+            return []
+        of_nodes = map(precision, sorted(self.recipe.quantization.nodes.values()))
+        wanted = {one.name: one for one in (self.precision, *of_nodes)}
+        return [one for one in wanted.values() if one.quantized]
 
 
 @dataclass
@@ -85,7 +88,7 @@ class Build:
     job: Job
     backend: str | None  # None: nothing compiles here for this target
     pending: tuple[str, ...]
-    baseline_precision: str
+    baseline_precision: Precision
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     measured: bool = False

@@ -6,7 +6,7 @@ import time as clock
 from dataclasses import dataclass
 from typing import Any
 
-from optkit import precisions, runtimes, store
+from optkit import runtimes, store
 from optkit.benchmarking import sequential as looks
 from optkit.errors import UsageError
 from optkit.evidence import Evidence
@@ -15,6 +15,7 @@ from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import decided, drawn_name, score_name
 from optkit.pipeline.sources import roots_of
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
 from optkit.steps import GRAPH, STEPS
 from optkit.tensors import AxisRange
@@ -74,7 +75,7 @@ def evaluate(made: Build, runner: Steps) -> None:
         "baseline": (entries["baseline"], GRAPH, made.evidence),
         "candidate": (entries["graph"], made.simulation, made.evidence),
     }
-    if made.baseline_precision != "fp32":  # where it is, the baseline says what FP32 is worth
+    if made.baseline_precision.name != "fp32":  # where it is, the baseline says what FP32 is worth
         roles["reference"] = (entries["fused"], GRAPH, Evidence.SIMULATED)
     looked = samples is not None and _look(made, runner, roles)
     for role, (graph, file, evidence) in roles.items():
@@ -180,16 +181,15 @@ def time(made: Build, runner: Steps) -> None:
         ("baseline_latency", "baseline", "baseline_engine", made.baseline_precision),
     ):
         compiled = entries.get(engine)
-        quantized = precisions.precision(precision).quantized
         entries[role] = runner.step(
             STEPS["predict"].kind,
             f"predict latency of {precision}",
             # without an engine, a quantized graph is its carrier graph and the plan
-            {"graph": entries[graph if compiled or not quantized else "baseline"]},
+            {"graph": entries[graph if compiled or not precision.quantized else "baseline"]},
             {"name": made.job.target.name, "target": made.job.target.fingerprint(), "axes": sizes,
              "batch": span.opt, "engine": compiled and compiled.meta.get("engine"),
-             "planned": planned if quantized else {},
-             "carrier": made.baseline_precision if quantized else precision},
+             "planned": planned if precision.quantized else {},
+             "carrier": (made.baseline_precision if precision.quantized else precision).name},
         )  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def _sides(made: Build) -> tuple[dict[str, Input], dict[str, dict[str, Any]]]:
 def _named(made: Build, role: str) -> str:
     """ "int8 candidate", "fp16 baseline", "fp32 reference"."""
     known = {"candidate": made.job.precision, "baseline": made.baseline_precision,
-             "reference": "fp32"}  # fmt: skip
+             "reference": PRECISIONS["fp32"]}  # fmt: skip
     return f"{known[role]} {role}"
 
 

@@ -24,7 +24,7 @@ def compare_layers(made: Build, runner: Steps) -> None:
             f"running both graphs in one needs about {_BYTES * parameters / 2**30:.3g} GiB, the "
             f"limit is {limit / 2**30:.3g} GiB"
         )
-    elif not simulated and made.baseline_precision != "fp32" and quantized.files:
+    elif not simulated and made.baseline_precision.name != "fp32" and quantized.files:
         reason = "there is no FP32 simulation of a graph that was quantized piece by piece"
     else:
         made.entries["layer_fidelity"] = runner.step(

@@ -6,36 +6,37 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from optkit import precisions, runtimes
+from optkit import runtimes
 from optkit.errors import Impossible
 from optkit.execute.runner import Input, Made, Steps
 from optkit.pipeline import large
 from optkit.pipeline.graphs import cast, comparison, sample_batch, written
 from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.refusals import check_enough
+from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Recipe
 from optkit.steps import STEPS
 
 # Calibration taps what any backend may ask for, so statistics are shared by all targets, and by
 # all precisions: the others quantize no value that these do not.
 _BACKENDS = tuple(runtimes.BACKENDS)
-_LEARNED = ("int8", "fp8")
+_LEARNED = (PRECISIONS["int8"], PRECISIONS["fp8"])
 
 
 def quantize(made: Build, runner: Steps) -> None:
     """Statistics of the FP32 graph, a form of it that quantizes better, then Q/DQ on the carrier as
     the backend's rules want it."""
     job, fused = made.job, made.entries["fused"]
-    if not precisions.precision(job.precision).quantized:
-        whole = job.precision == "fp32"
+    if not job.precision.quantized:
+        whole = job.precision.name == "fp32"
         made.entries["graph"] = (
             written(made, fused, "fp32", runner) if whole else made.entries["cast"]
         )
         return
     rules = _rules_of(runtimes.backend(made.compiler), job)
     inputs: dict[str, Input] = {"fused": fused, "carrier": made.entries["carrier"]}
-    params = {"precision": job.precision, "carrier": made.baseline_precision, "rules": rules,
-              **settings_of(job.recipe)}  # fmt: skip
+    params = {"precision": job.precision.name, "carrier": made.baseline_precision.name,
+              "rules": rules, **settings_of(job.recipe)}  # fmt: skip
     way = large.way(
         made.entries["source"].meta.get("parameters", 0), runner.limits.memory_bytes, rules,
         job.recipe.quantization.weights, sampled="calibration" in made.entries, where=job.name,
@@ -56,16 +57,16 @@ def quantize(made: Build, runner: Steps) -> None:
         )
         inputs |= {"fused": prepared, "statistics": prepared, "carrier": prepared}
         made.entries["prepared"] = prepared
-        if made.baseline_precision != "fp32":
+        if made.baseline_precision.name != "fp32":
             inputs["carrier"] = cast(
-                made, prepared, made.baseline_precision, runner, "the smoothed graph "
+                made, prepared, made.baseline_precision.name, runner, "the smoothed graph "
             )
     if way == "layers":
         found = _quantize_layers(made, runner, inputs, params)
     else:
         found = runner.step(STEPS["quantize"].kind, f"quantize to {job.precision}", inputs, params)
     made.entries["quantized"] = found
-    made.entries["graph"] = written(made, found, job.precision, runner)
+    made.entries["graph"] = written(made, found, job.precision.name, runner)
 
 
 def _quantize_layers(
@@ -98,25 +99,27 @@ def _calibrate(made: Build, runner: Steps) -> Made:
 
 
 def _rules_of(
-    backend: runtimes.Backend, job: Job, names: Sequence[str] | None = None
+    backend: runtimes.Backend, job: Job, learned: Sequence[Precision] | None = None
 ) -> dict[str, Any]:
     """Precision → placement rules as JSON, of those the backend runs on the job's target; without
-    `names`: the job's own, those its recipe gives to nodes, and that of the last layers, which
+    `learned`: the job's own, those its recipe gives to nodes, and that of the last layers, which
     keeps its own placement. Raises Impossible for one of these.
     """
-    if names is None:
+    if learned is None:
         placed = job.recipe.quantization.placement.model_dump(mode="json", exclude_none=True)
-        own = {name: backend.rules(job.target, name).to_json() for name in job.quantized}
-        last = own[job.precision]["last"] if own else None
-        beside = {} if last is None else {last: backend.rules(job.target, last).to_json()}
+        own = {one.name: backend.rules(job.target, one).to_json() for one in job.quantized}
+        last = own[job.precision.name]["last"] if own else None
+        beside = (
+            {} if last is None else {last: backend.rules(job.target, PRECISIONS[last]).to_json()}
+        )
         return beside | {
             name: {**rules, **{key: placed[key] for key in placed if rules[key] is not None}}
             for name, rules in own.items()
         }
     found = {}
-    for name in names:
+    for one in learned:
         with suppress(Impossible):
-            found[name] = backend.rules(job.target, name).to_json()
+            found[one.name] = backend.rules(job.target, one).to_json()
     return found
 
 
@@ -135,7 +138,7 @@ def _prepares(job: Job) -> bool:
     """Whether the values themselves are quantized, so that their outliers matter, or AWQ asked for
     a rescaled graph."""
     settings = job.recipe.quantization
-    takes_part = any(precisions.precision(name).activations for name in job.quantized)
+    takes_part = any(one.activations for one in job.quantized)
     return (takes_part and (settings.smooth, settings.equalize) != ("off", "off")) or (
         settings.weights == "awq"
     )

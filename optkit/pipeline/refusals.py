@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from optkit import precisions, runtimes
+from optkit import runtimes
 from optkit.data.reading import reader_of
 from optkit.devices import Target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
@@ -13,6 +13,7 @@ from optkit.execute.reads import installed
 from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.sources import given_samples
+from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import DEFAULT_BATCH, Recipe
 from optkit.tensors import AxisRange, axes_of
 
@@ -27,8 +28,8 @@ def check(job: Job) -> Build:
     Raises Impossible (the target's matrix says no, or a compiler of it lacks an option of the
     recipe), UnknownName (not built), ToolchainMissing.
     """
-    for name in (job.precision, *job.quantized):
-        check_pair(job.target, name)
+    for precision in (job.precision, *job.quantized):
+        check_pair(job.target, precision)
     _check_samples(job)
     _check_data(job.recipe)
     here, pending = None, []
@@ -44,8 +45,8 @@ def check(job: Job) -> Build:
             pending.append(option.name)
     _check_toolchain(job, here)
     own = job.target.is_cpu
-    return Build(job, here, tuple(pending), "fp32" if own else "fp16",
-                 measured=own and here is not None)  # fmt: skip
+    baseline = PRECISIONS["fp32" if own else "fp16"]
+    return Build(job, here, tuple(pending), baseline, measured=own and here is not None)
 
 
 def check_timed(job: Job) -> None:
@@ -61,12 +62,11 @@ def check_timed(job: Job) -> None:
         )
 
 
-def check_pair(target: Target, precision: str) -> None:
-    """Whether this precision can be had on this target at all. Raises Impossible or UnknownName."""
-    scheme = precisions.precision(precision)
-    reason = _why_not(target, scheme)
+def check_pair(target: Target, precision: Precision) -> None:
+    """Whether this precision can be had on this target at all. Raises Impossible."""
+    reason = _why_not(target, precision)
     if reason is not None:
-        can = [p.name for p in precisions.PRECISIONS.values() if _why_not(target, p) is None]
+        can = [p.name for p in PRECISIONS.values() if _why_not(target, p) is None]
         hint = f"{target.name} takes {', '.join(can)}" if can else "`optkit targets` lists others"
         raise Impossible(reason, where=f"{target.name} × {precision}", hint=hint)
 
@@ -141,27 +141,27 @@ def check_enough(samples: Made, recipe: Recipe) -> None:
         )
 
 
-def _why_not(target: Target, scheme: precisions.Precision) -> str | None:
+def _why_not(target: Target, precision: Precision) -> str | None:
     """What the hardware lacks, or else why no backend runs the precision."""
-    for column in scheme.needs:
+    for column in precision.needs:
         if column in target.precisions:
-            reason = target.why_not(column, of=scheme.name)
+            reason = target.why_not(column, of=precision.name)
             if reason is not None:
                 return reason
     if not target.default_backends:
         return f"no backend of optkit compiles for {target.title}"
     backends = [runtimes.backend(option.name) for option in target.default_backends]
-    reasons = [found.refuses(target, scheme.name) for found in backends]
+    reasons = [found.refuses(target, precision) for found in backends]
     return None if None in reasons else reasons[0]
 
 
 def _check_samples(job: Job) -> None:
     given = job.calibration is not None or job.recipe.calibration_source is not None
     learns = job.recipe.quantization.weights in ("gptq", "awq")
-    for name in () if given else job.quantized:
-        if learns or not precisions.precision(name).weight_only:
+    for precision in () if given else job.quantized:
+        if learns or not precision.weight_only:
             raise InputRefused(
-                f"{name} needs calibration samples and there are none",
+                f"{precision} needs calibration samples and there are none",
                 where=job.recipe.name,
                 hint="give --calibration PATH, `calibration: {source: ...}` in the recipe or "
                 "calibration=batches in Python, or build fp16",

@@ -24,6 +24,7 @@ from optkit.execute.ray import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
+from optkit.precisions import precision
 from optkit.tuning.memory import Memory
 from optkit.tuning.placement import placements_of
 from optkit.tuning.quiet import Quiet
@@ -99,7 +100,9 @@ def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
     pipeline.check_timed(job)
     cluster = runner.carry if isinstance(runner.carry, Cluster) else None
     parallel = _parallel(job, wish, cluster)
-    made = pipeline.run(replace(job, precision=wish.precisions[0]), runner, pipeline.BENCH)
+    made = pipeline.run(
+        replace(job, precision=precision(wish.precisions[0])), runner, pipeline.BENCH
+    )
     found = survey(made, wish.precisions, runner, map if cluster is None else cluster.each)
     quiet = Quiet(runner.listener)
     trials = _trials(made, found, wish, replace(runner, listener=quiet))

@@ -38,7 +38,7 @@ def document(
         "target": job.target.name,
         "precisions": list(tuned.wish.precisions),
         "budget": tuned.wish.budget.to_json(),
-        "quantized": job.precision != search.space.carrier,
+        "quantized": job.precision.name != search.space.carrier,
         "reason": reason(tuned),
         "artifact": result["artifact"],
         "digest": digest,
@@ -118,7 +118,7 @@ def _point(tuned: Tuned, trial: Trial) -> dict[str, Any]:
     fresh = next((one for one in tuned.verified if one.trial == trial), None)
     options = trial.candidate.options
     return {
-        "precision": job.precision,
+        "precision": job.precision.name,
         "quantized": sum(
             len(group.nodes)
             for group, name in zip(tuned.search.space.groups, options, strict=True)

@@ -8,9 +8,9 @@ or measured.
 
 from __future__ import annotations
 
-from optkit import precisions
 from optkit.devices import Target
 from optkit.graph import NodeCost
+from optkit.precisions import Precision
 
 # Of a CPU core or two, FP32: only the ratios matter here.
 _CPU_MACS, _CPU_BYTES = 5e10, 1e10
@@ -18,7 +18,12 @@ _CPU_INTEGER = 3.0  # times as many multiply-adds on 8-bit integers as on floats
 
 
 def gain(
-    cost: NodeCost, precision: str, carrier: str, target: Target, *, two_term: bool = False
+    cost: NodeCost,
+    precision: Precision,
+    carrier: Precision,
+    target: Target,
+    *,
+    two_term: bool = False,
 ) -> float:
     """Seconds saved against the carrier, of a node of the FP32 graph. `two_term`: its product runs
     twice. Sizes that are not known count as nothing."""
@@ -27,18 +32,19 @@ def gain(
     )
 
 
-def _seconds(cost: NodeCost, precision: str, carrier: str, target: Target, terms: int) -> float:
-    scheme, own = precisions.precision(precision), precisions.precision(carrier)
+def _seconds(
+    cost: NodeCost, precision: Precision, carrier: Precision, target: Target, terms: int
+) -> float:
+    stored = precision if precision.quantized else carrier
     size = (
-        terms * (cost.in_bytes or 0) * scheme.activation_bits
-        + (cost.out_bytes or 0) * own.activation_bits
-        + cost.weight_bytes * (scheme.weight_bits if scheme.quantized else own.weight_bits)
+        terms * (cost.in_bytes or 0) * precision.activation_bits
+        + (cost.out_bytes or 0) * carrier.activation_bits
+        + cost.weight_bytes * stored.weight_bits
     ) / 32
     macs = terms * (cost.macs or 0)
-    if scheme.quantized and scheme.activations is None:
-        scheme = own  # it multiplies in the carrier
-    peak, bandwidth = target.peak(scheme.name), target.bandwidth
+    multiplied = carrier if precision.weight_only else precision
+    peak, bandwidth = target.peak(multiplied.name), target.bandwidth
     if peak is None or bandwidth is None:
-        peak = 2 * _CPU_MACS * (_CPU_INTEGER if scheme.quantized else 1.0)
+        peak = 2 * _CPU_MACS * (_CPU_INTEGER if multiplied.quantized else 1.0)
         bandwidth = _CPU_BYTES
     return 2 * macs / peak + size / bandwidth

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from optkit import precisions
 from optkit.pipeline import Build
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -27,7 +26,6 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 def placements_of(made: Build, ops: Collection[str]) -> dict[str, Mapping[str, Any]]:
     """The variants that mean something for a model with these quantized operators: all of them
     place pairs around convolutions. Where the target is this machine the backend's own stands."""
-    scheme = precisions.precision(made.job.precision)
-    if made.measured or scheme.activations is None or "Conv" not in ops:
+    if made.measured or made.job.precision.activations is None or "Conv" not in ops:
         return {}
     return dict(VARIANTS)

@@ -43,7 +43,7 @@ class Reproduction:
             return f"optkit.build(model, ..., recipe={str(self.file)!r})"
         words = ["optkit", "build", *([self.model] if self.model else []),
                  "--recipe", str(self.file), "--target", job.target.name,
-                 "--precision", job.precision]  # fmt: skip
+                 "--precision", job.precision.name]  # fmt: skip
         words += [word for text in self.overrides for word in ("--set", text)]
         words += ["--trust-remote-code"] if _is_trusted(job) else []
         return shlex.join(words)

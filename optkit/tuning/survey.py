@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from optkit import precisions, runtimes
+from optkit import runtimes
 from optkit.errors import InputRefused
 from optkit.execute.runner import Input, Made, Steps
 from optkit.graph import NodeCost
 from optkit.pipeline import Build, calibration_of
+from optkit.precisions import precision
 from optkit.steps import STEPS
 from optkit.tuning.gains import gain
 from optkit.tuning.space import TWO_TERM, Group, Option, Space
@@ -53,12 +54,13 @@ def survey(
     """Measure the space of `names` (quantized precisions) on a model that was built in the first of
     them. `each`: applies a function to every group of groups, as `map` does, in threads if it
     likes. Raises InputRefused when no layer can be quantized."""
-    rules = {n: runtimes.backend(made.compiler).rules(made.job.target, n).to_json() for n in names}
+    backend = runtimes.backend(made.compiler)
+    rules = {n: backend.rules(made.job.target, precision(n)).to_json() for n in names}
     entry = runner.step(
         STEPS["survey"].kind,
         "list the layers",
         {"graph": made.entries["fused"], **_statistics(made.entries.get("statistics"))},
-        {"rules": rules, "carrier": made.baseline_precision,
+        {"rules": rules, "carrier": made.baseline_precision.name,
          "axes": {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}},
     )  # fmt: skip
     own = made.job.recipe.quantization.nodes
@@ -78,8 +80,8 @@ def survey(
             made, option, able, groups, rules, runner, each
         ):
             saved = sum(
-                gain(layer.cost, option.precision, made.baseline_precision, made.job.target,
-                     two_term=option.is_two_term)
+                gain(layer.cost, precision(option.precision), made.baseline_precision,
+                     made.job.target, two_term=option.is_two_term)
                 for layer in groups[name]
             )  # fmt: skip
             found[name].append(Option(option.name, noise, saved, divergence))
@@ -88,7 +90,7 @@ def survey(
             Group(tuple(layer.node for layer in layers), tuple(found[name]))
             for name, layers in groups.items()
         ),
-        made.baseline_precision,
+        made.baseline_precision.name,
     )
     ops = frozenset(layer.cost.op for layers in groups.values() for layer in layers)
     return Survey(space, ops, dict(entry.meta["reasons"]))
@@ -146,7 +148,7 @@ def _option_names(made: Build, names: Sequence[str]) -> Iterator[Option]:
     """Each precision; on the CPU also with activations in two terms, where it quantizes those."""
     for name in names:
         yield Option(name, 0.0, 0.0)
-        if made.measured and precisions.precision(name).activations is not None:
+        if made.measured and precision(name).activations is not None:
             yield Option(name + TWO_TERM, 0.0, 0.0)
 
 
@@ -178,7 +180,7 @@ def _sensitivity(
             f"as {option.name}",
             inputs,
             {"precision": option.precision, "rules": {option.precision: rules[option.precision]},
-             "carrier": made.baseline_precision, "groups": nodes, **probing(made),
+             "carrier": made.baseline_precision.name, "groups": nodes, **probing(made),
              "method": calibration["method"], "percentile": calibration["percentile"],
              "settings": {**settings.model_dump(mode="json"), "nodes": {},
                           "two_term": patterns if option.is_two_term else []}},

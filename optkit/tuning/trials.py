@@ -18,6 +18,7 @@ from optkit.errors import InputRefused, WorkerFailed
 from optkit.execute.runner import Steps
 from optkit.measurement import Latency
 from optkit.pipeline import Build, Job
+from optkit.precisions import precision
 from optkit.recipe import Recipe
 from optkit.steps import GRAPH, STEPS
 from optkit.tuning.space import Candidate, Outcome, Space
@@ -62,7 +63,7 @@ class Trials:
             layers[option.precision] += len(group.nodes)
         used = [name for name in self.precisions if layers[name]]
         if not used:
-            return replace(self.job, precision=self.space.carrier)
+            return replace(self.job, precision=precision(self.space.carrier))
         own = max(used, key=lambda name: layers[name])  # of equals the first
         nodes, two_term = dict(self.job.recipe.quantization.nodes), []
         for group, option in zip(self.space.groups, chosen, strict=True):
@@ -73,7 +74,7 @@ class Trials:
         found = {"nodes": nodes, "two_term": (*self.job.recipe.quantization.two_term, *two_term)}
         return replace(
             self.job,
-            precision=own,
+            precision=precision(own),
             recipe=quantized(self.job.recipe, found | self._placement(candidate)),
         )
 

@@ -18,6 +18,7 @@ from optkit.devices import target
 from optkit.engines import BuildSpec
 from optkit.errors import Impossible, ToolchainMissing
 from optkit.pipeline import Job
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.store import digest_json
 from optkit.tensors import AxisRange, TensorInfo
@@ -28,7 +29,7 @@ FULL, RTX = TensorRT(), TensorRTRTX()
 
 
 def spec(backend: TensorRT, device: str, axes: dict[str, AxisRange] | None = None) -> BuildSpec:
-    return backend.spec(INPUTS, target(device), "int8", axes or BATCH)
+    return backend.spec(INPUTS, target(device), PRECISIONS["int8"], axes or BATCH)
 
 
 @pytest.mark.parametrize("backend", [FULL, RTX])
@@ -98,9 +99,9 @@ def test_a_recipe_asks_otherwise_where_the_compiler_can() -> None:
     with pytest.raises(Impossible, match="tensorrt-rtx has no option refittable"):
         spec(RTX, "l4").asking({"refittable": True})
     recipe = Recipe.from_dict({"name": "m", "compiler": {"refittable": True}})
-    assert pipeline.check(Job(recipe, target("h100"), "fp16")).pending == ("tensorrt",)
+    assert pipeline.check(Job(recipe, target("h100"), PRECISIONS["fp16"])).pending == ("tensorrt",)
     with pytest.raises(Impossible, match="onnxruntime has no option refittable"):
-        pipeline.check(Job(recipe, target("cpu"), "fp32"))
+        pipeline.check(Job(recipe, target("cpu"), PRECISIONS["fp32"]))
 
 
 # ── taken by the library ───────────────────────────────────────────────────────────────────────
@@ -208,7 +209,9 @@ def test_rtx_is_asked_for_what_changes_its_engine_and_for_nothing_else(
 ) -> None:
     pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
     model = branches(net, tmp_path / "m.onnx")
-    plan = RTX.spec((TensorInfo("x", "float32", (8, 256, 256)),), target("l4"), "fp16", {})
+    plan = RTX.spec(
+        (TensorInfo("x", "float32", (8, 256, 256)),), target("l4"), PRECISIONS["fp16"], {}
+    )
 
     def engine(**options: Any) -> bytes:
         asked = replace(plan, options={**plan.options, **options})

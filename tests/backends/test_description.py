@@ -15,6 +15,7 @@ from optkit.backends.landing import landing
 from optkit.backends.tensorrt import TensorRT, _Built
 from optkit.devices import target
 from optkit.engines import Engine, FusedLayer
+from optkit.precisions import PRECISIONS
 from optkit.steps import GRAPH, STEPS
 from optkit.tensors import AxisRange, TensorInfo
 from tests.backends.standins import Driver
@@ -59,7 +60,7 @@ def compiled(
 
     monkeypatch.setattr(TensorRT, "_build", build)
     inputs = (TensorInfo("x", "float32", ("batch", 2)),)
-    plan = backend.spec(inputs, target("l4"), "int8", {"batch": AxisRange(1, 3, 4)})
+    plan = backend.spec(inputs, target("l4"), PRECISIONS["int8"], {"batch": AxisRange(1, 3, 4)})
     done = backend.compile(model, plan, {"fc": "int8"}, model.parent, lambda what, done: None)
     assert (model.parent / done.file).read_bytes() == b"plan"
     return done, len(builds)

@@ -19,6 +19,7 @@ from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import Gpu, target
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.measurement import Latency
+from optkit.precisions import PRECISIONS
 from optkit.runtimes import Phased, Recurrent, SessionOptions
 from optkit.steps import files, measuring
 from optkit.tensors import Feed, TensorInfo
@@ -191,7 +192,7 @@ def test_timings_are_read_before_a_build_and_written_after(driver: Driver, tmp_p
         def set_timing_cache(self, timings: Any, ignore_mismatch: bool) -> bool:
             return not ignore_mismatch
 
-    plan = TensorRT().spec((), target("l4"), "fp16", {})
+    plan = TensorRT().spec((), target("l4"), PRECISIONS["fp16"], {})
     for _ in range(2):
         with TensorRT()._timings(Config(), plan, tmp_path / "devices", Record()):
             pass
@@ -199,7 +200,7 @@ def test_timings_are_read_before_a_build_and_written_after(driver: Driver, tmp_p
     assert [file.read_bytes() for file in tmp_path.glob("devices/NVIDIA-L4*.timings")] == [
         b"learned learned "
     ]
-    rtx = TensorRTRTX().spec((), target("l4"), "fp16", {})
+    rtx = TensorRTRTX().spec((), target("l4"), PRECISIONS["fp16"], {})
     with TensorRTRTX()._timings(Config(), rtx, tmp_path / "none", Record()):
         pass
     assert not (tmp_path / "none").exists()

@@ -24,6 +24,7 @@ from optkit.devices.machine import describe
 from optkit.engines import Engine
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.placement import PlacementRules
+from optkit.precisions import PRECISIONS
 from optkit.runtimes import SessionOptions
 from optkit.tensors import AxisRange, TensorInfo
 from tests import codes
@@ -41,7 +42,7 @@ def ort() -> OnnxRuntime:
 def compiled(ort: OnnxRuntime, tmp_path: Path, unwatched: Any) -> Callable[..., Engine]:
     def run(model: Path, shape: tuple[Any, ...], *planned: str) -> Engine:
         inputs = (TensorInfo("x", "float32", shape),)
-        plan = ort.spec(inputs, target("cpu"), "int8", BATCH)
+        plan = ort.spec(inputs, target("cpu"), PRECISIONS["int8"], BATCH)
         out = tmp_path / "out"
         out.mkdir(exist_ok=True)
         return ort.compile(model, plan, dict.fromkeys(planned, "int8"), out, unwatched)
@@ -182,12 +183,12 @@ def test_weights_keep_to_seven_bits_where_pairs_add_in_sixteen(
     machine: str, features: tuple[str, ...], bits: int
 ) -> None:
     info = replace(cpu(), machine=machine, features=features)
-    rules = OnnxRuntime().rules(describe(info), "int8")
+    rules = OnnxRuntime().rules(describe(info), PRECISIONS["int8"])
     assert rules.weight.bits == bits
     pair = 2 * 255 * rules.weight.qmax
     assert (pair < 1 << 15) == (bits == 7)
     assert PlacementRules.from_json(json.loads(json.dumps(rules.to_json()))) == rules
-    assert OnnxRuntime().rules(target("l4"), "int8").weight.bits == 8
+    assert OnnxRuntime().rules(target("l4"), PRECISIONS["int8"]).weight.bits == 8
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_weights_for_a_kind_of_cpu_are_its_own_wherever_they_are_made(
     machine = replace(cpu(), machine="x86_64", features=target(here).features, kind=here)
     for module in ("optkit.devices.machine", "optkit.backends.onnxruntime"):
         monkeypatch.setattr(f"{module}.cpu", lambda: machine)
-    assert OnnxRuntime().rules(target(name), "int8").weight.bits == bits
+    assert OnnxRuntime().rules(target(name), PRECISIONS["int8"]).weight.bits == bits
     reason = OnnxRuntime().offline(target(name))
     assert (reason is None) == (name == here)
     assert reason is None or f"of the kind {here}" in reason

@@ -26,6 +26,7 @@ from optkit.devices import Gpu, Target, target
 from optkit.engines import Engine
 from optkit.errors import Impossible, InputRefused, ToolchainMissing
 from optkit.evidence import Evidence
+from optkit.precisions import PRECISIONS
 from optkit.runtimes import SessionOptions, backend
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -87,7 +88,7 @@ def test_limits_come_from_the_target() -> None:
 @pytest.mark.parametrize("one", ALL)
 def test_a_plan_tells_every_reason_and_no_place(one: CudaProvider) -> None:
     for span in (AxisRange(1, 8, 32), AxisRange(8, 8, 8)):
-        plan = one.spec(INPUTS, target("l4"), "fp16", {"batch": span})
+        plan = one.spec(INPUTS, target("l4"), PRECISIONS["fp16"], {"batch": span})
         assert plan.reasons.keys() == {*plan.options, "profile"}
         assert plan.options["cuda_graph"] == (one.device == "cuda" and span.min == span.max)
         assert "device_id" not in plan.options and "/" not in json.dumps(plan.options)
@@ -95,13 +96,17 @@ def test_a_plan_tells_every_reason_and_no_place(one: CudaProvider) -> None:
 
 def test_what_is_quantized_goes_to_tensorrt_alone() -> None:
     for one in (CudaProvider(), CoreMLProvider()):
-        assert one.refuses(target("l4"), "fp16") is None
-        assert "floats only" in (one.refuses(target("l4"), "int8") or "")
+        assert one.refuses(target("l4"), PRECISIONS["fp16"]) is None
+        assert "floats only" in (one.refuses(target("l4"), PRECISIONS["int8"]) or "")
         with pytest.raises(Impossible, match="floats only"):
-            one.rules(target("l4"), "int8")
+            one.rules(target("l4"), PRECISIONS["int8"])
     full = TensorRT()
-    assert TensorRTProvider().rules(target("l4"), "int8") == full.rules(target("l4"), "int8")
-    assert TensorRTProvider().refuses(target("l4"), "nf4") == full.refuses(target("l4"), "nf4")
+    assert TensorRTProvider().rules(target("l4"), PRECISIONS["int8"]) == full.rules(
+        target("l4"), PRECISIONS["int8"]
+    )
+    assert TensorRTProvider().refuses(target("l4"), PRECISIONS["nf4"]) == full.refuses(
+        target("l4"), PRECISIONS["nf4"]
+    )
 
 
 # ── refusals ───────────────────────────────────────────────────────────────────────────────────
@@ -176,7 +181,7 @@ def test_recorded_runs_keep_their_buffers(net: Any, model: Path, tmp_path: Path)
 def test_the_engine_is_the_graph_and_its_nodes(model: Path, tmp_path: Path, unwatched: Any) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    plan = Here().spec(INPUTS, target("l4"), "fp32", {"batch": AxisRange(1, 8, 32)})
+    plan = Here().spec(INPUTS, target("l4"), PRECISIONS["fp32"], {"batch": AxisRange(1, 8, 32)})
     engine = Here().compile(model, plan, {}, out, unwatched)
     assert (out / engine.file).read_bytes() == model.read_bytes() and engine.batch == 8
     assert [layer.products for layer in engine.layers if layer.products] == [("conv",)]

@@ -23,6 +23,7 @@ from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import target
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
+from optkit.precisions import PRECISIONS
 from optkit.tensors import AxisRange, TensorInfo
 
 BATCH = {"batch": AxisRange(1, 8, 32)}
@@ -30,7 +31,7 @@ BATCH = {"batch": AxisRange(1, 8, 32)}
 
 def spec(shape: tuple[Any, ...], device: str = "l4", precision: str = "int8") -> BuildSpec:
     inputs = (TensorInfo("x", "float32", shape),)
-    return TensorRTRTX().spec(inputs, target(device), precision, BATCH)
+    return TensorRTRTX().spec(inputs, target(device), PRECISIONS[precision], BATCH)
 
 
 # ── plans ──────────────────────────────────────────────────────────────────────────────────────
@@ -42,10 +43,12 @@ import sys
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import target
+from optkit.precisions import PRECISIONS
+int8 = PRECISIONS["int8"]
 for backend in (TensorRT(), TensorRTRTX()):
     for name in ("l4", "h100", "cpu"):
-        backend.offline(target(name)), backend.rules(target(name), "int8"), backend.versions()
-        backend.spec((), target(name), "int8", {})
+        backend.offline(target(name)), backend.rules(target(name), int8), backend.versions()
+        backend.spec((), target(name), int8, {})
 assert not {"tensorrt", "tensorrt_rtx", "onnxruntime", "torch"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -63,11 +66,11 @@ def test_full_tensorrt_wants_the_device() -> None:
 
 
 def test_rules_follow_the_hardware_and_the_compiler() -> None:
-    full, rtx = (b.rules(target("l4"), "int8") for b in (TensorRT(), TensorRTRTX()))
+    full, rtx = (b.rules(target("l4"), PRECISIONS["int8"]) for b in (TensorRT(), TensorRTRTX()))
     assert (rtx.activation.dtype, rtx.activation.symmetric) == ("int8", True)
     assert (rtx.weight.granularity, rtx.weight.symmetric) == ("channel", True)
     assert rtx.split_scale == rtx.ops and full == replace(rtx, split_scale=frozenset())
-    assert "Conv" in TensorRTRTX().rules(target("t4"), "int8").excluded
+    assert "Conv" in TensorRTRTX().rules(target("t4"), PRECISIONS["int8"]).excluded
 
 
 def test_every_option_of_a_plan_has_its_reason() -> None:
@@ -83,7 +86,7 @@ def test_a_plan_refuses_what_is_no_range() -> None:
         TensorRTRTX().spec(
             (TensorInfo("x", "float32", ("batch",)),),
             target("l4"),
-            "int8",
+            PRECISIONS["int8"],
             {"batch": AxisRange(8, 4, 32)},
         )
 

@@ -22,6 +22,7 @@ from optkit.backends import (
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import target
+from optkit.precisions import PRECISIONS
 
 # How the modules name their objects → the class they are.
 OBJECTS = {
@@ -175,7 +176,7 @@ def test_every_option_of_a_spec_has_its_place(version: str) -> None:
     dump = DUMPS[version]
     backend = TensorRTRTX() if "rtx" in version else TensorRT()
     for device in ("l4", "rtx4090", "h100", "t4", "orin"):
-        for name, value in backend.spec((), target(device), "int8", {}).options.items():
+        for name, value in backend.spec((), target(device), PRECISIONS["int8"], {}).options.items():
             if name in build_options._FLAGS:
                 assert build_options._FLAGS[name] in dump["enums"]["BuilderFlag"]
             elif name in build_options._ATTRIBUTES:

@@ -12,6 +12,7 @@ import pytest
 from optkit import graph, runtimes
 from optkit.data import spool
 from optkit.devices import target
+from optkit.precisions import PRECISIONS
 from optkit.statistics import CHUNK
 from optkit.steps import GRAPH, STATISTICS, STEPS
 from optkit.tensors import TensorInfo
@@ -45,7 +46,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def calibrate(inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, bytes]:
     out.mkdir()
-    rules = runtimes.backend("onnxruntime").rules(target("cpu"), "int8").to_json()
+    rules = runtimes.backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"]).to_json()
     settings = {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": 2**31}
     meta = STEPS["calibrate"].run(inputs, {**settings, **params}, out, quiet)
     file = out / STATISTICS

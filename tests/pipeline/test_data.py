@@ -11,6 +11,7 @@ import pytest
 from optkit.devices import target
 from optkit.pipeline import Build, Job, data_of
 from optkit.pipeline.sources import collect
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 
 SETTINGS = {
@@ -37,7 +38,9 @@ class Runner:
 
 
 def asked(recipe: Recipe, assets: dict[str, str]) -> tuple[Build, Runner]:
-    made = Build(Job(recipe, target("cpu"), "int8"), "onnxruntime", (), "fp32")
+    made = Build(
+        Job(recipe, target("cpu"), PRECISIONS["int8"]), "onnxruntime", (), PRECISIONS["fp32"]
+    )
     files = {"model.onnx": "0" * 64, **assets}
     made.entries["source"] = SimpleNamespace(  # type: ignore[assignment]
         path=Path("/store/source"), files=files, meta={}

@@ -17,6 +17,7 @@ from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
 from optkit.pipeline import identity, judging, scores
 from optkit.pipeline.findings import _at, latencies, speedups
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
 from optkit.recipe.schema import Limits
 from optkit.steps import TIMES
@@ -86,9 +87,10 @@ def test_a_latency_from_the_store_says_so(
     entry = SimpleNamespace(meta={"rows": [row]}, file=lambda name: tmp_path / name)
     monkeypatch.setattr(judging, "race", lambda *both, **settings: entry)
     monkeypatch.setattr(judging, "_sides", lambda made: ({}, {}))
-    job = SimpleNamespace(recipe=SimpleNamespace(bench=Bench()), precision="int8", strict=False)
+    int8, fp32 = PRECISIONS["int8"], PRECISIONS["fp32"]
+    job = SimpleNamespace(recipe=SimpleNamespace(bench=Bench()), precision=int8, strict=False)
     made: Any = SimpleNamespace(
-        job=job, batches=None, measured=True, baseline_precision="fp32", machine={},
+        job=job, batches=None, measured=True, baseline_precision=fp32, machine={},
         is_baseline=False, entries={"probe": None},
     )  # fmt: skip
     steps: Any = SimpleNamespace(recalled=lambda made: stored)
@@ -106,7 +108,7 @@ def test_when_a_latency_was_measured_is_no_part_of_what_was_built() -> None:
         timed = SimpleNamespace(
             meta={"rows": [{"engine": {"measured_at": when}}]}, digest=when, files={"times": when}
         )
-        job = SimpleNamespace(recipe=SimpleNamespace(to_json=dict), precision="int8",
+        job = SimpleNamespace(recipe=SimpleNamespace(to_json=dict), precision=PRECISIONS["int8"],
                               target=SimpleNamespace(name="cpu"))  # fmt: skip
         entries = {"graph": graph, "baseline": graph, "latency": timed}
         made: Any = SimpleNamespace(job=job, entries=entries, assignment=None, specs={})

@@ -13,6 +13,7 @@ from optkit.devices import target
 from optkit.pipeline import Build, Foreign, Job, delivery
 from optkit.pipeline.graphs import comparison
 from optkit.pipeline.quantizing import settings_of
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.store import Store, digest_json
 from optkit.tuning.memory import Memory
@@ -27,7 +28,9 @@ def recipe(nodes: Any = (), **others: Any) -> Recipe:
 
 
 def memory(settings: Recipe, tmp_path: Any) -> str:
-    made = Build(Job(settings, target("l4"), "int8"), None, ("tensorrt",), "fp16")
+    made = Build(
+        Job(settings, target("l4"), PRECISIONS["int8"]), None, ("tensorrt",), PRECISIONS["fp16"]
+    )
     return Memory.of(made, Space((), "fp16"), {}, Store(tmp_path)).key
 
 
@@ -41,7 +44,7 @@ def test_the_order_of_patterns_is_told_apart(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("nodes", [PATTERNS, PATTERNS[::-1]])
 def test_a_tuned_recipe_and_a_record_keep_the_order(nodes: Any, tmp_path: Path) -> None:
-    made = Job(recipe(nodes), target("l4"), "int8", graph=Foreign(tmp_path, "0" * 64))
+    made = Job(recipe(nodes), target("l4"), PRECISIONS["int8"], graph=Foreign(tmp_path, "0" * 64))
     file = reproduction(made, tmp_path, {}).file
     for text in (file.read_bytes(), delivery._yaml(made.recipe.to_json())):
         assert list(YAML(typ="safe").load(text)["quantization"]["nodes"].items()) == nodes
@@ -55,7 +58,7 @@ def test_the_data_of_a_tuned_recipe_is_found_from_its_own_folder(tmp_path: Path)
     data = {"source": "text", "args": {"path": "corpus.jsonl", "field": "text"}}
     task = {"task": "task.py", "args": {"held": "held.npz", "k": 2}}
     mine = {"name": "net", "calibration": data, "eval": task, "model": {"hub": "org/name"}}
-    made = Job(Recipe.from_dict(mine, home), target("l4"), "int8")
+    made = Job(Recipe.from_dict(mine, home), target("l4"), PRECISIONS["int8"])
     out = tmp_path / "out"
     out.mkdir()
     again = reproduction(made, out, {"calibration": ["path"], "eval": ["held"]})
@@ -80,7 +83,9 @@ def test_trials_are_remembered_by_all_they_depend_on(others: Any, tmp_path: Any)
 
 @pytest.mark.parametrize("role", ["fused", "prepared"])
 def test_graphs_too_large_for_two_sessions_are_not_compared(role: str) -> None:
-    made = Build(Job(recipe(), target("l4"), "int8"), None, ("tensorrt",), "fp16")
+    made = Build(
+        Job(recipe(), target("l4"), PRECISIONS["int8"]), None, ("tensorrt",), PRECISIONS["fp16"]
+    )
     made.entries["source"] = SimpleNamespace(meta={"parameters": 1 << 30})  # type: ignore[assignment]
     runner: Any = SimpleNamespace(limits=SimpleNamespace(memory_bytes=1 << 33))
     params, here = comparison(made, runner, role)

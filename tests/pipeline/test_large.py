@@ -9,6 +9,7 @@ import pytest
 from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.pipeline.large import planned_memory, way
+from optkit.precisions import PRECISIONS
 from optkit.runtimes import backend
 
 GIB = 1 << 30
@@ -19,7 +20,9 @@ def found(
 ) -> str:
     """Of a model with 7 · 2^30 parameters."""
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
-    rules: dict[str, Any] = {precision: chosen.rules(target(where), precision).to_json()}
+    rules: dict[str, Any] = {
+        precision: chosen.rules(target(where), PRECISIONS[precision]).to_json()
+    }
     return way(7 * GIB, int(gib * GIB), rules, weights, sampled=sampled, where="m")
 
 

@@ -27,6 +27,7 @@ from optkit.data.spool import Spool
 from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.pipeline import Job
+from optkit.precisions import PRECISIONS
 from optkit.recipe import InputSpec
 from optkit.steps import GRAPH, STEPS
 from optkit.tensors import Feed, TensorInfo
@@ -279,7 +280,9 @@ def _check_samples(project: Path, store: Path) -> None:
     recipe = api.resolve(recipe=project / "optkit.yaml").with_overrides(
         ["model.part=decoder", "name=decoder"]
     )
-    made = pipeline.run(Job(recipe, target("cpu"), "int8"), runner, pipeline.QUANTIZE[:3])
+    made = pipeline.run(
+        Job(recipe, target("cpu"), PRECISIONS["int8"]), runner, pipeline.QUANTIZE[:3]
+    )
     assert all(record.hit for record in runner.records)
     assert [record.label for record in runner.records].count("export encoder") == 1
     model = T5ForConditionalGeneration.from_pretrained(project / "t5").eval()

@@ -14,13 +14,14 @@ from optkit.data import spool
 from optkit.devices import cpu, target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.pipeline import Foreign, Job, check, check_timed, refusals
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.tensors import AxisRange, TensorInfo
 
 
 def job(precision: str, nodes: dict[str, str], **others: Any) -> Job:
     recipe = Recipe.from_dict({"name": "net", "quantization": {"nodes": nodes}, **others})
-    return Job(recipe, target("a100-sxm-80gb"), precision)
+    return Job(recipe, target("a100-sxm-80gb"), PRECISIONS[precision])
 
 
 def test_a_precision_that_only_some_nodes_get() -> None:
@@ -76,9 +77,9 @@ def test_the_baseline_on_any_cpu_is_fp32(monkeypatch: pytest.MonkeyPatch, here: 
     monkeypatch.setattr("optkit.devices.machine.cpu", lambda: machine)
     recipe = Recipe.from_dict({"name": "net"})
     for name in ("cpu", "cpu-avx2", "cpu-avx512-vnni"):
-        asked = Job(recipe, target(name), "fp32")
+        asked = Job(recipe, target(name), PRECISIONS["fp32"])
         made, own = check(asked), name in ("cpu", here)
-        assert (made.baseline_precision, made.is_baseline) == ("fp32", True)
+        assert (made.baseline_precision.name, made.is_baseline) == ("fp32", True)
         assert (made.backend, made.measured) == (("onnxruntime", True) if own else (None, False))
         assert made.pending == (() if own else ("onnxruntime",))
         if own:
@@ -88,5 +89,5 @@ def test_the_baseline_on_any_cpu_is_fp32(monkeypatch: pytest.MonkeyPatch, here: 
             with pytest.raises(ToolchainMissing, match="only on a machine of that kind") as caught:
                 check_timed(asked)
             assert name in str(caught.value.hint)
-    assert check(job("fp16", {})).baseline_precision == "fp16"  # of a GPU
+    assert check(job("fp16", {})).baseline_precision.name == "fp16"  # of a GPU
     check_timed(job("fp16", {}))  # predicted

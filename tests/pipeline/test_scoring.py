@@ -15,6 +15,7 @@ from optkit.execute.node import packed
 from optkit.execute.runner import key_of
 from optkit.pipeline import Build, Foreign, Job
 from optkit.pipeline.judging import Race, race, score
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench, Recipe
 from optkit.store import digest_file
 
@@ -26,7 +27,13 @@ def test_a_node_needs_what_the_task_imports_and_not_the_samples_that_it_read(
         (tmp_path / name).write_text(name)
     recipe = Recipe.from_dict({"name": "net", "eval": {"task": str(tmp_path / "task.py")}},
                               base=tmp_path)  # fmt: skip
-    build = Build(Job(recipe, target("l4"), "int8"), "tensorrt", (), "fp16", measured=False)
+    build = Build(
+        Job(recipe, target("l4"), PRECISIONS["int8"]),
+        "tensorrt",
+        (),
+        PRECISIONS["fp16"],
+        measured=False,
+    )
     read = {str(path): digest_file(path) for path in tmp_path.iterdir()}
     build.entries["evaluation"] = Foreign(meta={"metric": "m", "reads": {"content": read}})
     asked: list[dict[str, Any]] = []
@@ -59,7 +66,13 @@ def test_a_score_is_of_the_tasks_code_and_packages(
 ) -> None:
     (tmp_path / "task.py").touch()
     recipe = Recipe.from_dict({"name": "net", "eval": {"task": "task.py"}}, base=tmp_path)
-    build = Build(Job(recipe, target("l4"), "int8"), "tensorrt", (), "fp16", measured=False)
+    build = Build(
+        Job(recipe, target("l4"), PRECISIONS["int8"]),
+        "tensorrt",
+        (),
+        PRECISIONS["fp16"],
+        measured=False,
+    )
     keys: list[str] = []
     steps: Any = SimpleNamespace(
         objects=Path("store/objects"),

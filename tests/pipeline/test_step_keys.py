@@ -28,6 +28,7 @@ from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, COMPILE, Build, Job, identity
 from optkit.pipeline.judging import score, time, weigh
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.store import Store, digest_file
 from optkit.tensors import TensorInfo
@@ -139,9 +140,9 @@ def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     """What a build asks for, step by step, and what `manifest.digest` is made of."""
     recipe, device, backend, here, settings = BUILDS[name]
     file = shipped.root() / "recipes" / f"{recipe}.yaml"
-    job = Job(Recipe.load(file).with_overrides(settings), target(device), "int8")
+    job = Job(Recipe.load(file).with_overrides(settings), target(device), PRECISIONS["int8"])
     build = Build(job, backend, () if backend else ("tensorrt",),
-                  "fp32" if job.target.is_cpu else "fp16", measured=here)  # fmt: skip
+                  PRECISIONS["fp32" if job.target.is_cpu else "fp16"], measured=here)  # fmt: skip
     recorder = Recorder(root, monkeypatch)
     monkeypatch.setattr("optkit.pipeline.judging.decided", lambda build: True)
     finishes = here and backend == "tensorrt"

@@ -15,6 +15,7 @@ from optkit.measurement import Memory
 from optkit.pipeline import Build, Foreign, Job
 from optkit.pipeline.findings import _memory
 from optkit.pipeline.judging import weigh
+from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 
 
@@ -35,7 +36,13 @@ class Steps:
 def made(name: str, backend: str, *, measured: bool = True, gated: bool = True) -> Build:
     gates = {"max_memory_bytes": 1000} if gated else {}
     recipe = Recipe.from_dict({"name": "net", "gates": gates})
-    build = Build(Job(recipe, target(name), "int8"), backend, (), "fp16", measured=measured)
+    build = Build(
+        Job(recipe, target(name), PRECISIONS["int8"]),
+        backend,
+        (),
+        PRECISIONS["fp16"],
+        measured=measured,
+    )
     engine = {"engine": {"file": f"{backend}.engine"}}
     build.entries = {"graph": Foreign(), "probe": Foreign(), "engine": Foreign(meta=engine)}
     build.specs = {"engine": SimpleNamespace(options={"cuda_graph": True})}  # type: ignore[dict-item]

@@ -14,6 +14,7 @@ from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import target
 from optkit.engines import Landing
 from optkit.precision_cast.cast import to_half
+from optkit.precisions import PRECISIONS
 from optkit.runtimes import SessionOptions
 from optkit.tensors import AxisRange
 from tests.networks import NETWORKS, feed, network, sqnr
@@ -90,7 +91,7 @@ def compiled(backend: Any, where: str, quantized: ir.Model, planned: Any, folder
     with OnnxRuntime().session(path, SessionOptions(level="none")) as session:
         inputs = session.inputs
     axes = {"N": AxisRange(1, 8, 16)}
-    plan = backend.spec(inputs, target(where), "int8", axes)
+    plan = backend.spec(inputs, target(where), PRECISIONS["int8"], axes)
     found: Landing = backend.compile(path, plan, planned, folder, lambda what, done: None).landing
     return found
 
@@ -101,7 +102,7 @@ def test_onnxruntime_computes_all_of_it_in_integers(
     tmp_path: Path,
 ) -> None:
     backend = OnnxRuntime()
-    rules = backend.rules(target("cpu"), "int8")
+    rules = backend.rules(target("cpu"), PRECISIONS["int8"])
     quantized, assignment, _ = workshop.quantize(model, rules)
     (tmp_path / "out").mkdir()
     found = compiled(backend, "cpu", quantized, assignment.quantized(), tmp_path / "out")
@@ -117,7 +118,7 @@ def test_tensorrt_rtx_lands_all_of_it_for_l4(
 ) -> None:
     pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
     backend = TensorRTRTX()
-    rules = backend.rules(target("l4"), "int8")
+    rules = backend.rules(target("l4"), PRECISIONS["int8"])
     half = model.clone()
     to_half(half)
     quantized, assignment, _ = workshop.quantize(model, rules, carrier=half)

@@ -161,7 +161,7 @@ def compiled(
     graph.save(model, path)
     graph.check(path)
     shapes = [tuple(4 if isinstance(d, str) else d for d in s) for _, _, s in graph.inputs(model)]
-    spec = rtx.spec((), target(TARGETS.get(capability, "rtx5090")), "any", {})
+    spec = rtx.spec((), target(TARGETS.get(capability, "rtx5090")), PRECISIONS["fp32"], {})
     names = [name for name, _, _ in graph.inputs(model)]
     profile = {name: (shape,) * 3 for name, shape in zip(names, shapes, strict=True)}
     spec = replace(spec, compute_capability=capability, profile=profile)
@@ -187,7 +187,7 @@ def test_all_that_is_planned_lands(
     where = target(TARGETS.get(capability, "rtx5090"))
     model = network(NETWORKS.get(net) or HEADER + NETS[net])
     real, _, assignment = quantized(
-        workshop, model, name, {name: rtx.rules(where, name)}, carrier="fp16"
+        workshop, model, name, {name: rtx.rules(where, PRECISIONS[name])}, carrier="fp16"
     )
     planned = assignment.quantized()
     engine = compiled(rtx, real, capability, planned, tmp_path)
@@ -213,7 +213,7 @@ def test_floats_multiply_in_their_own_dtype(
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_what_does_not_compile_is_refused_before_work(capability: str, name: str) -> None:
     where = target(TARGETS[capability])
-    here = TensorRTRTX().refuses(where, name) is None
+    here = TensorRTRTX().refuses(where, PRECISIONS[name]) is None
     if name in SUPPORTED[capability]:
         check_pair(where, name)
         assert here
@@ -245,7 +245,7 @@ def test_a_large_kernel_stays_out_of_fp8(
         [large] c = Conv (x, w_1)
         [small] y = Conv (c, w_2)
     }}"""
-    rules = rtx.rules(target("l4"), "fp8")
+    rules = rtx.rules(target("l4"), PRECISIONS["fp8"])
     for wide, lands in ((32, True), (size, False)):
         model = network(HEADER + text.format(wide, 65 - wide))
         assert ("large" in assign(model, "fp8", {"fp8": rules}, "fp16").quantized()) is lands
@@ -260,7 +260,7 @@ def test_one_block_alone_is_dequantized_apart(
 ) -> None:
     """The reason for halving blocks, and what the landing says of it."""
     text = "g (float[N,32] x, float[32,64] w_1) => (float[N,64] y) { [fc] y = MatMul (x, w_1) }"
-    model, rules = network(HEADER + text), rtx.rules(target("l4"), "int4")
+    model, rules = network(HEADER + text), rtx.rules(target("l4"), PRECISIONS["int4"])
     found = {}
     for blocks in ("halving", "any"):
         own = {"int4": replace(rules, blocks=blocks)}
@@ -274,7 +274,7 @@ def test_one_block_alone_is_dequantized_apart(
 
 def test_precisions_mix_in_one_engine(rtx: TensorRTRTX, workshop: Any, tmp_path: Path) -> None:
     names = ("fp8", "int4")
-    rules = {name: rtx.rules(target("l4"), name) for name in names}
+    rules = {name: rtx.rules(target("l4"), PRECISIONS[name]) for name in names}
     overrides = {"[qkv]": "int4", "up": "int4", "logits": "fp16"}
     model = network(HEADER + DECODER)
     real, simulated, assignment = quantized(
@@ -293,7 +293,7 @@ def test_precisions_mix_in_one_engine(rtx: TensorRTRTX, workshop: Any, tmp_path:
 @pytest.mark.parametrize("name", ["int8", "int8-weight-only", "int4", "w4a8", "nf4"])
 def test_all_that_is_planned_lands_on_a_processor(name: str, workshop: Any, tmp_path: Path) -> None:
     backend, model = OnnxRuntime(), network(HEADER + DECODER)
-    rules = {name: backend.rules(target("cpu"), name)}
+    rules = {name: backend.rules(target("cpu"), PRECISIONS[name])}
     real, _, assignment = quantized(workshop, model, name, rules)
     landing = kernels(backend, real, assignment, tmp_path).landing
     assert landing.landed == landing.planned == 8, landing.rows
@@ -301,7 +301,7 @@ def test_all_that_is_planned_lands_on_a_processor(name: str, workshop: Any, tmp_
 
 def test_precisions_mix_on_a_processor(workshop: Any, tmp_path: Path) -> None:
     backend, model = OnnxRuntime(), network(HEADER + DECODER)
-    rules = {name: backend.rules(target("cpu"), name) for name in ("int8", "int4")}
+    rules = {name: backend.rules(target("cpu"), PRECISIONS[name]) for name in ("int8", "int4")}
     overrides = {"[qkv]": "int4", "logits": "fp32"}
     real, _, assignment = quantized(workshop, model, "int8", rules, overrides=overrides)
     landing = kernels(backend, real, assignment, tmp_path).landing
@@ -325,7 +325,9 @@ def test_a_packed_weight_multiplies_as_its_codes_say(
     text = f"g (float[N,{width}] x, float[{shape}] w, float[24] b) => (float[N,24] y) {{"
     last = "[sum] y = Add (m, b)" if form == "MatMul" else "[same] y = Identity (m)"
     model = network(HEADER + f"{text} [fc] m = {operator} {last} }}")
-    rules = {name: replace(OnnxRuntime().rules(target("cpu"), name), nbits_accuracy=accuracy)}
+    rules = {
+        name: replace(OnnxRuntime().rules(target("cpu"), PRECISIONS[name]), nbits_accuracy=accuracy)
+    }
     real, simulated, assignment = quantized(workshop, model, name, rules)
     if not assignment.quantized():
         assert name == "nf4" and width == 100, assignment.reasons
@@ -346,7 +348,9 @@ def test_a_bias_of_another_form_is_added_behind(
         [fc] y = Gemm (x, w, b)
     }"""
     model = network(HEADER + text)
-    rules = {name: replace(OnnxRuntime().rules(target("cpu"), name), nbits_accuracy=accuracy)}
+    rules = {
+        name: replace(OnnxRuntime().rules(target("cpu"), PRECISIONS[name]), nbits_accuracy=accuracy)
+    }
     real, simulated, _ = quantized(workshop, model, name, rules)
     assert [node.op_type for node in real.graph][-1] == "Add"
     given = feed(model)
@@ -368,7 +372,7 @@ def test_products_of_one_value_are_solved_each_in_its_own_format(
     model = network(f"{HEADER}g (float[N,64] x{weights}) => (float[N,32] y0) {{ {products} }}")
     nodes = [str(node.name) for node in model.graph]
     backend = OnnxRuntime() if device == "cpu" else TensorRTRTX()
-    rules = {name: backend.rules(target(device), name) for name in names}
+    rules = {name: backend.rules(target(device), PRECISIONS[name]) for name in names}
     learned = workshop.statistics(model, [Tap("x", -1, rows=True, moments=True)])
     found = choose_qparams(
         model, Assignment(dict(zip(nodes, names, strict=True))), learned, rules, Quantization(),
@@ -445,7 +449,7 @@ def test_a_simulation_computes_what_the_graph_says(
 ) -> None:
     """ONNX Runtime at the level that simulations run at, against ONNX's own reference."""
     model = network(HEADER + NETS[net])
-    rules = {name: TensorRTRTX().rules(target("rtx5090"), name)}
+    rules = {name: TensorRTRTX().rules(target("rtx5090"), PRECISIONS[name])}
     _, simulated, _ = quantized(workshop, model, name, rules, carrier="fp16")
     given = feed(model)
     reference = ReferenceEvaluator(ir.to_proto(simulated)).run(None, given)[0]
@@ -460,7 +464,7 @@ def test_nvfp4_is_simulated_in_plain_nodes(workshop: Any) -> None:
     """Against numpy: activations and weights rounded by hand with ml_dtypes' own casts."""
     text = "g (float[N,3,64] x, float[64,24] w) => (float[N,3,24] y) { [fc] y = MatMul (x, w) }"
     model = network(HEADER + text)
-    rules = {"nvfp4": TensorRTRTX().rules(target("rtx5090"), "nvfp4")}
+    rules = {"nvfp4": TensorRTRTX().rules(target("rtx5090"), PRECISIONS["nvfp4"])}
     real, simulated, _ = quantized(workshop, model, "nvfp4", rules, carrier="fp16")
     kinds = {node.op_type for node in simulated.graph}
     assert "TRT_FP4DynamicQuantize" not in kinds
@@ -485,7 +489,7 @@ def test_powers_taken_out_of_nvfp4_scales_change_no_number(form: str, workshop: 
     numbers = np.random.default_rng(1).standard_normal((64, 24)) * np.geomspace(1e-3, 1, 24)
     numbers = numbers if form.startswith("M") else numbers.T
     model = network(f"{HEADER}{text} {{ [fc] y = {form} }}", w=numbers)
-    rules = {"nvfp4": TensorRTRTX().rules(target("rtx5090"), "nvfp4")}
+    rules = {"nvfp4": TensorRTRTX().rules(target("rtx5090"), PRECISIONS["nvfp4"])}
     real, simulated, _ = quantized(workshop, model, "nvfp4", rules, carrier="fp16")
     constants = {
         str(v.name): numbers.astype(np.float32)
@@ -527,5 +531,7 @@ def kernels(backend: OnnxRuntime, model: ir.Model, assignment: Assignment, folde
     graph.save(model, path)
     graph.check(path)
     with backend.session(path, SessionOptions(level="none")) as session:
-        spec = backend.spec(session.inputs, target("cpu"), "any", {"N": AxisRange(1, 4, 4)})
+        spec = backend.spec(
+            session.inputs, target("cpu"), PRECISIONS["fp32"], {"N": AxisRange(1, 4, 4)}
+        )
     return backend.compile(path, spec, assignment.quantized(), out, lambda what, done: None)

@@ -22,7 +22,7 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.devices import target
 from optkit.placement import PlacementRules
-from optkit.precisions import Codes, Granularity, NumberFormat
+from optkit.precisions import PRECISIONS, Codes, Granularity, NumberFormat
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.numerics.formats import NF4
 from optkit.quantization.numerics.qparams import QParams
@@ -132,7 +132,7 @@ RULES: Mapping[str, Mapping[str, PlacementRules]] = MappingProxyType(
     {
         where: {
             name: backend("onnxruntime" if where == "cpu" else "tensorrt-rtx").rules(
-                target(where), name
+                target(where), PRECISIONS[name]
             )
             for name in names
         }

@@ -179,4 +179,4 @@ def _silent(what: str, fraction: float) -> None: ...
 def rules_of(where: str, precisions: Iterable[str]) -> dict[str, Any]:
     """Precision → placement rules as JSON, of the backend that runs `where`."""
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
-    return {name: chosen.rules(target(where), name).to_json() for name in precisions}
+    return {name: chosen.rules(target(where), PRECISIONS[name]).to_json() for name in precisions}

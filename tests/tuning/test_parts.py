@@ -17,6 +17,7 @@ from optkit.devices import cpu, target
 from optkit.devices.machine import describe
 from optkit.errors import InputRefused
 from optkit.graph import NodeCost
+from optkit.precisions import PRECISIONS
 from optkit.tuning.estimate import Estimate
 from optkit.tuning.gains import gain
 from optkit.tuning.path import gain as saved
@@ -67,9 +68,10 @@ def test_a_product_gains_what_the_roofline_says() -> None:
     peak16, peak8, bandwidth = l4.peak("fp16"), l4.peak("int8"), l4.bandwidth
     assert peak16 and peak8 and bandwidth
     expected = 2e9 / peak16 - 2e9 / peak8 + (2e6 / 2 + 2e6 / 2) / bandwidth  # weights and input
-    assert gain(cost, "int8", "fp16", l4) == pytest.approx(expected, rel=1e-6)
-    assert gain(cost, "int4", "fp16", l4) > 0  # it reads less, and multiplies in FP16
-    assert gain(cost, "fp16", "fp16", l4) == 0
+    fp16, int8, int4 = (PRECISIONS[name] for name in ("fp16", "int8", "int4"))
+    assert gain(cost, int8, fp16, l4) == pytest.approx(expected, rel=1e-6)
+    assert gain(cost, int4, fp16, l4) > 0  # it reads less, and multiplies in FP16
+    assert gain(cost, fp16, fp16, l4) == 0
 
 
 @pytest.mark.parametrize(
@@ -79,8 +81,9 @@ def test_two_terms_gain_less_than_one_on_a_cpu(kind: str, gains: bool) -> None:
     """And nothing where VNNI is absent: two integer products take longer than one in FP32."""
     cost = NodeCost("MatMul", 10**9, 4 * 10**6, 4 * 10**6, 4 * 10**6)
     machine = describe(replace(cpu(), kind=kind, clock_mhz=2500.0))
-    one = gain(cost, "int8", "fp32", machine)
-    two = gain(cost, "int8", "fp32", machine, two_term=True)
+    int8, fp32 = PRECISIONS["int8"], PRECISIONS["fp32"]
+    one = gain(cost, int8, fp32, machine)
+    two = gain(cost, int8, fp32, machine, two_term=True)
     assert two < one and (two > 0) == gains
 
 

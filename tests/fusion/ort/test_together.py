@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from optkit import graph
 from optkit.fusion.ort import to_ort
+from optkit.precisions import PRECISIONS
 
 RNG = np.random.default_rng(5)
 BLOCK = 16
@@ -137,7 +138,7 @@ def test_each_of_them_counts_as_landed(build: Callable[..., ir.Model], tmp_path:
     graph.save(model, tmp_path / "model.onnx")
     backend, axes = OnnxRuntime(), dict.fromkeys("bs", AxisRange(1, 2, 4))
     with backend.session(tmp_path / "model.onnx") as session:
-        spec = backend.spec(session.inputs, target("cpu"), "int4", axes)
+        spec = backend.spec(session.inputs, target("cpu"), PRECISIONS["int4"], axes)
     (tmp_path / "out").mkdir()
     planned = {"q_proj": "int4", "k_proj": "int4"}
     engine = backend.compile(

@@ -16,6 +16,7 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
 from optkit.data import spool
 from optkit.devices import target
+from optkit.precisions import PRECISIONS
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
@@ -137,7 +138,7 @@ def quiet(what: str, fraction: float) -> None: ...
 
 def rules(where: str, precision: str) -> dict[str, Any]:
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
-    found = chosen.rules(target(where), precision).to_json()
+    found = chosen.rules(target(where), PRECISIONS[precision]).to_json()
     if found["nbits_accuracy"] is not None:
         found["nbits_accuracy"] = 0  # the codes alone decide, not how activations are rounded
     return {precision: found}

@@ -16,7 +16,7 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.devices import target
 from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
-from optkit.precisions import NumberFormat
+from optkit.precisions import PRECISIONS, NumberFormat
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
@@ -139,7 +139,7 @@ def test_products_of_onnx_runtime_are_those_written_from_memory(
 ) -> None:
     """MatMulNBits with its accuracy level, MatMulBnb4; also of a Gemm, whose bias comes behind."""
     monkeypatch.setattr(streamed, "_NUMBERS", 2000)
-    own = {precision: backend("onnxruntime").rules(target("cpu"), precision)}
+    own = {precision: backend("onnxruntime").rules(target("cpu"), PRECISIONS[precision])}
     models = [model("float32"), model("float32")]
     for built in models:
         gemm = next(node for node in built.graph if node.op_type == "Gemm")

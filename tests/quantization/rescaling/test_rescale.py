@@ -17,7 +17,7 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
 from optkit.devices import target
 from optkit.placement import PlacementRules
-from optkit.precisions import NumberFormat
+from optkit.precisions import PRECISIONS, NumberFormat
 from optkit.quantization.rescaling import groups
 from optkit.quantization.rescaling.channels import classes
 from optkit.quantization.rescaling.fold import FoldPath
@@ -382,7 +382,7 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
     kept = {"graph": made.fused, "statistics": made.statistics}
     inputs = [{"name": "x", "dtype": "float32", "shape": ["N", 8, 32], "range": None}]
     settings = Quantization().model_dump(mode="json")
-    own = {"int8": OnnxRuntime().rules(target("cpu"), "int8").to_json()}
+    own = {"int8": OnnxRuntime().rules(target("cpu"), PRECISIONS["int8"]).to_json()}
     params = {"precision": "int8", "carrier": "fp32", "rules": own, "settings": settings,
               "inputs": inputs, "axes": {}}  # fmt: skip
 
