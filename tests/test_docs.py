@@ -72,9 +72,12 @@ def _save_hugging_face(folder: Path) -> None:
         model.save_pretrained(folder / name)
 
 
+OWN_MODEL = "--precision fp16 --precision int8"
+
+
 def run(line: str, workshop: dict[str, Path], page: Path) -> subprocess.CompletedProcess[str]:
     words = shlex.split(line)
-    own_model = "init" in words or "--precision fp16 --precision int8" in line
+    own_model = "init" in words or OWN_MODEL in line
     folder = workshop["project" if own_model else "checkout"]
     if page.parent.parent.name == "examples":
         folder = workshop["checkout"]
@@ -114,14 +117,25 @@ def test_command_runs(page: Path, line: str, workshop: dict[str, Path]) -> None:
         run("optkit build --target cpu", workshop, page)
     if line.startswith("optkit explain "):
         run("optkit build --target l4 --precision int8", workshop, page)
+    if OWN_MODEL in line and not (workshop["project"] / "optkit.yaml").exists():
+        begin(workshop, page)
     done = run(line, workshop, page)
     assert done.returncode == 0, done.stderr
     if line.startswith("optkit init"):
-        recipe = workshop["project"] / "optkit.yaml"
-        text = re.sub(
-            r"^(inputs|calibration):(.*\n)(?:[ ].*\n)*", "", recipe.read_text(), flags=re.M
-        )
-        recipe.write_text(text + INPUTS)
+        fill_in(workshop)
+
+
+def begin(workshop: dict[str, Path], page: Path) -> None:
+    """The line above: a recipe of one's own, as a reader completes it."""
+    line = next(line for line in commands(page) if line.startswith("optkit init"))
+    assert run(line, workshop, page).returncode == 0
+    fill_in(workshop)
+
+
+def fill_in(workshop: dict[str, Path]) -> None:
+    recipe = workshop["project"] / "optkit.yaml"
+    text = re.sub(r"^(inputs|calibration):(.*\n)(?:[ ].*\n)*", "", recipe.read_text(), flags=re.M)
+    recipe.write_text(text + INPUTS)
 
 
 def made_by(line: str) -> str:
