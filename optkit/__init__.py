@@ -45,27 +45,23 @@ else:  # what a type checker must not see: any name would be one
         return getattr(importlib.import_module(_HOMES[name]), name)
 
 
+_FUNCTIONS = ("bench", "build", "compile", "diff", "evaluate", "explain", "export", "fuse", "load",
+              "plan", "quantize", "tune")  # fmt: skip
 _HOMES = {
-    "build": "optkit.api",
-    "load": "optkit.api",
-    "export": "optkit.api",
-    "fuse": "optkit.api",
-    "quantize": "optkit.api",
-    "compile": "optkit.api",
-    "bench": "optkit.api",
-    "evaluate": "optkit.api",
-    "explain": "optkit.api",
-    "tune": "optkit.api",
-    "plan": "optkit.api",
-    "diff": "optkit.api",
+    **dict.fromkeys(_FUNCTIONS, "optkit.api"),
     "Artifact": "optkit.artifact",
+    "Budget": "optkit.tuning",
+    "DecoderSizes": "optkit.decoder",
     "Recipe": "optkit.recipe",
+    "SearchOptions": "optkit.tuning",
     "Target": "optkit.devices",
+    "Workspace": "optkit.workspace",
 }
 
 __all__ = [
-    "Artifact", "Recipe", "Target", "bench", "build", "compile", "diff", "errors", "evaluate",
-    "explain", "export", "fuse", "load", "plan", "quantize", "tune",
+    "Artifact", "Budget", "DecoderSizes", "Recipe", "SearchOptions", "Target", "Workspace", "bench",
+    "build", "compile", "diff", "errors", "evaluate", "explain", "export", "fuse", "load", "plan",
+    "quantize", "tune",
 ]  # fmt: skip
 
 

@@ -481,7 +481,7 @@ def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> A
         write_durably(folder / MANIFEST, f"{text}\n".encode())
     for known in (_contents(manifest), *(facts[name].sha256 for name in _engines(manifest))):
         trust.know(known)
-    return Artifact.load(place)
+    return Artifact(place, manifest)
 
 
 def _put(folder: Path, name: str, content: Path | bytes) -> File:

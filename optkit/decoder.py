@@ -20,10 +20,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any, Self
 
-from optkit.errors import InputRefused
+from optkit.errors import InputRefused, UsageError
 from optkit.tensors import TensorInfo
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
@@ -125,3 +126,32 @@ def _whole(*sizes: int | str) -> bool:
 
 def _present(said: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    """A decoder by its sizes, without a model; None: estimated from the others.
+
+    parameters: all of them. layers: num_hidden_layers of config.json. kv_heads:
+    num_key_value_heads. heads: num_attention_heads. hidden: hidden_size. ffn: intermediate_size.
+    vocabulary: vocab_size. tied: the embedding is the vocabulary projection too
+    (tie_word_embeddings).
+
+    Raises UsageError for a size below 1, or that is no finite number.
+    """
+
+    parameters: float
+    layers: int
+    kv_heads: int
+    head_dim: int
+    heads: int | None = None
+    hidden: int | None = None
+    ffn: int | None = None
+    vocabulary: int | None = None
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        for name, size in asdict(self).items():
+            number = isinstance(size, int | float) and 1 <= size < inf
+            if name != "tied" and size is not None and not number:
+                raise UsageError(f"{name} must be at least 1", where="decoder")

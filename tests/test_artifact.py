@@ -35,7 +35,7 @@ RESULT = {
     "schema": "optkit.result/v1",
     "status": "ok",
     "engine": {"backend": "tensorrt-rtx", "evidence": "compiled", "bytes": 7},
-    "latency": {"evidence": "predicted", "p50_ms": 0.25, "band": (0.1, 0.5)},
+    "latency": {"evidence": "predicted", "p50_ms": 0.25, "band": [0.1, 0.5]},
     "accuracy": None,
     "fidelity": {"evidence": "simulated", "cosine": 0.999},
 }

@@ -59,7 +59,7 @@ def main() -> None:
     for precision in ("fp32", "int4"):
         artifact = optkit.build(
             options.project, target="cpu", precision=precision,
-            out=options.root / "artifacts", cache=options.root / "cache",
+            out=options.root / "artifacts", workspace=optkit.Workspace(options.root / "cache"),
         ).path  # fmt: skip
         same = np.array([lead == NEW for lead in leads(artifact, reference)])
         found[precision] = {"equal": int(same.sum()), "of": len(same),

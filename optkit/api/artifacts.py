@@ -1,14 +1,15 @@
-"""Artifacts again: `load`, `inspect`, and what a build leaves."""
+"""Artifacts and graphs opened: `load` and `inspect`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optkit import pipeline
 from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
+from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from optkit.artifact import Artifact
@@ -20,33 +21,34 @@ _MEMORY, _MEMORY_OF_NODE, _COPIES = 1 << 30, 32 << 10, 4  # bytes
 _SECONDS, _SECONDS_OF_NODE = 60.0, 0.005
 
 
-@dataclass(frozen=True)
-class Built:
-    """One build: its result object and where the artifact lies."""
-
-    result: dict[str, Any]
-    path: Path
-
-
 def load(path: str | Path, *, trusted: bool = False) -> Artifact:
     """Open an artifact folder; its manifest is validated, `verify()` rehashes every file.
 
-    `trusted`: its engine may run code in this process and its graph need not be tried in a child
-    first, although it was not written on this machine (docs/artifact.md).
+    trusted: its engine may run code in this process and its graph need not be tried in a child
+        first, although it was not written on this machine (docs/artifact.md).
+
+    Raises InputRefused (no artifact, or one of another version), IntegrityError (damaged).
     """
     from optkit.artifact import Artifact
 
     return Artifact.load(Path(path), trusted=trusted)
 
 
-def inspect(path: Path, *, runner: Runner, bounded: bool = True) -> dict[str, Any]:
+def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> dict[str, Any]:
     """What an artifact (a folder, every file verified) or an ONNX file holds.
 
-    `bounded`: the memory and time to read a graph are bounded by its size, as well as by the limits
-    of the runner: a kilobyte of ONNX can ask for any amount of both.
+    A kilobyte of ONNX can ask for any amount of memory and time, so that reading a graph is bounded
+    by its size, unless the workspace has a limit of its own for either.
 
-    Raises InputRefused, IntegrityError, and WorkerFailed beyond the limits.
+    Returns an optkit.inspect/v1 object: inputs, operators, parameters, bytes, MACs, precision, and
+    of an artifact its result. Raises InputRefused, IntegrityError, and WorkerFailed beyond the
+    limits.
     """
+    bounded = workspace.memory is None and workspace.timeout is None
+    return _inspected(Path(path), workspace.runner(), bounded)
+
+
+def _inspected(path: Path, runner: Runner, bounded: bool) -> dict[str, Any]:
     from optkit import intake as stage
     from optkit.report.contract import result_of
     from optkit.steps import STEPS
@@ -65,10 +67,7 @@ def inspect(path: Path, *, runner: Runner, bounded: bool = True) -> dict[str, An
             "result": result_of(opened),
         }
         if manifest.parts:
-            each = {
-                part: inspect(path / part, runner=runner, bounded=bounded)
-                for part in manifest.parts
-            }
+            each = {part: _inspected(path / part, runner, bounded) for part in manifest.parts}
             return {**found, "path": str(path), "axes": axes, "graph": None, "parts": each}
         ranges = manifest.recipe.get("axes", {})
         axes = {name: sizes["opt"] for name, sizes in ranges.items()}

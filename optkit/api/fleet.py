@@ -15,20 +15,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optkit import devices as target
 from optkit import pipeline
-from optkit.api.artifacts import load
-from optkit.api.building import EMBED_EVAL, build_one
+from optkit.api import jobs
+from optkit.api._build import EMBED_EVAL, artifact_of
 from optkit.artifact import create, prepare
+from optkit.devices import target
 from optkit.errors import OptkitError
 from optkit.exchange import replacing
 from optkit.execute.ray import Cluster
 from optkit.execute.runner import Record, Runner
+from optkit.pipeline import Job
 from optkit.prediction.cost import price_of
 from optkit.recipe import Recipe
 from optkit.report import fleet as documents
 from optkit.report import result
 from optkit.store import write_durably
+from optkit.workspace import Workspace
 
 _FILE = "fleet.json"
 
@@ -48,26 +50,43 @@ def build_fleet(
     *,
     recipe: Recipe,
     pairs: Sequence[Pair],
-    out: Path,
-    runner: Runner,
-    told: Callable[[Pair, Exception], OptkitError],
+    out: str | Path = "artifacts",
+    on_failure: Callable[[Exception], OptkitError],
     embed_eval: int = EMBED_EVAL,
-    deferred: bool = False,
+    defer: bool = False,
     strict: bool = False,
+    workspace: Workspace = Workspace(),
 ) -> Fleet:
     """Build every pair and write the fleet's folder `out/<model>-fleet`.
 
-    told: is given what ended a pair, and returns the error that stands in its result. Raises
-    StorageError, where the folder cannot be written.
+    pairs: names of a target and a precision.
+    on_failure: is given what ended a pair, and returns the error that stands in its result.
+    out, embed_eval, defer, strict: as for `build`.
+
+    Raises StorageError where the folder cannot be written.
     """
+    runner, out = workspace.runner(), Path(out)
     place = out / f"{recipe.name}-fleet"
     prepare(out, place.name, "fleet", _FILE)
-    outcomes = _each(
-        pairs,
-        runner,
-        lambda pair, own: _one(pair, own, told, recipe=recipe, out=out,
-                               embed_eval=embed_eval, deferred=deferred, strict=strict),
-    )  # fmt: skip
+
+    def build(pair: Pair, own: Runner) -> _Outcome:
+        artifact = None
+        try:
+            job = Job(
+                recipe, *jobs.pair(*pair), deferred=defer, strict=strict, code=Path.cwd()
+            )  # fmt: skip
+            built = artifact_of(job, own, out, embed_eval)
+        except Exception as error:  # also a bug ends this pair only, and not its neighbours
+            name, precision = pair
+            outcome = result.failed(
+                on_failure(error), model=recipe.name, target=name, precision=precision
+            )
+        else:
+            outcome = built.result
+            artifact = {"path": str(built.path), "digest": built.digest}
+        return _Outcome(outcome, [_step(" ".join(pair), one) for one in own.records], artifact)
+
+    outcomes = _each(pairs, runner, build)
     results = [outcome.result for outcome in outcomes]
     artifacts = {
         " ".join(pair): outcome.artifact
@@ -79,7 +98,7 @@ def build_fleet(
         recipe.name,
         results,
         artifacts=artifacts,
-        targets={name: _target(name) for name in dict.fromkeys(name for name, _ in pairs)},
+        targets={name: _described(name) for name in dict.fromkeys(name for name, _ in pairs)},
         steps=steps,
         versions=pipeline.tool_versions(),
     )
@@ -106,24 +125,6 @@ def _each(
     return runner.carry.each(build, pairs, own)
 
 
-def _one(
-    pair: Pair, runner: Runner, told: Callable[[Pair, Exception], OptkitError], **settings: Any
-) -> _Outcome:
-    target, precision = pair
-    artifact = None
-    try:
-        built = build_one(target=target, precision=precision, runner=runner, **settings)
-    except Exception as error:  # also a bug ends this pair only, and not its neighbours
-        failure = told(pair, error)
-        outcome = result.failed(
-            failure, model=settings["recipe"].name, target=target, precision=precision
-        )
-    else:
-        outcome = built.result
-        artifact = {"path": str(built.path), "digest": load(built.path).digest}
-    return _Outcome(outcome, [_step(" ".join(pair), one) for one in runner.records], artifact)
-
-
 def _write(document: dict[str, Any], place: Path) -> Path:
     files = {
         "report.html": documents.to_html(document),
@@ -141,7 +142,7 @@ def _step(pair: str, record: Record) -> dict[str, Any]:
     return {"pair": pair, **asdict(record)}
 
 
-def _target(name: str) -> dict[str, Any]:
-    found = target.target(name)
-    price = price_of(found, {})
-    return {"title": found.title, "price": price and price.to_json()}
+def _described(name: str) -> dict[str, Any]:
+    device = target(name)
+    price = price_of(device, {})
+    return {"title": device.title, "price": price and price.to_json()}

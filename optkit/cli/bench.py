@@ -112,15 +112,14 @@ def _figures(
     from optkit.cli import summary, terminal
 
     with request.terminal() as ears:
-        made = api.figures(
-            "bench",
+        made = api.bench(
             recipe=options.recipe(request),
             target=target,
             precision=precision,
-            runner=options.runner(request, ears),
             batches=batches,
             limit_ms=limit_ms,
             strict=strict,
+            workspace=options.workspace(request, ears),
         )
     if request.json:
         terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **made})
@@ -159,14 +158,14 @@ def _race(
         raise UsageError("which artifact is it that is timed?", where="--against", hint=hint)
     with request.terminal() as ears:
         made = api.bench_against(
-            Path(request.model),
+            request.model,
             against,
-            runner=options.runner(request, ears),
             batches=batches,
             overrides=request.overrides,
             max_slowdown=max_slowdown,
             strict=strict,
             trusted=trusted,
+            workspace=options.workspace(request, ears),
         )
     if junit is not None:
         write_junit(junit, [(_named(made), _cases(made))], strict=strict)

@@ -11,6 +11,7 @@ import click
 from optkit import errors
 from optkit.cli import options
 from optkit.errors import OptkitError, UsageError
+from optkit.workspace import Workspace
 
 # Several results: the worst decides, in this order (design: the contract that scripts rely on).
 _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
@@ -32,7 +33,6 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
 @options.artifact
 @click.option(
     "--defer",
-    "deferred",
     is_flag=True,
     help="Compile and time nothing here; `optkit finish` does it on a host with the device.",
 )
@@ -57,7 +57,7 @@ def build(
     out: Path,
     junit: Path | None,
     strict: bool,
-    deferred: bool,
+    defer: bool,
     dry_run: bool,
     embed_eval: int,
     **shared: Any,
@@ -80,7 +80,7 @@ def build(
         for _, error in misnamed:
             terminal.show_error(error)
     else:
-        results, fleet = _build(request, pairs, out, embed_eval=embed_eval, deferred=deferred,
+        results, fleet = _build(request, pairs, out, embed_eval=embed_eval, defer=defer,
                                 strict=strict)  # fmt: skip
     if junit is not None:
         write_junit(junit, gates_of(results), strict=strict)
@@ -125,7 +125,13 @@ def result_of(
 
 
 def _build(
-    request: options.Request, pairs: list[tuple[str, str]], out: Path, **settings: Any
+    request: options.Request,
+    pairs: list[tuple[str, str]],
+    out: Path,
+    *,
+    embed_eval: int,
+    defer: bool,
+    strict: bool,
 ) -> tuple[list[dict[str, Any]], str | None]:
     """The results of all pairs, and the fleet's folder where there are several."""
     from optkit import api
@@ -142,14 +148,18 @@ def _build(
     try:
         recipe = options.recipe(request)
         model = recipe.name
-        runner = options.runner(request, ears)
+        workspace = options.workspace(request, ears)
         if len(pairs) == 1:
             target, precision = pairs[0]
-            one = api.build_one(recipe=recipe, target=target, precision=precision, out=out,
-                                runner=runner, **settings)  # fmt: skip
+            one = api.build(
+                recipe=recipe, target=target, precision=precision, out=out, embed_eval=embed_eval,
+                defer=defer, strict=strict, workspace=workspace,
+            )  # fmt: skip
             return [one.result], None
-        made = api.build_fleet(recipe=recipe, pairs=pairs, out=out, runner=runner,
-                               told=lambda pair, error: told(error), **settings)  # fmt: skip
+        made = api.build_fleet(
+            recipe=recipe, pairs=pairs, out=out, on_failure=told, embed_eval=embed_eval,
+            defer=defer, strict=strict, workspace=workspace,
+        )  # fmt: skip
         return made.document["results"], str(made.path)
     except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
         failure = told(error)
@@ -234,7 +244,7 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
             recipe=options.recipe(request, dry=True),
             target=target,
             precision=precision,
-            cache=request.cache,
+            workspace=Workspace(request.cache),
         )
         plans.append({"target": target, "precision": precision, **asdict(found)})
     if request.json:

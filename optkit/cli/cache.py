@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from optkit.cli import options
+from optkit.workspace import Workspace
 
 
 @click.group()
@@ -32,10 +33,9 @@ def _folder(function: Any) -> Any:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def ls(folder: Path | None, as_json: bool) -> None:
     """List the entries: step, size, last use."""
-    from optkit import api
     from optkit.cli import terminal
 
-    store = api.open_store(folder)
+    store = Workspace(folder).store()
     rows: list[dict[str, Any]] = [
         {"key": key, "step": step, "bytes": size, "used": used}
         for key, step, size, used in store.entries()
@@ -58,10 +58,9 @@ def ls(folder: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def verify(folder: Path | None, as_json: bool) -> int:
     """Rehash every entry; a corrupt one goes to quarantine (exit 7) and is rebuilt when needed."""
-    from optkit import api
     from optkit.cli import terminal
 
-    sound, corrupt = api.open_store(folder).verify()
+    sound, corrupt = Workspace(folder).store().verify()
     if as_json:
         terminal.put_json({"schema": "optkit.cache/v1", "sound": sound, "corrupt": corrupt})
     else:
@@ -86,10 +85,9 @@ def gc(folder: Path | None, max_size: int) -> None:
 
     What was used within the last hour stays, and what running commands use.
     """
-    from optkit import api
     from optkit.cli import terminal
 
-    removed, freed = api.open_store(folder).gc(max_size)
+    removed, freed = Workspace(folder).store().gc(max_size)
     terminal.put(f"removed {removed}, freed {freed / 2**20:.1f} MiB")
 
 
@@ -102,14 +100,13 @@ def gc(folder: Path | None, max_size: int) -> None:
 )
 def clear(folder: Path | None, step: str | None) -> None:
     """Remove everything in the store, but what running commands use."""
-    from optkit import api
     from optkit.cli import terminal
     from optkit.errors import unknown_name
     from optkit.steps import STEPS
 
     if step is not None and step not in STEPS:
         raise unknown_name("step", step, STEPS, where="--step")
-    store = api.open_store(folder)
+    store = Workspace(folder).store()
     if step is not None:
         terminal.put(f"freed {store.forget(step) / 2**20:.1f} MiB, {store.root}")
         return

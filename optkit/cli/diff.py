@@ -28,7 +28,7 @@ def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
 
     request = options.gather(shared)
     with request.terminal() as ears:
-        found = api.diff_one(a, b, runner=options.runner(request, ears))
+        found = api.diff(a, b, workspace=options.workspace(request, ears))
     if request.json:
         terminal.put_json(found)
     else:

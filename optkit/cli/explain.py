@@ -27,7 +27,8 @@ def explain(artifact: Path, apply: Path | None, **shared: Any) -> None:
 
     request = options.gather(shared)
     with request.terminal() as ears:
-        found = api.explain_one(artifact, apply=apply, runner=options.runner(request, ears))
+        workspace = options.workspace(request, ears)
+        found = api.explain(artifact, apply=apply, workspace=workspace)
     if request.json:
         terminal.put_json(found)
     else:

@@ -34,7 +34,8 @@ def finish(
 
     request = options.gather(shared)
     with request.terminal() as ears:
-        made = api.finish(artifact, runner=options.runner(request, ears), task=task, strict=strict)
+        workspace = options.workspace(request, ears)
+        made = api.finish(artifact, task=task, strict=strict, workspace=workspace)
     if junit is not None:
         write_junit(junit, gates_of([made.result]), strict=strict)
     if request.json:

@@ -27,8 +27,7 @@ def inspect(path: Path, **shared: Any) -> None:
 
     request = options.gather(shared)
     with request.terminal() as ears:
-        bounded = request.memory is None and request.timeout is None
-        found = api.inspect(path, runner=options.runner(request, ears), bounded=bounded)
+        found = api.inspect(path, workspace=options.workspace(request, ears))
     if request.json:
         terminal.put_json(found)
     else:

@@ -14,9 +14,9 @@ import click
 
 from optkit.cli.terminal import Terminal
 from optkit.errors import UsageError
+from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
-    from optkit.execute.runner import Runner
     from optkit.recipe import Recipe
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -252,7 +252,7 @@ def recipe(request: Request, *, dry: bool = False) -> Recipe:
 
     # a folder only where it is needed: a killed command leaves it behind
     with tempfile.TemporaryDirectory() if dry else nullcontext() as folder:
-        ears, own = request.terminal(), replace(request, on=None)
+        listener, own = request.terminal(), replace(request, on=None)
         if folder is not None:
             own = replace(own, cache=Path(folder), remote="")
         try:
@@ -265,20 +265,18 @@ def recipe(request: Request, *, dry: bool = False) -> Recipe:
                 eval_task=request.eval_task,
                 eval_data=request.eval_data,
                 hugging_face=request.hugging_face,
-                runner=runner(own, ears),
+                runner=workspace(own, listener).runner(),
             )
         finally:
-            ears.close()
+            listener.close()
 
 
-def runner(request: Request, terminal: Terminal) -> Runner:
-    """A runner within the given limits, reporting to the terminal."""
-    from optkit import api
+def workspace(request: Request, terminal: Terminal) -> Workspace:
+    """The store and limits as given, reporting to the terminal."""
     from optkit.cli.terminal import keep_stdout
 
     if request.on is not None:  # Ray prints there, and so may its daemons
         keep_stdout()
-    return api.open_runner(
-        cache=request.cache, remote=request.remote, memory=request.memory,
-        timeout=request.timeout, listener=terminal, on=request.on,
-    )  # fmt: skip
+    return Workspace(
+        request.cache, request.remote, request.memory, request.timeout, request.on, terminal
+    )

@@ -11,7 +11,7 @@ from optkit.cli import options
 from optkit.errors import OptkitError, StorageError, UsageError, from_json
 
 if TYPE_CHECKING:
-    from optkit.api.planning import Description
+    from optkit.decoder import DecoderSizes
 
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SHOWN = (1, 8, 64)  # batches of the table where none is named
@@ -140,7 +140,6 @@ def plan(
     Every figure is predicted, with an interval; docs/plan.md says how far off such figures were.
     """
     from optkit import api
-    from optkit.api.planning import Wishes
     from optkit.cli import terminal
 
     if plot is not None and plot.suffix not in (".html", ".svg"):
@@ -148,16 +147,24 @@ def plan(
     request = options.gather(shared)
     sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "heads": heads,
              "hidden": hidden, "vocabulary": vocab, "tied": tied or None}  # fmt: skip
-    described = _described(params, sizes, request)
-    wishes = Wishes(targets, precisions, batches, prompt, new, limit_ms, throughput, prices,
-                    methods, estimate == "quick")  # fmt: skip
-    if described is not None:
-        found = api.plan_described(described, wishes)
-    else:
-        with request.terminal() as ears:
-            found = api.plan_one(
-                recipe=options.recipe(request), wishes=wishes, runner=options.runner(request, ears)
-            )
+    decoder = _decoder(params, sizes, request)
+    with request.terminal() as ears:
+        found = api.plan(
+            recipe=None if decoder else options.recipe(request),
+            target=targets,
+            precision=precisions,
+            batches=batches,
+            decoder=decoder,
+            prompt=prompt,
+            new_tokens=new,
+            latency_ms=limit_ms,
+            throughput=throughput,
+            prices=prices,
+            training=methods,
+            quick=estimate == "quick",
+            partial=True,
+            workspace=options.workspace(request, ears),
+        )
     if plot is not None:
         _draw(found, plot)
     if request.json:
@@ -173,16 +180,16 @@ def plan(
 
 def result_of(error: OptkitError) -> dict[str, Any]:
     """The object of a plan that never came to a figure."""
-    from optkit.api.planning import failed
+    from optkit.api._plan import failed
 
     return failed(error)
 
 
-def _described(
+def _decoder(
     params: float | None, sizes: dict[str, int | None], request: options.Request
-) -> Description | None:
+) -> DecoderSizes | None:
     """What --params and its sizes describe together; None without them."""
-    from optkit.api.planning import Description
+    from optkit.decoder import DecoderSizes
 
     given = [name for name, value in sizes.items() if value is not None]
     if params is None:
@@ -199,8 +206,8 @@ def _described(
             "a decoder needs --layers, --kv-heads and --head-dim", where="--params",
             hint="config.json: num_hidden_layers, num_key_value_heads, head_dim",
         )  # fmt: skip
-    return Description(params, layers, kv_heads, head_dim, sizes["heads"], sizes["hidden"],
-                       vocabulary=sizes["vocabulary"], tied=bool(sizes["tied"]))  # fmt: skip
+    return DecoderSizes(params, layers, kv_heads, head_dim, sizes["heads"], sizes["hidden"],
+                        vocabulary=sizes["vocabulary"], tied=bool(sizes["tied"]))  # fmt: skip
 
 
 def _option(name: str) -> str:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from optkit.cli import options
+
+if TYPE_CHECKING:
+    from optkit.api.stages import Stage, StageFiles
 
 
 def _pair(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +64,7 @@ def quantize(out: Path, target: str, precision: str, strict: bool, **shared: Any
     from optkit.cli.summary import suspect
 
     made = _files("quantize", out, shared, target, precision)
-    return 3 if strict and suspect(made) else 0
+    return 3 if strict and suspect({"calibration": made.calibration}) else 0
 
 
 @click.command("compile")
@@ -93,13 +96,12 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
 
     request = options.gather(shared)
     with request.terminal() as ears:
-        made = api.figures(
-            "eval",
+        made = api.evaluate(
             recipe=options.recipe(request),
             target=target,
             precision=precision,
-            runner=options.runner(request, ears),
             strict=strict,
+            workspace=options.workspace(request, ears),
         )
     gate = made["gate"]
     if junit is not None:
@@ -116,26 +118,28 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
 
 
 def _files(
-    stage: str, out: Path, shared: dict[str, Any], target: str = "cpu", precision: str = "fp32"
-) -> dict[str, Any]:
+    stage: Stage, out: Path, shared: dict[str, Any], target: str = "cpu", precision: str = "fp32"
+) -> StageFiles:
+    from dataclasses import asdict
+
     from optkit import api
     from optkit.cli import summary, terminal
 
     request = options.gather(shared)
     with request.terminal() as ears:
-        made = api.files(
+        made = api.stage_files(
             stage,
             recipe=options.recipe(request),
             target=target,
             precision=precision,
             out=out,
-            runner=options.runner(request, ears),
+            workspace=options.workspace(request, ears),
         )
     if request.json:
-        terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **made})
+        terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **asdict(made)})
         return made
-    for name in made["files"]:
-        terminal.put(str(Path(made["out"]) / name))
-    for line in made["notes"] if request.verbose else summary.rewrites(made["details"]):
+    for name in made.files:
+        terminal.put(str(Path(made.out) / name))
+    for line in made.notes if request.verbose else summary.rewrites(made.details):
         terminal.put(f"  {line}")
     return made

@@ -97,13 +97,15 @@ def tune(
     try:
         recipe = options.recipe(request)
         model = recipe.name
-        found = api.tune_one(
+        found = api.tune(
             recipe=recipe,
             target=target,
-            wish=tuning.Wish(budget, names, trials or tuning.TRIALS, seconds, seed, parallel),
+            precisions=names,
+            budget=budget,
+            search=tuning.SearchOptions(trials or tuning.TRIALS, seconds, seed, parallel),
             out=out,
-            runner=options.runner(request, ears),
             strict=strict,
+            workspace=options.workspace(request, ears),
         )
     except Exception as error:
         told = terminal.told_as(error, verbose=request.verbose)
@@ -114,11 +116,11 @@ def tune(
         return told.exit_code
     finally:
         ears.close()
-    _show(request, found.tune)
-    github.summarize([found.folder / "tune.md", *github.reports([found.tune["result"]])])
-    if found.tune["status"] == "gate_failed":
+    _show(request, found.document)
+    github.summarize([found.folder / "tune.md", *github.reports([found.document["result"]])])
+    if found.document["status"] == "gate_failed":
         return GateFailed.exit_code
-    return build.exit_code(found.tune["result"], strict)
+    return build.exit_code(found.document["result"], strict)
 
 
 def result_of(

@@ -38,8 +38,8 @@ _DETAILS = "details.json"
 _OPTKIT = importlib.metadata.version("optkit")
 
 
-def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Path:
-    """Write the artifact `out/<name>`, replacing an older one at once. Returns its folder."""
+def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Artifact:
+    """Write the artifact `out/<name>`, replacing an older one at once."""
     entries, digest = made.entries, pipeline.identity(made)
     files: dict[str, Path | bytes] = {
         **_assets(entries["source"]),
@@ -75,15 +75,14 @@ def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Stor
             else None,
             instruction_set=entries["graph"].meta.get("instruction_set"),
         )
-        return write(out, manifest, files).path
+        return write(out, manifest, files)
 
 
 def deliver_again(
     artifact: Artifact, made: Build, judged: Judged, store: Store, *, rescored: bool
-) -> Path:
+) -> Artifact:
     """Write a finished artifact in the place of the unfinished one: engines and figures are new,
-    all else is as it was. `rescored`: on other samples, which it does not carry. Returns its
-    folder."""
+    all else is as it was. `rescored`: on other samples, which it does not carry."""
     before, place = artifact.manifest, artifact.path.absolute()
     engine = _engine(made.entries.get("engine"), "")
     old = {f"{prefix}{before.engine['file']}" for prefix in ("", "baseline/") if before.engine}
@@ -106,7 +105,7 @@ def deliver_again(
         engine={"backend": str(made.backend), "file": next(iter(engine), GRAPH)},
     )
     with storage_errors(store.root):
-        return write(place.parent, manifest, files).path
+        return write(place.parent, manifest, files)
 
 
 def join(
@@ -115,7 +114,7 @@ def join(
     parts: Mapping[str, Artifact],
     result: dict[str, Any],
     out: Path,
-) -> Path:
+) -> Artifact:
     """Write the artifact `out/<name>` that consists of others, each a folder in it. `recipe`: the
     record of that of the whole."""
     whole = [(folder, part.path / file, file) for folder, part in parts.items()
@@ -135,7 +134,7 @@ def join(
         parts=digests,
     )
     files: dict[str, Path | bytes] = {f"{folder}/{file}": path for folder, path, file in whole}
-    return write(out, manifest, files).path
+    return write(out, manifest, files)
 
 
 def copy_out(entry: Made, out: Path, details: dict[str, Any]) -> list[str]:

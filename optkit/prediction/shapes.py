@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt
 
-from optkit.decoder import Decoder
+from optkit.decoder import Decoder, DecoderSizes
 from optkit.errors import InputRefused, UsageError
 from optkit.graph import NodeCost
 from optkit.prediction.decoder import DecoderShape
@@ -15,16 +15,17 @@ _FFN = 3.5  # of the hidden size, as in Llama 2 70B and Llama 3
 _VOCABULARY = 32000
 
 
-def described(
-    parameters: float, *, layers: int, kv_heads: int, head_dim: int, heads: int | None = None,
-    hidden: int | None = None, ffn: int | None = None, vocabulary: int | None = None,
-    tied: bool = False,
-) -> tuple[DecoderShape, list[str]]:  # fmt: skip
-    """A gated decoder of that many parameters, and a sentence for each size that was assumed.
+def described(sizes: DecoderSizes) -> tuple[DecoderShape, list[str]]:
+    """A gated decoder of these sizes, and a sentence for each size that was assumed.
 
     The inner size of the MLP takes what the parameters leave, so that the weights are right
     whatever is assumed. Raises UsageError where nothing is left for it.
     """
+    parameters, layers, kv_heads, head_dim = (
+        sizes.parameters, sizes.layers, sizes.kv_heads, sizes.head_dim,
+    )  # fmt: skip
+    heads, hidden, ffn, vocabulary = sizes.heads, sizes.hidden, sizes.ffn, sizes.vocabulary
+    tied = sizes.tied
     assumed = []
     if vocabulary is None:
         vocabulary = _VOCABULARY

@@ -24,7 +24,6 @@ from optkit.execute.ray import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
-from optkit.precisions import precision
 from optkit.tuning.memory import Memory
 from optkit.tuning.placement import placements_of
 from optkit.tuning.quiet import Quiet
@@ -34,7 +33,7 @@ from optkit.tuning.survey import Survey, survey
 from optkit.tuning.trials import Trials, deviate, measured_row
 from optkit.tuning.verify import Verified, fallback, verify
 
-__all__ = ["TRIALS", "Budget", "Trial", "Tuned", "Wish", "tune"]
+__all__ = ["TRIALS", "Budget", "SearchOptions", "Trial", "Tuned", "tune"]
 
 TRIALS = 24
 _ROUNDS = 4  # at least, where not asked otherwise: trials learn from those of the rounds before
@@ -44,13 +43,16 @@ Judge = Callable[[Build], Judged]
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What to search for. `precisions`: the quantized ones that layers may have; `seconds`: when to
-    stop searching (what is best then is verified and built); `parallel`: trials at a time, None: as
-    many as the cluster has cores, so that at least a few rounds remain."""
+class SearchOptions:
+    """How long a search goes on, and how.
 
-    budget: Budget
-    precisions: tuple[str, ...] = ("int8",)
+    trials: candidates to try at most.
+    seconds: when to stop searching; the best so far is then verified and built. None: no limit.
+    seed: of what is drawn at random.
+    parallel: trials at a time, which needs a cluster; None: as many as it has cores, so that at
+        least a few rounds remain.
+    """
+
     trials: int = TRIALS
     seconds: float | None = None
     seed: int = 0
@@ -59,11 +61,14 @@ class Wish:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search came to. `job` builds the best there is; `winner` None: nothing quantized keeps
-    the budget. `verified`: what was judged on fresh samples, the most accurate first. `paths`: the
-    args that name data, by their section of the recipe."""
+    """What a search came to. `precisions`: the quantized ones that layers may have. `job` builds
+    the best there is; `winner` None: nothing quantized keeps the budget. `verified`: what was
+    judged on fresh samples, the most accurate first. `paths`: the args that name data, by their
+    section of the recipe."""
 
-    wish: Wish
+    precisions: tuple[str, ...]
+    budget: Budget
+    options: SearchOptions
     job: Job
     chosen: Trial
     winner: Verified | None
@@ -86,32 +91,38 @@ class Tuned:
         return self.winner is not None or all(one.trial != self.chosen for one in self.verified)
 
 
-def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
-    """Search for the fastest assignment of `job`'s model inside the budget, which stands in the
-    job's gates too, and judge the front on samples that the search has not seen.
+def tune(
+    job: Job,
+    precisions: tuple[str, ...],
+    budget: Budget,
+    options: SearchOptions,
+    runner: Runner,
+    judge: Judge,
+) -> Tuned:
+    """Search for the fastest assignment of `precisions`, of which `job` has the first, to the
+    layers of its model inside the budget, which stands in the job's gates too, and judge the front
+    on samples that the search has not seen.
 
     Raises what building raises, and UsageError for a budget without a limit, or for more trials at
     a time than can be, and ToolchainMissing for a target whose latency cannot be told here. A
     candidate that cannot be built is a failed trial and nothing else.
     """
     started = time.monotonic()
-    if wish.budget == Budget():
+    if budget == Budget():
         raise UsageError("there is no budget to keep", where=job.recipe.name, hint=_LIMITS)
     pipeline.check_timed(job)
     cluster = runner.carry if isinstance(runner.carry, Cluster) else None
-    parallel = _parallel(job, wish, cluster)
-    made = pipeline.run(
-        replace(job, precision=precision(wish.precisions[0])), runner, pipeline.BENCH
-    )
-    found = survey(made, wish.precisions, runner, map if cluster is None else cluster.each)
+    parallel = _parallel(job, options, cluster)
+    made = pipeline.run(job, runner, pipeline.BENCH)
+    found = survey(made, precisions, runner, map if cluster is None else cluster.each)
     quiet = Quiet(runner.listener)
-    trials = _trials(made, found, wish, replace(runner, listener=quiet))
+    trials = _trials(made, found, precisions, replace(runner, listener=quiet))
     memory = Memory.of(made, trials.space, trials.placements, runner.store)
-    search = Search(trials.space, wish.budget, wish.seed, parallel)
+    search = Search(trials.space, budget, options.seed, parallel)
     numbers: defaultdict[Candidate, int] = defaultdict(count(1).__next__)
 
     def numbered(candidate: Candidate) -> str:
-        return f"trial {numbers[candidate]} of {wish.trials}"
+        return f"trial {numbers[candidate]} of {options.trials}"
 
     def evaluate(candidate: Candidate) -> Outcome:
         quiet.begins(numbered(candidate))
@@ -123,11 +134,11 @@ def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
         quiet.told(f"{numbered(last.candidate)}: {told(last.outcome)}{_leader(done)}")
 
     def late() -> bool:
-        return wish.seconds is not None and time.monotonic() - started > wish.seconds
+        return options.seconds is not None and time.monotonic() - started > options.seconds
 
     search.run(
         evaluate,
-        limit=wish.trials,
+        limit=options.trials,
         each=map if parallel == 1 or cluster is None else partial(cluster.each, parallel=parallel),
         memory=dict(memory.outcomes),
         stop=late,
@@ -141,15 +152,17 @@ def tune(job: Job, wish: Wish, runner: Runner, judge: Judge) -> Tuned:
         quiet.told(f"{told(trial.outcome)} on fresh samples: {verdict and verdict.verdict}")
         return finished
 
-    winner, seen = verify(search.trials, trials.space, wish.budget, judged)
-    chosen = winner.trial if winner else fallback(search.trials, trials.space, wish.budget, seen)
+    winner, seen = verify(search.trials, trials.space, budget, judged)
+    chosen = winner.trial if winner else fallback(search.trials, trials.space, budget, seen)
     job = trials.as_job(chosen.candidate)
     paths = {
         section: made.entries[role].meta.get("paths", ())
         for section, role in (("calibration", "calibration"), ("eval", "evaluation"))
         if role in made.entries
     }
-    return Tuned(wish, job, chosen, winner, tuple(seen), found, search, trials, paths)
+    return Tuned(
+        precisions, budget, options, job, chosen, winner, tuple(seen), found, search, trials, paths
+    )
 
 
 def told(outcome: Outcome) -> str:
@@ -160,12 +173,12 @@ def told(outcome: Outcome) -> str:
     return f"{sqnr}, {outcome.latency_ms:.4g} ms, {outcome.bytes / 2**20:.2f} MiB"
 
 
-def _trials(made: Build, found: Survey, wish: Wish, runner: Runner) -> Trials:
+def _trials(made: Build, found: Survey, precisions: tuple[str, ...], runner: Runner) -> Trials:
     variants = placements_of(made, found.ops)
     space = replace(found.space, placements=("default", *variants))
     baseline_ms = measured_row(made)["baseline"]["p50_ms"] if made.measured else 1.0
     left_out = 0.0 if made.measured else deviate(made, "baseline", runner).noise
-    return Trials(made.job, space, wish.precisions, runner, variants, baseline_ms, left_out)
+    return Trials(made.job, space, precisions, runner, variants, baseline_ms, left_out)
 
 
 def _leader(search: Search) -> str:
@@ -177,17 +190,17 @@ def _leader(search: Search) -> str:
     return f"; {inside} {told(leader.outcome)}; front of {len(front(search.trials))}"
 
 
-def _parallel(job: Job, wish: Wish, cluster: Cluster | None) -> int:
+def _parallel(job: Job, options: SearchOptions, cluster: Cluster | None) -> int:
     """How many trials run at a time. Raises UsageError where they cannot."""
     if runs_here(job.target):
         why, hint = "trials are measured on this machine, one at a time", "leave it out"
     elif cluster is None:
         why, hint = "one trial at a time without a cluster", "--on ray starts one here"
     else:
-        most = max(1, min(cluster.cores(), wish.trials // _ROUNDS))
-        return wish.parallel or most
-    if wish.parallel not in (None, 1):
-        raise UsageError(why, where=f"--parallel {wish.parallel}", hint=hint)
+        most = max(1, min(cluster.cores(), options.trials // _ROUNDS))
+        return options.parallel or most
+    if options.parallel not in (None, 1):
+        raise UsageError(why, where=f"--parallel {options.parallel}", hint=hint)
     return 1
 
 

@@ -76,7 +76,8 @@ def build(
     def run(**changes: Any) -> optkit.Artifact:
         options = {
             "model": model, "example_inputs": torch.randn(4, 16), "calibration": calibration,
-            "evaluate": evaluate, "target": "cpu", "recipe": QUICK, "cache": cache, **changes,
+            "evaluate": evaluate, "target": "cpu", "recipe": QUICK,
+            "workspace": optkit.Workspace(cache), **changes,
         }  # fmt: skip
         return optkit.build(options.pop("model"), options.pop("example_inputs"), **options)
 
@@ -284,7 +285,8 @@ def test_models_that_cannot_be_exported(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     with pytest.raises(kind) as caught:
-        optkit.build(model, inputs, target="cpu", precision="fp32", out=tmp_path, cache=cache)
+        optkit.build(model, inputs, target="cpu", precision="fp32", out=tmp_path,
+                     workspace=optkit.Workspace(cache))  # fmt: skip
     text = f"{caught.value}\n{caught.value.hint}"
     assert all(part in text for part in told), text
     assert caught.value.where and caught.value.hint
@@ -305,7 +307,7 @@ def test_a_pair_that_cannot_be_is_refused_before_the_export(
     with pytest.raises(kind):
         optkit.build(
             model, torch.randn(2, 16), target=target, precision=precision, out=tmp_path / "out",
-            cache=tmp_path / "cache",
+            workspace=optkit.Workspace(tmp_path / "cache"),
         )  # fmt: skip
     assert list(tmp_path.iterdir()) == []
 
@@ -316,7 +318,7 @@ def test_the_stages_are_functions_too(cache: Path, tmp_path: Path) -> None:
     source.write_text("from torch import nn\n\ndef create():\n    return nn.Linear(16, 4)\n")
     inputs = {"input": {"dtype": "float32", "shape": ["batch", 16]}}
     recipe = {"name": "net", "inputs": inputs, **QUICK}
-    options = {"recipe": recipe, "cache": cache}
+    options = {"recipe": recipe, "workspace": optkit.Workspace(cache)}
     exported = optkit.export(f"{source}:create", out=tmp_path / "e", **options)
     fused = optkit.fuse(f"{source}:create", out=tmp_path / "f", **options)
     compiled = optkit.compile(f"{source}:create", out=tmp_path / "c", **options)
@@ -332,7 +334,8 @@ def test_the_stages_are_functions_too(cache: Path, tmp_path: Path) -> None:
     scored = optkit.evaluate(f"{source}:create", target="cpu", precision="fp32", **options)
     assert scored["accuracy"] is None and scored["fidelity"]["cosine"] == pytest.approx(1)
     graph = exported / "model.onnx"  # which is a model as well
-    pending = optkit.build(graph, target="h100", precision="fp16", out=tmp_path, cache=cache)
+    pending = optkit.build(graph, target="h100", precision="fp16", out=tmp_path,
+                           workspace=optkit.Workspace(cache))  # fmt: skip
     assert (pending.name, pending.result["status"]) == ("model-h100-sxm-fp16", "pending")
     with pytest.raises(TypeError, match="nosuch"):
         optkit.export(f"{source}:create", out=tmp_path / "g", nosuch=1)
@@ -380,20 +383,20 @@ def test_a_trainers_batch_is_example_and_calibration_without_its_labels(
     batch = {"input_ids": torch.arange(48).reshape(8, 6) % 16, "labels": torch.arange(8) % 4}
     artifact = optkit.build(
         Tagger(), batch, calibration=[batch, batch], target="cpu", precision="int8",
-        recipe=QUICK, cache=cache, out=tmp_path,
+        recipe=QUICK, workspace=optkit.Workspace(cache), out=tmp_path,
     )  # fmt: skip
     assert [info.name for info in artifact.manifest.inputs] == ["input_ids"]
     assert [info.name for info in artifact.manifest.outputs] == ["logits"]
     with pytest.raises(errors.InputRefused, match="'input_id'"):  # misspelt, and no label
         optkit.build(
             Tagger(), batch, calibration=[{"input_id": batch["input_ids"]}], target="cpu",
-            recipe=QUICK, cache=cache, out=tmp_path,
+            recipe=QUICK, workspace=optkit.Workspace(cache), out=tmp_path,
         )  # fmt: skip
     longer = {"input_ids": torch.ones(8, 9, dtype=torch.int64)}
     with pytest.raises(errors.InputRefused, match=r"pad them alike.*\[batch, axis1\]") as caught:
         optkit.build(
             Tagger(), batch, calibration=[batch, longer], target="cpu",
-            recipe=QUICK, cache=cache, out=tmp_path,
+            recipe=QUICK, workspace=optkit.Workspace(cache), out=tmp_path,
         )  # fmt: skip
     assert caught.value.where == "calibration, sample 8, input 'input_ids'"
     with artifact, pytest.raises(errors.UsageError, match=r"run\({'input_ids': array}\)"):
@@ -401,5 +404,6 @@ def test_a_trainers_batch_is_example_and_calibration_without_its_labels(
     with pytest.raises(errors.UsageError, match="by input name, not on Tensor"):
         optkit.build(
             Tagger(), batch, evaluate=lambda session: session.run(batch["input_ids"]),
-            target="cpu", precision="fp32", recipe=QUICK, cache=cache, out=tmp_path,
+            target="cpu", precision="fp32", recipe=QUICK, workspace=optkit.Workspace(cache),
+            out=tmp_path,
         )  # fmt: skip

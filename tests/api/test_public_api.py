@@ -7,16 +7,19 @@ import importlib.metadata
 import inspect
 import pickle  # noqa: TID251  (errors travel between processes)
 import pkgutil
+import re
 import traceback
 from pathlib import Path
 
 import pytest
 
 import optkit
+from optkit import api
 
 PUBLIC = {
-    "Artifact", "Recipe", "Target", "bench", "build", "compile", "diff", "errors", "evaluate",
-    "explain", "export", "fuse", "load", "plan", "quantize", "tune",
+    "Artifact", "Budget", "DecoderSizes", "Recipe", "SearchOptions", "Target", "Workspace", "bench",
+    "build", "compile", "diff", "errors", "evaluate", "explain", "export", "fuse", "load", "plan",
+    "quantize", "tune",
 }  # fmt: skip
 
 
@@ -32,6 +35,14 @@ def test_every_name_resolves_and_is_documented(name: str) -> None:
     assert inspect.getdoc(found)
     if inspect.isfunction(found):
         assert found.__annotations__.keys() == {*inspect.signature(found).parameters, "return"}
+
+
+@pytest.mark.parametrize("name", sorted({*api.__all__} - {"resolve"}))
+def test_every_parameter_of_a_public_function_has_a_type(name: str) -> None:
+    """None is `Any`, and none is `**options`: a type checker sees a misspelt keyword."""
+    for parameter in inspect.signature(getattr(api, name)).parameters.values():
+        assert parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        assert re.search(r"\bAny\b", parameter.annotation) is None, parameter
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -84,12 +95,12 @@ def test_the_version_is_the_distributions() -> None:
 
 @pytest.mark.slow
 def test_a_misspelt_name_is_seen_by_a_type_checker(tmp_path: Path) -> None:
-    from mypy import api
+    from mypy import api as mypy
 
     file = tmp_path / "user.py"
     file.write_text("import optkit\noptkit.biuld\noptkit.build\noptkit.__version__\n")
     options = ["--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
-    found, _, _ = api.run([*options, str(file)])
+    found, _, _ = mypy.run([*options, str(file)])
     errors = [line for line in found.splitlines() if ": error:" in line]
     assert len(errors) == 1 and ':2: error: Module has no attribute "biuld"' in errors[0]
 

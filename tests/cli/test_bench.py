@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from optkit import artifact
-from optkit.api import against
+from optkit.api import regression
 from optkit.artifact import Manifest
 from optkit.cli.build import exit_code
 from optkit.devices import cpu
@@ -144,7 +144,7 @@ def test_a_regression_fails_only_beyond_doubt(
     verdict: str,
     codes: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(against, "against", lambda *sides, **settings: made)
+    monkeypatch.setattr(regression, "against", lambda *sides, **settings: made)
     line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%"]
     done = run(*line, "--json", "--junit", "gates.xml")
     (case,) = ElementTree.parse(small / "gates.xml").iter("testcase")
@@ -163,7 +163,7 @@ def test_a_regression_fails_only_beyond_doubt(
 def test_one_object_is_printed_where_the_gates_cannot_be_written(
     run: Optkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(against, "against", lambda *sides, **settings: raced(0.99, 1.0))
+    monkeypatch.setattr(regression, "against", lambda *sides, **settings: raced(0.99, 1.0))
     line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%", "--json"]
     done = run(*line, "--junit", "/proc/nowhere/gates.xml")
     assert (done.code, done.json["error"]["code"]) == (8, "storage")

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import optkit
-from optkit import api, explanation, trust
-from optkit.api.explaining import explain_one
+from optkit import explanation, trust
 from optkit.artifact import Artifact
 from optkit.backends import onnxruntime
 from optkit.backends.tensorrt_rtx import TensorRTRTX
@@ -26,6 +25,7 @@ from optkit.pipeline import attributing, job
 from optkit.recipe import Recipe
 from optkit.runtimes import SessionOptions
 from optkit.steps import STEPS
+from optkit.workspace import Workspace
 
 Optkit = Callable[..., Any]
 
@@ -59,7 +59,7 @@ def test_the_object_is_valid_and_the_most_costly_comes_first(
     shares = [one["cost"]["share"] for one in found["findings"] if not one["limit"]]
     assert shares == sorted(shares, reverse=True)
     assert found["layers_compared"]["samples"] == 16
-    assert optkit.explain(built / "digits-vit-l4-int8", cache=store) == found
+    assert optkit.explain(built / "digits-vit-l4-int8", workspace=Workspace(store)) == found
 
 
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +102,8 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
     monkeypatch.setenv("OPTKIT_CACHE", str(tmp_path / "cache"))
     for file in artifact.manifest.files.values():  # engines that were compiled here
         trust.know(file.sha256)
-    runner = api.open_runner(cache=tmp_path / "cache")
-    runner.carry = in_this_process
-    found = explain_one(artifact.path, apply=None, runner=runner)
+    workspace = Workspace(tmp_path / "cache", executor=in_this_process)
+    found = optkit.explain(artifact.path, workspace=workspace)
     assert found["time"]["evidence"] == "measured"
     assert found["time"]["note"] == "the engine's own profiler on this machine; batch 8"
     for side, listed in (("candidate", "engine"), ("baseline", "baseline")):
@@ -152,8 +151,7 @@ def test_kernels_of_the_cpu_are_timed_with_the_threads_of_the_latency_beside_the
         return options(model, session)
 
     monkeypatch.setattr(onnxruntime, "native_options", noted)
-    runner = api.open_runner(cache=tmp_path / "cache")
-    runner.carry = in_this_process
+    runner = Workspace(tmp_path / "cache", executor=in_this_process).runner()
     assert attributing.subject(artifact, runner).times is not None
     assert asked == [1, 1]
 
@@ -166,7 +164,7 @@ def test_layers_without_tensors_have_no_bound(
     for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
         layer.update(inputs=[], outputs=[])
     monkeypatch.setattr(attributing, "report_of", lambda artifact: report)
-    found = attributing.subject(artifact, api.open_runner(cache=tmp_path / "cache"))
+    found = attributing.subject(artifact, Workspace(tmp_path / "cache").runner())
     assert found.times is None and found.untimed == "its backend lists no tensors of its layers"
 
 

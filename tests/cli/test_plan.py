@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,24 +149,26 @@ def test_half_a_description_is_told(
 
 
 def test_from_python(small: Path, store: Path) -> None:
-    sizes = {"parameters": 8e9, "layers": 32, "kv_heads": 8, "head_dim": 128}
+    sizes = optkit.DecoderSizes(8e9, layers=32, kv_heads=8, head_dim=128)
     found = optkit.plan(target="l4", precision="fp8", decoder=sizes, batches=[1])
     assert found["results"][0]["latency"][0]["p50_ms"] > 0
     json.dumps(found)
     with pytest.raises(optkit.errors.Impossible, match="compute capability"):
         optkit.plan(target="t4", precision="fp8", decoder=sizes)
-    with pytest.raises(optkit.errors.UsageError, match="kv_heads"):
-        optkit.plan(target="t4", decoder={"parameters": 8e9, "layers": 32})
-    tied = optkit.plan(target="l4", decoder={**sizes, "tied": True}, batches=[1])
+    partial = optkit.plan(
+        target=["t4", "l4"], precision="fp8", decoder=sizes, batches=[1], partial=True
+    )
+    assert [row["status"] for row in partial["results"]] == ["impossible", "ok"]
+    tied = optkit.plan(target="l4", decoder=replace(sizes, tied=True), batches=[1])
     assert tied["model"]["shape"]["tied"]
-    for wrong in (
-        {"training": ["qlra"]}, {"target": ()},
-        *({"decoder": {**sizes, "parameters": wrong}} for wrong in (0, float("nan"), "8b")),
-    ):  # fmt: skip
+    for wrong in ({"training": ["qlra"]}, {"target": ()}):
         with pytest.raises(optkit.errors.UsageError):
             optkit.plan(**{"target": "l4", "decoder": sizes, **wrong})
+    for parameters in (0, float("nan"), "8b"):
+        with pytest.raises(optkit.errors.UsageError, match="parameters"):
+            replace(sizes, parameters=parameters)
     made = optkit.plan(
         small / "small.onnx", target="l4", precision=["fp16"], recipe=small / "optkit.yaml",
-        cache=store,
+        workspace=optkit.Workspace(store),
     )  # fmt: skip
     assert made["model"]["parameters"] == 676

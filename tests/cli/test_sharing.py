@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fsspec")
 
 import optkit
-from optkit.api import Silent
+from optkit.workspace import Silent, Workspace
 
 SECRET = "hunter2"
 
@@ -40,9 +40,11 @@ def test_another_machine_makes_nothing_again(project: Path, tmp_path: Path) -> N
             None,
             recipe=str(folder / "optkit.yaml"),
             out=tmp_path / f"out-{folder.name}",
-            cache=tmp_path / f"cache-{folder.name}",
-            remote=f"memory://bob:{SECRET}@team/place",
-            listener=heard[folder],
+            workspace=Workspace(
+                tmp_path / f"cache-{folder.name}",
+                remote=f"memory://bob:{SECRET}@team/place",
+                listener=heard[folder],
+            ),
         )
     assert heard[project].hits == {"export": False, "fuse": False}
     assert heard[elsewhere].hits == {"export": True, "fuse": True}

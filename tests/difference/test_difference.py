@@ -22,6 +22,7 @@ from optkit.difference import figures, to_text
 from optkit.difference.side import Side
 from optkit.errors import InputRefused, UsageError
 from optkit.report.result import failed
+from optkit.workspace import Workspace
 
 SCHEMA = documents.schema("diff")
 
@@ -164,7 +165,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def compare(**changed: Any) -> dict[str, Any]:
         for name, model in (("a", network()), ("b", network(**changed))):
             onnx.save(model, folder / f"{name}.onnx")
-        found = optkit.diff(folder / "a.onnx", folder / "b.onnx", cache=folder / "cache")
+        found = optkit.diff(
+            folder / "a.onnx", folder / "b.onnx", workspace=Workspace(folder / "cache")
+        )
         Draft202012Validator(SCHEMA).validate(found)
         assert all(len(line) <= 80 for line in to_text(found).splitlines())
         return found
@@ -201,7 +204,9 @@ def test_what_products_multiply_is_compared(compared: Any, tmp_path: Path) -> No
     weight.CopyFrom(numpy_helper.from_array(np.ones((4, 3), np.float32), "w"))
     onnx.save(plain, tmp_path / "plain.onnx")
     onnx.save(network(), tmp_path / "quantized.onnx")
-    found = optkit.diff(tmp_path / "plain.onnx", tmp_path / "quantized.onnx", cache=tmp_path / "c")
+    found = optkit.diff(
+        tmp_path / "plain.onnx", tmp_path / "quantized.onnx", workspace=Workspace(tmp_path / "c")
+    )
     assert found["graph"]["precision"] == [
         {"node": "first", "a": "float × float", "b": "uint8 × int8"}
     ]
@@ -219,7 +224,13 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     parts = {"encoder": whole, "decoder": whole}
     (tmp_path / "g.json").write_text(json.dumps({**whole, "parts": parts}))
     with pytest.raises(UsageError, match="it consists of encoder and decoder"):
-        optkit.diff(tmp_path / "g.json", tmp_path / "g.json", cache=tmp_path / "cache")
+        optkit.diff(
+            tmp_path / "g.json", tmp_path / "g.json", workspace=Workspace(tmp_path / "cache")
+        )
     for other, error in (("b", UsageError), *((name, InputRefused) for name in "cdef")):
         with pytest.raises(error):
-            optkit.diff(tmp_path / "a.onnx", tmp_path / f"{other}.json", cache=tmp_path / "cache")
+            optkit.diff(
+                tmp_path / "a.onnx",
+                tmp_path / f"{other}.json",
+                workspace=Workspace(tmp_path / "cache"),
+            )

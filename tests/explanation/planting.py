@@ -12,12 +12,13 @@ from optkit.pipeline.graphs import written
 from optkit.pipeline.quantizing import quantize
 from optkit.recipe import Recipe
 from optkit.store import digest_file
+from optkit.workspace import Workspace
 from tests.explanation.faults import Fault
 
 
 def build(recipe: Recipe, target: str, out: Path, cache: Path, fault: Fault | None = None) -> Path:
     """The artifact of `recipe` in INT8 with that fault in its graphs."""
-    runner = api.open_runner(cache=cache)
+    runner = Workspace(cache).runner()
     job = Job(recipe, *api.pair(target, "int8"))
     folder = out / "planted"
 
@@ -40,4 +41,4 @@ def build(recipe: Recipe, target: str, out: Path, cache: Path, fault: Fault | No
         stages += [stage, plant] if stage is quantize else [stage]
     made = pipeline.run(job, runner, stages)
     judged = findings.judge(made, runner.records, artifact=str(out / job.name))
-    return delivery.deliver(made, judged, out, 1 << 20, runner.store)
+    return delivery.deliver(made, judged, out, 1 << 20, runner.store).path

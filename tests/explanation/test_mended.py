@@ -56,7 +56,7 @@ def mended(cache: Path, tmp_path: Path) -> Callable[..., Mended]:
         recipe = network(tmp_path / "net").with_overrides(list(settings))
         path = planting.build(recipe, target, tmp_path / "out", cache, fault)
         new = tmp_path / "net" / "changed.yaml"
-        found = optkit.explain(path, apply=new, cache=cache)
+        found = optkit.explain(path, apply=new, workspace=optkit.Workspace(cache))
         assert (found["recipe"] is not None) == new.exists()
         if found["recipe"] is not None:
             assert found["recipe"]["missing"] == []
@@ -67,7 +67,7 @@ def mended(cache: Path, tmp_path: Path) -> Callable[..., Mended]:
         left = [one["rule"] for one in found["left"]]
         return Mended(
             found["findings"][0], left, found["recipe"], _outputs(path), _outputs(again),
-            optkit.explain(again, cache=cache)["findings"],
+            optkit.explain(again, workspace=optkit.Workspace(cache))["findings"],
         )  # fmt: skip
 
     return run

@@ -33,7 +33,9 @@ def explained(cache: Path, tmp_path: Path) -> Explained:
 
     def build(recipe: Recipe, target: str, fault: Fault | None) -> list[dict[str, Any]]:
         path = planting.build(recipe, target, tmp_path / "out", cache, fault)
-        found: list[dict[str, Any]] = optkit.explain(path, cache=cache)["findings"]
+        found: list[dict[str, Any]] = optkit.explain(path, workspace=optkit.Workspace(cache))[
+            "findings"
+        ]
         return found
 
     return build

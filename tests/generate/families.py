@@ -68,5 +68,9 @@ def tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 def build(folder: Path, out: Path, precision: str = "fp32") -> Artifact:
     return optkit.build(
-        str(folder), target="cpu", precision=precision, out=out, cache=out / "cache"
+        str(folder),
+        target="cpu",
+        precision=precision,
+        out=out,
+        workspace=optkit.Workspace(out / "cache"),
     )

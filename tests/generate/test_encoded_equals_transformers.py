@@ -30,7 +30,12 @@ def built(
     model, folder = speakers.write(request.param, root / request.param), root / request.param
     recipe = {"name": "pair", "bench": {"seconds": 0.1, "warmup_seconds": 0, "batches": [1]}}
     built = optkit.build(
-        str(folder), target="cpu", precision="fp32", recipe=recipe, out=root, cache=root / "cache"
+        str(folder),
+        target="cpu",
+        precision="fp32",
+        recipe=recipe,
+        out=root,
+        workspace=optkit.Workspace(root / "cache"),
     )
     return model, folder, built
 

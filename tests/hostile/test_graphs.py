@@ -5,24 +5,24 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from optkit import api
 from optkit.errors import InputRefused, WorkerFailed
+from optkit.workspace import Workspace
 from tests.hostile import onnx_files
 
 GROWTH: dict[str, Callable[[Path], Path]] = onnx_files.GROWTH
 
 
-def _inspected(name: str, tmp_path: Path, **options: Any) -> WorkerFailed | None:
+def _inspected(name: str, tmp_path: Path) -> WorkerFailed | None:
     """How `inspect` ended: None, or the verdict. Anything else fails the test."""
     (tmp_path / "foreign").mkdir()
     path = GROWTH[name](tmp_path / "foreign")
     assert path.stat().st_size < 4096
     try:
-        api.inspect(path, runner=api.open_runner(cache=tmp_path / "cache"), **options)
+        api.inspect(path, workspace=Workspace(tmp_path / "cache"))
     except WorkerFailed as error:
         return error
     except InputRefused:
@@ -45,7 +45,7 @@ def test_every_way_to_grow_is_bounded(name: str, tmp_path: Path) -> None:
 
 
 def test_given_limits_count_instead(tmp_path: Path) -> None:
-    runner = api.open_runner(cache=tmp_path / "cache", memory=2 << 30, timeout=5)
+    workspace = Workspace(tmp_path / "cache", memory=2 << 30, timeout=5)
     (tmp_path / "foreign").mkdir()
     with pytest.raises(WorkerFailed, match=r"2048 MiB|5 s"):
-        api.inspect(GROWTH["doubled_integers"](tmp_path / "foreign"), runner=runner, bounded=False)
+        api.inspect(GROWTH["doubled_integers"](tmp_path / "foreign"), workspace=workspace)

@@ -24,6 +24,7 @@ from optkit.recipe import InputSpec, Recipe, axes_from_json, inputs_from_json
 from optkit.runtimes import Session, SessionOptions, backend
 from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
 from optkit.tensors import AxisRange, Feed
+from optkit.workspace import Workspace
 from tests.matrix import families
 
 LIMIT = 1e-4
@@ -59,7 +60,7 @@ class Row:
         family, _, part = name.partition("/")
         self.name, self.part, self.scratch = name, part or None, scratch
         self.folder = families.write(family, scratch / family)
-        self._runner = api.open_runner(cache=scratch / "cache")
+        self._workspace = Workspace(scratch / "cache")
         self._recipe = self._read(family)
 
     def cells(self) -> dict[str, Cell]:
@@ -77,12 +78,14 @@ class Row:
         """The folder of what `optkit STAGE` makes, and its details."""
         out = self.scratch / "-".join([stage, *how.values()])
         shutil.rmtree(out, ignore_errors=True)
-        made = api.files(stage, recipe=self._recipe, out=out, runner=self._runner, **how)
-        return out, made["details"]
+        made = api.stage_files(
+            stage, recipe=self._recipe, out=out, workspace=self._workspace, **how
+        )
+        return out, made.details
 
     def sqnr(self, **how: str) -> float:
         """dB of `optkit eval` against FP32. Raises Missed where it is too low."""
-        found = api.figures("eval", recipe=self._recipe, runner=self._runner, **how)
+        found = api.evaluate(recipe=self._recipe, workspace=self._workspace, **how)
         sqnr = round(float(found["fidelity"]["sqnr_db"]), 1)
         if sqnr < LEAST_SQNR[how["precision"]]:
             raise Missed(f"{sqnr} dB against FP32")

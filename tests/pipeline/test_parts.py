@@ -20,7 +20,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from optkit import api, graph, pipeline
+from optkit import Workspace, api, graph, pipeline
 from optkit.artifact import Artifact
 from optkit.data import parts, spool
 from optkit.data.spool import Spool
@@ -164,6 +164,7 @@ TASK = """\
 import numpy as np
 from pathlib import Path
 from optkit.data import text
+from optkit.workspace import Workspace
 
 METRIC = "top1"
 
@@ -240,7 +241,7 @@ def test_a_rehearsal_knows_what_a_part_needs(part: str, steps: list[str], projec
     recipe = api.resolve(recipe=project / "optkit.yaml")
     found = api.rehearse(
         recipe=recipe.with_overrides([f"model.part={part}", "eval=null"]),
-        target="cpu", precision="int8", cache=project / "store",
+        target="cpu", precision="int8", workspace=Workspace(project / "store"),
     )  # fmt: skip
     assert [line.step for line in found.steps if line.step in steps] == steps
 
@@ -276,7 +277,7 @@ def test_both_parts_are_calibrated_on_pairs_of_texts(
 
 def _check_samples(project: Path, store: Path) -> None:
     """The samples in the store are what transformers makes of the texts."""
-    runner = api.open_runner(cache=store)
+    runner = Workspace(store).runner()
     recipe = api.resolve(recipe=project / "optkit.yaml").with_overrides(
         ["model.part=decoder", "name=decoder"]
     )

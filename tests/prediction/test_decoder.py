@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.decoder import Decoder
+from optkit.decoder import Decoder, DecoderSizes
 from optkit.devices import target
 from optkit.errors import Impossible, InputRefused, UsageError
 from optkit.graph import NodeCost
@@ -40,22 +40,21 @@ def test_sizes_are_the_published_ones(shape: DecoderShape, parameters: int, cach
 
 
 def test_a_description_gives_the_weights_back() -> None:
-    shape, assumed = shapes.described(70e9, layers=80, kv_heads=8, head_dim=128)
+    shape, assumed = shapes.described(DecoderSizes(70e9, layers=80, kv_heads=8, head_dim=128))
     assert (shape.hidden, shape.heads) == (8192, 64)
     assert shape.parameters == pytest.approx(70e9, rel=1e-4)
     assert len(assumed) == 5 and assumed[-1] == "embedding and vocabulary projection apart"
-    exact, nothing = shapes.described(
-        LLAMA_3_8B.parameters, layers=32, kv_heads=8, head_dim=128, heads=32, hidden=4096,
-        vocabulary=128256, ffn=14336,
-    )  # fmt: skip
+    sizes = DecoderSizes(LLAMA_3_8B.parameters, layers=32, kv_heads=8, head_dim=128, heads=32,
+                         hidden=4096, vocabulary=128256, ffn=14336)  # fmt: skip
+    exact, nothing = shapes.described(sizes)
     assert exact == LLAMA_3_8B and nothing == ["embedding and vocabulary projection apart"]
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="too few"):
-        shapes.described(1e8, layers=80, kv_heads=8, head_dim=128, hidden=8192)
+        shapes.described(DecoderSizes(1e8, 80, kv_heads=8, head_dim=128, hidden=8192))
     with pytest.raises(UsageError, match="evenly"):
-        shapes.described(7e9, layers=32, kv_heads=5, head_dim=128, hidden=4096)
+        shapes.described(DecoderSizes(7e9, 32, kv_heads=5, head_dim=128, hidden=4096))
 
 
 def test_a_step_does_what_the_literature_counts() -> None:
@@ -209,11 +208,12 @@ def test_one_table_for_embedding_and_vocabulary_is_held_once() -> None:
     assert shape.parameters + 33 * 2048 == 1_235_814_400
     assert memory.decoder_weights(shape, Numbers(16, "fp16")) == 2 * shape.parameters
     assert total(step(shape, Numbers(16, "fp16"), 100, 1)).weight_bytes == 2 * shape.parameters
-    sizes = {"layers": 16, "kv_heads": 8, "head_dim": 64, "hidden": 2048, "vocabulary": 128256}
-    found, assumed = shapes.described(shape.parameters, **sizes, tied=True)
+    sizes = DecoderSizes(shape.parameters, 16, kv_heads=8, head_dim=64, hidden=2048,
+                         vocabulary=128256, tied=True)  # fmt: skip
+    found, assumed = shapes.described(sizes)
     assert found == shape and not any("apart" in one for one in assumed)
-    guessed, _ = shapes.described(3.2e9, layers=28, kv_heads=8, head_dim=128, vocabulary=128256,
-                                  tied=True)  # fmt: skip
+    known = DecoderSizes(3.2e9, 28, kv_heads=8, head_dim=128, vocabulary=128256, tied=True)
+    guessed, _ = shapes.described(known)
     assert guessed.parameters == pytest.approx(3.2e9, rel=1e-3)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from optkit import api
-from optkit.api.planning import Description, Wishes
+import optkit
+from optkit import DecoderSizes
 from optkit.devices import target
 from optkit.errors import InputRefused, UnknownName, UsageError
 from optkit.graph import NodeCost, costs, peak_live_bytes
@@ -128,8 +128,10 @@ def test_a_malformed_price_file_is_told(
 
 @pytest.fixture(scope="module")
 def plan() -> dict[str, Any]:
-    wishes = Wishes(("l4", "h100"), ("fp16", "int4"), (1, 8), limit_ms=50.0)
-    return api.plan_described(Description(8e9, 32, 8, 128, hidden=4096, vocabulary=128256), wishes)
+    return optkit.plan(
+        target=("l4", "h100"), precision=("fp16", "int4"), batches=(1, 8), latency_ms=50.0,
+        decoder=DecoderSizes(8e9, 32, 8, 128, hidden=4096, vocabulary=128256),
+    )  # fmt: skip
 
 
 def test_figures_of_a_plan_agree_with_each_other(plan: dict[str, Any]) -> None:
@@ -156,8 +158,10 @@ def test_figures_of_a_plan_agree_with_each_other(plan: dict[str, Any]) -> None:
 
 def test_a_bridge_joins_two_boards_and_what_is_recalled_is_marked() -> None:
     """70 GB in FP8 fit on 1 H100, 140 GB in FP16 on 2, 280 GB in FP32 on 4."""
-    wishes = Wishes(("h100-pcie", "h100-sxm", "l4"), ("fp8", "fp16", "fp32"), (1,))
-    found = api.plan_described(Description(70e9, 80, 8, 128), wishes)["results"]
+    found = optkit.plan(
+        target=("h100-pcie", "h100-sxm", "l4"), precision=("fp8", "fp16", "fp32"), batches=(1,),
+        decoder=DecoderSizes(70e9, 80, 8, 128),
+    )["results"]  # fmt: skip
     rows = {(row["target"], row["devices"]): row for row in found}
     recalled = {"nvlink_gbs", "nvlink_gpus"}
     for (name, devices), row in rows.items():
@@ -176,10 +180,11 @@ def test_a_bridge_joins_two_boards_and_what_is_recalled_is_marked() -> None:
 def test_every_device_holds_its_own_runtime() -> None:
     """18 bytes for each of 7e9 parameters and the layers' inputs, on 24 GB of which each L4 keeps
     0.5 for itself: 6 of them would hold 144 GB, and 141 beside the runtime."""
-    wishes = Wishes(("l4",), ("fp16",), (1,), prompt=1, methods=("full",))
     for parameters, needed in ((7.8e9, 6), (7.85e9, 7)):
-        description = Description(parameters, 32, 32, 128, hidden=4096)
-        (row,) = api.plan_described(description, wishes)["results"]
+        sizes = DecoderSizes(parameters, 32, 32, 128, hidden=4096)
+        (row,) = optkit.plan(
+            target="l4", precision="fp16", batches=(1,), decoder=sizes, prompt=1, training=["full"]
+        )["results"]
         made = row["training"][0]["recompute_full"]
         assert made["total"] == pytest.approx(18 * parameters, rel=1e-4)
         assert made["devices"] == needed
@@ -195,8 +200,9 @@ def test_activations_are_not_shared_among_devices() -> None:
 
 
 def test_throughput_is_met_by_as_many_devices_as_it_takes() -> None:
-    wishes = Wishes(("l4",), ("fp16",), throughput=5000.0)
-    found = api.plan_described(Description(8e9, 32, 8, 128), wishes)["cheapest"]
+    found = optkit.plan(
+        target="l4", precision="fp16", throughput=5000.0, decoder=DecoderSizes(8e9, 32, 8, 128)
+    )["cheapest"]
     assert found["throughput"] >= 5000 and found["devices"] > 1
     assert found["usd_per_hour"] == pytest.approx(found["devices"] * 0.8048)
 

@@ -17,8 +17,8 @@ import onnx
 import psutil
 import pytest
 
-from optkit.api import Silent
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
+from optkit.workspace import Silent, Workspace
 
 pytestmark = pytest.mark.slow
 
@@ -200,10 +200,12 @@ def test_python_builds_on_a_cluster(
             target="h100",
             calibration=samples,
             out=tmp_path / f"out-{on}",
-            cache=tmp_path / f"cache-{on}",
-            on=on,
-            remote=None if on is None else f"file://{tmp_path}/remote",
-            listener=Ears(),
+            workspace=Workspace(
+                tmp_path / f"cache-{on}",
+                None if on is None else f"file://{tmp_path}/remote",
+                executor=on,
+                listener=Ears(),
+            ),
         )
         for on in (None, "ray")
     ]
@@ -212,7 +214,8 @@ def test_python_builds_on_a_cluster(
         note for note in Ears.notes if "no node of the cluster has the accelerator H100" in note
     ]
     with pytest.raises(UsageError, match="no cluster"):
-        optkit.tune(str(project / "small.onnx"), target="l4", on="nowhere", cache=tmp_path / "c")
+        workspace = Workspace(tmp_path / "c", executor="nowhere")
+        optkit.tune(str(project / "small.onnx"), target="l4", workspace=workspace)
 
 
 def test_an_interrupted_build_leaves_no_work_behind(
@@ -252,7 +255,7 @@ def test_a_pending_artifact_is_finished_on_a_node(
     from dataclasses import asdict
 
     from optkit.api import load
-    from optkit.api.elsewhere import finish_here
+    from optkit.api.cluster_finish import finish_here
     from optkit.execute.local import Limits
     from optkit.execute.transfer import ThroughRemote
     from optkit.store import Remote, Store

@@ -13,10 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import api
+import optkit
 from optkit.errors import WorkerFailed
 from optkit.execute import local
-from optkit.recipe import Recipe
 
 MIB = 2**20
 SIDE, CHANNELS, BATCH = 256, 16, 32
@@ -75,17 +74,14 @@ def wide(path: Path) -> None:
 
 
 def quantize(folder: Path, memory: int, out: str) -> None:
-    runner = api.open_runner(cache=folder / "cache", memory=memory)
-
     def carry(task: dict[str, Any], *args: Any, **more: Any) -> dict[str, Any]:
         command = (sys.executable, "-c", WORKER, str(folder / f"{task['step']}.peak"))
         return local.run(task, *args, command=command, **more)
 
-    runner.carry = carry
-    recipe = Recipe.load(folder / "wide.yaml")
-    api.files(
-        "quantize", recipe=recipe, target="cpu", precision="int8", out=folder / out, runner=runner
-    )
+    optkit.quantize(
+        recipe=folder / "wide.yaml", target="cpu", precision="int8", out=folder / out,
+        workspace=optkit.Workspace(folder / "cache", memory=memory, executor=carry),
+    )  # fmt: skip
 
 
 @pytest.mark.slow

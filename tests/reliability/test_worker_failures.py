@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optkit import api, steps
+import optkit
+from optkit import steps
 from optkit.errors import WorkerFailed
 from optkit.execute import local
-from optkit.execute.local import Limits
 
 if TYPE_CHECKING:
     import subprocess
@@ -46,18 +46,14 @@ MIB = 2**20
 def assert_fails(demo: Demo, step: str, fault: str, workers: Workers) -> None:
     """The build in `demo`, where `step` is still to be done, fails there in this way."""
     before = demo.entries()
-    runner = api.open_runner(cache=demo.cache)
     # the faulty step alone has a worker: limits that suit its fault hit nothing else
-    seconds = 1 if VERDICTS[fault] == "timeout" else 60
-    runner.limits = Limits(300 * MIB, seconds, output_bytes=8 * MIB)
-    runner.carry = functools.partial(local.run, command=(sys.executable, str(FAULTY), fault, step))
+    workspace = optkit.Workspace(
+        demo.cache, memory=300 * MIB, timeout=1 if VERDICTS[fault] == "timeout" else 60,
+        executor=functools.partial(local.run, command=(sys.executable, str(FAULTY), fault, step)),
+    )  # fmt: skip
     with pytest.raises(WorkerFailed) as caught:
-        api.build_one(
-            recipe=api.resolve(recipe="digits-vit"),
-            target="l4",
-            precision="int8",
-            out=demo.out,
-            runner=runner,
+        optkit.build(
+            recipe="digits-vit", target="l4", precision="int8", out=demo.out, workspace=workspace
         )
     assert caught.value.verdict == VERDICTS[fault]
     assert caught.value.exit_code == 6

@@ -15,10 +15,11 @@ from optkit.pipeline import Build, Job, findings
 from optkit.pipeline.findings import Judged
 from optkit.recipe import Recipe
 from optkit.store import Store
-from optkit.tuning import Budget, Tuned, Wish
+from optkit.tuning import Budget, SearchOptions, Tuned
 from optkit.tuning.memory import Memory
 from optkit.tuning.space import Candidate, Outcome, Space, Trial
 from optkit.tuning.trials import Trials
+from optkit.workspace import Workspace
 
 FAILURES = {
     "timeout": WorkerFailed("ran longer than 60 s", verdict="timeout"),
@@ -41,7 +42,7 @@ def test_what_the_same_inputs_will_always_meet_is_a_lasting_failure(
     recipe = Recipe.from_dict({"name": "small"})
     trials = Trials(
         Job(recipe, *api.pair("cpu", "int8")), Space((), "fp32"), ("int8",),
-        api.open_runner(cache=tmp_path), {},
+        Workspace(tmp_path).runner(), {},
     )  # fmt: skip
     outcome = trials(Candidate(()))
     assert outcome.failed == str(FAILURES[name])
@@ -87,14 +88,15 @@ def search(fresh: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> Call
     monkeypatch.chdir(project.folder)
 
     def run(carry: Carry) -> Tuned:
-        runner = api.open_runner(cache=project.cache)
-        runner.carry = carry
+        runner = Workspace(project.cache, executor=carry).runner()
         job = Job(Recipe.load(Path("optkit.yaml")), *api.pair("cpu", "int8"), code=Path.cwd())
 
         def judge(made: Build) -> Judged:
             return findings.judge(made, runner.records, artifact="")
 
-        return tuning.tune(job, Wish(Budget(min_sqnr=20.0), trials=3), runner, judge)
+        return tuning.tune(
+            job, ("int8",), Budget(min_sqnr=20.0), SearchOptions(trials=3), runner, judge
+        )
 
     return run
 

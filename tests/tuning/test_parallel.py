@@ -14,7 +14,7 @@ from optkit.cli.tune import tune as command
 from optkit.errors import UsageError
 from optkit.pipeline import Job
 from optkit.recipe import Recipe
-from optkit.tuning import Budget, Wish
+from optkit.tuning import SearchOptions
 from optkit.tuning.quiet import Quiet
 
 RECIPE = Recipe.from_dict({"name": "small"})
@@ -23,7 +23,7 @@ RECIPE = Recipe.from_dict({"name": "small"})
 def parallel(target: str, cores: int | None, trials: int = 24, asked: int | None = None) -> int:
     job = Job(RECIPE, *api.pair(target, "int8"))
     cluster: Any = None if cores is None else SimpleNamespace(cores=lambda: cores)
-    return tuning._parallel(job, Wish(Budget(), trials=trials, parallel=asked), cluster)
+    return tuning._parallel(job, SearchOptions(trials=trials, parallel=asked), cluster)
 
 
 @pytest.mark.parametrize(

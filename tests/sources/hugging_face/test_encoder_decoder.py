@@ -23,6 +23,7 @@ from optkit import api
 from optkit.errors import InputRefused, UsageError
 from optkit.runtimes import backend
 from optkit.sources.hugging_face import encoder_decoder, export
+from optkit.workspace import Workspace
 
 
 def t5() -> Any:
@@ -115,14 +116,18 @@ def test_both_graphs_together_compute_what_transformers_does(make: Any, tmp_path
 @pytest.mark.slow
 def test_a_build_makes_one_artifact_of_both(tmp_path: Path) -> None:
     saved(t5, tmp_path / "model")
-    asked = {"target": "cpu", "precision": "int8-weight-only"}
+    how = {
+        "target": "cpu",
+        "precision": "int8-weight-only",
+        "workspace": Workspace(tmp_path / "store"),
+    }
     recipe = {"name": "pair", "bench": {"seconds": 0.1, "warmup_seconds": 0, "batches": [1]}}
-    model, store = str(tmp_path / "model"), tmp_path / "store"
-    lines = api.rehearse(recipe=api.resolve(model, recipe=recipe), cache=store, **asked).steps
+    model = str(tmp_path / "model")
+    lines = api.rehearse(recipe=api.resolve(model, recipe=recipe), **how).steps
     assert {"export encoder", "export decoder"} <= {line.label for line in lines}
     with pytest.raises(UsageError, match="encoder and decoder"):
-        api.build(model, recipe=recipe, evaluate=lambda session: [1.0], cache=store, **asked)
-    artifact = api.build(model, recipe=recipe, cache=store, out=tmp_path / "out", **asked)
+        api.build(model, recipe=recipe, evaluate=lambda session: [1.0], **how)
+    artifact = api.build(model, recipe=recipe, out=tmp_path / "out", **how)
     artifact.verify()
     assert set(artifact.parts) == {"encoder", "decoder"}
     assert artifact.manifest.parts == {n: part.digest for n, part in artifact.parts.items()}
@@ -136,7 +141,7 @@ def test_a_build_makes_one_artifact_of_both(tmp_path: Path) -> None:
     assert artifact.result["size"]["bytes"] == sum(each)
     with pytest.raises(UsageError, match="consists of decoder and encoder"):
         artifact.session()
-    found = api.inspect(artifact.path, runner=api.open_runner(cache=store))
+    found = api.inspect(artifact.path, workspace=how["workspace"])
     assert found["graph"] is None and set(found["parts"]) == {"encoder", "decoder"}
 
 

@@ -1,4 +1,4 @@
-"""An artifact beside another one, as a check for regressions: `bench --against`."""
+"""An artifact timed beside another one, as a check for regressions: `bench --against`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from optkit.api._finish import check_device
 from optkit.api.artifacts import load
-from optkit.api.finishing import check_device
 from optkit.artifact import Artifact
 from optkit.benchmarking import regression
 from optkit.devices import target
 from optkit.errors import InputRefused, UsageError
-from optkit.execute.runner import Runner
 from optkit.measurement import Difference
 from optkit.pipeline.against import against
 from optkit.report.result import plain
+from optkit.workspace import Workspace
 
 AGAINST = "optkit.against/v1"
 _OVERRIDES = ("bench.seconds", "bench.warmup_seconds", "bench.threads")
@@ -23,27 +23,29 @@ _WORST_FIRST = ("fail", "inconclusive", "pass")
 
 
 def bench_against(
-    candidate: Path,
-    reference: Path,
+    candidate: str | Path,
+    reference: str | Path,
     *,
-    runner: Runner,
     batches: Sequence[int] = (),
     overrides: Sequence[str] = (),
     max_slowdown: float | None = None,
     strict: bool = False,
     trusted: bool = False,
+    workspace: Workspace = Workspace(),
 ) -> dict[str, Any]:
-    """Both artifacts timed in one run on their target, which this machine has: latencies, and the
-    slowdown of the candidate with its interval, by batch size.
+    """Time both artifacts in one run on their target, which this machine must have.
 
-    overrides: bench.seconds, bench.warmup_seconds and bench.threads as KEY=VALUE, instead of the
-    candidate's recipe. max_slowdown: a share (0.05); each batch size is judged by it, and the worst
-    counts. strict: a run under bad conditions is done once more. trusted: engines that were not
-    compiled on this machine may be opened.
+    batches: batch sizes; none: the one that the candidate is tuned for.
+    overrides: bench.seconds, bench.warmup_seconds and bench.threads as "KEY=VALUE", instead of the
+        candidate's recipe.
+    max_slowdown: a share (0.05 is 5 %); each batch size is judged by it, and the worst counts.
+    strict: a run under bad conditions is done once more.
+    trusted: engines that were not compiled on this machine may be opened.
 
-    Raises ToolchainMissing (no such device here), IntegrityError (damaged), InputRefused (other
-    inputs or another target, no engine, somebody else's, several graphs), UsageError (a batch it
-    is not built for, another override).
+    Returns an optkit.against/v1 object: by batch size the latencies and the slowdown of the
+    candidate with its interval, and the verdict. Raises ToolchainMissing (no such device here),
+    IntegrityError (damaged), InputRefused (other inputs or another target, no engine, somebody
+    else's, several graphs), UsageError (a batch it is not built for, another override).
     """
     for text in overrides:
         if text.partition("=")[0].strip() not in _OVERRIDES:
@@ -52,6 +54,7 @@ def bench_against(
                 where=f"--set {text}",
                 hint=f"what may be set is {', '.join(_OVERRIDES)}; batch sizes are --batch",
             )
+    candidate, reference, runner = Path(candidate), Path(reference), workspace.runner()
     ours, theirs = (_opened(path, trusted) for path in (candidate, reference))
     if ours.manifest.target != theirs.manifest.target:
         raise InputRefused(

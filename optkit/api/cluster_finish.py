@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from optkit import artifact
-from optkit.api.artifacts import Built, load
-from optkit.api.finishing import finish
+from optkit.api._finish import complete
+from optkit.api.artifacts import load
+from optkit.artifact import Artifact
 from optkit.devices import available_memory, device_names
 from optkit.errors import OptkitError
 from optkit.execute.local import Limits
@@ -20,13 +21,14 @@ from optkit.execute.transfer import Ground
 
 
 def completed(
-    make: Callable[[], Built], target: str, runner: Runner, *, strict: bool = False
-) -> Built:
-    """What `make` builds; what is pending then is finished by the runner's cluster, if it has one
-    with such a device. That it has none is said at once: Ray itself would wait for ever."""
+    build: Callable[[], Artifact], target: str, runner: Runner, *, strict: bool = False
+) -> Artifact:
+    """What `build` returns; what is pending in it is finished by the runner's cluster, if it has a
+    node with such a device. A note says at once that it has none: Ray itself would wait for
+    ever."""
     cluster = runner.carry
     if not isinstance(cluster, Cluster):
-        return make()
+        return build()
     names = dict.fromkeys(accelerator(name) for name in device_names(target))
     known = cluster.accelerators()
     node = next((name for name in names if name in known), None)
@@ -36,11 +38,13 @@ def completed(
             f"no node of the cluster has the accelerator {' or '.join(names)} (there: {there}): "
             f"what needs a device of {target} stays pending"
         )
-    built = make()
+    built = build()
     return built if node is None else _finished(built, node, cluster, runner, strict)
 
 
-def _finished(built: Built, node: str, cluster: Cluster, runner: Runner, strict: bool) -> Built:
+def _finished(
+    built: Artifact, node: str, cluster: Cluster, runner: Runner, strict: bool
+) -> Artifact:
     """With what is pending done on a node that has the accelerator `node`; what cannot be done
     there stays pending, and a note says why."""
     if not built.result["pending"]:
@@ -67,7 +71,8 @@ def _finished(built: Built, node: str, cluster: Cluster, runner: Runner, strict:
             )
             done = load(out / name)
             files = {file: done.path / file for file in done.manifest.files}
-            artifact.write(built.path.parent, done.manifest, files)
+            manifest = replace(done.manifest, result=answer["meta"]["result"])
+            finished = artifact.write(built.path.parent, manifest, files)
     except OptkitError as error:
         runner.listener.note(f"{label}: {error.line}")
         return built
@@ -75,7 +80,7 @@ def _finished(built: Built, node: str, cluster: Cluster, runner: Runner, strict:
     runner.listener.done("finish", label, False, meta["seconds"])
     for note in meta["notes"]:
         runner.listener.note(note)
-    return Built(meta["result"], built.path)
+    return finished
 
 
 def finish_here(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
@@ -86,13 +91,13 @@ def finish_here(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
     limits = Limits(**argument["limits"])
     limits = Limits(min(limits.memory_bytes, available_memory()), limits.seconds)
     heard = _Heard(here)
-    made = finish(
+    finished = complete(
         place,
-        runner=Runner(here.store, limits, heard),
+        Runner(here.store, limits, heard),
         strict=argument["strict"],
-        shown=Path(argument["shown"]),
+        final=Path(argument["shown"]),
     )
-    return {"meta": {"result": made.result, "notes": heard.notes, "seconds": heard.seconds}}
+    return {"meta": {"result": finished.result, "notes": heard.notes, "seconds": heard.seconds}}
 
 
 class _Heard:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from optkit import places, runtimes
-from optkit.api.artifacts import Built, load
+from optkit.api.artifacts import load
 from optkit.artifact import MANIFEST, Artifact, prepare
 from optkit.devices import Target, cpu, gpus, runs_here, target
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
@@ -18,34 +19,47 @@ from optkit.pipeline import delivery, findings, finishing
 from optkit.places import Place
 from optkit.report import result
 from optkit.report.contract import report_of, result_of
+from optkit.workspace import Workspace
 
 
 def finish(
-    path: Path,
+    artifact: str | Path,
     *,
-    runner: Runner,
     task: str | None = None,
     strict: bool = False,
-    shown: Path | None = None,
-) -> Built:
+    workspace: Workspace = Workspace(),
+) -> Artifact:
     """Compile what is pending, measure latency and accuracy on this machine's device, judge the
     gates again, and write the artifact in its own place. A finished one is left as it is.
 
-    task: FILE.py or the name of a task, instead of the samples that the artifact carries. strict: a
-    latency that was measured under bad conditions is measured once more. shown: the
-    place that the result names, where `path` is only on the way there.
+    task: FILE.py or the name of a task, instead of the samples that the artifact carries.
+    strict: a latency that was measured under bad conditions is measured once more.
 
     Raises ToolchainMissing (no such device here, or none of its backends), IntegrityError (a
-    damaged artifact), InputRefused (no samples to score), and what compiling and running raise.
+    damaged artifact), InputRefused (no samples to score), UsageError (a part of another artifact),
+    and what compiling and running raise.
     """
-    shown = shown or path
+    return complete(Path(artifact), workspace.runner(), task=task, strict=strict)
+
+
+def complete(
+    path: Path,
+    runner: Runner,
+    *,
+    task: str | None = None,
+    strict: bool = False,
+    final: Path | None = None,
+) -> Artifact:
+    """`finish` with a runner. final: where the artifact will lie, which its result names; None:
+    where it lies now."""
+    final = final or path
     opened = load(path.resolve())
     opened.verify()
     _check_whole(opened, path)
     prepare(opened.path.parent, opened.path.name)
     code = None if task is None else places.find_task(task, Path.cwd(), anywhere=True)
     if not opened.manifest.parts:
-        return _one(opened, str(shown), runner, code, strict)
+        return _finished(opened, str(final), runner, code, strict)
     if code is not None:
         raise UsageError(
             f"the samples of one task do not fit {' and '.join(opened.manifest.parts)}",
@@ -53,15 +67,14 @@ def finish(
             hint="leave --eval out: each part is scored on the samples that it carries",
         )
     with runner.store.scratch() as folder:  # all of them, or none
-        built = {}
+        parts = {}
         for name, part in opened.parts.items():
             shutil.copytree(part.path, folder / name)
-            built[name] = _one(load(folder / name), str(shown / name), runner, None, strict)
-        told = {name: one.result for name, one in built.items()}
-        whole = result.joined(told, model=result_of(opened)["model"], artifact=str(shown))
-        parts = {name: load(one.path) for name, one in built.items()}
+            parts[name] = _finished(load(folder / name), str(final / name), runner, None, strict)
+        results = {name: part.result for name, part in parts.items()}
+        whole = result.joined(results, model=result_of(opened)["model"], artifact=str(final))
         place, record = opened.path, opened.manifest.recipe
-        return Built(whole, delivery.join(place.name, record, parts, whole, place.parent))
+        return delivery.join(place.name, record, parts, whole, place.parent)
 
 
 def _check_whole(artifact: Artifact, path: Path) -> None:
@@ -72,23 +85,24 @@ def _check_whole(artifact: Artifact, path: Path) -> None:
     raise UsageError("it is a part of an artifact", where=str(path), hint=f"finish that: {around}")
 
 
-def _one(artifact: Artifact, told: str, runner: Runner, task: Place | None, strict: bool) -> Built:
+def _finished(
+    artifact: Artifact, final: str, runner: Runner, task: Place | None, strict: bool
+) -> Artifact:
     before = result_of(artifact)
     if task is None and _is_finished(before):
-        return Built(before, artifact.path)
+        return Artifact(artifact.path, replace(artifact.manifest, result=before))
     device = target(artifact.manifest.target)
-    check_device(device, told)
+    check_device(device, final)
     named = [row["backend"] for row in before["pending"]]
     own = artifact.manifest.engine
-    backend = _backend(device, [*named, *([own["backend"]] if own else [])], told)
+    backend = _backend(device, [*named, *([own["backend"]] if own else [])], final)
     documented = {option.name for option in device.backends if option.documented}
     left = () if backend in documented else tuple(name for name in named if name != backend)
     made = finishing.finish(artifact, device, backend, left, runner, task, strict=strict)
     report = report_of(artifact)
     rescored = task is not None
-    judged = findings.judge_again(made, runner.records, report, artifact=told, rescored=rescored)
-    path = delivery.deliver_again(artifact, made, judged, runner.store, rescored=rescored)
-    return Built(judged.result, path)
+    judged = findings.judge_again(made, runner.records, report, artifact=final, rescored=rescored)
+    return delivery.deliver_again(artifact, made, judged, runner.store, rescored=rescored)
 
 
 def _is_finished(found: dict[str, Any]) -> bool:

@@ -8,10 +8,10 @@ after that is keyed on what was written.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,8 +30,22 @@ from optkit.steps import GRAPH
 from optkit.store import Entry, digest_json
 from optkit.tensors import TensorInfo
 
-Evaluate = Callable[[Proxy], Any]
-"""`evaluate(session) -> per-sample scores`, shape [samples]; higher is better."""
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+
+class Array(Protocol):
+    """A numpy array or a torch tensor; axis 0 is the batch."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+Batch = Array | Sequence[object] | Mapping[str, object]
+"""One batch: an array by input name, arrays in the order of the inputs, or the only one."""
+
+Evaluate = Callable[[Proxy], Array | Sequence[float]]
+"""`evaluate(session) -> scores`, one per sample, shape [samples]; higher is better."""
 
 _BUILD = "build(model, example_inputs)"
 _EVALUATE = "evaluate(session)"
@@ -40,9 +54,9 @@ _LABELS = ("label", "labels", "label_ids", "start_positions", "end_positions")
 
 
 def job(
-    model: Any,
-    example_inputs: Any,
-    recipe: str | Path | Mapping[str, Any] | None,
+    model: Module,
+    example_inputs: Batch | None,
+    recipe: Recipe | str | Path | Mapping[str, object] | None,
     name: str | None,
     pair: tuple[Target, Precision],
     runner: Runner,
@@ -69,7 +83,7 @@ def job(
             where=_BUILD,
             hint="a tensor, a tuple or a dict by argument name, axis 0 the batch",
         )
-    if labels := _optional_labels(model, example_inputs):
+    if isinstance(example_inputs, Mapping) and (labels := _optional_labels(model, example_inputs)):
         example_inputs = {n: value for n, value in example_inputs.items() if n not in labels}
         runner.listener.note(f"the graph is built without {', '.join(labels)} of the example batch")
     with located(_BUILD):
@@ -79,12 +93,14 @@ def job(
         given.setdefault("name", name or type(model).__name__)
         given.setdefault("inputs", {key: _declared(value) for key, value in feed.items()})
         settings = Recipe.from_dict(given)
+    elif isinstance(recipe, Recipe):
+        settings = recipe
     else:
         settings = Recipe.load(places.find_recipe(str(recipe)))
     return Job(settings, *pair, graph=_exported(model, settings, runner))
 
 
-def spooled(batches: Iterable[Any], job: Job, runner: Runner) -> Entry:
+def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Entry:
     """Calibration batches from a loader (dict by input name, tuple or one array), in the store: as
     many samples as the recipe's `calibration.samples`, and no batch behind them is asked for."""
     infos = _inputs(job, runner)
@@ -160,7 +176,7 @@ def _score(returned: Any, evidence: Evidence) -> Score:
     return accuracy.from_samples(values, metric="score", evidence=evidence)
 
 
-def _exported(model: Any, recipe: Recipe, runner: Runner) -> Entry:
+def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
     from optkit.recipe import inputs_from_json
     from optkit.runtimes import simulator
     from optkit.sources import torch_module
@@ -200,10 +216,8 @@ def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
     return pipeline.run(full, runner, pipeline.EXPORT).inputs
 
 
-def _optional_labels(model: Any, example: Any) -> list[str]:
+def _optional_labels(model: Module, example: Mapping[str, object]) -> list[str]:
     """The labels in a batch that `forward` has a default for."""
-    if not isinstance(example, Mapping):
-        return []
     parameters = inspect.signature(model.forward).parameters
     return [
         name
@@ -214,7 +228,7 @@ def _optional_labels(model: Any, example: Any) -> list[str]:
     ]
 
 
-def _feed(batch: Any, names: list[str]) -> dict[str, Any]:
+def _feed(batch: Batch, names: list[str]) -> dict[str, np.ndarray]:
     """A batch by input name, without its labels. What else no input is called is passed over too,
     unless an input is lacking: it may be that one under another name."""
     if isinstance(batch, Mapping):
@@ -224,7 +238,7 @@ def _feed(batch: Any, names: list[str]) -> dict[str, Any]:
             for key, value in batch.items()
             if key in names or not (whole or key in _LABELS)
         }
-    parts = list(batch) if isinstance(batch, list | tuple) else [batch]
+    parts: Sequence[object] = list(batch) if isinstance(batch, list | tuple) else [batch]
     return {key: _array(value) for key, value in zip(names, parts, strict=False)}
 
 

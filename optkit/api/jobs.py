@@ -1,71 +1,58 @@
-"""What a call asks for: its recipe, target and precision, its store and limits, its job."""
+"""What the arguments of a call mean together: recipe, target and precision, a job."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from optkit import pipeline, places
-from optkit.api import objects
-from optkit.devices import Target, available_memory
+from optkit.api import in_memory
+from optkit.api.in_memory import Batch
+from optkit.devices import Target
 from optkit.devices import target as find_target
 from optkit.errors import UsageError
-from optkit.execute.local import Limits
-from optkit.execute.ray import Cluster
-from optkit.execute.ray_cluster import checked
-from optkit.execute.runner import Listener, Runner
-from optkit.execute.transfer import SharedFolder, ThroughRemote
+from optkit.execute.runner import Runner
 from optkit.pipeline import Job
 from optkit.precisions import Precision
 from optkit.precisions import precision as find_precision
 from optkit.recipe import Recipe
-from optkit.store import Remote, Store, default_root
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
-class Silent:
-    """A listener that hears nothing."""
-
-    def start(self, step: str, label: str) -> None: ...
-
-    def progress(self, what: str, fraction: float) -> None: ...
-
-    def done(self, step: str, label: str, hit: bool, seconds: float) -> None: ...
-
-    def note(self, text: str) -> None: ...
+RecipeLike = Recipe | str | Path | Mapping[str, object]
+"""A recipe, the name or path of one, or its keys and values as in the YAML file."""
 
 
 def job_of(
-    model: Any,
-    example_inputs: Any,
+    model: Module | str | Path | None,
+    example_inputs: Batch | None,
+    pair: tuple[Target, Precision],
     *,
-    target: str,
-    precision: str,
-    recipe: str | Path | Mapping[str, Any] | None,
-    calibration: Iterable[Any] | None,
+    recipe: RecipeLike | None,
+    calibration: Iterable[Batch] | None,
     name: str | None,
     runner: Runner,
 ) -> Job:
     """The job that the arguments of `build` mean together; what lives only in memory is written
-    into the store. Raises what `pair`, `resolve` and `objects.job` raise."""
-    chosen = pair(target, precision)
+    into the store. Raises what `resolve` and `in_memory.job` raise."""
     if model is None or isinstance(model, str | Path):
         settings = resolve(None if model is None else str(model), recipe=recipe)
-        job = Job(settings, *chosen, code=Path.cwd())
+        job = Job(settings, *pair, code=Path.cwd())
     else:
-        job = objects.job(model, example_inputs, recipe, name, chosen, runner)
+        job = in_memory.job(model, example_inputs, recipe, name, pair, runner)
     if calibration is not None:
-        job = replace(job, calibration=objects.spooled(calibration, job, runner))
+        job = replace(job, calibration=in_memory.spooled(calibration, job, runner))
     return job
 
 
 def resolve(
     model: str | None = None,
     *,
-    recipe: str | Path | Mapping[str, Any] | None = None,
+    recipe: RecipeLike | None = None,
     overrides: Iterable[str] = (),
     shapes: Mapping[str, str | None] | None = None,
     calibration: str | None = None,
@@ -82,7 +69,9 @@ def resolve(
     reads the inputs of an ONNX or Hugging Face model itself, where `shapes` are given for inputs
     that no recipe declares. Raises UsageError when there is neither model nor recipe.
     """
-    if isinstance(recipe, Mapping):
+    if isinstance(recipe, Recipe):
+        found = recipe if model is None else recipe.with_model(model)
+    elif isinstance(recipe, Mapping):
         found = Recipe.from_dict(recipe, model=model)
     elif recipe is not None:
         found = Recipe.load(places.find_recipe(str(recipe)), model)
@@ -123,50 +112,9 @@ def resolve(
     )  # fmt: skip
 
 
-def pair(target: str, precision: str) -> tuple[Target, Precision]:
+def pair(target: str | Target, precision: str | Precision) -> tuple[Target, Precision]:
     """Target and precision by name. Raises UnknownName, or Impossible where the matrix says no."""
-    device, scheme = find_target(target), find_precision(precision)
+    device = target if isinstance(target, Target) else find_target(target)
+    scheme = precision if isinstance(precision, Precision) else find_precision(precision)
     pipeline.check_pair(device, scheme)
     return device, scheme
-
-
-def open_store(cache: Path | None = None) -> Store:
-    """The store at `cache`, $OPTKIT_CACHE or the user's cache folder."""
-    return Store(_folder(cache))
-
-
-def open_runner(
-    *,
-    cache: Path | None = None,
-    remote: str | None = None,
-    memory: int | None = None,
-    timeout: float | None = None,
-    listener: Listener | None = None,
-    on: str | None = None,
-) -> Runner:
-    """A runner over the store; memory defaults to half of what is available, timeout to an hour.
-
-    remote: URL of the place through which machines share steps, as `store.Remote` takes it; None:
-    $OPTKIT_REMOTE; "": none. on: the address of a Ray cluster whose nodes do the work, as
-    `execute.ray.Cluster` takes it; without a remote they share the store's folder.
-    """
-    limits = Limits(memory or available_memory() // 2, timeout or 3600.0)
-    heard = listener or Silent()
-    url = os.environ.get("OPTKIT_REMOTE") if remote is None else remote
-    store = Store(_folder(cache), Remote(url) if url else None)
-    if on is None:
-        return Runner(store, limits, heard)
-    transfer = ThroughRemote(store) if url else SharedFolder()
-    return Runner(store, limits, heard, Cluster(checked(on), heard.note, transfer))
-
-
-def _folder(cache: Path | None) -> Path:
-    """Raises UsageError for a URL."""
-    root = default_root() if cache is None else cache.expanduser()
-    if re.match(r"[a-z][a-z0-9+.-]*:/", str(root)):
-        raise UsageError(
-            "the store is a folder of this machine, and no URL",
-            where="--cache",
-            hint="share it with other machines through that place: --remote URL",
-        )
-    return root.absolute()

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from optkit import explanation
-from optkit.api import request
 from optkit.api.artifacts import load
 from optkit.artifact import MANIFEST, Artifact
 from optkit.errors import OptkitError, UsageError
-from optkit.execute.runner import Listener, Runner
+from optkit.execute.runner import Runner
 from optkit.explanation import Explanation, Finding
 from optkit.pipeline import attributing
 from optkit.pipeline.finishing import whole_recipe
@@ -20,6 +19,7 @@ from optkit.recipe import Recipe
 from optkit.report.contract import result_of
 from optkit.report.result import plain
 from optkit.store import write_durably
+from optkit.workspace import Workspace
 
 SCHEMA = "optkit.explain/v1"
 
@@ -28,26 +28,21 @@ def explain(
     artifact: str | Path,
     *,
     apply: str | Path | None = None,
-    cache: str | Path | None = None,
-    memory: int | None = None,
-    listener: Listener | None = None,
+    workspace: Workspace = Workspace(),
 ) -> dict[str, Any]:
     """What costs an artifact (a folder) time or accuracy, the most costly first: each with its
-    cost, how that is known, and the change that would mend it. An `optkit.explain/v1` object.
+    cost, how that is known, and the change that would mend it.
 
-    apply: a new file that gets the artifact's recipe with these changes. Raises IntegrityError (a
-    damaged artifact), UsageError (the file exists), and what timing the layers raises.
+    apply: a new file that gets the artifact's recipe with these changes.
+
+    Returns an optkit.explain/v1 object. Raises IntegrityError (a damaged artifact), UsageError (the
+    file exists), and what timing the layers raises.
     """
-    runner = request.open_runner(
-        cache=None if cache is None else Path(cache), memory=memory, timeout=None, listener=listener
-    )
-    return explain_one(Path(artifact), apply=None if apply is None else Path(apply), runner=runner)
-
-
-def explain_one(path: Path, *, apply: Path | None, runner: Runner) -> dict[str, Any]:
-    """`explain` as the command line asks for it."""
-    if apply is not None and apply.exists():
-        raise UsageError("it exists already", where=str(apply), hint="name a new file")
+    file = None if apply is None else Path(apply)
+    if file is not None and file.exists():
+        raise UsageError("it exists already", where=str(file), hint="name a new file")
+    runner = workspace.runner()
+    path = Path(artifact)
     opened = load(path)
     opened.verify()
     parts = {name: _explained(part, runner) for name, part in opened.parts.items()}
@@ -58,8 +53,8 @@ def explain_one(path: Path, *, apply: Path | None, runner: Runner) -> dict[str, 
         {
             **_told(opened, whole),
             "artifact": str(path),
-            "recipe": None if apply is None else _written(apply, opened, findings),
-            "left": None if apply is None else _left(findings),
+            "recipe": None if file is None else _written(file, opened, findings),
+            "left": None if file is None else _left(findings),
             "parts": {name: _told(opened.parts[name], one) for name, one in parts.items()} or None,
         }
     )

@@ -1,0 +1,184 @@
+"""A model to an artifact: `build`; what a build would do: `rehearse`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit import pipeline
+from optkit.api import cluster_finish, in_memory, jobs
+from optkit.api.in_memory import Batch, Evaluate
+from optkit.api.jobs import RecipeLike
+from optkit.devices import Target, available_memory
+from optkit.errors import UsageError
+from optkit.execute.local import Limits
+from optkit.execute.rehearsal import Line, Rehearsal
+from optkit.execute.runner import Runner
+from optkit.pipeline import Job
+from optkit.precisions import Precision
+from optkit.recipe import Recipe
+from optkit.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from optkit.artifact import Artifact
+
+EMBED_EVAL = 64 * 2**20
+"""Bytes of evaluation samples that an artifact may carry, unless said otherwise."""
+
+
+def build(
+    model: Module | str | Path | None = None,
+    example_inputs: Batch | None = None,
+    *,
+    target: str | Target,
+    precision: str | Precision = "int8",
+    recipe: RecipeLike | None = None,
+    calibration: Iterable[Batch] | None = None,
+    evaluate: Evaluate | None = None,
+    out: str | Path = "artifacts",
+    name: str | None = None,
+    embed_eval: int = EMBED_EVAL,
+    defer: bool = False,
+    strict: bool = False,
+    workspace: Workspace = Workspace(),
+) -> Artifact:
+    """Build a verified artifact of `model` for a target.
+
+    model: an nn.Module, "file.py:factory", "x.onnx", "x.pt2", a Hugging Face folder or "org/name";
+        None: the recipe's.
+    example_inputs: of an nn.Module, a tensor, a tuple or a dict by argument name; axis 0 is the
+        batch.
+    target, precision: by name, as `optkit targets` lists them.
+    recipe: a Recipe, the name or path of one, or its keys and values; None: the one in the model's
+        folder, else the project's.
+    calibration: batches (dict by input name, tuple, or one array; what else is in a batch, such as
+        labels, is passed over), read up to the recipe's `calibration.samples`, 256 unless it says
+        otherwise; None: the recipe's source.
+    evaluate: called with a session of the candidate and one of the baseline; returns one score per
+        sample, shape [samples], higher is better; None: the recipe's task.
+    out: the folder that gets the artifact NAME-TARGET-PRECISION; one of that name is replaced.
+    name: of an nn.Module; None: its class.
+    embed_eval: bytes of evaluation samples that the artifact may carry; 0: none.
+    defer: no engine is compiled and nothing timed here; `finish` does it where the device is.
+    strict: a latency that was measured under bad conditions is measured once more, and a model
+        without trained weights is refused.
+
+    Raises UnknownName, Impossible (a precision that the target cannot do), ToolchainMissing,
+    RecipeError, ExportFailed, InputRefused, WorkerFailed, StorageError. A failed gate does not
+    raise: the artifact is written and marked, see `artifact.result["gate"]`.
+    """
+    runner = workspace.runner()
+    job = jobs.job_of(
+        model, example_inputs, jobs.pair(target, precision), recipe=recipe,
+        calibration=calibration, name=name, runner=runner,
+    )  # fmt: skip
+    job = replace(job, deferred=defer, strict=strict)
+    return artifact_of(job, runner, Path(out), embed_eval, evaluate)
+
+
+def artifact_of(
+    job: Job,
+    runner: Runner,
+    out: Path,
+    embed_eval: int = EMBED_EVAL,
+    evaluate: Evaluate | None = None,
+) -> Artifact:
+    """The artifact of a job, and what is pending in it done where a cluster has the device."""
+
+    def work() -> Artifact:
+        parts = pipeline.parts(job.recipe, runner)
+        if not parts:
+            return _deliver(job, runner, out, embed_eval, evaluate)
+        if evaluate is None:
+            return _in_parts(parts, job, runner, out, embed_eval)
+        raise UsageError(
+            f"evaluate gets one session, the model is {' and '.join(parts)}",
+            where="build(evaluate=...)",
+            hint="leave it out, and judge the parts of the artifact together",
+        )
+
+    return cluster_finish.completed(work, job.target.name, runner, strict=job.strict)
+
+
+def _in_parts(
+    parts: Sequence[str], job: Job, runner: Runner, out: Path, embed_eval: int
+) -> Artifact:
+    """An artifact of several graphs, each built like a model of its own."""
+    from optkit import artifact
+    from optkit.pipeline import delivery
+    from optkit.report import result
+
+    artifact.prepare(out, job.name)
+    place = out / job.name
+    with runner.store.scratch() as folder:
+        built = {
+            part: _deliver(_part(job, part), runner, folder, embed_eval, None, place=place / part)
+            for part in parts
+        }
+        results = {part: one.result for part, one in built.items()}
+        whole = result.joined(results, model=job.recipe.name, artifact=str(place))
+        return delivery.join(job.name, job.recipe.to_json(), built, whole, out)
+
+
+def _part(job: Job, part: str) -> Job:
+    recipe = job.recipe.with_overrides([f"model.part={part}", f"name={part}"])
+    return replace(job, recipe=recipe)
+
+
+def _deliver(
+    job: Job,
+    runner: Runner,
+    out: Path,
+    embed_eval: int,
+    evaluate: Evaluate | None,
+    place: Path | None = None,
+) -> Artifact:
+    """Run the whole chain for a job and write the artifact into `out`. `evaluate`: scores instead
+    of the recipe's task. `place`: where it will lie in the end, if not there."""
+    from optkit import artifact
+    from optkit.pipeline import delivery, findings
+
+    pipeline.check(job)
+    artifact.prepare(out, job.name)
+    made = pipeline.run(job, runner, pipeline.BUILD)
+    scores = None if evaluate is None else in_memory.scores(evaluate, made, runner)
+    place = place or out / job.name
+    judged = findings.judge(made, runner.records, artifact=str(place), scores=scores)
+    return delivery.deliver(made, judged, out, embed_eval, runner.store)
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a build would do: its steps, and what each compiler is asked (build specs as JSON; of a
+    graph that is not in the store its shapes are unknown)."""
+
+    steps: list[Line]
+    asked: list[dict[str, Any]]
+
+
+def rehearse(
+    *,
+    recipe: Recipe,
+    target: str | Target,
+    precision: str | Precision,
+    workspace: Workspace = Workspace(),
+) -> Rehearsed:
+    """The steps of a build, which are in the store already, and what the others took before.
+    Nothing is written. Raises what `build` refuses before work."""
+    job = Job(recipe, *jobs.pair(target, precision), code=Path.cwd())
+    limits = Limits(available_memory() // 2)
+    asked: dict[tuple[str, str], dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects")
+        parts = pipeline.parts(recipe, rehearsal)
+        for one in [_part(job, part) for part in parts] or [job]:
+            made = pipeline.run(one, rehearsal, pipeline.BUILD)
+            asked |= {
+                (spec.backend, spec.precision): spec.to_json() for spec in made.specs.values()
+            }
+    return Rehearsed(rehearsal.lines, list(asked.values()))

@@ -1,0 +1,156 @@
+"""The search in front of a build: `tune`.
+
+artifacts/NAME-tuned-TARGET-PRECISION/        the winner, as any build leaves it
+artifacts/NAME-tuned-TARGET-PRECISION.tune/   recipe.yaml, tune.json, tune.md, front.svg,
+                                              report.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optkit.api import in_memory, jobs
+from optkit.api._build import artifact_of
+from optkit.api.in_memory import Batch, Evaluate
+from optkit.api.jobs import RecipeLike
+from optkit.devices import Target
+from optkit.errors import UsageError
+from optkit.execute.runner import Runner
+from optkit.pipeline import Build, Job
+from optkit.precisions import Precision
+from optkit.recipe import Gates, Recipe
+from optkit.store import storage_errors, write_durably
+from optkit.workspace import Workspace
+
+if TYPE_CHECKING:  # `optkit.tuning` opens graphs, which only a search needs
+    from torch.nn import Module
+
+    from optkit.artifact import Artifact
+    from optkit.pipeline.findings import Judged
+    from optkit.tuning import Budget, SearchOptions, Tuned
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The artifact of the winner, the object of the search (optkit.tune/v1), and the folder beside
+    the artifact."""
+
+    artifact: Artifact
+    document: dict[str, Any]
+    folder: Path
+
+
+def tune(
+    model: Module | str | Path | None = None,
+    example_inputs: Batch | None = None,
+    *,
+    target: str | Target,
+    precisions: Iterable[str | Precision] = ("int8",),
+    budget: Budget | None = None,
+    search: SearchOptions | None = None,
+    recipe: RecipeLike | None = None,
+    calibration: Iterable[Batch] | None = None,
+    evaluate: Evaluate | None = None,
+    out: str | Path = "artifacts",
+    name: str | None = None,
+    strict: bool = False,
+    workspace: Workspace = Workspace(),
+) -> TuneResult:
+    """Search for the fastest assignment of `precisions` to layers inside a budget, and build it.
+
+    budget: the limits (`optkit.Budget`); one that is not given stays as the recipe's gates have it.
+    search: how long and how (`optkit.SearchOptions`); None: its defaults.
+    The other arguments are those of `build`. The recipe that builds the artifact again, and the
+    front, lie in the folder `<artifact>.tune` beside it.
+
+    Raises UsageError (no limit at all, or a drop without a task), and what `build` raises. A budget
+    that nothing keeps does not raise: the artifact is the best there is, and its gate says so.
+    """
+    from optkit.tuning import Budget, SearchOptions
+
+    runner = workspace.runner()
+    pairs = [jobs.pair(target, precision) for precision in precisions]
+    job = jobs.job_of(
+        model, example_inputs, pairs[0], recipe=recipe, calibration=calibration, name=name,
+        runner=runner,
+    )  # fmt: skip
+    tuned = _search(
+        job, tuple(precision.name for _, precision in pairs), budget or Budget(),
+        search or SearchOptions(), runner, Path(out), evaluate,
+    )  # fmt: skip
+    return _deliver(
+        replace(tuned, job=replace(tuned.job, strict=strict)), runner, Path(out), evaluate
+    )
+
+
+def _search(
+    job: Job,
+    precisions: tuple[str, ...],
+    budget: Budget,
+    options: SearchOptions,
+    runner: Runner,
+    out: Path,
+    evaluate: Evaluate | None,
+) -> Tuned:
+    """The search inside the budget and the recipe's gates, before anything is written to `out`."""
+    from optkit import artifact, tuning
+    from optkit.pipeline import findings
+    from optkit.tuning.reproduce import tuned_name
+
+    scored = evaluate is not None or job.recipe.eval is not None
+    job = replace(job, recipe=_limited(job, budget, scored=scored))
+    gates = job.recipe.gates
+    budget = tuning.Budget(gates.max_drop, gates.min_sqnr, gates.max_latency_ms, gates.max_bytes)
+
+    def judge(made: Build) -> Judged:
+        scores = None if evaluate is None else in_memory.scores(evaluate, made, runner)
+        return findings.judge(made, runner.records, artifact="", scores=scores)
+
+    artifact.prepare(out, f"{tuned_name(job.recipe.name)}-{job.target.name}-{job.precision.name}")
+    return tuning.tune(job, precisions, budget, options, runner, judge)
+
+
+def _limited(job: Job, asked: Budget, *, scored: bool) -> Recipe:
+    """The recipe with the budget as its gates; what is not asked for stays as the recipe has it for
+    the target.
+    Without a task (`scored`) there is no limit on a drop. Raises UsageError where one was asked."""
+    if asked.max_drop is not None and not scored:
+        raise UsageError(
+            "a drop needs a task that scores samples, and there is none",
+            where="--max-drop",
+            hint="add `eval: {task: ...}` to the recipe, or limit the noise: --min-sqnr 40",
+        )
+    given = {key: limit for key, limit in asked.to_json().items() if limit is not None}
+    gates = job.recipe.gates.of(job.target.name).model_dump()
+    gates |= given if scored else {"max_drop": None, **given}
+    return job.recipe.model_copy(update={"gates": Gates.model_validate(gates)})
+
+
+def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None) -> TuneResult:
+    from optkit.report import search
+    from optkit.tuning import document
+    from optkit.tuning.reproduce import reproduction, tuned_name
+
+    job, recipe = tuned.job, tuned.job.recipe
+    named = recipe.model_copy(update={"name": tuned_name(recipe.name)})
+    folder = out / f"{replace(job, recipe=named).name}.tune"
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        again = reproduction(job, folder, tuned.paths)
+        reproduced = replace(job, recipe=again.recipe)
+        built = artifact_of(reproduced, runner, out, evaluate=evaluate)
+        found = document.document(
+            tuned, built.result, recipe=str(again.file), command=again.command, digest=built.digest
+        )
+        for file, text in (
+            ("tune.json", json.dumps(found, indent=1, sort_keys=True)),
+            ("tune.md", document.markdown(found)),
+            ("front.svg", search.to_svg(found)),
+            ("report.html", search.to_html(found)),
+        ):
+            write_durably(folder / file, text.encode("utf-8", "replace"))
+    return TuneResult(built, found, folder)

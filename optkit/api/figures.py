@@ -1,0 +1,144 @@
+"""Figures of a model without an artifact, through the same store as `build`: `bench` and
+`evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optkit import pipeline
+from optkit.api import jobs
+from optkit.api.jobs import RecipeLike
+from optkit.devices import Target
+from optkit.errors import UsageError
+from optkit.measurement import Latency
+from optkit.pipeline import Build, Job
+from optkit.precisions import Precision
+from optkit.tensors import AxisRange
+from optkit.workspace import Workspace
+
+
+def bench(
+    model: str | Path | None = None,
+    *,
+    target: str | Target,
+    precision: str | Precision = "int8",
+    recipe: RecipeLike | None = None,
+    batches: Sequence[int] = (),
+    limit_ms: float | None = None,
+    strict: bool = False,
+    workspace: Workspace = Workspace(),
+) -> dict[str, Any]:
+    """Latency beside the baseline and speedup per batch size, each with its evidence.
+
+    model, target, precision, recipe: as for `build`.
+    batches: batch sizes instead of the recipe's.
+    limit_ms: milliseconds that one call may take; the best batch within them is named.
+    strict: a latency that was measured under bad conditions is measured once more.
+
+    Returns the figures of an optkit.bench/v1 object, with the knee of the sweep. Raises UsageError
+    for a batch that the model is not built for, ToolchainMissing where no latency can be told here,
+    and what building raises.
+    """
+    from optkit.pipeline import findings
+    from optkit.report.result import plain, without_samples
+
+    settings = jobs.resolve(None if model is None else str(model), recipe=recipe)
+    if batches:
+        settings = settings.with_overrides([f"bench.batches={sorted(set(batches))}"])
+    job = Job(settings, *jobs.pair(target, precision), strict=strict, code=Path.cwd())
+    pipeline.check_timed(job)
+    runner = workspace.runner()
+    if batches:
+        _check_batches(batches, pipeline.run(job, runner, pipeline.EXPORT))
+    made = pipeline.run(job, runner, pipeline.BENCH)
+    times = findings.latencies(made)
+    ratios = findings.speedups(made, times)
+    return plain(
+        {
+            **_named(job),
+            "baseline": made.baseline_precision.name,
+            "latency": [without_samples(one) for one in times["engine"]],
+            "baseline_latency": [without_samples(one) for one in times["baseline"]],
+            "speedup": [{"batch": n, **one.to_json()} for n, one in ratios.items()],
+            "sweep": _sweep(times["engine"], limit_ms),
+            "conditions": made.entries["latency"].meta.get("conditions", {}),
+        }
+    )
+
+
+def evaluate(
+    model: str | Path | None = None,
+    *,
+    target: str | Target,
+    precision: str | Precision = "int8",
+    recipe: RecipeLike | None = None,
+    strict: bool = False,
+    workspace: Workspace = Workspace(),
+) -> dict[str, Any]:
+    """Task score, drop against the baseline, fidelity to FP32, and the gates on these.
+
+    model, target, precision, recipe: as for `build`. strict: a model without trained weights is
+    refused.
+
+    Returns the figures of an optkit.eval/v1 object, each with its evidence. Raises what building
+    raises.
+    """
+    from optkit.benchmarking import accuracy
+    from optkit.pipeline import findings
+    from optkit.pipeline.scores import task_scores
+    from optkit.report.result import plain, without_samples
+
+    settings = jobs.resolve(None if model is None else str(model), recipe=recipe)
+    job = Job(settings, *jobs.pair(target, precision), strict=strict, code=Path.cwd())
+    made = pipeline.run(job, workspace.runner(), pipeline.EVAL)
+    scores = task_scores(made)
+    candidate, baseline = scores.get("candidate"), scores.get("baseline")
+    drop = accuracy.drop(baseline, candidate) if candidate and baseline else None
+    return plain(
+        {
+            **_named(job),
+            "baseline": made.baseline_precision.name,
+            "accuracy": without_samples(candidate),
+            "baseline_accuracy": without_samples(baseline),
+            "drop": drop and drop.to_json(),
+            "fidelity": findings.fidelity(made).to_json(),
+            "gate": findings.judge_accuracy(made, scores).to_json(),
+            "calibration": findings.calibration(made),
+        }
+    )
+
+
+def _named(job: Job) -> dict[str, Any]:
+    return {"model": job.recipe.name, "target": job.target.name, "precision": job.precision.name}
+
+
+def _check_batches(batches: Sequence[int], made: Build) -> None:
+    """Raise UsageError for one that is outside what is built for, or would not be measured."""
+    span = made.batches or AxisRange(1, 1, 1)
+    for batch in batches:
+        if not span.min <= batch <= span.max:
+            raise UsageError(
+                f"it is built for {span.min} to {span.max}",
+                where=f"--batch {batch}",
+                hint="widen the axis: --max-shapes, or `axes` in the recipe",
+            )
+        if not made.measured and batch != span.opt:
+            raise UsageError(
+                f"{made.job.target.name} is not this machine: only batch {span.opt}, which is "
+                "tuned for, is predicted",
+                where=f"--batch {batch}",
+                hint="`optkit plan --batch` predicts others",
+            )
+
+
+def _sweep(latencies: Sequence[Latency], limit_ms: float | None) -> dict[str, Any]:
+    """The batch at the knee (fewer than three have none), and the best one under the limit."""
+    from optkit.benchmarking import sweep
+
+    return {
+        "knee": sweep.knee(latencies) if len(latencies) > 2 else None,
+        "limit_ms": limit_ms,
+        "best_under_limit": None if limit_ms is None else sweep.best_under(latencies, limit_ms),
+    }

@@ -1,0 +1,133 @@
+"""The model that a plan is about, weighed: exported and fused, or known by its sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optkit import pipeline
+from optkit.decoder import DecoderSizes
+from optkit.errors import UsageError
+from optkit.execute.runner import Runner
+from optkit.pipeline import Job
+from optkit.tensors import TensorInfo, axes_of, size_of
+
+if TYPE_CHECKING:  # opens graphs, which a described decoder does not need
+    from optkit.graph import NodeCost
+    from optkit.prediction.plans import Decoding, Graphed
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with what is told of it, the batch sizes that it can have, and a sentence for each
+    size that was assumed."""
+
+    name: str
+    model: Graphed | Decoding
+    facts: Mapping[str, Any]
+    batches: tuple[int, ...]
+    assumed: tuple[str, ...] = field(default=())
+
+
+def described(sizes: DecoderSizes, prompt: int, new_tokens: int) -> Subject:
+    """A decoder that is known by its sizes alone."""
+    from optkit.prediction import shapes
+    from optkit.prediction.plans import Decoding
+
+    shape, assumed = shapes.described(sizes)
+    model = Decoding(shape, sizes.parameters, prompt, new_tokens)
+    name = f"decoder-{sizes.parameters / 1e9:.3g}b"
+    return Subject(name, model, _decoder_facts(model), BATCHES, tuple(assumed))
+
+
+def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
+    """Export and fuse through the store, then weigh the graph."""
+    from optkit import graph
+    from optkit.decoder import Decoder
+    from optkit.prediction import shapes
+    from optkit.prediction.plans import Decoding, Graphed
+    from optkit.steps import GRAPH
+
+    if pipeline.parts(job.recipe, runner):
+        raise UsageError(
+            "an encoder-decoder is two graphs", where=job.recipe.name,
+            hint="name one: --set model.part=encoder",
+        )  # fmt: skip
+    made = pipeline.run(job, runner, pipeline.FUSE)
+    fused = graph.load(made.entries["fused"].path / GRAPH)
+    recipe = made.job.recipe
+    sizes = {axis: found.opt for axis, found in recipe.axis_ranges().items()}
+    every = axes_of(dim for info in made.inputs for dim in info.shape)
+    sizes = {**dict.fromkeys(every, 1), **sizes}
+    name, axis = recipe.name, made.batch_axis
+    count = graph.parameters(fused)
+    decoder = Decoder.of(made.inputs, made.outputs)
+    if decoder is not None:
+        shape = shapes.of_graph(decoder, graph.costs(fused, sizes), count)
+        model = Decoding(shape, count, prompt, new_tokens)
+        return Subject(name, model, _decoder_facts(model), BATCHES)
+
+    @cache
+    def at(batch: int) -> Mapping[str, NodeCost]:
+        found = graph.costs(fused, _with_batch(sizes, axis, batch))
+        if isinstance(axis, str) and batch == 1:  # sizes that broadcast with 1 stay unknown
+            return {n: _before(c, at(2)[n], at(4)[n]) for n, c in found.items()}
+        return found
+
+    @cache
+    def live(batch: int) -> int:
+        if isinstance(axis, str) and batch == 1:
+            return live(2) - (live(4) - live(2)) // 2
+        return graph.peak_live_bytes(fused, _with_batch(sizes, axis, batch))
+
+    batches = (axis,) if isinstance(axis, int) else BATCHES if axis is not None else (1,)
+    one = _with_batch(sizes, axis, batches[0])
+    passed = sum(_bytes(info, one) for info in (*made.inputs, *made.outputs))
+    macs = sum(found.macs or 0 for found in at(batches[0]).values())
+    facts = {
+        "kind": "graph", "parameters": count, "macs": macs // batches[0],
+        "axes": {n: size for n, size in sizes.items() if n != axis},
+    }  # fmt: skip
+    model_ = Graphed(count, at, live, passed / batches[0])
+    return Subject(name, model_, facts, batches)
+
+
+def _with_batch(sizes: Mapping[str, int], axis: int | str | None, batch: int) -> dict[str, int]:
+    return {**sizes, axis: batch} if isinstance(axis, str) else dict(sizes)
+
+
+def _before(found: NodeCost, two: NodeCost, four: NodeCost) -> NodeCost:
+    """What is unknown at batch 1, on the line through batches 2 and 4."""
+
+    def at(name: str) -> int | None:
+        known, a, b = getattr(found, name), getattr(two, name), getattr(four, name)
+        if known is not None or a is None or b is None:
+            return known  # type: ignore[no-any-return]
+        return int(a - (b - a) // 2)
+
+    return replace(
+        found, macs=at("macs"), in_bytes=at("in_bytes"), out_bytes=at("out_bytes"),
+        columns=two.columns, bits=two.bits,
+    )  # fmt: skip
+
+
+def _bytes(info: TensorInfo, sizes: Mapping[str, int]) -> int:
+    """Of one input or output; axes that only an output has count as 1."""
+    width = 2 if info.dtype == "bfloat16" else np.dtype(info.dtype).itemsize
+    known = {**dict.fromkeys(axes_of(info.shape), 1), **sizes}
+    return width * prod(size_of(dim, known) for dim in info.shape)
+
+
+def _decoder_facts(model: Decoding) -> dict[str, Any]:
+    return {
+        "kind": "decoder", "parameters": round(model.parameters), "shape": asdict(model.shape),
+        "prompt_tokens": model.prompt, "new_tokens": model.new,
+        "kv_bytes_per_token_fp16": model.shape.kv_bytes(),
+    }  # fmt: skip
