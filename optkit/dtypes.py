@@ -1,17 +1,55 @@
-"""Element types by the names that compilers and numpy use."""
+"""Element types: their sizes, and what each library calls them. One table for all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-import ml_dtypes  # noqa: F401  from here on numpy knows bfloat16 by its name
 
-# bits per element by the dtype names that layer lists use
-DTYPE_BITS: Mapping[str, int] = MappingProxyType(
+@dataclass(frozen=True)
+class Dtype:
+    """One element type.
+
+    name       numpy's and ml_dtypes' name, or that of layer lists where these have none
+    bits       of one element
+    short      the name of the number format in precisions and in the peaks of devices
+    tensorrt   the name in TensorRT's enumeration DataType; None: it has no such type
+    ort        ONNX Runtime's name, in signatures and profiles; None: as `name`
+    """
+
+    name: str
+    bits: int
+    short: str
+    tensorrt: str | None = None
+    ort: str | None = None
+
+
+DTYPES: Mapping[str, Dtype] = MappingProxyType(
     {
-        "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8e4m3fn": 8,
-        "float4e2m1": 4, "int64": 64, "int32": 32, "int16": 16, "int8": 8, "int4": 4, "uint64": 64,
-        "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4, "bool": 8,
+        dtype.name: dtype
+        for dtype in (
+            Dtype("float64", 64, "fp64", ort="double"),
+            Dtype("float32", 32, "fp32", "FLOAT", ort="float"),
+            Dtype("float16", 16, "fp16", "HALF"),
+            Dtype("bfloat16", 16, "bf16", "BF16"),
+            Dtype("float8e4m3fn", 8, "fp8", "FP8"),
+            Dtype("float4e2m1", 4, "fp4", "FP4"),
+            Dtype("int64", 64, "int64", "INT64"),
+            Dtype("int32", 32, "int32", "INT32"),
+            Dtype("int16", 16, "int16"),
+            Dtype("int8", 8, "int8", "INT8"),
+            Dtype("int4", 4, "int4", "INT4"),
+            Dtype("uint64", 64, "uint64"),
+            Dtype("uint32", 32, "uint32"),
+            Dtype("uint16", 16, "uint16"),
+            Dtype("uint8", 8, "uint8", "UINT8"),
+            Dtype("uint4", 4, "uint4"),
+            Dtype("bool", 8, "bool", "BOOL"),
+        )
     }
-)  # fmt: skip
+)
+"""By name."""
+
+BY_SHORT: Mapping[str, Dtype] = MappingProxyType({d.short: d for d in DTYPES.values()})
+"""By the short name: "fp16"."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import Any, Self
 
-from optkit.dtypes import DTYPE_BITS
+from optkit.dtypes import DTYPES
 from optkit.errors import Impossible
 
 UNKNOWN_DTYPE = "unknown"  # of a tensor whose type the compiler does not tell
@@ -20,14 +20,14 @@ class LayerTensor:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str  # numpy-style name, a key of DTYPE_BITS; or UNKNOWN_DTYPE
+    dtype: str  # a key of DTYPES, or UNKNOWN_DTYPE
 
     @property
     def bytes(self) -> int | None:
-        """Size in bytes; None while a dimension is dynamic or the type is none of DTYPE_BITS."""
-        if any(d < 0 for d in self.shape) or self.dtype not in DTYPE_BITS:
+        """Size in bytes; None while a dimension is dynamic or the type is none of DTYPES."""
+        if any(d < 0 for d in self.shape) or self.dtype not in DTYPES:
             return None
-        return (prod(self.shape) * DTYPE_BITS[self.dtype] + 7) // 8
+        return (prod(self.shape) * DTYPES[self.dtype].bits + 7) // 8
 
 
 @dataclass(frozen=True)

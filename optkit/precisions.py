@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from optkit.dtypes import BY_SHORT, DTYPES
 from optkit.errors import UnknownName, check_single, nearest
 
 Granularity = Literal["tensor", "channel", "block"]
 Codes = Literal["int8", "uint8", "int4", "uint4", "float8e4m3fn", "float4e2m1", "nf4"]
 Carrier = Literal["fp32", "fp16", "bf16"]
-Runner = Literal["cpu", "gpu"]
+Processor = Literal["cpu", "gpu"]
 
 _LARGEST = {"float8e4m3fn": 448.0, "float4e2m1": 6.0, "nf4": 1.0}
-_BITS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "float8e4m3fn": 8, "float4e2m1": 4, "nf4": 4}
+_NF4_BITS = 4  # of the one code that is no element type
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class NumberFormat:
     @property
     def bits(self) -> int:
         """Bits that one code carries."""
-        return self.limit_bits or _BITS[self.dtype]
+        return self.limit_bits or (_NF4_BITS if self.dtype == "nf4" else DTYPES[self.dtype].bits)
 
     @property
     def is_integer(self) -> bool:
@@ -77,9 +78,10 @@ class Precision:
     The formats are the scheme in principle; the exact form (s8 symmetric or u8 asymmetric, block
     sizes that divide) is the backend's, see `placement.PlacementRules`.
 
-    needs      the columns of the targets' matrices (`devices/data/PRECISIONS.yaml`) that must say
-               yes
-    runs_on    the processors for which some backend has kernels
+    needs         the columns of the targets' matrices (`devices/data/PRECISIONS.yaml`) that must
+                  say yes
+    runs_on       the processors for which some backend has kernels
+    scale_dtype   of the scales of blocks; None: the carrier's
     """
 
     name: str
@@ -88,7 +90,8 @@ class Precision:
     activations: NumberFormat | None
     needs: tuple[str, ...]
     description: str
-    runs_on: tuple[Runner, ...] = ("cpu", "gpu")
+    runs_on: tuple[Processor, ...] = ("cpu", "gpu")
+    scale_dtype: str | None = None
 
     def __str__(self) -> str:
         """As users write it."""
@@ -103,22 +106,24 @@ class Precision:
         return self.weights is not None and self.activations is None
 
     @property
+    def carrier_bits(self) -> int:
+        """Bits of a number that is not quantized."""
+        return BY_SHORT[self.carrier].bits
+
+    @property
     def weight_bits(self) -> float:
         """Bits per weight, scales included."""
-        return _BITS_OF[self.carrier] if self.weights is None else _with_scales(self.weights)
+        fmt = self.weights
+        if fmt is None:
+            return self.carrier_bits
+        if fmt.granularity != "block" or fmt.block_size is None:
+            return fmt.bits
+        scale_bits = DTYPES[self.scale_dtype].bits if self.scale_dtype else self.carrier_bits
+        return fmt.bits + scale_bits / fmt.block_size
 
     @property
     def activation_bits(self) -> int:
-        return _BITS_OF[self.carrier] if self.activations is None else self.activations.bits
-
-
-_BITS_OF = {"fp32": 32, "fp16": 16, "bf16": 16}
-
-
-def _with_scales(fmt: NumberFormat) -> float:
-    if fmt.granularity != "block" or fmt.block_size is None:
-        return fmt.bits
-    return fmt.bits + (8 if fmt.dtype == "float4e2m1" else 16) / fmt.block_size
+        return self.carrier_bits if self.activations is None else self.activations.bits
 
 
 def _channels(dtype: Codes) -> NumberFormat:
@@ -168,6 +173,7 @@ PRECISIONS: MappingProxyType[str, Precision] = MappingProxyType(
             Precision(
                 "nvfp4", "fp16", _blocks("float4e2m1", 16), _blocks("float4e2m1", 16), ("fp4",),
                 "W4A4 in E2M1: blocks of 16 with E4M3 scales under one scale per tensor", ("gpu",),
+                "float8e4m3fn",
             ),
             Precision(
                 "nf4", "fp16", _blocks("nf4", 64), None, (),

@@ -22,18 +22,20 @@ from optkit.backends.cuda import Cuda
 from optkit.backends.description import inspected
 from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.ort_session import check_feed
+from optkit.dtypes import DTYPES
 from optkit.engines import FusedLayer
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
 from optkit.runtimes import Phases
 from optkit.tensors import Feed, TensorInfo
 
-# TensorRT's data types that a feed can hold
+# TensorRT's data types that a feed can hold: the others are no arrays of numpy
 _DTYPES: Mapping[str, str] = MappingProxyType(
     {
-        "FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
-        "BOOL": "bool", "UINT8": "uint8", "BF16": "bfloat16",
+        dtype.tensorrt: dtype.name
+        for dtype in DTYPES.values()
+        if dtype.tensorrt is not None and dtype.short not in ("fp8", "fp4", "int4")
     }
-)  # fmt: skip
+)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from optkit.dtypes import DTYPE_BITS
+from optkit.dtypes import DTYPES
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.tensors import Feed
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
     import onnx_ir as ir
 
 # ONNX Runtime's names of element types: in signatures as "tensor(float)", in profiles as "float"
-NUMPY = {"float": "float32", "double": "float64"} | {
-    name: name for name in DTYPE_BITS if name not in ("float32", "float64")
-}
+NUMPY = {dtype.ort or dtype.name: dtype.name for dtype in DTYPES.values()}
 
 
 def parse_kernels(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from optkit.dtypes import DTYPE_BITS
+from optkit.dtypes import DTYPES
 from optkit.engines import UNKNOWN_DTYPE, FusedLayer, LayerTensor
 from optkit.errors import ToolchainMissing
 
@@ -49,14 +49,13 @@ _MEMORY = re.compile(
     r"Memory: (\d+) bytes"
 )
 
-_DTYPES = {
-    "float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16",
-    "bf16": "bfloat16", "bfloat16": "bfloat16", "double": "float64",
-    "fp8": "float8e4m3fn", "fp4": "float4e2m1", "fp4e2m1": "float4e2m1",
-    "int64": "int64", "int32": "int32", "int16": "int16", "int8": "int8", "uint8": "uint8",
-    "int4": "int4", "bool": "bool",
-}  # fmt: skip
-_DTYPE_WORD = re.compile(rf"\b({'|'.join(_DTYPES)})\b", re.IGNORECASE)
+# what layers call a type: as the enumeration does, or by its short name; and some by others
+_DTYPE_WORDS = {
+    word: dtype.name
+    for dtype in DTYPES.values()
+    for word in (dtype.short, (dtype.tensorrt or dtype.short).lower())
+} | {"bfloat16": "bfloat16", "double": "float64", "fp4e2m1": "float4e2m1"}
+_DTYPE_WORD = re.compile(rf"\b({'|'.join(_DTYPE_WORDS)})\b", re.IGNORECASE)
 
 # Synchronisation between streams, shape arithmetic and branches on the host, changes of shape that
 # copy nothing: no kernel, no data.
@@ -229,7 +228,7 @@ def _dtype(text: str) -> str:
     """Of "Half", or of "Thirty-two wide channel vectorized row major Int8 format". Where sizes are
     dynamic TensorRT 10 tells neither."""
     word = _DTYPE_WORD.search(text)
-    return _DTYPES[word[1].lower()] if word else UNKNOWN_DTYPE
+    return _DTYPE_WORDS[word[1].lower()] if word else UNKNOWN_DTYPE
 
 
 def _by_tactic(tactic: str) -> str | None:
@@ -313,7 +312,7 @@ def _multiplies_in(layer: FusedLayer) -> str | None:
 def _reads_weight_in(layer: FusedLayer) -> str | None:
     """The dtype of the largest constant (of equal ones the narrowest): beside a weight there are
     scales and biases, and alpha and beta, which are no tensors at all."""
-    known = [(t, DTYPE_BITS[t.dtype]) for t in layer.constants if t.dtype != UNKNOWN_DTYPE]
+    known = [(t, DTYPES[t.dtype].bits) for t in layer.constants if t.dtype != UNKNOWN_DTYPE]
     sizes = [(prod(t.shape), -bits, t.dtype) for t, bits in known]
     return max((row for row in sizes if row[0] > 1), default=(0, 0, None))[2]
 

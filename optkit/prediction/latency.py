@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from optkit.devices import Target
 from optkit.errors import ToolchainMissing
-from optkit.prediction.work import Work
+from optkit.prediction.work import BITS, Work
 
 _LANES = 64  # INT32 lanes per SM from 7.5 to 9.0: NVIDIA's architecture papers
 _TILE = (128, 64)  # rows and columns per thread block of a common GEMM kernel, unverified
@@ -36,7 +36,6 @@ _CLOCK = 1.7e9  # where a target names none, unverified
 # of the board of that generation that has the most power per peak, unverified.
 _WATTS = {"7.5": 1.75, "8.0": 1.28, "8.6": 1.6, "8.7": 1.4, "8.9": 0.83, "9.0": 0.71, "10.0": 0.45,
           "12.0": 0.83}  # fmt: skip
-_WIDTH = {"fp32": 2.0, "tf32": 2.0, "fp16": 1.0, "bf16": 1.0, "fp8": 0.5, "int8": 0.5, "fp4": 0.25}
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class _Device:
         per = _WATTS.get(self.target.compute_capability or "")
         if per is None or self.watts is None:
             return peak
-        return min(peak, self.watts / (per * _WIDTH[dtype]) * 1e12)
+        return min(peak, self.watts / (per * BITS[dtype] / 16) * 1e12)
 
 
 def _device(target: Target, watts: float | None) -> _Device:

@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-# Peak → bits of its operands.
-BITS = {"fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4}
+from optkit.dtypes import BY_SHORT
 
-# Dtype, as ONNX names it → the peak of products of it.
-PEAKS = MappingProxyType(
-    {
-        "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
-        "float8e4m3fn": "fp8", "float4e2m1": "fp4", "int8": "int8", "uint8": "int8",
-    }
-)  # fmt: skip
+# Peak → bits of its operands.
+BITS = MappingProxyType({"tf32": 32} | {short: dtype.bits for short, dtype in BY_SHORT.items()})
+
+# Dtype → the peak of products of it.
+_MULTIPLIED = ("fp32", "fp16", "bf16", "fp8", "fp4", "int8")
+PEAKS = MappingProxyType({BY_SHORT[peak].name: peak for peak in _MULTIPLIED} | {"uint8": "int8"})
 
 Kind = Literal["gemm", "conv", "attention", "elementwise"]
 
