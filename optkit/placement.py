@@ -44,6 +44,14 @@ class PlacementRules:
     # MatMulNBits (com.microsoft) of this accuracy level: 0 multiplies in floats, 4 in 8 bits
     last: str | None = None  # the precision of the graph's last layers, where it is another one
 
+    @property
+    def weights_in_blocks(self) -> bool:
+        """Whether weights alone are quantized, in blocks whose scales have one level: then the
+        numbers of a block follow from that block, and a weight can be quantized piece by piece.
+        (Those of E2M1 stand under a scale for the whole weight.)"""
+        in_blocks = self.weight.granularity == "block" and self.weight.dtype != "float4e2m1"
+        return self.activation is None and in_blocks
+
     def weight_of(self, op: str) -> NumberFormat:
         """The weight format of an op type."""
         one = op in self.tensor_ops and self.weight.granularity == "channel"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from optkit.errors import InputRefused
+from optkit.placement import PlacementRules
 
 Way = Literal["whole", "layers", "pieces"]
 _BYTES = 4  # per parameter, as FP32
@@ -32,7 +33,7 @@ def way(
     """
     if parameters * _BYTES_TO_CALIBRATE <= limit:
         return "whole"
-    if all(_alone_in_blocks(own) for own in rules.values()):
+    if all(PlacementRules.from_json(dict(own)).weights_in_blocks for own in rules.values()):
         if sampled and weights in _LEARNED:
             return "layers"
         if weights in _DATA_FREE:
@@ -53,9 +54,3 @@ def planned_memory(limit: int) -> int:
     limit follows what is free, and no two runs would ever meet."""
     step = 1 << max(limit.bit_length() - 3, 0)
     return limit // step * step
-
-
-def _alone_in_blocks(rules: Mapping[str, Any]) -> bool:
-    weight = rules["weight"]
-    blocks = weight["granularity"] == "block" and weight["dtype"] != "float4e2m1"
-    return rules["activation"] is None and blocks

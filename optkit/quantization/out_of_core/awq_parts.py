@@ -28,7 +28,7 @@ class Fold(NamedTuple):
     numbers: np.ndarray
 
 
-def protect(
+def scale_salient(
     part: ir.Model,
     statistics: Statistics,
     assignment: Assignment,

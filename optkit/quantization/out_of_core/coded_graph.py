@@ -23,6 +23,7 @@ from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import formats
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.block_size import fitting_block
+from optkit.quantization.placement.weighted_nodes import constant
 from optkit.quantization.qdq import nbits
 
 _OPSET = 1  # of com.microsoft
@@ -46,13 +47,13 @@ class Coding:
     def of(
         cls, node: ir.Node, rules: PlacementRules, block_size: int | None, carrier: np.dtype
     ) -> Coding:
-        """That of a MatMul's or Gemm's weight; `asked`: the block size that the user wants."""
-        weight = graph.constant_weight(node)
-        assert weight is not None and weight[1].shape is not None
+        """That of a MatMul's or Gemm's weight; `block_size`: the one that the user wants."""
+        shape = constant(node).shape
+        assert shape is not None
         k = weighted_nodes.summed(node)
         block = fitting_block(node, rules, block_size)
         return cls(
-            (k, int(np.prod(weight[1].shape.numpy())) // k),
+            (k, int(np.prod(shape.numpy())) // k),
             replace(rules.weight_of(node.op_type), block_size=block),
             weighted_nodes.summed_axis(node) == 1,
             carrier,

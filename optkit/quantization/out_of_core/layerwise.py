@@ -22,11 +22,12 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.assignment import Assignment
 from optkit.quantization.choose_qparams import choose_qparams
-from optkit.quantization.out_of_core.awq_parts import Fold, protect
+from optkit.quantization.out_of_core.awq_parts import Fold, scale_salient
 from optkit.quantization.out_of_core.coded_graph import CodedGraph, Codes, Coding, read_dtype
 from optkit.quantization.out_of_core.streamed import UNSIMULATED, Weight
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
+from optkit.quantization.placement.weighted_nodes import constant
 from optkit.quantization.qdq import apply as qdq
 from optkit.quantization.qdq.apply import QuantizedNode, QuantLog
 from optkit.quantization.rescaling.rescale import RescaleSettings
@@ -42,7 +43,7 @@ _FOLD = "*"  # no weight's name: what belongs to no codes
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Coded:
     """The codes of one weight. `span`: its smallest and largest scale."""
 
     tensors: tuple[ir.TensorProtocol, ...]
@@ -67,14 +68,14 @@ class Layers:
     shared: frozenset[str] = frozenset()  # constants that several parts read
     _folds: list[Fold] = field(default_factory=list)
     _keys: dict[str, str] = field(default_factory=dict)  # node -> weight and how it is read
-    _found: dict[str, _Found] = field(default_factory=dict)
+    _coded: dict[str, _Coded] = field(default_factory=dict)
     _warnings: dict[str, None] = field(default_factory=dict)
 
     def taps(self, part: ir.Model) -> list[Tap]:
         """What must be known of the values in a part."""
         learning = self._only(node for batch in self._batches(part) for node in batch)
-        found = qdq.taps(part, learning, self.rules, moments=True)
-        return [replace(tap, moments=False) for tap in found] if self._protects else found
+        taps = qdq.taps(part, learning, self.rules, moments=True)
+        return [replace(tap, moments=False) for tap in taps] if self._scales_salient else taps
 
     def quantize(self, part: ir.Model, statistics: Statistics | None, index: int) -> None:
         """Decide the weights of part number `index` and let it read their codes, in place.
@@ -82,31 +83,31 @@ class Layers:
 
         Raises InputRefused for a weight that is not finite.
         """
-        fresh: dict[str, _Found] = {}
+        fresh: dict[str, _Coded] = {}
         folds: list[Fold] = []
         warnings: list[str] = []
         nodes = self._planned(part)
         learned = {node for batch in self._batches(part) for node in batch}
         if statistics is not None:
             warnings += statistics.warnings()
-            if self._protects:
-                folds = self._protect(part, statistics)
+            if self._scales_salient:
+                folds = self._scale_salient(part, statistics)
             else:
                 warnings += self._solve(part, statistics, fresh)
         streams: dict[str, Weight] = {}
         for node in nodes:
             key = self._key(node)
-            if key not in fresh.keys() | self._found.keys():
+            if key not in fresh.keys() | self._coded.keys():
                 weight = Weight.of(node, self._coding(node), "mse")
                 streams[key] = weight
-                fresh[key] = _Found(tuple(weight.tensors()), (0.0, 0.0), 0)
+                fresh[key] = _Coded(tuple(weight.tensors()), (0.0, 0.0), 0)
                 if node not in learned:
                     warnings.append(self._why_rounded(node))
         self._keep(index, fresh, folds)
         for key, weight in streams.items():
             seen = weight.seen
             fresh[key] = replace(fresh[key], span=seen.span, clamped=seen.clamped)
-            warnings += [f"weight {weight.name!r} {told}"] if (told := seen.remark()) else []
+            warnings += [f"weight {weight.name!r} {odd}"] if (odd := seen.remark()) else []
         places = [(fold.node, fold.place) for fold in folds]
         keys = {str(node.name): self._key(node) for node in nodes}
         self._note(index, keys, fresh, places, warnings)
@@ -115,47 +116,47 @@ class Layers:
 
     def resume(self, index: int) -> None:
         """Take over what `quantize` left of part number `index`."""
-        told = json.loads(self._place(index, "json").read_text())
+        note = json.loads(self._place(index, "json").read_text())
         kept = graph.load(self._place(index, "onnx")).graph.initializers
-        self._keys |= told["keys"]
-        self._warnings |= dict.fromkeys(told["warnings"])
-        for key, (count, span, clamped) in told["found"].items():
+        self._keys |= note["keys"]
+        self._warnings |= dict.fromkeys(note["warnings"])
+        for key, (count, span, clamped) in note["found"].items():
             values = [kept[f"{key}/{number}"] for number in range(count)]
             tensors = tuple(value.const_value for value in values if value.const_value is not None)
-            self._found[key] = _Found(tensors, (span[0], span[1]), clamped)
-        for number, (node, place) in enumerate(told["folds"]):
+            self._coded[key] = _Coded(tensors, (span[0], span[1]), clamped)
+        for number, (node, place) in enumerate(note["folds"]):
             numbers = graph.array(kept[f"{_FOLD}/{number}"])
             assert numbers is not None
             self._folds.append(Fold(node, place, numbers))
 
     def apply(self, carrier: ir.Model) -> QuantLog:
         """Let the assigned nodes of the carrier graph read their codes, in place."""
-        told = {}
+        nodes = {}
         for node in self._planned(carrier):
             precision = self.assignment.nodes[str(node.name)]
-            span, block = self._found[self._keys[str(node.name)]].span, self._coding(node).block
-            told[str(node.name)] = QuantizedNode(node.op_type, precision, span, block, None)
+            span, block = self._coded[self._keys[str(node.name)]].span, self._coding(node).block
+            nodes[str(node.name)] = QuantizedNode(node.op_type, precision, span, block, None)
         self._put(carrier, self._folds)
-        clamped = sum(found.clamped for found in self._found.values())
-        return QuantLog(told, {}, clamped, (*self._warnings, UNSIMULATED))
+        clamped = sum(coded.clamped for coded in self._coded.values())
+        return QuantLog(nodes, {}, clamped, (*self._warnings, UNSIMULATED))
 
     @property
-    def _protects(self) -> bool:
+    def _scales_salient(self) -> bool:
         return self.settings.weights == "awq"
 
-    def _protect(self, part: ir.Model, statistics: Statistics) -> list[Fold]:
-        wishes = RescaleSettings(
+    def _scale_salient(self, part: ir.Model, statistics: Statistics) -> list[Fold]:
+        wanted = RescaleSettings(
             alpha="off", equalize="off", salient=True, block_size=self.settings.block_size,
             carrier=self.carrier,
         )  # fmt: skip
         learning = self._only(node for batch in self._batches(part) for node in batch)
         codes = {str(node.name) for node in self._planned(part)}
-        return protect(
-            part, statistics, learning, self.rules, wishes, codes=codes, shared=self.shared
+        return scale_salient(
+            part, statistics, learning, self.rules, wanted, codes=codes, shared=self.shared
         )
 
     def _solve(
-        self, part: ir.Model, statistics: Statistics, fresh: dict[str, _Found]
+        self, part: ir.Model, statistics: Statistics, fresh: dict[str, _Coded]
     ) -> Iterator[str]:
         """Put the codes of what can be solved into `fresh`. Yields warnings."""
         values = dict(statistics.values)
@@ -172,7 +173,7 @@ class Layers:
                 codes, scale, zero_point = (array.T for array in numbers.by_rows())
                 arrays = self._coding(node).parts(codes, scale, zero_point)
                 tensors = tuple(ir.Tensor(np.ascontiguousarray(array)) for array in arrays)
-                fresh[self._key(node)] = _Found(tensors, numbers.span, numbers.scale.clamped)
+                fresh[self._key(node)] = _Coded(tensors, numbers.span, numbers.scale.clamped)
             if not any(others[0].inputs[0] is batch[0].inputs[0] for others in waiting):
                 source = _source(batch[0])  # its moments have done their work
                 values[source] = replace(values[source], moments=None)
@@ -184,7 +185,7 @@ class Layers:
         groups: dict[ir.Value | None, dict[str, ir.Node]] = {}
         for node in self._planned(part):
             key = self._key(node)
-            if key not in self._found and self._need(node) <= self.memory_bytes:
+            if key not in self._coded and self._need(node) <= self.memory_bytes:
                 groups.setdefault(node.inputs[0], {}).setdefault(key, node)
         ordered = sorted((list(group.values()) for group in groups.values()), key=_summed)
         held = sum(_HELD * _summed(group) ** 2 for group in ordered)
@@ -203,13 +204,13 @@ class Layers:
     def _need(self, *nodes: ir.Node) -> int:
         """Bytes that solving these weights together takes."""
         sizes = [self._coding(node).size for node in nodes]
-        moments = 0 if self._protects else _PER_MOMENT * sizes[0][0] ** 2
+        moments = 0 if self._scales_salient else _PER_MOMENT * sizes[0][0] ** 2
         return moments + _PER_NUMBER * sum(k * n for k, n in sizes)
 
     def _why_rounded(self, node: ir.Node) -> str:
         needed, free = self._need(node) / 2**30, self.memory_bytes / 2**30
-        told = f"weight {_constant(node).name!r} is rounded to nearest: {self.settings.weights}"
-        return f"{told} takes {needed:.3g} GiB for it, {free:.3g} are free"
+        rounded = f"weight {constant(node).name!r} is rounded to nearest: {self.settings.weights}"
+        return f"{rounded} takes {needed:.3g} GiB for it, {free:.3g} are free"
 
     def _put(self, model: ir.Model, folds: Sequence[Fold] = ()) -> None:
         """Let the nodes whose codes are known read them, and others what was folded."""
@@ -223,16 +224,16 @@ class Layers:
         for node in nodes:
             key, dtype = self._keys[str(node.name)], read_dtype(node)
             if (key, dtype) not in done:
-                constant, tensors = _constant(node), self._found[key].tensors
-                name = str(constant.name)
+                value, tensors = constant(node), self._coded[key].tensors
+                name = str(value.name)
                 done[key, dtype] = into.add(name, self._coding(node), tensors, dtype)
             into.read(node, done[key, dtype])
         into.finish()
 
-    def _keep(self, index: int, fresh: dict[str, _Found], folds: list[Fold]) -> None:
+    def _keep(self, index: int, fresh: dict[str, _Coded], folds: list[Fold]) -> None:
         """Write codes, and what was folded, as the constants of a graph without nodes."""
         holder = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="codes")
-        kept = {key: found.tensors for key, found in fresh.items()}
+        kept = {key: coded.tensors for key, coded in fresh.items()}
         kept[_FOLD] = tuple(ir.Tensor(fold.numbers) for fold in folds)
         for key, tensors in kept.items():
             for number, tensor in enumerate(tensors):
@@ -241,14 +242,14 @@ class Layers:
         graph.save(ir.Model(holder, ir_version=10), self._place(index, "onnx"), inline_limit=0)
 
     def _note(
-        self, index: int, keys: dict[str, str], fresh: dict[str, _Found],
+        self, index: int, keys: dict[str, str], fresh: dict[str, _Coded],
         folds: list[tuple[str, int]], warnings: list[str],
     ) -> None:  # fmt: skip
-        found = {key: [len(one.tensors), one.span, one.clamped] for key, one in fresh.items()}
-        told = {"keys": keys, "found": found, "folds": folds, "warnings": warnings}
+        coded = {key: [len(c.tensors), c.span, c.clamped] for key, c in fresh.items()}
+        note = {"keys": keys, "found": coded, "folds": folds, "warnings": warnings}
         path = self._place(index, "json")
         temporary = path.with_name(f".{path.name}.part")
-        temporary.write_text(json.dumps(told))
+        temporary.write_text(json.dumps(note))
         temporary.replace(path)
 
     def _place(self, index: int, ending: str) -> Path:
@@ -271,13 +272,7 @@ class Layers:
             self._coding(node),
             (weighted_nodes.is_turned(node), weighted_nodes.summed_axis(node)),
         )
-        return f"{_constant(node).name}/{coding.format.dtype}/{coding.block}/{layout}"
-
-
-def _constant(node: ir.Node) -> ir.Value:
-    found = graph.constant_weight(node)
-    assert found is not None
-    return found[1]
+        return f"{constant(node).name}/{coding.format.dtype}/{coding.block}/{layout}"
 
 
 def _source(node: ir.Node) -> str:

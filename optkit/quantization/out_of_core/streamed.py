@@ -23,6 +23,7 @@ from optkit.quantization.numerics.scales import Search
 from optkit.quantization.out_of_core.coded_graph import CodedGraph, Codes, Coding, read_dtype
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
+from optkit.quantization.placement.weighted_nodes import constant
 from optkit.quantization.qdq.apply import QuantizedNode, QuantLog
 from optkit.quantization.rounding.rtn import Quantized, round_to_nearest
 from optkit.recipe import Quantization
@@ -47,20 +48,11 @@ def is_for(
     if settings.weights == "auto" and learned:
         return False
     planned = assignment.quantized()
-    weights = {_constant(node) for node in model.graph if node.name in planned}
+    weights = {constant(node) for node in model.graph if node.name in planned}
     return (
         sum(w.const_value.nbytes for w in weights if w.const_value) >= graph.INLINE_LIMIT
         and settings.weights in _SEARCH
-        and by_blocks(assignment, rules)
-    )
-
-
-def by_blocks(assignment: Assignment, rules: Rules) -> bool:
-    """Whether all that is planned quantizes weights alone, in blocks with scales of one level."""
-    chosen = [rules[name] for name in set(assignment.quantized().values())]
-    formats_ = [own.weight for own in chosen]
-    return all(own.activation is None for own in chosen) and all(
-        fmt.granularity == "block" and (fmt.is_integer or fmt.dtype == "nf4") for fmt in formats_
+        and all(rules[name].weights_in_blocks for name in set(planned.values()))
     )
 
 
@@ -78,11 +70,11 @@ def quantize(
     Raises InputRefused for a weight that is not finite or a graph that is not valid.
     """
     model = graph.load(source)
-    made = apply(model, assignment, rules, settings, carrier=carrier)
+    streaming = apply(model, assignment, rules, settings, carrier=carrier)
     graph.save(model, out)
     graph.check(out)
-    told = made.log()
-    return replace(told, warnings=(*told.warnings, UNSIMULATED))
+    log = streaming.log()
+    return replace(log, warnings=(*log.warnings, UNSIMULATED))
 
 
 @dataclass
@@ -92,14 +84,14 @@ class Streaming:
     nodes: dict[str, tuple[str, str, Weight]] = field(default_factory=dict)
 
     def log(self) -> QuantLog:
-        told = {
+        nodes = {
             name: QuantizedNode(op, precision, weight.seen.span, weight.coding.block, None)
             for name, (op, precision, weight) in self.nodes.items()
         }
         weights = {id(weight): weight for _, _, weight in self.nodes.values()}.values()
         remarks = {f"weight {w.name!r} {what}" for w in weights if (what := w.seen.remark())}
         clamped = sum(weight.seen.clamped for weight in weights)
-        return QuantLog(told, {}, clamped, tuple(sorted(remarks)))
+        return QuantLog(nodes, {}, clamped, tuple(sorted(remarks)))
 
 
 def apply(
@@ -116,20 +108,20 @@ def apply(
     search = _SEARCH[settings.weights]
     into = CodedGraph(model)
     done: dict[tuple[ir.Value, bool, Coding, ir.DataType], tuple[Weight, Codes]] = {}
-    made = Streaming()
+    streaming = Streaming()
     for node in [node for node in model.graph if node.name in planned]:
         precision, op = planned[str(node.name)], node.op_type
         coding = Coding.of(node, rules[precision], settings.block_size, np.dtype(carrier))
         dtype = read_dtype(node)
-        key = _constant(node), weighted_nodes.is_turned(node), coding, dtype
+        key = constant(node), weighted_nodes.is_turned(node), coding, dtype
         if key not in done:
             weight = Weight.of(node, coding, search)
             done[key] = weight, into.add(weight.name, coding, weight.tensors(), dtype)
         weight, codes = done[key]
         into.read(node, codes)
-        made.nodes[str(node.name)] = op, precision, weight
+        streaming.nodes[str(node.name)] = op, precision, weight
     into.finish()
-    return made
+    return streaming
 
 
 class _Seen(NamedTuple):
@@ -140,13 +132,13 @@ class _Seen(NamedTuple):
     span: tuple[float, float] = (np.inf, 0.0)
     clamped: int = 0
 
-    def joined(self, low: float, high: float, found: Quantized) -> _Seen:
-        scale = found.scale.scale
+    def joined(self, low: float, high: float, quantized: Quantized) -> _Seen:
+        scale = quantized.scale.scale
         return _Seen(
             min(self.low, low),
             max(self.high, high),
             (min(self.span[0], float(scale.min())), max(self.span[1], float(scale.max()))),
-            self.clamped + found.scale.clamped,
+            self.clamped + quantized.scale.clamped,
         )
 
     def remark(self) -> str | None:
@@ -166,10 +158,10 @@ class Weight:
 
     @classmethod
     def of(cls, node: ir.Node, coding: Coding, search: Search) -> Weight:
-        constant = _constant(node)
-        assert constant.const_value is not None
+        value = constant(node)
+        assert value.const_value is not None
         transposed = coding.turned ^ weighted_nodes.is_turned(node)
-        return cls(str(constant.name), constant.const_value, transposed, coding, search)
+        return cls(str(value.name), value.const_value, transposed, coding, search)
 
     def tensors(self) -> list[ir.TensorProtocol]:
         """What the coding stores, computed when it is asked for."""
@@ -178,9 +170,10 @@ class Weight:
     def _pieces(self) -> Iterator[tuple[np.ndarray, ...]]:
         self.seen = _Seen()
         with located(f"weight {self.name!r}"):
-            for low, high, found in graph.spread(self._quantize, self._read()):
-                self.seen = self.seen.joined(low, high, found)
-                yield self.coding.parts(found.codes, found.scale.scale, found.scale.zero_point)
+            for low, high, quantized in graph.spread(self._quantize, self._read()):
+                self.seen = self.seen.joined(low, high, quantized)
+                scale = quantized.scale
+                yield self.coding.parts(quantized.codes, scale.scale, scale.zero_point)
 
     def _read(self) -> Iterator[np.ndarray]:
         """Columns of the matrix [K, N], or rows of it, as many as make a piece."""
@@ -196,11 +189,5 @@ class Weight:
         coding = self.coding
         wide = piece.astype(np.float32)  # numpy compares halves one by one
         held = piece.astype(coding.carrier, copy=False)
-        found = round_to_nearest(held, coding.format, coding.carrier, search=self.search)
-        return float(wide.min()), float(wide.max()), found
-
-
-def _constant(node: ir.Node) -> ir.Value:
-    found = graph.constant_weight(node)
-    assert found is not None
-    return found[1]
+        quantized = round_to_nearest(held, coding.format, coding.carrier, search=self.search)
+        return float(wide.min()), float(wide.max()), quantized

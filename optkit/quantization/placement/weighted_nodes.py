@@ -9,6 +9,13 @@ from optkit import graph
 from optkit.statistics import Window
 
 
+def constant(node: ir.Node) -> ir.Value:
+    """The stored weight of a node that has one (`graph.constant_weight`)."""
+    weight = graph.constant_weight(node)
+    assert weight is not None
+    return weight[1]
+
+
 def channel_axis(node: ir.Node) -> int:
     """The axis of the weight along which the output channels lie: one scale for each."""
     if node.op_type == "Gemm":
@@ -23,18 +30,18 @@ def summed_axis(node: ir.Node) -> int:
 
 def summed(node: ir.Node) -> int:
     """How many products a MatMul or Gemm sums: the length of that axis."""
-    found = graph.constant_weight(node)
-    assert found is not None and found[1].shape is not None
-    stored = found[1].shape.numpy()
+    shape = constant(node).shape
+    assert shape is not None
+    stored = shape.numpy()
     return int(stored[1 - summed_axis(node)] if is_turned(node) else stored[summed_axis(node)])
 
 
 def is_turned(node: ir.Node) -> bool:
     """Whether an odd number of Transposes lies between the stored matrix and its node."""
-    found = graph.constant_weight(node)
-    assert found is not None
-    value, turned = node.inputs[found[0]], False
-    while value is not None and value is not found[1]:
+    place = graph.constant_weight(node)
+    assert place is not None
+    value, turned = node.inputs[place[0]], False
+    while value is not None and value is not place[1]:
         producer = value.producer()
         assert producer is not None
         turned ^= producer.op_type == "Transpose"
@@ -44,17 +51,17 @@ def is_turned(node: ir.Node) -> bool:
 
 def weight(node: ir.Node) -> np.ndarray:
     """The constant weight as the node reads it, behind the Transposes between them (if any)."""
-    found = graph.constant_weight(node)
-    assert found is not None
-    index, constant = found
-    return _laid_out(node.inputs[index], constant)
+    place = graph.constant_weight(node)
+    assert place is not None
+    index, stored = place
+    return _laid_out(node.inputs[index], stored)
 
 
 def window(node: ir.Node) -> Window:
     """How a Conv reads its input."""
-    found = graph.constant_weight(node)
-    assert found is not None and found[1].shape is not None
-    kernel, attributes = tuple(found[1].shape.numpy()[2:]), node.attributes
+    shape = constant(node).shape
+    assert shape is not None
+    kernel, attributes = tuple(shape.numpy()[2:]), node.attributes
     axes = len(kernel)
     return Window(
         kernel=kernel,
@@ -106,14 +113,14 @@ def computed(node: ir.Node) -> list[ir.Value]:
     ]
 
 
-def _laid_out(value: ir.Value | None, constant: ir.Value) -> np.ndarray:
-    if value is constant:
-        numbers = graph.array(constant)
+def _laid_out(value: ir.Value | None, stored: ir.Value) -> np.ndarray:
+    if value is stored:
+        numbers = graph.array(stored)
         assert numbers is not None
         return numbers
     producer = value.producer() if value is not None else None
     assert producer is not None
-    numbers = _laid_out(producer.inputs[0], constant)
+    numbers = _laid_out(producer.inputs[0], stored)
     if producer.op_type == "Transpose":
         return numbers.transpose(producer.attributes.get_ints("perm") or None)
     return numbers

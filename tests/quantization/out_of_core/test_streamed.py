@@ -15,8 +15,9 @@ from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.devices import target
 from optkit.errors import InputRefused
+from optkit.pipeline.large import way
 from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, NumberFormat
+from optkit.precisions import PRECISIONS, Codes, NumberFormat
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core import streamed
 from optkit.quantization.placement.assign import assign
@@ -67,7 +68,7 @@ def constants(built: ir.Model) -> dict[str, tuple[object, bytes]]:
 
 @pytest.mark.parametrize("weights", ["rtn", "auto"])
 @pytest.mark.parametrize("block", [16, 32])
-@pytest.mark.parametrize("codes", ["int4", "signed", "uint4", "int8"])
+@pytest.mark.parametrize("codes", ["int4", "signed", "uint4", "int8", "float8e4m3fn"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
 def test_codes_and_scales_are_those_found_in_memory(
     weights: str,
@@ -256,3 +257,16 @@ def test_memory_is_that_of_a_few_pieces(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert made.log().nodes and (tmp_path / "q" / "m.onnx.data").stat().st_size < 20 << 20
+
+
+@pytest.mark.parametrize("weights", ["rtn", "gptq"])
+@pytest.mark.parametrize("codes", ["int4", "float8e4m3fn", "nf4", "float4e2m1"])
+def test_a_way_is_chosen_only_where_it_can_be_gone(codes: Codes, weights: str) -> None:
+    """The plan that reads the rules as JSON and the step that has them as objects agree."""
+    own = rules(NumberFormat(codes, "block", symmetric=True, block_size=16))
+    plain = {name: each.to_json() for name, each in own.items()}
+    try:
+        apart = way(1 << 30, 1 << 31, plain, weights, sampled=True, where="m") != "whole"
+    except InputRefused:
+        apart = False
+    assert apart == own["int4"].weights_in_blocks == (codes != "float4e2m1")
