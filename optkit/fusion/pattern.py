@@ -13,6 +13,31 @@ def made_by(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node | No
     return node if node is not None and node.op_type in ops and node.domain == domain else None
 
 
+def chain(value: ir.Value | None, *ops: str) -> list[ir.Node] | None:
+    """The nodes that make `value` one behind the other, the last first, each from input 0 of the
+    one before it, if they are these operators: chain(v, "Reshape", "Transpose")."""
+    nodes: list[ir.Node] = []
+    for op in ops:
+        node = made_by(value, op)
+        if node is None or not node.inputs:
+            return None
+        nodes.append(node)
+        value = node.inputs[0]
+    return nodes
+
+
+def sole_readers(value: ir.Value, *ops: str) -> list[ir.Node] | None:
+    """The nodes that alone read `value` and each other's first result, if they are these."""
+    nodes: list[ir.Node] = []
+    for op in ops:
+        node = reader(value, op)
+        if node is None:
+            return None
+        nodes.append(node)
+        value = node.outputs[0]
+    return nodes
+
+
 def read_once(value: ir.Value) -> bool:
     """One node reads it, at one input, and it is no graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()

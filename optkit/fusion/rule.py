@@ -9,7 +9,7 @@ inputs, so applying them ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
@@ -19,6 +19,7 @@ GROWTH_LIMIT_BYTES = 1 << 18
 """A rewrite may add at most this much to the model's weights."""
 
 M = TypeVar("M")
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,19 @@ class Declined:
     """The pattern is there and is left alone."""
 
     reason: str
+
+
+Guards = Sequence[tuple[str | Callable[[C], str], Callable[[C], bool]]]
+"""(reason, what must hold of a candidate), in the order in which they are asked: what stands
+further down may rely on those above. A reason that says numbers of the candidate is a function."""
+
+
+def unmet(candidate: C, guards: Guards[C]) -> Declined | None:
+    """The first guard that does not hold; None if all do."""
+    for reason, holds in guards:
+        if not holds(candidate):
+            return Declined(reason if isinstance(reason, str) else reason(candidate))
+    return None
 
 
 @dataclass(frozen=True)

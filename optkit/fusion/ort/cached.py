@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -28,7 +29,7 @@ from optkit.decoder import IN_PLACE
 from optkit.fusion.ort.mask import HIDDEN
 from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, length, once, put
 from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
-from optkit.fusion.rule import Declined, Rule, remove, replace
+from optkit.fusion.rule import Declined, Guards, Rule, remove, replace, unmet
 
 _PAST = (3, 4)  # inputs of GroupQueryAttention
 _ATTRIBUTES = {"q_num_heads", "kv_num_heads", "scale"}
@@ -66,38 +67,96 @@ class Past:
 def check(node: ir.Node) -> Cached | Declined | None:
     if node.domain != "" or len(node.outputs) != 3 or len(node.inputs) != 6:
         return None
-    query, mask, caches = node.inputs[0], node.inputs[3], node.inputs[4:]
-    past, rows = dims(caches[0], 4), dims(query, 3)
+    past, rows = dims(node.inputs[4], 4), dims(node.inputs[0], 3)
     if past is None or rows is None or node.attributes.keys() != _ATTRIBUTES:
         return Declined("it is not on rows, or does more than to attend")
-    if not all(value is not None and value.is_graph_input() for value in caches):
-        return Declined("its cache is no input of the graph")
-    if not all(value.is_graph_output() and not value.uses() for value in node.outputs[1:]):
-        return Declined("its longer cache is no output of the graph alone")
-    if query is None or query.dtype != ir.DataType.FLOAT:
-        return Declined("it is not float32")
-    if isinstance(past[0], int) and past[0] > 1:
-        return Declined(f"its batch is fixed at {past[0]}: several samples are run one by one")
-    if not isinstance(past[3], int) or past[3] % _WIDTH or dims(caches[1], 4) != past:
-        return Declined(
-            f"its head size {past[3]} is no multiple of {_WIDTH}, or not that of values"
-        )
-    lengths = _lengths(node.graph, past[2], rows[1])
-    if lengths is None:
-        return Declined("no input is known to be as long as the cache and the new rows together")
-    reads = [use.node for value in caches if value is not None for use in value.uses()]
-    if any(_length_of(each) is None for each in reads if not _attends(each)):
-        return Declined("its cache is also used elsewhere")
-    choice = made_by(mask, "Where")
-    parts = _conjuncts(choice.inputs[0]) if choice is not None else []
-    others = [each for each in parts if not _hides_later(each, past[2])]
-    seen, hidden = map(scalar, choice.inputs[1:]) if choice is not None else (None, None)
-    if len(others) == len(parts) or seen != 0 or hidden is None or hidden > _HIDES:
-        return Declined("its mask is not known to hide later keys")
-    left = _hidden(others, mask, lengths)
-    if left is not None and dims(left, 4) is None:
-        return Declined("what its mask hides besides later keys has not four axes")
-    return Cached(node, lengths, left)
+    candidate = _Candidate(node, past, rows)
+    if declined := unmet(candidate, _GUARDS):
+        return declined
+    assert candidate.lengths is not None
+    return Cached(node, candidate.lengths, candidate.hidden)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An Attention with a cache `past` [B, G, P, D] on `rows` [B, S, N·D]."""
+
+    node: ir.Node
+    past: list[int | ir.SymbolicDim]
+    rows: list[int | ir.SymbolicDim]
+
+    @property
+    def caches(self) -> list[ir.Value | None]:
+        return list(self.node.inputs[4:])
+
+    @cached_property
+    def lengths(self) -> Lengths | None:
+        return _lengths(self.node.graph, self.past[2], self.rows[1])
+
+    @property
+    def used_elsewhere(self) -> bool:
+        reads = [use.node for value in self.caches if value is not None for use in value.uses()]
+        return any(_length_of(node) is None for node in reads if not _attends(node))
+
+    @cached_property
+    def conditions(self) -> tuple[list[ir.Value], list[ir.Value]]:
+        """What must hold for a key to be seen: later keys hidden, and the rest."""
+        choice = made_by(self.node.inputs[3], "Where")
+        parts = _conjuncts(choice.inputs[0]) if choice is not None else []
+        later = [part for part in parts if _hides_later(part, self.past[2])]
+        return later, [part for part in parts if part not in later]
+
+    @property
+    def hides_later(self) -> bool:
+        choice = made_by(self.node.inputs[3], "Where")
+        if choice is None or not self.conditions[0]:
+            return False
+        seen, hidden = map(scalar, choice.inputs[1:])
+        return seen == 0 and hidden is not None and hidden <= _HIDES
+
+    @cached_property
+    def hidden(self) -> ir.Value | None:
+        """The mask without what hides later keys."""
+        assert self.lengths is not None
+        return _hidden(self.conditions[1], self.node.inputs[3], self.lengths)
+
+
+_GUARDS: Guards[_Candidate] = (
+    (
+        "its cache is no input of the graph",
+        lambda c: all(value is not None and value.is_graph_input() for value in c.caches),
+    ),
+    (
+        "its longer cache is no output of the graph alone",
+        lambda c: all(v.is_graph_output() and not v.uses() for v in c.node.outputs[1:]),
+    ),
+    (
+        "it is not float32",
+        lambda c: c.node.inputs[0] is not None and c.node.inputs[0].dtype == ir.DataType.FLOAT,
+    ),
+    (
+        lambda c: f"its batch is fixed at {c.past[0]}: several samples are run one by one",
+        lambda c: not isinstance(c.past[0], int) or c.past[0] <= 1,
+    ),
+    (
+        lambda c: f"its head size {c.past[3]} is no multiple of {_WIDTH}, or not that of values",
+        lambda c: (
+            isinstance(c.past[3], int)
+            and c.past[3] % _WIDTH == 0
+            and dims(c.caches[1], 4) == c.past
+        ),
+    ),
+    (
+        "no input is known to be as long as the cache and the new rows together",
+        lambda c: c.lengths is not None,
+    ),
+    ("its cache is also used elsewhere", lambda c: not c.used_elsewhere),
+    ("its mask is not known to hide later keys", lambda c: c.hides_later),
+    (
+        "what its mask hides besides later keys has not four axes",
+        lambda c: c.hidden is None or dims(c.hidden, 4) is not None,
+    ),
+)
 
 
 def attend(match: Cached) -> str:

@@ -17,7 +17,15 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.ort.write import constant, put
-from optkit.fusion.pattern import dims, ints, known_equal, made_by, permutation, reader
+from optkit.fusion.pattern import (
+    chain,
+    dims,
+    ints,
+    known_equal,
+    made_by,
+    permutation,
+    sole_readers,
+)
 from optkit.fusion.rule import Declined, Rule, remove
 
 SPLIT = [0, 2, 1, 3]
@@ -53,45 +61,44 @@ class Packed:
 
 def split_from(value: ir.Value | None, order: list[int] | None = None) -> Rows | None:
     """What was split to give `value`; `order`: of the Transpose, if another than SPLIT."""
-    transpose = made_by(value, "Transpose")
-    if transpose is None or permutation(transpose) != (order or SPLIT):
+    nodes = chain(value, "Transpose", "Reshape")
+    if nodes is None or permutation(nodes[0]) != (order or SPLIT):
         return None
-    apart = transpose.inputs[0]
-    reshape = made_by(apart, "Reshape")
-    shape = dims(apart, 4)
-    source = reshape.inputs[0] if reshape is not None else None
-    before = dims(source, 3)
-    if source is None or shape is None or before is None:
+    source, shape = nodes[1].inputs[0], dims(nodes[0].inputs[0], 4)
+    size = _side_by_side(dims(source, 3), shape)
+    if source is None or shape is None or size is None:
         return None
-    _, sequence, heads, size = shape
-    if not isinstance(heads, int) or not isinstance(size, int) or before[2] != heads * size:
-        return None
-    return Rows(source, heads, size) if known_equal(before[1], sequence) else None
+    return Rows(source, size[0], size[1])
 
 
 def joined(value: ir.Value) -> tuple[ir.Value, list[ir.Node]] | None:
     """(the rows that alone are made of `value` [B, N, S, D], the nodes that make them)."""
-    transpose = reader(value, "Transpose")
-    if transpose is None or permutation(transpose) != SPLIT:
+    nodes = sole_readers(value, "Transpose", "Reshape")
+    if nodes is None or permutation(nodes[0]) != SPLIT:
         return None
-    reshape = reader(transpose.outputs[0], "Reshape")
-    before = dims(transpose.outputs[0], 4)
-    after = dims(reshape.outputs[0], 3) if reshape is not None else None
-    if reshape is None or before is None or after is None or reshape.inputs[0] is None:
+    transpose, reshape = nodes
+    size = _side_by_side(dims(reshape.outputs[0], 3), dims(transpose.outputs[0], 4))
+    return None if size is None else (reshape.outputs[0], [reshape, transpose])
+
+
+def _side_by_side(
+    rows: list[int | ir.SymbolicDim] | None, heads: list[int | ir.SymbolicDim] | None
+) -> tuple[int, int] | None:
+    """(heads, size) where rows [B, S, N·D] hold heads [B, S, N, D] side by side."""
+    if rows is None or heads is None:
         return None
-    heads, size = before[2:]
-    if not isinstance(heads, int) or not isinstance(size, int) or after[2] != heads * size:
+    count, size = heads[2:]
+    if not isinstance(count, int) or not isinstance(size, int) or rows[2] != count * size:
         return None
-    return (reshape.outputs[0], [reshape, transpose]) if known_equal(before[1], after[1]) else None
+    return (count, size) if known_equal(rows[1], heads[1]) else None
 
 
 def repeated_from(value: ir.Value | None) -> ir.Value | None:
     """The heads [B, G, S, D] that were each repeated to give `value` [B, G·R, S, D]."""
-    reshape = made_by(value, "Reshape")
-    expand = made_by(reshape.inputs[0], "Expand") if reshape is not None else None
-    unsqueeze = made_by(expand.inputs[0], "Unsqueeze") if expand is not None else None
-    if reshape is None or expand is None or unsqueeze is None or ints(unsqueeze.inputs[1]) != [2]:
+    nodes = chain(value, "Reshape", "Expand", "Unsqueeze")
+    if nodes is None or ints(nodes[2].inputs[1]) != [2]:
         return None
+    _, expand, unsqueeze = nodes
     source = unsqueeze.inputs[0]
     given, wide, result = dims(source, 4), dims(expand.outputs[0], 5), dims(value, 4)
     if given is None or wide is None or result is None:
@@ -123,12 +130,11 @@ def continued(value: ir.Value | None) -> tuple[ir.Value, Cache] | None:
 
 def check_packed(node: ir.Node) -> Packed | Declined | None:
     cut = made_by(node.inputs[0], "Slice") if node.op_type == "Squeeze" else node
-    transpose = made_by(cut.inputs[0], "Transpose") if cut is not None else None
-    if cut is None or transpose is None or permutation(transpose) != [2, 0, 3, 1, 4]:
+    nodes = chain(cut.inputs[0], "Transpose", "Reshape") if cut is not None else None
+    if cut is None or nodes is None or permutation(nodes[0]) != [2, 0, 3, 1, 4]:
         return None
-    reshape = made_by(transpose.inputs[0], "Reshape")
-    rows = reshape.inputs[0] if reshape is not None else None
-    before, apart = dims(rows, 3), dims(transpose.inputs[0], 5)
+    rows = nodes[1].inputs[0]
+    before, apart = dims(rows, 3), dims(nodes[0].inputs[0], 5)
     if rows is None or before is None or apart is None:
         return None
     index = _index(node, cut)

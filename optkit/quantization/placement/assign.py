@@ -56,12 +56,8 @@ def assign(
 
 
 def _wanted(name: str, precision: str, overrides: Mapping[str, str]) -> str:
-    matching = (
-        name_of_precision
-        for pattern, name_of_precision in overrides.items()
-        if fnmatchcase(name, pattern)
-    )
-    return next(reversed(list(matching)), precision)
+    matching = [chosen for pattern, chosen in overrides.items() if fnmatchcase(name, pattern)]
+    return matching[-1] if matching else precision
 
 
 def _why_float(
