@@ -8,9 +8,8 @@ measured decides nothing unless the recipe accepts its kind of evidence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from optkit.benchmarking import sequential as looks
 from optkit.benchmarking import slices as by_slice
@@ -35,37 +34,7 @@ from optkit.measurement import (
     Score,
     Verdict,
 )
-
-
-class Gates(Protocol):
-    """The limits of a recipe; None = no such gate."""
-
-    @property
-    def max_drop(self) -> float | None: ...  # fraction: 0.01 = one point of a proportion
-    @property
-    def min_value(self) -> float | None: ...  # of the metric
-    @property
-    def max_value(self) -> float | None: ...
-    @property
-    def max_slice_drop(self) -> float | None: ...  # of every slice
-    @property
-    def min_slice_value(self) -> float | None: ...
-    @property
-    def max_slice_value(self) -> float | None: ...
-    @property
-    def min_sqnr(self) -> float | None: ...  # dB
-    @property
-    def max_latency_ms(self) -> float | None: ...
-    @property
-    def min_speedup(self) -> float | None: ...
-    @property
-    def min_throughput(self) -> float | None: ...  # samples per second
-    @property
-    def max_bytes(self) -> int | None: ...
-    @property
-    def max_memory_bytes(self) -> int | None: ...  # peak of a run
-    @property
-    def accept(self) -> Collection[str]: ...  # evidence besides "measured" that timing gates trust
+from optkit.recipe.schema import Limits
 
 
 @dataclass(frozen=True)
@@ -78,7 +47,7 @@ class _Seen:
 
 
 def judge(
-    gates: Gates,
+    gates: Limits,
     *,
     drop: Difference | None = None,
     scores: tuple[Score, Score] | None = None,
@@ -122,7 +91,7 @@ def judge(
     return Verdict(verdict, rows, tuple(reasons))
 
 
-def certain(gates: Gates, scores: tuple[Score, Score], slices: Sequence[str]) -> bool:
+def certain(gates: Limits, scores: tuple[Score, Score], slices: Sequence[str]) -> bool:
     """Whether the gates on accuracy are decided, at a look before the last sample (see `looks`):
     one fails, or all pass. Without such a gate nothing is."""
     confidence = looks.CONFIDENCE
@@ -156,7 +125,7 @@ def _distant(fidelity: Fidelity | None) -> str | None:
 
 
 def _drop_rows(
-    gates: Gates, drop: Difference | None, scores: tuple[Score, Score] | None
+    gates: Limits, drop: Difference | None, scores: tuple[Score, Score] | None
 ) -> Iterator[GateRow]:
     limit = gates.max_drop
     if limit is None:
@@ -172,7 +141,7 @@ def _drop_rows(
 
 
 def _value_rows(
-    gates: Gates, scores: tuple[Score, Score] | None, confidence: float = CONFIDENCE
+    gates: Limits, scores: tuple[Score, Score] | None, confidence: float = CONFIDENCE
 ) -> Iterator[GateRow]:
     for name, limit, judge_one in (
         ("min_value", gates.min_value, _at_least),
@@ -195,7 +164,7 @@ def _value_rows(
 
 
 def _slice_rows(
-    gates: Gates,
+    gates: Limits,
     scores: tuple[Score, Score] | None,
     names: Sequence[str],
     confidence: float = CONFIDENCE,
@@ -275,7 +244,7 @@ def _advised(row: GateRow, needed: int | None, used: int) -> GateRow:
     return replace(row, reason=f"{row.reason}; {advice}")
 
 
-def _fidelity_rows(gates: Gates, fidelity: Fidelity | None) -> Iterator[GateRow]:
+def _fidelity_rows(gates: Limits, fidelity: Fidelity | None) -> Iterator[GateRow]:
     limit = gates.min_sqnr
     if limit is None:
         return
@@ -290,7 +259,7 @@ def _fidelity_rows(gates: Gates, fidelity: Fidelity | None) -> Iterator[GateRow]
 
 
 def _timing_rows(
-    gates: Gates, latency: Latency | None, speedup: Difference | None
+    gates: Limits, latency: Latency | None, speedup: Difference | None
 ) -> Iterator[GateRow]:
     seen = None if latency is None else _Seen(latency.p50_ms, _interval(latency), latency.evidence)
     rate = None if latency is None else _throughput(latency)
@@ -309,7 +278,7 @@ def _timing_rows(
         )
 
 
-def _size_rows(gates: Gates, size_bytes: int | None) -> Iterator[GateRow]:
+def _size_rows(gates: Limits, size_bytes: int | None) -> Iterator[GateRow]:
     limit = gates.max_bytes
     if limit is None:
         return
@@ -319,7 +288,7 @@ def _size_rows(gates: Gates, size_bytes: int | None) -> Iterator[GateRow]:
         yield _at_most("max_bytes", limit, _Seen(size_bytes, None, Evidence.COMPILED), _in_bytes)
 
 
-def _memory_rows(gates: Gates, memory: Memory | None) -> Iterator[GateRow]:
+def _memory_rows(gates: Limits, memory: Memory | None) -> Iterator[GateRow]:
     limit = gates.max_memory_bytes
     if limit is None:
         return
@@ -371,12 +340,12 @@ def _at_least(gate: str, limit: float, seen: _Seen, show: _Show) -> GateRow:
 
 
 def _trusted(
-    judge_one: _Judge, gate: str, limit: float, seen: _Seen | None, show: _Show, gates: Gates
+    judge_one: _Judge, gate: str, limit: float, seen: _Seen | None, show: _Show, gates: Limits
 ) -> GateRow:
     """A timing gate: only evidence that is measured or accepted decides it."""
     if seen is None:
         return _unseen(gate, limit, "there is no latency for it")
-    if seen.evidence != Evidence.MEASURED and seen.evidence not in gates.accept:
+    if seen.evidence != Evidence.MEASURED and seen.evidence.value not in gates.accept:
         reason = (
             f"{show(seen.value)} is {seen.evidence}, not measured; measure on the target, "
             f"or set gates.accept: [{seen.evidence}]"

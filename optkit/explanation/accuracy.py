@@ -18,6 +18,7 @@ from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.speed import LEAST, left_behind, to_float
 from optkit.explanation.subject import Subject
 from optkit.explanation.words import modules, named, several
+from optkit.recipe.schema import ACCURACY_LIMITS
 from optkit.report import figures
 
 LEAST_DB = 0.5
@@ -30,9 +31,6 @@ _HALF_DB = 3.01  # half of the noise
 _NEARLY = 0.9  # of what all pairs with a fault cost: then one is told of alone
 _SAME = 0.02  # two ranges, of which one is told in codes
 _POOR_DB = 20.0  # at the outputs: a tenth of the signal's amplitude
-
-_JUDGING = ("max_drop", "min_sqnr", "min_value", "max_value", "max_slice_drop", "min_slice_value",
-            "max_slice_value")  # fmt: skip
 
 Row = Mapping[str, Any]
 
@@ -207,7 +205,7 @@ def sensitive(subject: Subject) -> Iterator[Finding]:
 def _is_broken(gate: Row) -> bool:
     """Whether a gate on accuracy is beyond its limit, certainly or by its estimate."""
     if gate["outcome"] == "fail":
-        return gate["gate"] in _JUDGING
+        return gate["gate"] in ACCURACY_LIMITS
     beyond = gate["value"] is not None and gate["value"] > gate["limit"]
     return gate["gate"] == "max_drop" and beyond
 

@@ -17,12 +17,11 @@ from optkit.measurement import Difference, Fidelity, Latency, Memory, Score, Ver
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import slices, stopped, task_scores
 from optkit.precisions import Precision
+from optkit.recipe.schema import ENGINE_LIMITS
 from optkit.report import document
 from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result, to_finish
 from optkit.steps import TIMES
-
-_OF_ENGINES = ("max_latency_ms", "min_speedup", "min_throughput", "max_bytes", "max_memory_bytes")
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def judge_accuracy(made: Build, scores: Mapping[str, Score]) -> Verdict:
     pair = (scores["baseline"], scores["candidate"]) if "candidate" in scores else None
     limits = made.job.recipe.gates.of(made.job.target.name)
     return gates.judge(
-        limits.model_copy(update=dict.fromkeys(_OF_ENGINES)),
+        limits.model_copy(update=dict.fromkeys(ENGINE_LIMITS)),
         drop=accuracy.drop(*pair) if pair else None,
         scores=pair,
         slices=slices(made),

@@ -244,6 +244,14 @@ class Limits(Part):
     ] = ()
 
 
+ACCURACY_LIMITS = ("max_drop", "min_value", "max_value", "max_slice_drop", "min_slice_value",
+                   "max_slice_value", "min_sqnr")  # fmt: skip
+"""The limits that samples decide, on any machine."""
+
+ENGINE_LIMITS = ("max_latency_ms", "min_speedup", "min_throughput", "max_bytes", "max_memory_bytes")
+"""The limits that only an engine decides."""
+
+
 def known_target(value: str) -> str:
     """Raises what a Literal of the targets would."""
     if value not in targets.names():

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,25 +20,13 @@ from optkit.measurement import (
     Score,
     Verdict,
 )
+from optkit.recipe.schema import Limits
 
 SIMULATED, MEASURED, PREDICTED = Evidence.SIMULATED, Evidence.MEASURED, Evidence.PREDICTED
 
 
-@dataclass(frozen=True)
-class Limits:
-    max_drop: float | None = None
-    min_value: float | None = None
-    max_value: float | None = None
-    max_slice_drop: float | None = None
-    min_slice_value: float | None = None
-    max_slice_value: float | None = None
-    max_memory_bytes: int | None = None
-    min_sqnr: float | None = None
-    max_latency_ms: float | None = None
-    min_speedup: float | None = None
-    min_throughput: float | None = None
-    max_bytes: int | None = None
-    accept: tuple[str, ...] = ()
+def limited(**given: Any) -> Limits:
+    return Limits(**{"max_drop": None, **given})
 
 
 NO_DROP = Difference(0.0, Interval(0.0, 0.0), SIMULATED)
@@ -56,7 +44,7 @@ def scores(lost: int, gained: int, n: int) -> tuple[Score, Score]:
 
 def judge_flips(limit: float, lost: int, gained: int, n: int) -> Verdict:
     pair = scores(lost, gained, n)
-    return judge(Limits(max_drop=limit), drop=drop(*pair), scores=pair)
+    return judge(limited(max_drop=limit), drop=drop(*pair), scores=pair)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +78,7 @@ def test_a_drop_on_its_limit_is_said_to_be_undecidable() -> None:
 
 def test_a_relative_drop_is_told_in_percent() -> None:
     seen = Difference(0.004, Interval(-0.001, 0.02), SIMULATED)
-    (reason,) = judge(Limits(max_drop=0.01), drop=seen).reasons
+    (reason,) = judge(limited(max_drop=0.01), drop=seen).reasons
     assert reason == (
         "max_drop: 0.40 % (95 % interval -0.10 to 2.00 %) may or may not keep the limit of 1.00 %"
     )
@@ -101,7 +89,7 @@ def test_a_drop_gate_never_passes_nor_fails_inside_its_interval(
     value: float, below: float, above: float, limit: float
 ) -> None:
     seen = Difference(value, Interval(value - below, value + above), SIMULATED)
-    outcome = judge(Limits(max_drop=limit), drop=seen).verdict
+    outcome = judge(limited(max_drop=limit), drop=seen).verdict
     if value + above <= limit:
         assert outcome == "pass"
     elif value - below > limit:
@@ -117,11 +105,11 @@ def fidelity(sqnr: float | None) -> Fidelity:
 @pytest.mark.parametrize(
     ("limits", "sqnr", "outcome"),
     [
-        (Limits(max_drop=0.01), 30.0, "inconclusive"),
-        (Limits(), 30.0, "inconclusive"),
-        (Limits(min_sqnr=20.0), 30.0, "inconclusive"),
-        (Limits(min_sqnr=20.0), 10.0, "fail"),
-        (Limits(max_drop=0.01, min_sqnr=20.0), 10.0, "fail"),
+        (limited(max_drop=0.01), 30.0, "inconclusive"),
+        (limited(), 30.0, "inconclusive"),
+        (limited(min_sqnr=20.0), 30.0, "inconclusive"),
+        (limited(min_sqnr=20.0), 10.0, "fail"),
+        (limited(max_drop=0.01, min_sqnr=20.0), 10.0, "fail"),
     ],
 )
 def test_without_an_evaluation_task_fidelity_can_only_fail(
@@ -134,21 +122,21 @@ def test_without_an_evaluation_task_fidelity_can_only_fail(
 
 @pytest.mark.parametrize(("sqnr", "told"), [(4.5, True), (19.9, True), (20.0, False)])
 def test_without_a_task_a_low_fidelity_is_told(sqnr: float, told: bool) -> None:
-    verdict = judge(Limits(max_drop=0.01), fidelity=fidelity(sqnr))
+    verdict = judge(limited(max_drop=0.01), fidelity=fidelity(sqnr))
     assert verdict.verdict == "inconclusive"
     assert any(f"{sqnr:.1f} dB" in reason for reason in verdict.reasons) == told
 
 
 def test_a_low_fidelity_is_no_doubt_where_a_task_or_a_gate_judges_it() -> None:
-    judged = judge(Limits(max_drop=0.01), drop=NO_DROP, fidelity=fidelity(4.5))
+    judged = judge(limited(max_drop=0.01), drop=NO_DROP, fidelity=fidelity(4.5))
     assert judged.verdict == "pass" and not judged.reasons
-    wanted = judge(Limits(min_sqnr=4.0), fidelity=fidelity(4.5))
+    wanted = judge(limited(min_sqnr=4.0), fidelity=fidelity(4.5))
     assert not any("4.5 dB" in reason for reason in wanted.reasons)
-    assert judge(Limits(), fidelity=None).verdict == "inconclusive"
+    assert judge(limited(), fidelity=None).verdict == "inconclusive"
 
 
 def test_fidelity_beside_a_drop() -> None:
-    limits = Limits(max_drop=0.01, min_sqnr=20.0)
+    limits = limited(max_drop=0.01, min_sqnr=20.0)
     assert judge(limits, drop=NO_DROP, fidelity=fidelity(20.0)).verdict == "pass"
     assert judge(limits, drop=NO_DROP, fidelity=fidelity(None)).verdict == "pass"
     assert judge(limits, drop=NO_DROP).verdict == "inconclusive"
@@ -171,15 +159,15 @@ def predicted(p50: float, band: Interval) -> Latency:
 @pytest.mark.parametrize(
     ("limits", "outcome"),
     [
-        (Limits(max_latency_ms=2.5), "pass"),
-        (Limits(max_latency_ms=2.0), "inconclusive"),
-        (Limits(max_latency_ms=1.5), "fail"),
-        (Limits(min_throughput=3000), "pass"),  # 8 per 2.0 (1.8 to 2.2) ms = 3636 to 4444 /s
-        (Limits(min_throughput=4000), "inconclusive"),
-        (Limits(min_throughput=5000), "fail"),
-        (Limits(min_speedup=1.5), "pass"),
-        (Limits(min_speedup=2.0), "inconclusive"),
-        (Limits(min_speedup=2.5), "fail"),
+        (limited(max_latency_ms=2.5), "pass"),
+        (limited(max_latency_ms=2.0), "inconclusive"),
+        (limited(max_latency_ms=1.5), "fail"),
+        (limited(min_throughput=3000), "pass"),  # 8 per 2.0 (1.8 to 2.2) ms = 3636 to 4444 /s
+        (limited(min_throughput=4000), "inconclusive"),
+        (limited(min_throughput=5000), "fail"),
+        (limited(min_speedup=1.5), "pass"),
+        (limited(min_speedup=2.0), "inconclusive"),
+        (limited(min_speedup=2.5), "fail"),
     ],
 )
 @pytest.mark.parametrize("accepted", [False, True])
@@ -195,7 +183,7 @@ def test_timing_gates_judge_what_is_measured_or_accepted(
         "speedup": Difference(2.0, Interval(1.9, 2.1), PREDICTED),
     }
     assert judge(limits, drop=NO_DROP, **known).verdict == outcome  # type: ignore[arg-type]
-    trusting = Limits(**{**limits.__dict__, "accept": ("predicted",) if accepted else ()})
+    trusting = limited(**{**limits.__dict__, "accept": ("predicted",) if accepted else ()})
     verdict = judge(trusting, drop=NO_DROP, **guessed)  # type: ignore[arg-type]
     assert verdict.verdict == (outcome if accepted else "inconclusive")
     if not accepted:
@@ -204,7 +192,7 @@ def test_timing_gates_judge_what_is_measured_or_accepted(
 
 
 def test_a_timing_gate_without_a_latency_is_inconclusive() -> None:
-    verdict = judge(Limits(max_latency_ms=1.0, min_speedup=1.0, min_throughput=1.0), drop=NO_DROP)
+    verdict = judge(limited(max_latency_ms=1.0, min_speedup=1.0, min_throughput=1.0), drop=NO_DROP)
     assert [row.outcome for row in verdict.rows] == ["inconclusive"] * 3
 
 
@@ -212,11 +200,11 @@ def test_a_timing_gate_without_a_latency_is_inconclusive() -> None:
     ("size", "outcome"), [(1000, "pass"), (1001, "fail"), (None, "inconclusive")]
 )
 def test_the_size_gate(size: int | None, outcome: str) -> None:
-    assert judge(Limits(max_bytes=1000), drop=NO_DROP, size_bytes=size).verdict == outcome
+    assert judge(limited(max_bytes=1000), drop=NO_DROP, size_bytes=size).verdict == outcome
 
 
 def test_one_failure_outweighs_everything() -> None:
-    limits = Limits(max_drop=0.01, max_latency_ms=1.0, max_bytes=10)
+    limits = limited(max_drop=0.01, max_latency_ms=1.0, max_bytes=10)
     verdict = judge(limits, drop=NO_DROP, size_bytes=11)
     assert [row.outcome for row in verdict.rows] == ["pass", "inconclusive", "fail"]
     assert verdict.verdict == "fail"
@@ -224,7 +212,7 @@ def test_one_failure_outweighs_everything() -> None:
 
 
 def test_no_gate_at_all_passes_where_accuracy_is_known() -> None:
-    assert judge(Limits(), drop=NO_DROP) == Verdict("pass", (), ())
+    assert judge(limited(), drop=NO_DROP) == Verdict("pass", (), ())
 
 
 def test_the_verdict_is_plain_data() -> None:
@@ -235,11 +223,11 @@ def test_the_verdict_is_plain_data() -> None:
 @pytest.mark.parametrize(
     ("limits", "lost", "n", "outcome"),
     [
-        (Limits(min_value=0.95), 10, 1000, "pass"),  # 0.990, Wilson 0.982 to 0.995
-        (Limits(min_value=0.985), 10, 1000, "inconclusive"),
-        (Limits(min_value=0.999), 10, 1000, "fail"),
-        (Limits(max_value=0.999), 10, 1000, "pass"),
-        (Limits(max_value=0.95), 10, 1000, "fail"),
+        (limited(min_value=0.95), 10, 1000, "pass"),  # 0.990, Wilson 0.982 to 0.995
+        (limited(min_value=0.985), 10, 1000, "inconclusive"),
+        (limited(min_value=0.999), 10, 1000, "fail"),
+        (limited(max_value=0.999), 10, 1000, "pass"),
+        (limited(max_value=0.95), 10, 1000, "fail"),
     ],
 )
 def test_the_metric_itself_is_judged_by_its_interval(
@@ -255,7 +243,7 @@ def test_the_metric_itself_is_judged_by_its_interval(
 
 def test_values_of_a_bootstrap_need_samples() -> None:
     few = from_samples(np.linspace(0.6, 0.9, 10), metric="match", evidence=SIMULATED)
-    verdict = judge(Limits(min_value=0.1), drop=NO_DROP, scores=(few, few))
+    verdict = judge(limited(min_value=0.1), drop=NO_DROP, scores=(few, few))
     assert verdict.reasons == ("min_value: 10 samples are too few to say",)
 
 
@@ -263,12 +251,12 @@ def test_a_mean_of_mostly_zeros_hangs_on_too_few_samples_to_pass() -> None:
     errors = np.zeros(200)
     errors[[3, 60, 61, 150]] = (0.5, 1.5, 0.7, 2.0)  # 0.0235 on average
     score = from_samples(errors, metric="word errors", evidence=SIMULATED, lower_is_better=True)
-    row = judge(Limits(max_drop=None, max_value=0.05), scores=(score, score)).rows[0]
+    row = judge(limited(max_drop=None, max_value=0.05), scores=(score, score)).rows[0]
     assert row.outcome == "inconclusive"
     assert row.reason == "the mean hangs on about 3 of 200 samples: too few to say"
     many = from_samples(np.tile(errors, 10), metric="word errors", evidence=SIMULATED)
     assert (
-        judge(Limits(max_drop=None, max_value=0.05), scores=(many, many)).rows[0].outcome == "pass"
+        judge(limited(max_drop=None, max_value=0.05), scores=(many, many)).rows[0].outcome == "pass"
     )
 
 
@@ -285,12 +273,12 @@ def sliced(lost: dict[str, int], n: int) -> tuple[tuple[Score, Score], list[str]
 @pytest.mark.parametrize(
     ("limits", "lost", "n", "outcome", "worst"),
     [
-        (Limits(max_slice_drop=0.02), {"de": 0, "en": 1, "fr": 0}, 500, "pass", "en"),
-        (Limits(max_slice_drop=0.02), {"de": 0, "en": 5, "fr": 0}, 500, "inconclusive", "en"),
-        (Limits(max_slice_drop=0.02), {"de": 0, "en": 2, "fr": 40}, 500, "fail", "fr"),
-        (Limits(min_slice_value=0.98), {"de": 0, "en": 1}, 500, "pass", "en"),
-        (Limits(min_slice_value=0.98), {"de": 60, "en": 1}, 500, "fail", "de"),
-        (Limits(max_slice_value=0.9), {"de": 0, "en": 200}, 500, "fail", "de"),
+        (limited(max_slice_drop=0.02), {"de": 0, "en": 1, "fr": 0}, 500, "pass", "en"),
+        (limited(max_slice_drop=0.02), {"de": 0, "en": 5, "fr": 0}, 500, "inconclusive", "en"),
+        (limited(max_slice_drop=0.02), {"de": 0, "en": 2, "fr": 40}, 500, "fail", "fr"),
+        (limited(min_slice_value=0.98), {"de": 0, "en": 1}, 500, "pass", "en"),
+        (limited(min_slice_value=0.98), {"de": 60, "en": 1}, 500, "fail", "de"),
+        (limited(max_slice_value=0.9), {"de": 0, "en": 200}, 500, "fail", "de"),
     ],
 )
 def test_the_worst_slice_decides_and_is_named(
@@ -311,7 +299,7 @@ def test_many_slices_do_not_make_one_fail_by_chance() -> None:
     lost = {f"s{index}": int(count) for index, count in enumerate(
         np.random.default_rng(0).binomial(n, limit, 200))}  # fmt: skip
     pair, names = sliced(lost, n)
-    (row,) = judge(Limits(max_slice_drop=limit), drop=NO_DROP, scores=pair, slices=names).rows
+    (row,) = judge(limited(max_slice_drop=limit), drop=NO_DROP, scores=pair, slices=names).rows
     assert row.outcome == "inconclusive"
     own = drop(*(from_samples(side[: n], metric="top1", evidence=SIMULATED) for side in (
         np.ones(n), (np.arange(n) >= max(lost.values())).astype(float))))  # fmt: skip
@@ -322,7 +310,7 @@ def test_many_slices_do_not_make_one_fail_by_chance() -> None:
 def test_a_small_slice_cannot_pass() -> None:
     pair, names = sliced({"common": 0}, 1000)
     rare = ["rare"] * 5 + names[5:]
-    (row,) = judge(Limits(max_slice_drop=0.02), drop=NO_DROP, scores=pair, slices=rare).rows
+    (row,) = judge(limited(max_slice_drop=0.02), drop=NO_DROP, scores=pair, slices=rare).rows
     assert row.outcome == "inconclusive"
     assert "'rare', 5 samples" in row.reason
     assert "about 189 samples would decide it" in row.reason
@@ -330,7 +318,7 @@ def test_a_small_slice_cannot_pass() -> None:
 
 def test_slices_that_are_not_told_are_inconclusive() -> None:
     pair, _ = sliced({"a": 0}, 50)
-    verdict = judge(Limits(max_slice_drop=0.5, min_slice_value=0.1), drop=NO_DROP, scores=pair)
+    verdict = judge(limited(max_slice_drop=0.5, min_slice_value=0.1), drop=NO_DROP, scores=pair)
     assert [row.outcome for row in verdict.rows] == ["inconclusive"] * 2
     assert "the task names no slices" in verdict.reasons[0]
 
@@ -339,14 +327,14 @@ def test_slices_that_are_not_told_are_inconclusive() -> None:
     ("memory", "outcome"), [(1000, "pass"), (1001, "fail"), (None, "inconclusive")]
 )
 def test_the_memory_gate(memory: int | None, outcome: str) -> None:
-    limits = Limits(max_memory_bytes=1000)
+    limits = limited(max_memory_bytes=1000)
     found = None if memory is None else Memory(Evidence.MEASURED, memory)
     assert judge(limits, drop=NO_DROP, memory=found).verdict == outcome
 
 
 def test_memory_that_only_the_compiler_states_decides_nothing() -> None:
     stated = Memory(Evidence.COMPILED, 123_456)
-    verdict = judge(Limits(max_memory_bytes=1000), drop=NO_DROP, memory=stated)
+    verdict = judge(limited(max_memory_bytes=1000), drop=NO_DROP, memory=stated)
     (row,) = verdict.rows
     assert (row.outcome, row.value, row.evidence) == ("inconclusive", None, None)
     assert "was not measured" in row.reason and "states 123,456 bytes" in row.reason
@@ -355,5 +343,5 @@ def test_memory_that_only_the_compiler_states_decides_nothing() -> None:
 
 def test_memory_measured_beside_others_says_so() -> None:
     marked = Memory(Evidence.MEASURED, 900, ("other processes on the GPU: 2",))
-    (row,) = judge(Limits(max_memory_bytes=1000), drop=NO_DROP, memory=marked).rows
+    (row,) = judge(limited(max_memory_bytes=1000), drop=NO_DROP, memory=marked).rows
     assert row.outcome == "pass" and row.reason.endswith("; other processes on the GPU: 2")

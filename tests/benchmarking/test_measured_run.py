@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from optkit.benchmarking import accuracy, gates, latency
 from optkit.benchmarking.fidelity import fidelity
 from optkit.evidence import Evidence
+from optkit.recipe.schema import Limits
 from optkit.runtimes import Session, SessionOptions, backend
 from optkit.tensors import Feed
 from tests.scoring import score
@@ -22,21 +22,7 @@ pytest.importorskip("onnxruntime")
 CENTRES = np.random.default_rng(0).normal(size=(4, 256)).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class Limits:
-    max_drop: float | None = 0.02
-    min_value: float | None = None
-    max_value: float | None = None
-    max_slice_drop: float | None = None
-    min_slice_value: float | None = None
-    max_slice_value: float | None = None
-    max_memory_bytes: int | None = None
-    min_sqnr: float | None = 20.0
-    max_latency_ms: float | None = 5_000.0
-    min_speedup: float | None = None
-    min_throughput: float | None = None
-    max_bytes: int | None = None
-    accept: tuple[str, ...] = ()
+LIMITS = Limits(max_drop=0.02, min_sqnr=20.0, max_latency_ms=5_000.0)
 
 
 def classifier(path: Path, weights: np.ndarray) -> Path:
@@ -99,7 +85,7 @@ def test_a_slightly_noisy_copy_is_measured_and_passes(tmp_path: Path) -> None:
     assert speedup.ci95 is not None
     assert speedup.ci95.low <= speedup.value <= speedup.ci95.high
     verdict = gates.judge(
-        Limits(), drop=drop, scores=(scores[0], scores[1]), fidelity=likeness,
+        LIMITS, drop=drop, scores=(scores[0], scores[1]), fidelity=likeness,
         latency=times["engine", 8], speedup=speedup,
     )  # fmt: skip
     assert verdict.verdict == "pass"

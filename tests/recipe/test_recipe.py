@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from optkit import places, shipped
 from optkit.errors import RecipeError, UnknownName, UsageError
 from optkit.recipe import Recipe, axes_from_json, infos_from_json, inputs_from_json
+from optkit.recipe.schema import ACCURACY_LIMITS, ENGINE_LIMITS, Limits
 from optkit.store import digest_json
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -516,3 +517,9 @@ def test_gates_for_a_target_are_checked(targets: dict[str, Any], told: str) -> N
     with pytest.raises(RecipeError) as error:
         Recipe.from_dict({"name": "net", "gates": {"targets": targets}})
     assert told in f"{error.value} {error.value.hint}"
+
+
+def test_every_limit_is_of_accuracy_or_of_an_engine() -> None:
+    limits = set(Limits.model_fields) - {"accept"}
+    assert limits == {*ACCURACY_LIMITS, *ENGINE_LIMITS}
+    assert not {*ACCURACY_LIMITS} & {*ENGINE_LIMITS}
