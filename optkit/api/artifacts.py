@@ -51,7 +51,7 @@ def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> dict[str
 def _inspected(path: Path, runner: Runner, bounded: bool) -> dict[str, Any]:
     from optkit import intake as stage
     from optkit.report.contract import result_of
-    from optkit.steps import STEPS
+    from optkit.steps.summary import Summarize
 
     found: dict[str, Any] = {"schema": "optkit.inspect/v1", "artifact": None}
     axes: dict[str, int] = {}
@@ -75,11 +75,9 @@ def _inspected(path: Path, runner: Runner, bounded: bool) -> dict[str, Any]:
     staged = stage.stage_onnx(model, runner.store.objects)
     if bounded:
         runner = replace(runner, limits=_bounds(staged, runner.limits))
-    entry = runner.step(
-        STEPS["summary"].kind, "read the graph",
-        {"model": pipeline.Foreign(staged.path, staged.sha256)}, {"axes": axes},
-    )  # fmt: skip
-    return {**found, "path": str(path), "axes": axes, "graph": entry.meta["summary"], "parts": None}
+    step = Summarize(model=pipeline.Foreign(staged.path, staged.sha256), axes=axes)
+    summary = runner.do(step, "read the graph").summary
+    return {**found, "path": str(path), "axes": axes, "graph": summary, "parts": None}
 
 
 def _bounds(staged: StagedModel, limits: Limits) -> Limits:

@@ -177,7 +177,6 @@ def _score(returned: Any, evidence: Evidence) -> Score:
 
 
 def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
-    from optkit.recipe import inputs_from_json
     from optkit.runtimes import simulator
     from optkit.sources import torch_module
     from optkit.store import digest_file
@@ -187,7 +186,7 @@ def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
         runner.listener.start("export", f"export {recipe.name}")
         log = torch_module.export(
             model,
-            inputs_from_json(recipe.describe()),
+            recipe.describe(),
             recipe.axis_ranges(),
             file,
             session=lambda path: simulator().session(path),

@@ -18,7 +18,7 @@ from optkit.pipeline import Foreign
 from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
 from optkit.report.document import REPORT
 from optkit.report.result import RESULT
-from optkit.steps import OUTLINE, SCALES, STEPS
+from optkit.steps import OUTLINE, SCALES, outline
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,7 @@ def _report(path: Path) -> Side:
 def _outline(file: Path, sha256: str, runner: Runner) -> Outline:
     from safetensors.numpy import load_file
 
-    entry = runner.step(
-        STEPS["outline"].kind, "read the graph", {"model": Foreign(file, sha256)}, {}
-    )  # fmt: skip
+    entry = runner.do(outline.Outline(model=Foreign(file, sha256)), "read the graph")
     data = json.loads(entry.file(OUTLINE).read_bytes())
     numbers = load_file(entry.file(SCALES))
     scales = {name: numbers[str(index)] for index, name in enumerate(data["scales"])}

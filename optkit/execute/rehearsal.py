@@ -15,7 +15,8 @@ from typing import Any
 from optkit.errors import OptkitError
 from optkit.execute import reads
 from optkit.execute.local import Limits, environment
-from optkit.execute.runner import Input, Made, StepKind, key_of, memory_of, remembered
+from optkit.execute.runner import Made, StepKind, done, key_of, memory_of, remembered
+from optkit.execute.step import Input, R, Result, Step
 from optkit.store import Entry, Store
 
 
@@ -57,10 +58,13 @@ class Rehearsal:
 
     def recalled(self, made: Made) -> bool:
         """What it has is from the store."""
-        return isinstance(made, Entry)
+        return isinstance(made.folder if isinstance(made, Result) else made, Entry)
 
     def note(self, text: str) -> None:
         """The build tells it; a rehearsal prints its plan."""
+
+    def do(self, step: Step[R], label: str) -> R:
+        return done(self, step, label)
 
     def step(
         self,
@@ -102,7 +106,7 @@ class Rehearsal:
         inputs: Mapping[str, Input],
         find: Callable[[], Entry | None],
     ) -> Entry | Planned:
-        known = not any(isinstance(value, Planned) for value in inputs.values())
+        known = not any(_is_planned(value) for value in inputs.values())
         try:
             found = find() if known else None
         except (OptkitError, OSError, ValueError, KeyError, TypeError):
@@ -124,3 +128,7 @@ class Rehearsal:
             round(statistics.median(seconds for seconds, _ in past), 1),
             int(statistics.median(size for _, size in past)),
         )
+
+
+def _is_planned(value: Input) -> bool:
+    return isinstance(value.folder if isinstance(value, Result) else value, Planned)

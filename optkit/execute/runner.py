@@ -19,21 +19,12 @@ from optkit import store as stores
 from optkit.errors import OptkitError, StorageError
 from optkit.execute import reads
 from optkit.execute.local import Limits, environment
+from optkit.execute.step import Folder, Input, R, ReadsCode, Result, Resumes, Shards, Step
 from optkit.execute.warm_workers import Workers
 from optkit.store import Entry, Store
 
 _TOLD = 5  # warnings of one step
 _REMEMBERED = 16  # records of what the code of one step depended on: branches, checkouts, projects
-
-
-class Input(Protocol):
-    """Anything a step can read: an Entry, or a staged foreign file."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def digest(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -55,22 +46,8 @@ class StepKind:
     shards: bool = False
 
 
-class Made(Protocol):
-    """What a step left: an Entry of the store, or a Planned one in a rehearsal."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
-
-    @property
-    def files(self) -> Mapping[str, str]: ...
-
-    def file(self, name: str) -> Path: ...
+Made = Folder
+"""What a step left: an Entry of the store, or a Planned one in a rehearsal."""
 
 
 class Steps(Protocol):
@@ -88,6 +65,9 @@ class Steps(Protocol):
 
     def note(self, text: str) -> None:
         """Tell whoever listens."""
+
+    def do(self, step: Step[R], label: str) -> R:
+        """The result of a step, from the store or made now."""
 
     def step(
         self,
@@ -151,13 +131,18 @@ class Runner:
 
     def recalled(self, made: Made) -> bool:
         """See `Steps`."""
-        key = made.key if isinstance(made, Entry) else None
+        folder = made.folder if isinstance(made, Result) else made
+        key = folder.key if isinstance(folder, Entry) else None
         known = [record.hit for record in self.records if record.key == key]
         return bool(known) and all(known)
 
     def note(self, text: str) -> None:
         """See `Steps`."""
         self.listener.note(text)
+
+    def do(self, step: Step[R], label: str) -> R:
+        """See `Steps`. A step with a checkpoint finds there how far a killed try of it came."""
+        return done(self, step, label)
 
     def step(
         self,
@@ -304,6 +289,27 @@ class Runner:
 
     def _waiting(self, label: str) -> Callable[[], None]:
         return lambda: self.listener.note(f"{label}: another process is making it; waiting")
+
+
+def done(steps: Steps, step: Step[R], label: str) -> R:
+    """The result of a typed step by the keys and tasks of `steps`."""
+    kind = kind_of(type(step))
+    if not isinstance(step, ReadsCode) or not step.reads_code:
+        folder = steps.step(kind, label, step.inputs, step.params, step.beside)
+    else:
+        folder = steps.step_reading_code(
+            kind, label, step.inputs, step.params, step.beside,
+            roots=step.roots, anywhere=step.anywhere,
+        )  # fmt: skip
+    return step.result(folder)
+
+
+def kind_of(step: type[Step[Any]]) -> StepKind:
+    """The identity of a typed step."""
+    return StepKind(
+        step.name, step.version, step.tools, resumes=issubclass(step, Resumes), stays=step.stays,
+        shards=issubclass(step, Shards),
+    )  # fmt: skip
 
 
 def _taken(warnings: list[str]) -> Iterator[str]:

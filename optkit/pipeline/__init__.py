@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from optkit import store
 from optkit.execute.reads import installed
 from optkit.execute.runner import Made, Steps
+from optkit.execute.step import Foreign
 from optkit.pipeline.graphs import carry, fuse, refer
-from optkit.pipeline.job import Build, Foreign, Job, calibration_of, samples_wanted
+from optkit.pipeline.job import Build, Job, calibration_of, samples_wanted
 from optkit.pipeline.judging import accept, compile_, evaluate, time, weigh
 from optkit.pipeline.likeness import compare_layers
 from optkit.pipeline.quantizing import quantize

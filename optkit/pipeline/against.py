@@ -13,14 +13,16 @@ from optkit import intake as stage
 from optkit.artifact import SAMPLES, Artifact
 from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
-from optkit.execute.runner import Input, Made, Steps
+from optkit.execute.runner import Made, Steps
+from optkit.execute.step import Foreign, Input
 from optkit.pipeline.finishing import baseline_of, recorded, staged_graph
-from optkit.pipeline.job import Build, Foreign, Job
+from optkit.pipeline.job import Build, Job
 from optkit.pipeline.judging import Race, race
 from optkit.precisions import precision
 from optkit.report.contract import report_of
 from optkit.runtimes import backend
-from optkit.steps import GRAPH, STEPS
+from optkit.steps import GRAPH
+from optkit.steps.random import Random
 from optkit.tensors import AxisRange
 
 
@@ -107,7 +109,7 @@ def _side(
 def _samples(artifact: Artifact, made: Build, runner: Steps) -> Input:
     """Those that the artifact carries, else random ones."""
     if SAMPLES not in artifact.manifest.files:
-        return runner.step(STEPS["random"].kind, "random inputs", {}, made.sizes)
+        return runner.do(Random(random=made.sizes), "random inputs")
     samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
     return Foreign(samples.path, samples.sha256)
 

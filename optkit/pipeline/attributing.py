@@ -10,9 +10,10 @@ from optkit.devices import gpus, target
 from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
+from optkit.execute.step import Foreign
 from optkit.explanation import Subject, Times
 from optkit.pipeline.finishing import recorded, staged_graph, whole_recipe
-from optkit.pipeline.job import Foreign, machine
+from optkit.pipeline.job import machine
 from optkit.pipeline.judging import kept
 from optkit.report.contract import REPORT_FILE, report_of
 from optkit.runtimes import backend

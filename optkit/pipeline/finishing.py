@@ -25,14 +25,15 @@ from optkit.devices import Target
 from optkit.errors import InputRefused, IntegrityError, RecipeError, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Made, Steps
-from optkit.pipeline.job import Build, Foreign, Job
+from optkit.execute.step import Foreign
+from optkit.pipeline.job import Build, Job
 from optkit.pipeline.judging import compile_, score, time, weigh
 from optkit.pipeline.sources import samples_of
 from optkit.places import Place
 from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
 from optkit.report.contract import report_of, result_of
-from optkit.steps import STEPS
+from optkit.steps.random import Random
 from optkit.store import digest_file
 
 _RECIPE = ("name", "inputs", "axes", "bench", "gates", "compiler")
@@ -102,8 +103,8 @@ def _restore(
         made.entries["evaluation"] = samples_of(made, runner, "evaluation")
     elif scored:
         made.entries["evaluation"] = _embedded(artifact, recipe, runner)
-    made.entries["probe"] = made.entries.get("evaluation") or runner.step(
-        STEPS["random"].kind, "random inputs", {}, made.sizes
+    made.entries["probe"] = made.entries.get("evaluation") or runner.do(
+        Random(random=made.sizes), "random inputs"
     )
     return made
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from optkit.execute.runner import Input, Made, Steps
+from optkit.execute.runner import Made, Steps
 from optkit.pipeline.job import Build, calibration_of
 from optkit.pipeline.sources import given_samples
-from optkit.steps import STEPS
+from optkit.steps.cast import Cast, Measured
+from optkit.steps.fuse import Fuse
+from optkit.steps.graph import Graph, RandomInputs
+from optkit.steps.ort import ToOrt
 
 _BYTES_TO_COMPARE = 12  # per parameter: float32, of two sessions, one laying its copy out anew
 
@@ -17,13 +18,15 @@ _BYTES_TO_MEASURE = 8  # per parameter: float32, and laid out anew by the runtim
 def fuse(made: Build, runner: Steps) -> None:
     """graph → graph: the `standard` form, compared before and after where memory allows it."""
     source = made.entries["source"]
-    params, here = comparison(made, runner, "fused")
-    inputs: dict[str, Input] = {"graph": source}
+    random, reason = comparison(made, runner, "fused")
+    samples = None
     # a shape or an axis that is an input: random numbers may be none, and samples are
-    if any(one["numbers"] is None for one in params.get("arguments", {}).values()):
+    if any(one.numbers is None for one in random.arguments.values()):
         samples = given_samples(made, runner)
-        inputs |= {} if samples is None else {"samples": samples}
-    made.entries["fused"] = runner.step(STEPS["fuse"].kind, "fuse", inputs, params, here)
+    step = Fuse(
+        graph=source, samples=samples, random=random, compare=reason is None, uncompared=reason
+    )
+    made.entries["fused"] = runner.do(step, "fuse")
 
 
 def carry(made: Build, runner: Steps) -> None:
@@ -45,11 +48,10 @@ def refer(made: Build, runner: Steps) -> None:
     made.entries["baseline"] = written(made, carrier, made.baseline_precision.name, runner)
 
 
-def cast(made: Build, graph: Made, carrier: str, runner: Steps, what: str = "") -> Made:
+def cast(made: Build, graph: Made, carrier: str, runner: Steps, what: str = "") -> Graph:
     """FP32 graph → its cast, with FP32 islands by the reach of values on calibration samples, else
     on evaluation samples or random inputs; by the operators alone where memory forbids a run."""
     label = f"cast {what}to {carrier.upper()}"
-    params, inputs = {"carrier": carrier}, {"graph": graph}
     needed = _BYTES_TO_MEASURE * made.entries["source"].meta.get("parameters", 0)
     limit = runner.limits.memory_bytes
     if needed > limit:
@@ -57,16 +59,13 @@ def cast(made: Build, graph: Made, carrier: str, runner: Steps, what: str = "") 
             f"values were not measured for the cast to {carrier.upper()}: a run needs about "
             f"{needed / 2**30:.3g} GiB, the limit is {limit / 2**30:.3g} GiB"
         )
-        return runner.step(STEPS["cast"].kind, label, inputs, params, {"unmeasured": reason})
+        return runner.do(Cast(graph=graph, carrier=carrier, unmeasured=reason), label)
     role = next((r for r in ("calibration", "evaluation") if r in made.entries), "probe")
     told = "random inputs" if role == "probe" else f"{role} samples"
-    return runner.step(
-        STEPS["cast"].kind,
-        label,
-        {**inputs, "samples": made.entries[role]},
-        # one at a time: the runtime keeps all watched values, and larger batches are no faster
-        {**params, "batch": sample_batch(made) and 1, "what": told},
-    )
+    # one at a time: the runtime keeps all watched values, and larger batches are no faster
+    measured = Measured(sample_batch(made) and 1, told)
+    step = Cast(graph=graph, carrier=carrier, samples=made.entries[role], measured=measured)
+    return runner.do(step, label)
 
 
 def sample_batch(made: Build) -> int | None:
@@ -80,18 +79,18 @@ def written(made: Build, graph: Made, what: str, runner: Steps) -> Made:
     if made.traits.operators == "standard":
         return graph
     label = f"write {what} in ONNX Runtime's operators"
-    return runner.step(STEPS["ort"].kind, label, {"graph": graph}, {})
+    return runner.do(ToOrt(graph=graph), label)
 
 
-def comparison(made: Build, runner: Steps, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(parameters, what is only here) of a step that compares its graph with the one it is given,
-    where memory allows to run both."""
-    params, limit = made.sizes, runner.limits.memory_bytes
+def comparison(made: Build, runner: Steps, what: str) -> tuple[RandomInputs, str | None]:
+    """What a graph and the one it was made of are compared on, and the reason where memory does not
+    allow to run both."""
+    limit = runner.limits.memory_bytes
     needed = _BYTES_TO_COMPARE * made.entries["source"].meta.get("parameters", 0)
     if needed <= limit:
-        return params, {}
+        return made.sizes, None
     reason = (
         f"the {what} graph is not compared with what it was made of: running both needs about "
         f"{needed / 2**30:.3g} GiB, the limit is {limit / 2**30:.3g} GiB"
     )
-    return {**params, "compare": False}, {"uncompared": reason}
+    return made.sizes, reason

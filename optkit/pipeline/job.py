@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,13 @@ from optkit.devices import Target, gpus
 from optkit.devices.machine import cpu_target
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
-from optkit.execute.runner import Input, Made
+from optkit.execute.step import Folder, Input
 from optkit.precisions import Precision, precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
 from optkit.steps import GRAPH, SIMULATION
+from optkit.steps.graph import Graph, RandomInputs
 from optkit.tensors import AxisRange, TensorInfo
-
-
-@dataclass(frozen=True)
-class Foreign:
-    """What no step made: a staged file or folder, by what the store knows it and where it lies; or
-    only what is told of it."""
-
-    path: Path = Path("/nonexistent")
-    digest: str = ""
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-
-    def file(self, name: str) -> Path:
-        return self.path / name
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,7 @@ class Job:
     deferred: bool = False
     strict: bool = False
     graph: Input | None = None
-    calibration: Made | None = None
+    calibration: Folder | None = None
     code: Path | None = None
 
     @property
@@ -94,7 +80,7 @@ class Build:
     measured: bool = False
     recalled: bool = False
     specs: dict[str, BuildSpec] = field(default_factory=dict)
-    entries: dict[str, Made] = field(default_factory=dict)
+    entries: dict[str, Folder] = field(default_factory=dict)
 
     @property
     def batch_axis(self) -> int | str | None:
@@ -130,16 +116,15 @@ class Build:
         return self.measured and not self.traits.on_cpu
 
     @property
-    def sizes(self) -> dict[str, Any]:
-        """Inputs, axis ranges and inputs that are no data: what random feeds are drawn from. One
-        with a declared range, such as token ids, is drawn from it whatever reads it."""
+    def sizes(self) -> RandomInputs:
+        """What random feeds are drawn from. An input with a declared range, such as token ids, is
+        drawn from it whatever reads it."""
         recipe, source = self.job.recipe, self.entries.get("source")
         specs = recipe.describe(self.inputs)
-        found = {"axes": recipe.to_json()["axes"], "inputs": specs}
-        drawn = {spec["name"] for spec in specs if spec["range"] is not None}
-        known = source.meta.get("arguments", {}) if source is not None else {}
+        drawn = {spec.info.name for spec in specs if spec.range is not None}
+        known = source.arguments if isinstance(source, Graph) else {}
         arguments = {name: known[name] for name in known if name not in drawn}
-        return {**found, "arguments": arguments} if arguments else found
+        return RandomInputs(specs, recipe.axis_ranges(), arguments)
 
     @property
     def assignment(self) -> dict[str, Any] | None:
@@ -155,7 +140,7 @@ class Build:
         return Assignment.from_json(self.assignment).quantized() if self.assignment else {}
 
     @property
-    def scored(self) -> Made | None:
+    def scored(self) -> Folder | None:
         """The evaluation samples, where their task scores this graph: of samples of a whole
         encoder-decoder it scores what the decoder returns."""
         found = self.entries.get("evaluation")

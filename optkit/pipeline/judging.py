@@ -11,13 +11,15 @@ from optkit.benchmarking import sequential as looks
 from optkit.errors import UsageError
 from optkit.evidence import Evidence
 from optkit.execute import reads
-from optkit.execute.runner import Input, Made, Steps
+from optkit.execute.runner import Made, Steps
+from optkit.execute.step import Input
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import decided, drawn_name, score_name
 from optkit.pipeline.sources import roots_of
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
 from optkit.steps import GRAPH, STEPS
+from optkit.steps.draw import Draw
 from optkit.tensors import AxisRange
 
 _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler keeps
@@ -107,13 +109,12 @@ def _look(made: Build, runner: Steps, roles: dict[str, tuple[Made, str, Evidence
         )
     parts = looks.segments(samples.meta["info"]["samples"])
     for part, (start, stop) in enumerate(parts):
-        drawn = runner.step(
-            STEPS["draw"].kind,
-            f"draw samples up to {stop} of {parts[-1][1]}",
-            {"samples": samples},
-            {"start": start, "stop": stop, "optional": made.job.recipe.optional_axes()},
-            {"memory": runner.limits.memory_bytes // 4},
-        )
+        step = Draw(
+            samples=samples, start=start, stop=stop,
+            optional=tuple(made.job.recipe.optional_axes()),
+            memory=runner.limits.memory_bytes // 4,
+        )  # fmt: skip
+        drawn = runner.do(step, f"draw samples up to {stop} of {parts[-1][1]}")
         made.entries[drawn_name(part)] = drawn
         known = True
         for role in ("baseline", "candidate"):
@@ -123,8 +124,8 @@ def _look(made: Build, runner: Steps, roles: dict[str, tuple[Made, str, Evidence
         if not known or decided(made):  # unknown in a rehearsal, which ends at the first look
             break
     for done in range(part + 1) if "reference" in roles else ():
-        drawn = made.entries[drawn_name(done)]
-        found = score(made, runner, "reference", *roles["reference"], drawn)
+        looked = made.entries[drawn_name(done)]
+        found = score(made, runner, "reference", *roles["reference"], looked)
         made.entries[score_name("reference", done)] = found
     return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
@@ -18,7 +18,7 @@ _DATA_FREE = ("auto", "rtn", "mse")
 def way(
     parameters: int,
     limit: int,
-    rules: Mapping[str, Mapping[str, Any]],
+    rules: Mapping[str, PlacementRules],
     weights: str,
     *,
     sampled: bool,
@@ -27,13 +27,13 @@ def way(
     """One of these: calibrated and decided as one graph ("whole"), GPTQ or AWQ part by part
     ("layers"), each weight by itself without data ("pieces").
 
-    `rules`: placement rules as JSON by precision; `weights`: the recipe's method; `sampled`: there
+    `rules`: placement rules by precision; `weights`: the recipe's method; `sampled`: there
     are calibration samples. Raises InputRefused where only the whole graph would do and its weights
     alone pass the limit.
     """
     if parameters * _BYTES_TO_CALIBRATE <= limit:
         return "whole"
-    if all(PlacementRules.from_json(dict(own)).weights_in_blocks for own in rules.values()):
+    if all(own.weights_in_blocks for own in rules.values()):
         if sampled and weights in _LEARNED:
             return "layers"
         if weights in _DATA_FREE:

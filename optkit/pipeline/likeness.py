@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from optkit.execute.runner import Steps
-from optkit.pipeline.job import Build, Foreign
+from optkit.execute.step import Foreign
+from optkit.pipeline.job import Build
 from optkit.steps import GRAPH, SIMULATION, STEPS
 
 _SAMPLES = 16

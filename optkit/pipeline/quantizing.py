@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from optkit import runtimes
 from optkit.errors import Impossible
-from optkit.execute.runner import Input, Made, Steps
+from optkit.execute.runner import Steps
+from optkit.execute.step import Folder
 from optkit.pipeline import large
 from optkit.pipeline.graphs import cast, comparison, sample_batch, written
 from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.refusals import check_enough
+from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Recipe
-from optkit.steps import STEPS
+from optkit.steps.calibrate import Calibrate, Calibrated
+from optkit.steps.prepare import Prepare
+from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized, Scheme
+from optkit.steps.quantize_layers import QuantizeLayers
 
 # Calibration taps what any backend may ask for, so statistics are shared by all targets, and by
 # all precisions: the others quantize no value that these do not.
@@ -34,9 +39,10 @@ def quantize(made: Build, runner: Steps) -> None:
         )
         return
     rules = _rules_of(runtimes.backend(made.compiler), job)
-    inputs: dict[str, Input] = {"fused": fused, "carrier": made.entries["carrier"]}
-    params = {"precision": job.precision.name, "carrier": made.baseline_precision.name,
-              "rules": rules, **settings_of(job.recipe)}  # fmt: skip
+    carrier = made.entries["carrier"]
+    statistics: Folder | None = None
+    scheme = Scheme(job.precision.name, made.baseline_precision.name, rules)
+    settings = settings_of(job.recipe)
     way = large.way(
         made.entries["source"].meta.get("parameters", 0), runner.limits.memory_bytes, rules,
         job.recipe.quantization.weights, sampled="calibration" in made.entries, where=job.name,
@@ -44,94 +50,100 @@ def quantize(made: Build, runner: Steps) -> None:
     if "calibration" in made.entries:
         check_enough(made.entries["calibration"], job.recipe)
     if "calibration" in made.entries and way == "whole":
-        statistics = _calibrate(made, runner)
-        inputs["statistics"] = made.entries["statistics"] = statistics
-    if "statistics" in inputs and _prepares(job):
-        compared, here = comparison(made, runner, "prepared")
-        prepared = runner.step(
-            STEPS["prepare"].kind,
-            "smooth and equalize",
-            {"graph": fused, "statistics": inputs["statistics"]},
-            {**params, **compared},
-            here,
-        )
-        inputs |= {"fused": prepared, "statistics": prepared, "carrier": prepared}
-        made.entries["prepared"] = prepared
+        statistics = made.entries["statistics"] = _calibrate(made, runner)
+    if statistics is not None and _prepares(job):
+        random, reason = comparison(made, runner, "prepared")
+        step = Prepare(
+            graph=fused, statistics=statistics, scheme=scheme, settings=settings, random=random,
+            compare=reason is None, uncompared=reason,
+        )  # fmt: skip
+        fused = carrier = statistics = runner.do(step, "smooth and equalize")
+        made.entries["prepared"] = fused
         if made.baseline_precision.name != "fp32":
-            inputs["carrier"] = cast(
-                made, prepared, made.baseline_precision.name, runner, "the smoothed graph "
-            )
+            carrier = cast(made, fused, made.baseline_precision.name, runner, "the smoothed graph ")
     if way == "layers":
-        found = _quantize_layers(made, runner, inputs, params)
+        found = _quantize_layers(made, runner, scheme, settings)
     else:
-        found = runner.step(STEPS["quantize"].kind, f"quantize to {job.precision}", inputs, params)
+        found = runner.do(
+            Quantize(
+                fused=fused, carrier=carrier, statistics=statistics, scheme=scheme,
+                settings=settings,
+            ),
+            f"quantize to {job.precision}",
+        )  # fmt: skip
     made.entries["quantized"] = found
     made.entries["graph"] = written(made, found, job.precision.name, runner)
 
 
 def _quantize_layers(
-    made: Build, runner: Steps, inputs: dict[str, Input], params: dict[str, Any]
-) -> Made:
+    made: Build, runner: Steps, scheme: Scheme, settings: QuantizationSettings
+) -> Quantized:
     memory = runner.limits.memory_bytes
-    return runner.step(
-        STEPS["quantize_layers"].kind,
-        f"quantize to {made.job.precision} layer by layer",
-        {**inputs, "samples": made.entries["calibration"]},
-        {**params, "batch": sample_batch(made),
-         "planned_memory": large.planned_memory(memory)},
-        {"memory": memory},
-    )  # fmt: skip
+    step = QuantizeLayers(
+        fused=made.entries["fused"],
+        carrier=made.entries["carrier"],
+        samples=made.entries["calibration"],
+        scheme=scheme,
+        settings=settings,
+        batch=sample_batch(made),
+        planned_memory=large.planned_memory(memory),
+        memory=memory,
+    )
+    return runner.do(step, f"quantize to {made.job.precision} layer by layer")
 
 
-def _calibrate(made: Build, runner: Steps) -> Made:
+def _calibrate(made: Build, runner: Steps) -> Calibrated:
     """Statistics that serve every quantized precision of every backend alike."""
     job = made.job
     found = [_rules_of(runtimes.backend(name), job, _LEARNED) for name in _BACKENDS]
     families = [rules for at, rules in enumerate(found) if rules and rules not in found[:at]]
-    return runner.step(
-        STEPS["calibrate"].kind,
-        "calibrate",
-        {"graph": made.entries["fused"], "samples": made.entries["calibration"]},
-        {"batch": sample_batch(made), "families": families,
-         "moments": job.recipe.quantization.weights in ("auto", "gptq")},
-        {"memory": runner.limits.memory_bytes},
-    )  # fmt: skip
+    step = Calibrate(
+        graph=made.entries["fused"],
+        samples=made.entries["calibration"],
+        batch=sample_batch(made),
+        families=tuple(families),
+        moments=job.recipe.quantization.weights in ("auto", "gptq"),
+        memory=runner.limits.memory_bytes,
+    )
+    return runner.do(step, "calibrate")
 
 
 def _rules_of(
     backend: runtimes.Backend, job: Job, learned: Sequence[Precision] | None = None
-) -> dict[str, Any]:
-    """Precision → placement rules as JSON, of those the backend runs on the job's target; without
+) -> dict[str, PlacementRules]:
+    """Precision → placement rules, of those the backend runs on the job's target; without
     `learned`: the job's own, those its recipe gives to nodes, and that of the last layers, which
     keeps its own placement. Raises Impossible for one of these.
     """
     if learned is None:
         placed = job.recipe.quantization.placement.model_dump(mode="json", exclude_none=True)
-        own = {one.name: backend.rules(job.target, one).to_json() for one in job.quantized}
-        last = own[job.precision.name]["last"] if own else None
-        beside = (
-            {} if last is None else {last: backend.rules(job.target, PRECISIONS[last]).to_json()}
-        )
-        return beside | {
-            name: {**rules, **{key: placed[key] for key in placed if rules[key] is not None}}
-            for name, rules in own.items()
-        }
+        own = {one.name: backend.rules(job.target, one) for one in job.quantized}
+        last = own[job.precision.name].last if own else None
+        beside = {} if last is None else {last: backend.rules(job.target, PRECISIONS[last])}
+        return beside | {name: _placed(rules, placed) for name, rules in own.items()}
     found = {}
     for one in learned:
         with suppress(Impossible):
-            found[one.name] = backend.rules(job.target, one).to_json()
+            found[one.name] = backend.rules(job.target, one)
     return found
 
 
-def settings_of(recipe: Recipe) -> dict[str, Any]:
+def _placed(rules: PlacementRules, placed: Mapping[str, Any]) -> PlacementRules:
+    """The rules with the recipe's own placement, where the backend has such a rule at all."""
+    told = rules.to_json()
+    own = {key: value for key, value in placed.items() if told[key] is not None}
+    return PlacementRules.from_json({**told, **own})
+
+
+def settings_of(recipe: Recipe) -> QuantizationSettings:
+    """What the recipe says of the quantization; the defaults of a range where it says nothing."""
     calibration = calibration_of(recipe)
-    return {
-        "method": calibration["method"],
-        "percentile": calibration["percentile"],
-        "settings": recipe.quantization.model_dump(mode="json"),
-        # the last pattern that matches counts, and an object's keys have no order in a digest
-        "order": list(recipe.quantization.nodes),
-    }
+    return QuantizationSettings(
+        calibration["method"],
+        calibration["percentile"],
+        recipe.quantization,
+        tuple(recipe.quantization.nodes),
+    )
 
 
 def _prepares(job: Job) -> bool:

@@ -13,12 +13,27 @@ from optkit import places
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused, UsageError, located
-from optkit.execute.runner import Input, Made, Steps, versions
-from optkit.pipeline.job import Build, Foreign
+from optkit.execute.runner import Made, Steps, versions
+from optkit.execute.step import Foreign
+from optkit.pipeline.job import Build
 from optkit.places import Place
 from optkit.recipe import InputSpec, Recipe, Source, axes_from_json, inputs_from_json
-from optkit.steps import ASSETS, STEPS
-from optkit.tensors import TensorInfo, axes_of, size_of
+from optkit.steps import ASSETS
+from optkit.steps.adopt import Adopt
+from optkit.steps.check_data import CheckData
+from optkit.steps.collect import Collect, Collected
+from optkit.steps.divide import Divide
+from optkit.steps.export import (
+    Export,
+    Exported,
+    HuggingFaceModel,
+    OnnxModel,
+    PythonModel,
+    TorchArchive,
+)
+from optkit.steps.graph import Graph
+from optkit.steps.random import Random
+from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of
 
 _HUGGING_FACE = ("transformers", "optimum", "peft")
 
@@ -27,21 +42,19 @@ def export(made: Build, runner: Steps) -> None:
     """source → graph: ONNX, opset ≥ 21, compared with the model it came from."""
     job = made.job
     if job.graph is not None:
-        entry = runner.step(
-            STEPS["adopt"].kind, "adopt the exported graph", {"model": job.graph}, {}
-        )
+        graph: Graph = runner.do(Adopt(model=job.graph), "adopt the exported graph")
     else:
-        entry = _export(job.recipe, job.code, runner)
-    made.entries["source"] = entry
-    log = entry.meta.get("log", {})
+        graph = _export(job.recipe, job.code, runner)
+    made.entries["source"] = graph
+    log = graph.log
     if log.get("specs"):  # the model says itself what it takes
         own = inputs_from_json(log["specs"]), axes_from_json(log["axes"])
         made.job = replace(job, recipe=job.recipe.with_inputs(*own))
         job = made.job
         _check_positions(job.recipe, log["positions"])
-    declared = [[name, part.dtype, part.shape] for name, part in job.recipe.inputs.items()]
-    made.inputs = infos(entry.meta.get("inputs", declared))
-    made.outputs = infos(entry.meta.get("outputs", []))
+    declared = [(name, part.dtype, part.shape) for name, part in job.recipe.inputs.items()]
+    made.inputs = infos(graph.inputs or declared)
+    made.outputs = infos(graph.outputs)
 
 
 def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
@@ -57,8 +70,7 @@ def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
 def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:
     """The inputs of an ONNX or Hugging Face model as it has them itself, where the recipe declares
     none."""
-    entry = _export(recipe, None, runner)
-    return infos(entry.meta["inputs"])
+    return infos(_export(recipe, None, runner).inputs)
 
 
 def _check_positions(recipe: Recipe, positions: int | None) -> None:
@@ -95,23 +107,23 @@ def collect(made: Build, runner: Steps) -> None:
     if found:
         made.entries["probe"] = made.entries.get("evaluation") or made.entries["calibration"]
     else:
-        made.entries["probe"] = runner.step(STEPS["random"].kind, "random inputs", {}, made.sizes)
+        made.entries["probe"] = runner.do(Random(random=made.sizes), "random inputs")
 
 
 def check_data(made: Build, runner: Steps) -> None:
     """Whether the calibration data is what the model expects, before anything is learned of it."""
     if "calibration" not in made.entries:
         return
-    roles = {"samples": "calibration", "graph": "source", "evaluation": "evaluation"}
-    made.entries["data_check"] = runner.step(
-        STEPS["check_data"].kind,
-        "check calibration data",
-        {name: made.entries[role] for name, role in roles.items() if role in made.entries},
-        {"inputs": made.job.recipe.describe(made.inputs)},
+    step = CheckData(
+        samples=made.entries["calibration"],
+        graph=made.entries["source"],
+        evaluation=made.entries.get("evaluation"),
+        specs=made.job.recipe.describe(made.inputs),
     )
+    made.entries["data_check"] = runner.do(step, "check calibration data")
 
 
-def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
+def _export(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
     from optkit import intake as stage
 
     source, objects = settings.source, runner.objects
@@ -119,65 +131,65 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Made:
         raise InputRefused(
             "no model", where=settings.name, hint="name MODEL, or `model:` in the recipe"
         )
-    recipe = settings.to_json()
-    described = settings.describe()
-    params = {"kind": source.kind, "inputs": described, "axes": recipe["axes"]}
+    specs, axes = settings.describe(), settings.axis_ranges()
     label = f"export {settings.name}"
     where = source.place.path if source.place is not None else None
     if source.kind == "onnx" and where is not None:
         model = stage.stage_onnx(where, objects)
-        # its axes are its own, so profiles on the command line do not export it anew
-        params = {"kind": "onnx", "inputs": described}
         with located(str(where)):
-            return runner.step(STEPS["export"].kind, label, {"model": _foreign(model)}, params)
+            return runner.do(Export(model=_foreign(model), source=OnnxModel(), specs=specs), label)
     if source.kind == "pt2" and where is not None:
         archive = stage.stage_pt2(where, objects)
         with located(str(where)):
-            return runner.step(STEPS["export"].kind, label, {"model": _foreign(archive)}, params)
+            return runner.do(
+                Export(model=_foreign(archive), source=TorchArchive(axes), specs=specs), label
+            )
     if source.kind == "hf":
-        return _export_hugging_face(settings, source, described, runner)
-    params |= {"factory": recipe["model"]["factory"], "args": dict(source.args)}
-    inputs: dict[str, Input] = {}
+        return _export_hugging_face(settings, source, specs, runner)
+    weights = None
     if source.weights is not None:
-        inputs["weights"] = _foreign(stage.stage_weights(source.weights.path, objects))
-    here = {
-        "file": None if where is None else str(where),
-        "module": source.module,
-        "attribute": source.attribute,
-        "code": None if code is None else str(code),
-        "weights": None if source.weights is None else str(source.weights.path),
-    }
+        weights = _foreign(stage.stage_weights(source.weights.path, objects))
     place = code if where is None else where.parent
-    roots = [] if place is None else [str(places.project_root(place))]
-    return runner.step_reading_code(STEPS["export"].kind, label, inputs, params, here, roots=roots)
+    step = Export(
+        weights=weights,
+        source=PythonModel(axes, settings.to_json()["model"]["factory"], dict(source.args)),
+        specs=specs,
+        file=where,
+        module=source.module,
+        attribute=source.attribute,
+        code=code,
+        given_weights=None if source.weights is None else str(source.weights.path),
+        roots=() if place is None else (str(places.project_root(place)),),
+    )
+    return runner.do(step, label)
 
 
 def _export_hugging_face(
-    settings: Recipe, source: Source, described: list[dict[str, Any]], runner: Steps
-) -> Made:
+    settings: Recipe, source: Source, specs: tuple[InputSpec, ...], runner: Steps
+) -> Exported:
     """The model's own axes are traced, so that other profiles do not export it anew, but for an
     axis of one size and those that the recipe gives to its inputs."""
     from optkit import intake as stage
 
     folder = _hugging_face(source, runner)
-    inputs: dict[str, Input] = {"model": _foreign(folder)}
+    adapter = None
     if source.adapter is not None:
-        inputs["adapter"] = _foreign(stage.stage_adapter(source.adapter.path, runner.objects))
-    used = {axis for row in described for axis in axes_of(row["shape"])}
+        adapter = _foreign(stage.stage_adapter(source.adapter.path, runner.objects))
+    used = {axis for spec in specs for axis in axes_of(spec.info.shape)}
     axes = {
-        name: {"min": axis.min, "opt": axis.opt, "max": axis.max}
+        name: AxisRange(axis.min, axis.opt, axis.max)
         for name, axis in settings.axes.items()
         if axis.min == axis.max or name in used
     }
     where = source.hub if source.place is None else str(source.place.path)
     with located(str(where), str(folder.path)):
-        return runner.step(
-            STEPS["export"].kind,
+        model = HuggingFaceModel(
+            axes, source.task, source.part, source.trusted, versions(_HUGGING_FACE)
+        )
+        return runner.do(
+            Export(model=_foreign(folder), adapter=adapter, source=model, specs=specs),
             f"export {settings.name}",
-            inputs,
-            {"kind": "hf", "inputs": described, "axes": axes, "task": source.task,
-             "part": source.part, "trusted": source.trusted, "versions": versions(_HUGGING_FACE)},
-        )  # fmt: skip
+        )
 
 
 def _hugging_face(source: Source, runner: Steps) -> Any:
@@ -207,38 +219,37 @@ def given_samples(made: Build, runner: Steps) -> Made | None:
     return _divide(made, found, role, runner) if _is_whole(made, found) else found
 
 
-def samples_of(made: Build, runner: Steps, role: str) -> Made:
+def samples_of(made: Build, runner: Steps, role: str) -> Collected:
     """Those of the recipe's "calibration" source or "evaluation" task, spooled."""
     recipe = made.job.recipe
-    params: dict[str, Any]
+    limit = None
     if role == "calibration":
         assert recipe.calibration is not None
         place, args, section = recipe.calibration_source, recipe.calibration.args, "calibration"
-        params = {"limit": recipe.calibration.samples}
+        limit = recipe.calibration.samples
     else:
         assert recipe.eval is not None
         place, args, section = recipe.eval_task, recipe.eval.args, "eval"
-        params = {"limit": None}
     assert place is not None
-    params["function"] = place.attribute or "samples"
-    folders = {name: str(folder) for name, folder in recipe.argument_folders(section).items()}
     model, assets = _assets(made.entries["source"])
-    if assets:
-        params["assets"] = assets
-    if made.job.part:
-        params["whole"] = [InputSpec(info).to_json() for info in _whole(made, runner)]
-    return runner.step_reading_code(
-        STEPS["collect"].kind,
-        f"collect {role} samples",
-        {},
-        {**params, "what": str(place), "args": dict(args),
-         "inputs": recipe.describe(made.inputs), "labelled": role == "evaluation",
-         "optional": recipe.optional_axes()},
-        {"path": str(place.path), "named": _named_data(made.job.recipe, section, place),
-         "memory": runner.limits.memory_bytes // 4,
-         "folders": folders, "model": model},
-        roots=roots_of(recipe, role),
-    )  # fmt: skip
+    step = Collect(
+        limit=limit,
+        function=place.attribute or "samples",
+        assets=assets,
+        whole=tuple(map(InputSpec, _whole(made, runner))) if made.job.part else (),
+        what=str(place),
+        args=dict(args),
+        specs=recipe.describe(made.inputs),
+        labelled=role == "evaluation",
+        optional=tuple(recipe.optional_axes()),
+        path=place.path,
+        where=_named_data(recipe, section, place),
+        memory=runner.limits.memory_bytes // 4,
+        folders=recipe.argument_folders(section),
+        model=model,
+        roots=tuple(roots_of(recipe, role)),
+    )
+    return runner.do(step, f"collect {role} samples")
 
 
 def _named_data(recipe: Recipe, section: str, place: Place) -> str:
@@ -276,15 +287,17 @@ def _whole(made: Build, runner: Steps) -> tuple[TensorInfo, ...]:
     if made.job.part == "encoder":
         return whole(made.inputs, ids)
     own = {info.name: info for info in made.inputs}
-    return whole(infos(_encoder(made, runner).meta.get("inputs", [])), own.get(IDS, ids))
+    return whole(infos(_encoder(made, runner).inputs), own.get(IDS, ids))
 
 
-def _encoder(made: Build, runner: Steps) -> Made:
+def _encoder(made: Build, runner: Steps) -> Graph:
     """The encoder's graph as exported; who builds both parts has it in the store."""
     if "encoder" not in made.entries:
         recipe = made.job.recipe.with_overrides(["model.part=encoder", "name=encoder"])
         made.entries["encoder"] = _export(recipe, made.job.code, runner)
-    return made.entries["encoder"]
+    found = made.entries["encoder"]
+    assert isinstance(found, Graph)
+    return found
 
 
 def _is_whole(made: Build, samples: Made) -> bool:
@@ -295,20 +308,22 @@ def _is_whole(made: Build, samples: Made) -> bool:
 def _divide(made: Build, samples: Made, role: str, runner: Steps) -> Made:
     """The part's own samples; what is told of data and task is that of the whole ones."""
     recipe, decodes = made.job.recipe, made.job.part == "decoder"
-    found = runner.step(
-        STEPS["divide"].kind,
-        f"encode {role} samples" if decodes else f"take the encoder's {role} samples",
-        {"samples": samples, **({"encoder": _encoder(made, runner)} if decodes else {})},
-        {"inputs": recipe.describe(made.inputs), "optional": recipe.optional_axes()},
-        {"memory": runner.limits.memory_bytes // 4},
+    step = Divide(
+        samples=samples,
+        encoder=_encoder(made, runner) if decodes else None,
+        specs=recipe.describe(made.inputs),
+        optional=tuple(recipe.optional_axes()),
+        memory=runner.limits.memory_bytes // 4,
     )
-    return replace(found, meta=samples.meta)  # type: ignore[type-var]
+    label = f"encode {role} samples" if decodes else f"take the encoder's {role} samples"
+    folder = runner.do(step, label).folder
+    return Collected.of(replace(folder, meta=samples.meta))  # type: ignore[type-var]
 
 
-def _assets(source: Made) -> tuple[str | None, dict[str, str]]:
+def _assets(source: Made) -> tuple[Path | None, dict[str, str]]:
     """The folder of a model's tokenizer and processor files, if it has any, and their digests."""
     found = {name: sha for name, sha in source.files.items() if name.startswith(f"{ASSETS}/")}
-    return (str(source.path / ASSETS) if found else None), found
+    return (source.path / ASSETS if found else None), found
 
 
 def data_of(made: Build) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -19,16 +19,15 @@ class InputSpec:
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self.info), "shape": list(self.info.shape), "range": self.range}
 
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        info = TensorInfo(row["name"], row["dtype"], tuple(row["shape"]))
+        return cls(info, None if row["range"] is None else (row["range"][0], row["range"][1]))
+
 
 def inputs_from_json(rows: Iterable[Mapping[str, Any]]) -> tuple[InputSpec, ...]:
-    """What `Recipe.describe` wrote."""
-    return tuple(
-        InputSpec(
-            TensorInfo(row["name"], row["dtype"], tuple(row["shape"])),
-            None if row["range"] is None else (row["range"][0], row["range"][1]),
-        )
-        for row in rows
-    )
+    """Inputs as JSON."""
+    return tuple(map(InputSpec.from_json, rows))
 
 
 def infos_from_json(rows: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:

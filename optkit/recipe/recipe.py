@@ -337,15 +337,15 @@ class Recipe(Part):
         """The axes that may be empty."""
         return [name for name, axis in self.axes.items() if not axis.min]
 
-    def describe(self, model: Iterable[TensorInfo] | None = None) -> list[dict[str, Any]]:
-        """The inputs as JSON (`inputs_from_json` reads it): the recipe's, or `model`'s own with the
-        recipe's ranges. Raises RecipeError when the recipe's do not fit the model's."""
+    def describe(self, model: Iterable[TensorInfo] | None = None) -> tuple[InputSpec, ...]:
+        """The inputs: the recipe's, or `model`'s own with the recipe's ranges. Raises RecipeError
+        when the recipe's do not fit the model's."""
         declared = {
             name: InputSpec(TensorInfo(name, part.dtype, part.shape), part.range)
             for name, part in self.inputs.items()
         }
         if model is None:
-            return [spec.to_json() for spec in declared.values()]
+            return tuple(declared.values())
         infos = {info.name: info for info in model}
         for name, spec in declared.items():
             if name not in infos:
@@ -355,7 +355,7 @@ class Recipe(Part):
                 problem = f"the model wants {infos[name].dtype}, not {spec.info.dtype}"
                 raise self._refused(("inputs", name, "dtype"), problem, "correct the recipe")
         ranges = {name: spec.range for name, spec in declared.items()}
-        return [InputSpec(info, ranges.get(name)).to_json() for name, info in infos.items()]
+        return tuple(InputSpec(info, ranges.get(name)) for name, info in infos.items())
 
     def to_json(self) -> dict[str, Any]:
         """Canonical: the same on every machine, files told by what they are relative to."""

@@ -1,9 +1,11 @@
 """The table of steps: all that a worker may run, each from files and parameters to files.
 
-    step(inputs: name → path, params, out folder, progress) -> meta (JSON)
+A module of this package says what a step is: identity, inputs, parameters, result. What it does is
+the module of the same name in `bodies`, which a worker imports when it runs the step, so that the
+parent can read the table in a millisecond, and foreign code and native libraries are opened in the
+child alone. The steps that measure, and those of a search, are still functions:
 
-A step opens foreign code and native libraries only here, in the child. Each imports its stage when
-it runs, so that the parent can read the table (names, versions, tools) in a millisecond.
+    step(inputs: name → path, params, out folder, progress) -> meta (JSON)
 """
 
 from __future__ import annotations
@@ -14,9 +16,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from optkit.execute.runner import StepKind
+from optkit.execute import step as typed
+from optkit.execute.runner import StepKind, kind_of
+from optkit.steps.adopt import Adopt
 from optkit.steps.attributing import attribute
-from optkit.steps.data_check import check_data
+from optkit.steps.calibrate import Calibrate
+from optkit.steps.cast import Cast
+from optkit.steps.check_data import CheckData
+from optkit.steps.collect import Collect
+from optkit.steps.divide import Divide
+from optkit.steps.draw import Draw
+from optkit.steps.export import Export
 from optkit.steps.files import (
     ASSETS,
     GRAPH,
@@ -29,15 +39,18 @@ from optkit.steps.files import (
     Params,
     Progress,
 )
-from optkit.steps.graphs import adopt, cast, export, fuse, ort, summary
-from optkit.steps.layers import quantize_layers
+from optkit.steps.fuse import Fuse
 from optkit.steps.likeness import compare_layers
 from optkit.steps.measuring import accept, bench, compare, compile_, evaluate, predict
 from optkit.steps.memory import peak
-from optkit.steps.outlining import OUTLINE, SCALES, outline
-from optkit.steps.quantizing import calibrate, prepare, quantize
-from optkit.steps.samples import collect, divide, draw, random
+from optkit.steps.ort import ToOrt
+from optkit.steps.outline import OUTLINE, SCALES, Outline
+from optkit.steps.prepare import Prepare
+from optkit.steps.quantize import Quantize
+from optkit.steps.quantize_layers import QuantizeLayers
+from optkit.steps.random import Random
 from optkit.steps.searching import deviate, sensitivity, survey
+from optkit.steps.summary import Summarize
 
 __all__ = [
     "ASSETS",
@@ -62,14 +75,26 @@ class Step:
     run: Callable[[Inputs, Params, Path, Progress], dict[str, Any]]
 
 
-_RESUMING = ("calibrate", "quantize_layers", "evaluate", "compare")
-_STAYING = ("adopt", "fuse", "cast", "divide", "check_data", "calibrate", "prepare", "quantize",
-            "ort", "compare", "compare_layers", "predict", "summary", "outline", "survey",
-            "sensitivity", "deviate")  # fmt: skip
-_SHARDING = ("calibrate", "evaluate", "compare")
+def _listed(step: type[typed.Step[typed.Result]]) -> Step:
+    """A typed step as the worker runs it."""
+
+    def run(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
+        return step.of(inputs, params).run(out, progress).to_json()
+
+    return Step(kind_of(step), run)
+
+
+_TYPED: tuple[type[typed.Step[typed.Result]], ...] = (
+    Export, Adopt, Fuse, Cast, Collect, Divide, Draw, CheckData, Random, Calibrate, Prepare,
+    Quantize, QuantizeLayers, ToOrt, Outline, Summarize,
+)  # fmt: skip
+_RESUMING = ("evaluate", "compare")
+_STAYING = ("compare", "compare_layers", "predict", "survey", "sensitivity", "deviate")
+_SHARDING = ("evaluate", "compare")
 
 STEPS: Mapping[str, Step] = MappingProxyType(
-    {
+    {step.name: _listed(step) for step in _TYPED}
+    | {
         name: Step(
             StepKind(
                 name,
@@ -82,25 +107,6 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             run,
         )
         for name, version, tools, run in (
-            ("export", 4, ("torch", "onnxscript", "onnx", "onnx-ir"), export),
-            ("adopt", 1, ("onnx", "onnx-ir"), adopt),
-            ("fuse", 7, ("onnx", "onnx-ir", "onnxscript", "onnxruntime"), fuse),
-            ("cast", 3, ("onnxruntime", "numpy", "onnx", "onnx-ir"), cast),
-            ("collect", 7, ("numpy", "safetensors"), collect),
-            ("divide", 2, ("onnxruntime", "numpy", "safetensors"), divide),
-            ("draw", 1, ("numpy", "safetensors"), draw),
-            ("check_data", 2, ("onnxruntime", "numpy", "onnx-ir"), check_data),
-            ("random", 5, ("numpy", "safetensors"), random),
-            ("calibrate", 4, ("onnxruntime", "numpy", "onnx-ir"), calibrate),
-            ("prepare", 2, ("onnxruntime", "numpy", "onnx-ir"), prepare),
-            ("quantize", 4, ("numpy", "onnx", "onnx-ir", "ml-dtypes"), quantize),
-            (
-                "quantize_layers",
-                1,
-                ("onnxruntime", "numpy", "onnx", "onnx-ir", "ml-dtypes"),
-                quantize_layers,
-            ),
-            ("ort", 9, ("onnx", "onnx-ir"), ort),
             ("accept", 1, (), accept),
             ("compile", 3, (), compile_),
             ("evaluate", 5, ("onnxruntime", "numpy"), evaluate),
@@ -112,11 +118,9 @@ STEPS: Mapping[str, Step] = MappingProxyType(
                 ("onnxruntime", "numpy", "onnx", "onnx-ir"),
                 compare_layers,
             ),
-            ("outline", 1, ("onnx", "onnx-ir"), outline),
             ("peak", 2, ("onnxruntime",), peak),
             ("predict", 3, ("onnx", "onnx-ir"), predict),
             ("attribute", 2, ("onnxruntime", "onnx", "onnx-ir"), attribute),
-            ("summary", 1, ("onnx", "onnx-ir"), summary),
             ("survey", 1, ("onnx", "onnx-ir"), survey),
             ("sensitivity", 3, ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes"), sensitivity),
             ("deviate", 2, ("onnxruntime", "numpy"), deviate),

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import chain, dropwhile, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from optkit.errors import OptkitError
-
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from optkit.data.spool import Batch
     from optkit.runtimes import Level, Session
 
@@ -54,20 +49,6 @@ def engine(inputs: Inputs, params: Params, name: str) -> Session:
     return backend(params["backend"]).session(inputs[name] / params["engines"][name], options)
 
 
-def signature(model: ir.Model) -> dict[str, Any]:
-    """Inputs, outputs and number of parameters; of inputs that are arguments, not data, what they
-    are."""
-    from optkit import graph
-
-    found = {name: argument.to_json() for name, argument in graph.arguments(model).items()}
-    return {
-        **({"arguments": found} if found else {}),
-        "inputs": [list(spec) for spec in graph.inputs(model)],
-        "outputs": [list(spec) for spec in graph.outputs(model)],
-        "parameters": graph.parameters(model),
-    }
-
-
 def rules_of(family: Mapping[str, Any]) -> dict[str, Any]:
     from optkit.placement import PlacementRules
 
@@ -80,17 +61,6 @@ def dtype_of(carrier: str) -> Any:
     import numpy as np
 
     return {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}[carrier]
-
-
-@contextmanager
-def named(staged: Path | None, given: str | None) -> Iterator[None]:
-    """An error about the store's copy of a file is told about the file that the user named."""
-    try:
-        yield
-    except OptkitError as error:
-        if staged is not None and error.where == str(staged):
-            error.where = given
-        raise
 
 
 def recording(inputs: Inputs, params: Params, out: Path) -> dict[str, Any]:

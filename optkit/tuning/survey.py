@@ -16,11 +16,14 @@ from typing import Any
 
 from optkit import runtimes
 from optkit.errors import InputRefused
-from optkit.execute.runner import Input, Made, Steps
+from optkit.execute.runner import Made, Steps
+from optkit.execute.step import Input
 from optkit.graph import NodeCost
 from optkit.pipeline import Build, calibration_of
 from optkit.precisions import precision
 from optkit.steps import STEPS
+from optkit.steps.graph import RandomInputs
+from optkit.steps.random import Random
 from optkit.tuning.gains import gain
 from optkit.tuning.space import TWO_TERM, Group, Option, Space
 
@@ -103,8 +106,8 @@ def probe(made: Build, runner: Steps) -> Made:
     if found is not None:
         return found
     recipe = made.job.recipe
-    params = {"axes": recipe.to_json()["axes"], "inputs": recipe.describe(made.inputs)}
-    return runner.step(STEPS["random"].kind, "random inputs", {}, params)
+    drawn = RandomInputs(recipe.describe(made.inputs), recipe.axis_ranges())
+    return runner.do(Random(random=drawn), "random inputs")
 
 
 def probing(made: Build) -> dict[str, Any]:

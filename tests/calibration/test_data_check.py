@@ -12,8 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, save
 
 from optkit.data import spool
 from optkit.errors import InputRefused
-from optkit.steps import ASSETS, GRAPH
-from optkit.steps.data_check import check_data
+from optkit.steps import ASSETS, GRAPH, STEPS
 from optkit.tensors import Feed, TensorInfo
 from tests.calibration import sets
 
@@ -69,7 +68,7 @@ def check(
         inputs["evaluation"] = spooled(tmp_path / "evaluation", {name: other}, labelled=True)
     shape = ["batch", *x.shape[1:]]
     rows = [{"name": name, "dtype": x.dtype.name, "shape": shape, "range": span}]
-    return check_data(inputs, {"inputs": rows}, tmp_path, lambda *_: None)
+    return STEPS["check_data"].run(inputs, {"inputs": rows}, tmp_path, lambda *_: None)
 
 
 def kinds(found: dict[str, Any]) -> list[str]:

@@ -10,8 +10,8 @@ import ctypes
 import re
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,8 +23,9 @@ from optkit import graph
 from optkit.data import spool
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec, infos_from_json
-from optkit.steps import graphs
-from optkit.steps.files import GRAPH, signature
+from optkit.steps import STEPS
+from optkit.steps.bodies.graphs import signature
+from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo, axes_of
 
 Verdict = Literal["equal", "refused", "wrong", "crashed", "not run"]
@@ -77,11 +78,11 @@ def judge(case: Case) -> Outcome:
         tolerance = HALF_TOLERANCE if _rounds(case.model.graph) else TOLERANCE
         stage = "export"
         try:
-            exported = _step(graphs.export, given, {"kind": "onnx", "inputs": []})
+            exported = _step("export", given, {"kind": "onnx", "inputs": []})
             stage = "fuse"
             fused = _fused(exported, case.feeds)
             stage = "ort"
-            written = _step(graphs.ort, fused, {})
+            written = _step("ort", fused, {})
             for stage, file in zip(FORMS, (fused, written), strict=True):
                 found = [_run(file, feed) for feed in case.feeds]
                 for one, other in zip(expected, found, strict=True):
@@ -96,14 +97,12 @@ def judge(case: Case) -> Outcome:
     return Outcome("equal")
 
 
-def _step(
-    run: Callable[..., dict[str, Any]], before: Path, params: dict[str, Any], **more: Path
-) -> Path:
+def _step(step: str, before: Path, params: dict[str, Any], **more: Path) -> Path:
     """A step of the pipeline on a file; its folder lies beside that of the file before."""
-    out = before.parent.parent / run.__name__
+    out = before.parent.parent / step
     out.mkdir(exist_ok=True)
-    name, given = ("model", before) if run is graphs.export else ("graph", before.parent)
-    run({name: given, **more}, params, out, lambda what, fraction: None)
+    name, given = ("model", before) if step == "export" else ("graph", before.parent)
+    STEPS[step].run({name: given, **more}, params, out, lambda what, fraction: None)
     return out / GRAPH
 
 
@@ -111,7 +110,7 @@ def _fused(exported: Path, feeds: Sequence[Feed]) -> Path:
     """Compared on random inputs; where those of the case are asked for, on these."""
     params = _sizes(exported)
     try:
-        return _step(graphs.fuse, exported, params)
+        return _step("fuse", exported, params)
     except InputRefused as error:
         if "random inputs" not in error.message:
             raise
@@ -124,16 +123,14 @@ def _fused(exported: Path, feeds: Sequence[Feed]) -> Path:
         progress=lambda what, fraction: None,
         optional=[axis for info in infos for axis in axes_of(info.shape)],
     )  # fmt: skip
-    return _step(graphs.fuse, exported, params, samples=samples)
+    return _step("fuse", exported, params, samples=samples)
 
 
 def _sizes(file: Path) -> dict[str, Any]:
     """What a build without a recipe knows of a model: its inputs, and no range of an axis."""
     found = signature(graph.load(file))
-    specs = [
-        InputSpec(TensorInfo(name, kind, tuple(shape))) for name, kind, shape in found["inputs"]
-    ]
-    arguments = found.get("arguments", {})
+    specs = [InputSpec(TensorInfo(name, kind, shape)) for name, kind, shape in found.inputs]
+    arguments = {name: asdict(one) for name, one in found.arguments.items()}
     return {"inputs": [spec.to_json() for spec in specs], "axes": {}, "arguments": arguments}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from optkit import graph
 from optkit.data import spool
 from optkit.errors import InputRefused
-from optkit.steps import GRAPH, fuse
-from optkit.steps.files import signature
+from optkit.steps import GRAPH, STEPS
+from optkit.steps.bodies.graphs import signature
 from optkit.tensors import TensorInfo
 
 
@@ -24,9 +25,10 @@ def run(folder: Path, text: str, **feed: np.ndarray) -> dict[str, Any]:
         (folder / name).mkdir()
     graph.save(model, folder / "in" / GRAPH)
     found = signature(model)
-    infos = [TensorInfo(name, dtype, tuple(shape)) for name, dtype, shape in found["inputs"]]
+    infos = [TensorInfo(name, dtype, shape) for name, dtype, shape in found.inputs]
     rows = [{"name": i.name, "dtype": i.dtype, "shape": [*i.shape], "range": None} for i in infos]
-    params = {"inputs": rows, "axes": {}, "arguments": found.get("arguments", {})}
+    arguments = {name: asdict(one) for name, one in found.arguments.items()}
+    params = {"inputs": rows, "axes": {}, "arguments": arguments}
     inputs = {"graph": folder / "in"}
     if feed:
         inputs["samples"] = folder / "samples"
@@ -34,7 +36,7 @@ def run(folder: Path, text: str, **feed: np.ndarray) -> dict[str, Any]:
             [feed], inputs["samples"], infos, limit_samples=None, memory_bytes=1 << 20,
             progress=lambda what, fraction: None,
         )  # fmt: skip
-    return fuse(inputs, params, folder / "out", lambda what, fraction: None)
+    return STEPS["fuse"].run(inputs, params, folder / "out", lambda what, fraction: None)
 
 
 READ = {

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from optkit.data.spool import SpoolInfo
 from optkit.devices import target
+from optkit.execute.step import Foreign
 from optkit.pipeline import Build, Job, data_of
 from optkit.pipeline.sources import collect
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
+from optkit.steps.collect import Collect, Collected
 
 SETTINGS = {
     "name": "net",
@@ -27,14 +30,13 @@ class Runner:
     limits = SimpleNamespace(memory_bytes=1 << 30)
 
     def __init__(self) -> None:
-        self.asked: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {}
+        self.asked: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {}
 
-    def step_reading_code(
-        self, kind: Any, label: str, inputs: Any, params: Any, here: Any, *, roots: list[str]
-    ) -> Any:
-        self.asked[label.split()[1]] = params, here, roots
-        info = {"samples": len(label), "digest": label}
-        return SimpleNamespace(meta={"info": info}, files={}, path=Path("/store"))
+    def do(self, step: Collect, label: str) -> Collected:
+        assert step.reads_code
+        self.asked[label.split()[1]] = step.params, step.beside, step.roots
+        info = SpoolInfo(len(label), 1, 0, False, label)
+        return Collected(info=info, folder=Foreign(meta={"info": info.to_json()}))
 
 
 def asked(recipe: Recipe, assets: dict[str, str]) -> tuple[Build, Runner]:
@@ -59,7 +61,7 @@ def test_a_models_tokenizer_is_in_the_key_and_its_place_is_not(tmp_path: Path) -
     assert "/store" not in str(params) and str(tmp_path) not in str(params)
     _, without = asked(recipe, {})
     params, here, _ = without.asked["calibration"]
-    assert "assets" not in params and here["model"] is None
+    assert "assets" not in params and "model" not in here
 
 
 def test_paths_start_at_the_recipe_or_at_the_command_line(
@@ -103,4 +105,4 @@ def test_paths_are_told_relative_to_the_project_of_the_source_and_to_folders_tha
     args = {"path": str(pictures), "none": "x" * 300, "k": 1}
     settings = {"name": "net", "calibration": {"source": "source.py", "args": args}}
     _, runner = asked(Recipe.from_dict(settings, project / "deep"), {})
-    assert runner.asked["calibration"][2] == [str(project), str(pictures)]
+    assert runner.asked["calibration"][2] == (str(project), str(pictures))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from optkit.devices import target
@@ -20,9 +18,7 @@ def found(
 ) -> str:
     """Of a model with 7 · 2^30 parameters."""
     chosen = backend("onnxruntime" if where == "cpu" else "tensorrt-rtx")
-    rules: dict[str, Any] = {
-        precision: chosen.rules(target(where), PRECISIONS[precision]).to_json()
-    }
+    rules = {precision: chosen.rules(target(where), PRECISIONS[precision])}
     return way(7 * GIB, int(gib * GIB), rules, weights, sampled=sampled, where="m")
 
 

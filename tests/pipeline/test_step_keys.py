@@ -22,10 +22,13 @@ import pytest
 
 from optkit import shipped, store
 from optkit.data import spool
+from optkit.data.spool import SpoolInfo
 from optkit.devices import target
+from optkit.engines import Engine, Landing
 from optkit.evidence import Evidence
 from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
+from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
 from optkit.pipeline import BUILD, COMPILE, Build, Job, identity
 from optkit.pipeline.judging import score, time, weigh
 from optkit.precisions import PRECISIONS
@@ -39,32 +42,39 @@ from tests.execute.test_runner import Ears
 GOLDEN = Path(__file__).with_name("step_keys.json")
 PLACES = ("roots", "store", "path", "file", "weights", "kept", "named", "checkpoint", "model",
           "imports", "folders")  # fmt: skip
-GRAPH = {"parameters": 1000, "outputs": [["digit", "float32", ["batch", 10]]]}
+GRAPH = {
+    "parameters": 1000,
+    "inputs": [["image", "float32", ["batch", 1, 8, 8]]],
+    "outputs": [["digit", "float32", ["batch", 10]]],
+}
 READS = {"content": {}, "unseen": []}
-FIDELITY = {"reference": "fp32", "evidence": "simulated", "samples": 8, "sqnr_db": 40.0,
-            "cosine": 1.0, "top1_agreement": 1.0, "outputs": []}  # fmt: skip
-LATENCY = {"evidence": "measured", "p50_ms": 1.0, "batch": 8, "throughput": 8000.0, "marks": []}
+FIDELITY = Fidelity(Evidence.SIMULATED, "fp32", 40.0, 1.0, 0.01, 8).to_json()
+LATENCY = Latency(Evidence.MEASURED, 1.0, 8, 8000.0).to_json()
+SCORE = Score(Evidence.SIMULATED, "top1", 0.9, Interval(0.8, 0.95), 64, True).to_json()
+ENGINE = Engine("tensorrt", "l4", "an.engine", 9, (), Landing(0, 0, {})).to_json()
+SPEEDUP = Difference(1.0, None, Evidence.MEASURED).to_json()
 NODES = {"nodes": {"a": "int8", "b": "fp16"}, "reasons": {"b": "asked to leave it"}}
+INFO = SpoolInfo(64, 2, 100, True, "0" * 64).to_json()
 PREPARED: dict[str, dict[str, Any]] = {
     "export": {"log": {}, "reads": READS, **GRAPH},
     "fuse": {"log": {}, "max_error": 0.0, **GRAPH},
     "cast": {"log": {}, **GRAPH},
-    "collect": {"info": {"samples": 64, "digest": "0" * 64}, "metric": "top1", "scoring": {},
+    "collect": {"info": INFO, "metric": "top1", "scoring": {},
                 "agreement": False, "whole": False, "paths": [], "reads": READS},
     "check_data": {"check": {}},
-    "random": {"info": {"samples": 8, "digest": "1" * 64}, "metric": None},
-    "draw": {"info": {"samples": 8, "digest": "2" * 64}},
+    "random": {"info": INFO, "metric": None},
+    "draw": {"info": INFO},
     "calibrate": {"values": 1, "samples": 64},
     "prepare": {"log": {}, "max_error": 0.0, **GRAPH},
     "quantize": {"log": {}, "assignment": NODES, **GRAPH},
     "ort": {"log": {}, "in_place": [], "instruction_set": None, **GRAPH},
     "accept": {},
-    "compile": {"engine": {"file": "an.engine", "static_layers": [], "layers": [],
-                           "bytes": 9, "landing": {"landed": 0, "planned": 0}}},
-    "evaluate": {"score": {}, "reads": READS},
+    "compile": {"engine": ENGINE},
+    "evaluate": {"score": SCORE, "reads": READS},
     "compare": {"fidelity": FIDELITY},
     "compare_layers": {"layers": {}},
-    "bench": {"rows": [{"engine": LATENCY, "baseline": LATENCY, "speedup": {}}], "conditions": {}},
+    "bench": {"rows": [{"engine": LATENCY, "baseline": LATENCY, "speedup": SPEEDUP}],
+              "conditions": {}},
     "predict": {"latency": LATENCY},
     "peak": {"bytes": 9},
     "survey": {"layers": [{"node": "a", "reads": "x", "precisions": ["int8"], "cost": {

@@ -145,7 +145,8 @@ class Chain:
             "precision": precision,
             "carrier": "fp32" if where == "cpu" else "fp16",
             "rules": rules_of(where, [n for n in names if PRECISIONS[n].quantized]),
-            "method": method, "percentile": 99.99, "settings": chosen.model_dump(mode="json"),
+            "method": method, "percentile": 99.99, "order": [],
+            "settings": chosen.model_dump(mode="json"),
         }  # fmt: skip
         key = (where, precision)
         if key not in self._prepared:
@@ -164,13 +165,13 @@ class Chain:
             made["carrier"], _ = self._step("cast", {"graph": prepared}, carrier="fp16")
         return made
 
-    def _step(self, name: str, inputs: dict[str, Path], **params: Any) -> tuple[Path, Any]:
+    def _step(self, name: str, inputs: dict[str, Path], /, **params: Any) -> tuple[Path, Any]:
         out = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
         out.mkdir()
         return out, STEPS[name].run(inputs, params, out, _silent)
 
 
-_ALONE = {"compare": False, "uncompared": "tests look themselves"}
+_ALONE = {"inputs": [], "axes": {}, "compare": False, "uncompared": "tests look themselves"}
 
 
 def _silent(what: str, fraction: float) -> None: ...

@@ -143,8 +143,8 @@ def test_the_models_own_inputs_and_axes_fill_what_the_recipe_leaves_open() -> No
     own = {"past": AxisRange(0, 8, 16), "new": AxisRange(1, 1, 16), "batch": AxisRange(1, 8, 32)}
     whole = found.with_inputs(specs, own)
     assert whole.axis_ranges() == {**own, "past": AxisRange(0, 4, 9)}
-    assert [spec["shape"] for spec in whole.describe()] == [
-        ["batch", "past + new"], ["batch", 2, "past", 4],
+    assert [spec.info.shape for spec in whole.describe()] == [
+        ("batch", "past + new"), ("batch", 2, "past", 4),
     ]  # fmt: skip
     assert whole.optional_axes() == ["past"]
     assert whole.source == found.source

@@ -350,7 +350,7 @@ def test_a_default_written_out_changes_nothing() -> None:
 
 def test_inputs_travel_as_json(folder: Path) -> None:
     recipe = load(folder)
-    rows = json.loads(json.dumps(recipe.describe()))
+    rows = json.loads(json.dumps([spec.to_json() for spec in recipe.describe()]))
     specs = inputs_from_json(rows)
     assert specs[1].info == TensorInfo("ids", "int64", ("batch", "seq"))
     assert specs[1].range == (0, 99) and specs[0].range is None
@@ -364,7 +364,7 @@ def test_inputs_of_a_model_are_joined_with_the_recipe(folder: Path) -> None:
         TensorInfo("image", "float32", ("n", 3, 8, 8)),
         TensorInfo("extra", "bool", (1,)),
     ]
-    specs = inputs_from_json(recipe.describe(model))
+    specs = recipe.describe(model)
     assert [spec.info for spec in specs] == model
     assert [spec.range for spec in specs] == [(0, 99), None, None]
     with pytest.raises(RecipeError, match="no such input") as caught:

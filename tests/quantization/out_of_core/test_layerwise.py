@@ -105,6 +105,7 @@ class Bench:
             "precision": precision, "carrier": "fp32" if where == "cpu" else "fp16",
             "rules": rules(where, precision), "batch": 4, "planned_memory": memory,
             "settings": Quantization(weights=weights).model_dump(mode="json"),
+            "method": "mse", "percentile": 99.99, "order": [],
             "memory": 4 << 30, "checkpoint": checkpoint and str(checkpoint),
         }  # fmt: skip
         inputs["carrier"] = self._carrier(where)

@@ -384,6 +384,7 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
     settings = Quantization().model_dump(mode="json")
     own = {"int8": OnnxRuntime().rules(target("cpu"), PRECISIONS["int8"]).to_json()}
     params = {"precision": "int8", "carrier": "fp32", "rules": own, "settings": settings,
+              "method": "mse", "percentile": 99.99, "order": [],
               "inputs": inputs, "axes": {}}  # fmt: skip
 
     def run(name: str) -> tuple[Path, dict[str, Any]]:
@@ -393,9 +394,9 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
 
     smoothed, meta = run("smoothed")
     assert 0 < meta["max_error"] < 1e-4 and meta["log"]["counts"]["multiplied"]
-    monkeypatch.setattr("optkit.steps.quantizing.TOLERANCE", meta["max_error"] / 2)
+    monkeypatch.setattr("optkit.steps.bodies.prepare.TOLERANCE", meta["max_error"] / 2)
     plain, meta = run("plain")
-    assert "'y' moved by" in meta["warnings"][0] and meta["log"]["entries"] == ()
+    assert "'y' moved by" in meta["warnings"][0] and meta["log"]["entries"] == []
     for file in ("model.onnx", "statistics.safetensors"):
         before = (kept["graph" if file == "model.onnx" else "statistics"] / file).read_bytes()
         assert (plain / file).read_bytes() == before != (smoothed / file).read_bytes()

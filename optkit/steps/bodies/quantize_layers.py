@@ -13,71 +13,59 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, dtype_of, rules_of, signature
+import numpy as np
+import onnx_ir as ir
 
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from optkit.calibration.cutting import Cutter
-    from optkit.data.spool import Spool
-    from optkit.graph import Part
-    from optkit.quantization.out_of_core.layerwise import Layers
-    from optkit.runtimes import Session
-    from optkit.statistics import Statistics
-    from optkit.tensors import Feed
+from optkit import calibration, graph
+from optkit.calibration.cutting import Cutter
+from optkit.data.spool import Spool
+from optkit.execute.local import resident
+from optkit.execute.step import Progress
+from optkit.graph import Part
+from optkit.quantization.out_of_core.layerwise import Layers
+from optkit.quantization.placement.assign import assign
+from optkit.runtimes import Session
+from optkit.statistics import Statistics
+from optkit.steps.bodies.graphs import signature
+from optkit.steps.files import GRAPH, cpu, dtype_of
+from optkit.steps.quantize import Quantized
+from optkit.steps.quantize_layers import QuantizeLayers
+from optkit.store import storage_errors
+from optkit.tensors import Feed, batch_axis
 
 _WEIGHTS_SHARE = 16  # of the memory: weights of one part, as they are stored
 _SOLVING_SHARE = 0.75
 
 
-def quantize_layers(
-    inputs: Inputs, params: Params, out: Path, progress: Progress
-) -> dict[str, Any]:
-    """As `quantize` for weights alone in blocks, with samples instead of statistics: the graph runs
-    part by part, so that neither all weights nor all moments are ever in memory.
-
-    params: precision, carrier, rules (precision → placement rules as JSON), settings
-    (quantization), batch, planned_memory (bytes that parts are made for; the result depends on it);
-    memory; checkpoint: a folder outside the step's own, in which a killed run finds its parts.
-    """
-    import numpy as np
-
-    from optkit import graph
-    from optkit.data.spool import Spool
-    from optkit.quantization.out_of_core.layerwise import Layers
-    from optkit.quantization.placement.assign import assign
-    from optkit.recipe import Quantization
-
-    rules, settings = rules_of(params["rules"]), Quantization.model_validate(params["settings"])
-    fused, planned = graph.load(inputs["fused"] / GRAPH), int(params["planned_memory"])
-    assignment = assign(
-        fused, params["precision"], rules, params["carrier"], overrides=settings.nodes
-    )
+def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
+    scheme, rules, settings = step.scheme, step.scheme.rules, step.settings.settings
+    fused, planned = graph.load(step.fused.path / GRAPH), step.planned_memory
+    assignment = assign(fused, scheme.precision, rules, scheme.carrier, overrides=settings.nodes)
     parts = graph.cut(fused, graph.places(fused, planned // _WEIGHTS_SHARE))
     with ExitStack() as stack:
-        kept = params.get("checkpoint") or stack.enter_context(tempfile.TemporaryDirectory())
-        folder = Path(kept)
+        folder = step.checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        carrier, solving = np.dtype(dtype_of(params["carrier"])), int(planned * _SOLVING_SHARE)
+        carrier, solving = np.dtype(dtype_of(scheme.carrier)), int(planned * _SOLVING_SHARE)
         shared = _shared(fused, parts)
         layers = Layers(assignment, rules, settings, carrier, solving, folder, shared)
-        samples = Spool(inputs["samples"])
-        size = _feed_size(fused, parts, samples, params["batch"])
-        run = _Run(fused, layers, samples, size, params["memory"], folder)
+        samples = Spool(step.samples.path)
+        size = _feed_size(fused, parts, samples, step.batch)
+        run = _Run(fused, layers, samples, size, step.memory, folder)
         wanted = assignment.quantized().keys()
         last = max((n for n, p in enumerate(parts) if wanted & set(p.nodes)), default=-1)
         first = run.resume()
         for index in range(first, last + 1):
             run.advance(index, parts[index], _Share(progress, index, last + 1), last=index == last)
         progress("writing the graph", 1.0)
-        model = graph.load(inputs["carrier"] / GRAPH)
+        model = graph.load(step.carrier.path / GRAPH)
         log = layers.apply(model)
         graph.save(model, out / GRAPH)
     graph.check(out / GRAPH)
-    meta = {"log": log.to_json(), "assignment": assignment.to_json()}
-    return {**meta, "warnings": list(log.warnings), **signature(model)}
+    return Quantized(
+        log=log.to_json(), assignment=assignment, warnings=tuple(log.warnings),
+        **signature(model)._asdict(),
+    )  # fmt: skip
 
 
 @dataclass
@@ -100,8 +88,6 @@ class _Run:
 
     def advance(self, index: int, part: Part, progress: Progress, *, last: bool) -> None:
         """Quantize one part, then run it for the values that the next one reads."""
-        from optkit import graph
-
         outputs = [v for v in self.model.graph.outputs if _maker(v) in part.nodes]
         made = [name for name in part.leaves if name not in part.reads]
         small = graph.between(self.model, part.reads, [*made, *(str(v.name) for v in outputs)])
@@ -114,8 +100,6 @@ class _Run:
         shutil.rmtree(self._values(index), ignore_errors=True)
 
     def _observe(self, small: ir.Model, feeds: _Feeds, progress: Progress) -> Statistics | None:
-        from optkit import calibration, graph
-
         taps = self.layers.taps(small)
         if not taps:
             return None
@@ -133,11 +117,6 @@ class _Run:
 
     def _carry(self, small: ir.Model, part: Part, feeds: _Feeds, place: Path) -> None:
         """Keep what crosses the border behind the part, of every feed."""
-        import numpy as np
-
-        from optkit.calibration.cutting import Cutter
-        from optkit.store import storage_errors
-
         temporary = place.with_name(f".{place.name}")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -154,8 +133,6 @@ class _Run:
 
     @property
     def _free(self) -> int:
-        from optkit.execute.local import resident
-
         return max(self.memory - resident(os.getpid()), 0)
 
 
@@ -169,8 +146,6 @@ class _Feeds:
     reads: Sequence[str]
 
     def __iter__(self) -> Iterator[Feed]:
-        import numpy as np
-
         for number, (feed, _) in enumerate(self.samples.batches(self.size)):
             if not self.reads:
                 yield feed
@@ -194,8 +169,6 @@ class _Share:
 
 def _run(cutter: Cutter, feed: Feed) -> Feed:
     """Outputs of a feed, in as many runs as the memory asks for."""
-    import numpy as np
-
     cutter.measure(feed)
     runs = [cutter.session.run(part) for part in cutter.parts(feed, 0, 0)]
     if len(runs) == 1:
@@ -206,8 +179,6 @@ def _run(cutter: Cutter, feed: Feed) -> Feed:
 @contextmanager
 def _session(model: ir.Model) -> Iterator[Session]:
     """The graph as it is written: constants that the runtime folds or lays out anew are copies."""
-    from optkit import graph
-
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / GRAPH
         graph.save(model, place, inline_limit=0)  # the runtime maps data files
@@ -222,8 +193,6 @@ def _maker(value: ir.Value) -> str | None:
 
 def _shared(model: ir.Model, parts: Sequence[Part]) -> frozenset[str]:
     """Weights that nodes in several parts multiply by."""
-    from optkit import graph
-
     place = {node: index for index, part in enumerate(parts) for node in part.nodes}
     found: dict[str, set[int]] = {}
     for node in model.graph:
@@ -237,10 +206,6 @@ def _feed_size(
 ) -> int | None:
     """Samples per feed: one where a value that crosses a border may have another axis in front, so
     that a part of a batch could not be cut out of it."""
-    import onnx_ir as ir
-
-    from optkit.tensors import batch_axis
-
     axis = batch_axis(samples.inputs)
     values = ir.convenience.create_value_mapping(model.graph, include_subgraphs=False)
     crossing = [values[name] for part in parts for name in part.reads]

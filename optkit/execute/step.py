@@ -1,0 +1,308 @@
+"""A step as a typed value: what it is made of, and what it leaves.
+
+A step is a frozen dataclass. Its identity stands in its class (name, version, tools); a field is
+one of three:
+
+    graph: Input                    what it reads, from the store or a staged file; in the key by
+                                    digest. `Mapping[str, Input]` takes what no other field names.
+    batch: int | None               a parameter, in the key as JSON
+    memory: int = beside_the_key()  what is only here, or does not change the result
+
+A parameter that has its default is not in the key, so that a new one leaves the others' keys alone.
+`spread()` puts the fields of a dataclass among the parameters. The work is `run(step, out,
+progress)` of the module of the same name in the package `bodies` beside it, which only a worker
+imports.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin
+
+from optkit.execute.codec import from_json, hints, to_json
+
+Progress = Callable[[str, float], None]
+"""`progress(what, fraction)` with fraction in [0, 1]."""
+
+
+class Input(Protocol):
+    """Anything a step can read: a result of another, or a staged foreign file."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def digest(self) -> str: ...
+
+
+class Folder(Input, Protocol):
+    """What a step left: an Entry of the store, or a Planned one in a rehearsal."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+
+    @property
+    def files(self) -> Mapping[str, str]: ...
+
+    def file(self, name: str) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What no step made here: a staged file or folder, by what the store knows it and where it
+    lies; an input of a step in its worker; or only what is known of it."""
+
+    path: Path = Path("/nonexistent")
+    digest: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+
+def beside_the_key(default: Any = MISSING, *, name: str | None = None) -> Any:
+    """A field that the worker needs and the key does not."""
+    return field(default=default, metadata={"beside": True, "name": name})
+
+
+def named(name: str, default: Any = MISSING) -> Any:
+    """A field that has another name in the key."""
+    return field(default=default, metadata={"name": name})
+
+
+def always(default: Any) -> Any:
+    """A fact that is written even where it has its default."""
+    return field(default=default, metadata={"always": True})
+
+
+def spread(default: Any = MISSING) -> Any:
+    """A dataclass, the fields of which are parameters of the step; None: they are not there."""
+    return field(default=default, metadata={"spread": True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a step leaves: the files of `folder`, and facts about them, which its fields are.
+
+    Of a step that has not run (in a rehearsal) a fact has its default; one without a default is
+    unknown, and asking for it is an AttributeError."""
+
+    folder: Folder = field(default=Foreign(), repr=False, compare=False)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def digest(self) -> str:
+        return self.folder.digest
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Relative name → sha256."""
+        return self.folder.files
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The facts as the store has them."""
+        return self.folder.meta
+
+    def file(self, name: str) -> Path:
+        return self.folder.file(name)
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts, as the store keeps them."""
+        return _written(self, (one for one in fields(self) if one.name != "folder"))
+
+    @classmethod
+    def of(cls, folder: Folder) -> Self:
+        """From what the store kept, or of a step that has not run."""
+        found = object.__new__(cls)
+        known = [one for one in fields(cls) if one.name != "folder"]
+        for name, value in {**_defaults(known), **_read(cls, known, folder.meta)}.items():
+            object.__setattr__(found, name, value)
+        object.__setattr__(found, "folder", folder)
+        return found
+
+
+R = TypeVar("R", bound=Result)
+R_co = TypeVar("R_co", bound=Result, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Generic[R_co]):
+    """Base of all steps; see above. Raise `version` when the same inputs give another result;
+    `tools`: the distributions whose versions belong to the step's identity.
+
+    `stays`: it runs no foreign code and leaves nothing behind, so that the next may use its worker.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    tools: ClassVar[tuple[str, ...]] = ()
+    stays: ClassVar[bool] = False
+
+    @property
+    def reads_code(self) -> bool:
+        """Whether it runs the user's Python, see `ReadsCode`."""
+        return False
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """What it reads, by role."""
+        found: dict[str, Input] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if _kind(type(self), one) == "inputs":
+                found |= value
+            elif _kind(type(self), one) == "input" and value is not None:
+                found[_name(one)] = value
+        return found
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters in the key, as JSON."""
+        return _written(self, _of_kind(type(self), "param"))
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What the worker is told beside them, as JSON."""
+        return _written(self, _of_kind(type(self), "beside"))
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Path], params: Mapping[str, Any]) -> Self:
+        """The step in the worker: of the paths of its inputs, and all that it is told."""
+        known = {_name(one): one for one in _of_kind(cls, "input")}
+        found: dict[str, Any] = {
+            one.name: Foreign(inputs[role]) for role, one in known.items() if role in inputs
+        }
+        for one in _of_kind(cls, "inputs"):
+            rest = inputs.keys() - known.keys()
+            found[one.name] = {role: Foreign(inputs[role]) for role in sorted(rest)}
+        told = [*_of_kind(cls, "param"), *_of_kind(cls, "beside")]
+        return cls(**found, **_read(cls, told, params))
+
+    def run(self, out: Path, progress: Progress) -> Result:
+        """Do the work, in a worker: files into the folder `out`, facts as the result."""
+        package, _, module = type(self).__module__.rpartition(".")
+        found: Result = import_module(f"{package}.bodies.{module}").run(self, out, progress)
+        return found
+
+    def result(self, folder: Folder) -> R_co:
+        """The result of this step, of what it left."""
+        bases = [base for own in type(self).__mro__ for base in vars(own).get("__orig_bases__", ())]
+        (kind,) = {get_args(base)[0] for base in bases if isinstance(get_origin(base), type)
+                   and issubclass(get_origin(base), Step)
+                   and isinstance(get_args(base)[0], type)}  # fmt: skip
+        found: R_co = kind.of(folder)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumes:
+    """A step that goes on where a killed try of it ended: `checkpoint` is a folder outside the
+    step's own, in which that left how far it came."""
+
+    checkpoint: Path | None = beside_the_key(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards(Resumes):
+    """A step that can do its work in parts: the i-th of n, which may be empty, where `shard` is
+    (i, n). With what that left of each, `parts` by the roles shard-0, shard-1, …, it puts them
+    together, to the bits of one run."""
+
+    shard: tuple[int, int] | None = beside_the_key(None)
+    parts: Mapping[str, Input] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadsCode:
+    """A step that runs the user's Python: its key also holds all that the code depended on, see
+    `optkit.execute.runner`. `roots`: the folders to which paths are told relative; `store`: the
+    store's, which is told of elsewhere. `anywhere`: other machines may have the code, too."""
+
+    anywhere: ClassVar[bool] = False
+    roots: tuple[str, ...] = beside_the_key(())
+    store: Path | None = beside_the_key(None)
+
+
+def _kind(cls: type, one: Field[Any]) -> str:
+    """ "input", "inputs" (by role), "beside" (the key) or "param"."""
+    annotation = hints(cls)[one.name]
+    members = [annotation]
+    if get_origin(annotation) in (Union, types.UnionType):
+        members = [member for member in get_args(annotation) if member is not type(None)]
+    if get_origin(members[0]) is not None:
+        values = get_args(members[0])
+        return "inputs" if values and _is_input(values[-1]) else _told(one)
+    return "input" if _is_input(members[0]) else _told(one)
+
+
+def _told(one: Field[Any]) -> str:
+    return "beside" if one.metadata.get("beside") else "param"
+
+
+def _is_input(kind: Any) -> bool:
+    return kind in (Input, Folder) or (isinstance(kind, type) and issubclass(kind, Result))
+
+
+def _of_kind(cls: type, kind: str) -> list[Field[Any]]:
+    return [one for one in fields(cls) if _kind(cls, one) == kind]
+
+
+def _name(one: Field[Any]) -> str:
+    return one.metadata.get("name") or one.name
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def _defaults(known: Sequence[Field[Any]]) -> dict[str, Any]:
+    found = {one.name: _default(one) for one in known}
+    return {name: value for name, value in found.items() if value is not MISSING}
+
+
+def _written(owner: Any, known: Any) -> dict[str, Any]:
+    """Fields as JSON, without those that have their default."""
+    found: dict[str, Any] = {}
+    for one in known:
+        value = getattr(owner, one.name)
+        if value == _default(one) and not one.metadata.get("always"):
+            continue
+        if one.metadata.get("spread"):
+            found |= _written(value, fields(value))
+        else:
+            found[_name(one)] = to_json(value)
+    return found
+
+
+def _read(cls: type, known: Sequence[Field[Any]], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of fields from JSON, of those that are there."""
+    found: dict[str, Any] = {}
+    for one in known:
+        kind = hints(cls)[one.name]
+        if one.metadata.get("spread"):
+            value = _gathered(kind, data)
+            found |= {} if value is None else {one.name: value}
+        elif _name(one) in data:
+            found[one.name] = from_json(kind, data[_name(one)])
+    return found
+
+
+def _gathered(kind: Any, data: Mapping[str, Any]) -> Any:
+    """The first of the dataclasses in `kind` whose fields are all there, or have defaults."""
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    for member in members:
+        if member is type(None):
+            continue
+        found = _read(member, fields(member), data)
+        if all(one.name in found or _default(one) is not MISSING for one in fields(member)):
+            return member(**found)
+    return None

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit import graph
+from optkit.execute.step import Progress
+from optkit.steps.adopt import Adopt
+from optkit.steps.bodies.graphs import signature
+from optkit.steps.files import GRAPH
+from optkit.steps.graph import Graph
+
+
+def run(step: Adopt, out: Path, progress: Progress) -> Graph:
+    model = graph.load(step.model.path / GRAPH)
+    graph.check_finite(model)
+    graph.save(model, out / GRAPH)
+    return Graph(**signature(model)._asdict())

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import reduce
+from pathlib import Path
+
+from optkit import calibration, graph
+from optkit.data.spool import Spool
+from optkit.execute.local import resident, trim
+from optkit.execute.step import Progress
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.qdq.apply import taps as taps_of
+from optkit.statistics import Statistics, load, merge, merged_taps, save
+from optkit.steps.calibrate import Calibrate, Calibrated
+from optkit.steps.files import GRAPH, STATISTICS, cpu
+
+
+def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:
+    if step.parts:
+        files = [part.path / STATISTICS for part in step.parts.values()]
+        statistics = reduce(merge, [load(file) for file in files if file.exists()])
+        save(statistics, out / STATISTICS)
+        return _calibrated(statistics)
+    samples = Spool(step.samples.path)
+    feeds = calibration.SpooledFeeds(samples, step.batch, step.shard or (0, 1))
+    if not feeds.samples and len(samples):
+        return Calibrated()
+    model = graph.load(step.graph.path / GRAPH)
+    taps = []
+    for rules in step.families:
+        for precision in rules:
+            assignment = assign(model, precision, rules, "fp32")
+            taps += taps_of(model, assignment, rules, moments=step.moments)
+    taps = merged_taps(taps)
+    names = [tap.name for tap in taps]
+    fills = calibration.fills(model, names)
+    with tempfile.TemporaryDirectory() as folder:
+        tapped = Path(folder) / GRAPH
+        # beside the graph: the runtime maps them, and no copy of them is made on the way
+        graph.save(graph.expose(model, names, alone=True), tapped, inline_limit=0)
+        del model
+        trim()  # now, not after the peak: nodes and values refer to each other
+        with cpu(tapped, pooled=False) as session:
+            free = step.memory - resident(os.getpid())
+            statistics = calibration.observe(
+                session,
+                feeds,
+                taps,
+                # half: the runtime holds inner values, too, and the samples are mapped
+                memory_bytes=max(free // 2, 0),
+                progress=progress,
+                fills=fills,
+                first=feeds.first,
+                total=feeds.samples,
+                checkpoint=step.checkpoint,
+            )
+    save(statistics, out / STATISTICS)
+    return _calibrated(statistics)
+
+
+def _calibrated(statistics: Statistics) -> Calibrated:
+    return Calibrated(
+        values=len(statistics.values),
+        samples=statistics.samples,
+        warnings=tuple(statistics.warnings()),
+    )

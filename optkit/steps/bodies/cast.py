@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.data.spool import Spool
+from optkit.execute.step import Progress
+from optkit.precision_cast import magnitude
+from optkit.precision_cast.bf16_simulation import simulate_bf16
+from optkit.precision_cast.cast import HALVES, to_half
+from optkit.precision_cast.kept_in_fp32 import dividends
+from optkit.steps.bodies.graphs import signature
+from optkit.steps.cast import Cast, Measured
+from optkit.steps.files import GRAPH, SIMULATION, cpu
+from optkit.steps.graph import Graph
+
+_SAMPLES = 32  # on which a cast measures values
+
+
+def run(step: Cast, out: Path, progress: Progress) -> Graph:
+    model = graph.load(step.graph.path / GRAPH)
+    opset = HALVES[step.carrier].opset
+    if model.opset_imports[""] < opset:
+        model = graph.upgrade(model, opset)
+    measure = None
+    if step.samples is not None and step.measured is not None:
+        measure = partial(_measured, step.samples.path, step.measured)
+    progress("measuring values", 0.1)
+    log = to_half(model, step.carrier, measure)
+    progress("writing", 0.8)
+    graph.save(model, out / GRAPH)
+    graph.check(out / GRAPH)
+    described = signature(model)
+    if step.carrier == "bf16":
+        simulate_bf16(model)
+        graph.save(model, out / SIMULATION)
+    warnings = () if step.unmeasured is None else (step.unmeasured,)
+    return Graph(log=log.to_json(), warnings=warnings, **described._asdict())
+
+
+def _measured(samples: Path, how: Measured, model: ir.Model) -> magnitude.Measured:
+    """How far the values of a graph reach on spooled samples."""
+    measuring, outputs = magnitude.magnitude_graph(model, dividends(model))
+    if not outputs:  # a model of integers alone
+        return magnitude.Measured({}, how.what)
+    with tempfile.TemporaryDirectory() as folder:
+        # weights are mapped, not copied
+        graph.save(measuring, Path(folder) / GRAPH, inline_limit=0)
+        feeds = (feed for feed, _ in Spool(samples).batches(how.batch))
+        with cpu(Path(folder) / GRAPH, pooled=False) as session:
+            return magnitude.measure(session, feeds, outputs, samples=_SAMPLES, what=how.what)

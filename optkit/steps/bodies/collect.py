@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from itertools import chain, islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from optkit import user_code
+from optkit.data import parts, reads, spool
+from optkit.errors import InputRefused, located, nearest
+from optkit.execute.step import Progress
+from optkit.steps.bodies.recorded import recording
+from optkit.steps.collect import Collect, Collected
+
+
+def run(step: Collect, out: Path, progress: Progress) -> Collected:
+    path = step.path
+    infos, both = (tuple(spec.info for spec in specs) for specs in (step.specs, step.whole))
+    recorded = reads.record(**recording(step, out))
+    with located(step.where), recorded as record:
+        module = user_code.load_module(path)
+        function = user_code.member(module, step.function, path)
+        if step.labelled:
+            user_code.member(module, "score", path)
+        paths = _paths(function, step.args)
+        args = dict(step.args)
+        args |= {name: step.folders[name] / args[name] for name in paths}
+        scoring = _scoring(module, step.args) if step.labelled else {}
+        told = {info.name: info for info in both or infos}
+        offered = {"model": step.model and str(step.model), "inputs": told}
+        items = user_code.guarded(function, _bound(function, args, scoring, offered), path)
+        first = list(islice(items, 1))
+        whole = bool(both and first) and parts.is_whole(first[0], both, infos)
+        written = spool.write(
+            chain(first, items),
+            out,
+            both if whole else infos,
+            limit_samples=step.limit,
+            memory_bytes=step.memory,
+            progress=progress,
+            optional=step.optional,
+            fill=step.labelled,
+        )
+        metric = user_code.metric(module, path, step.args) if step.labelled else None
+    if step.labelled and not written.labelled:
+        raise InputRefused(
+            "samples() yields no labels", where=str(path), hint="yield pairs: feed, labels"
+        )
+    return Collected(
+        info=written,
+        metric=metric,
+        scoring=scoring,
+        agreement=callable(getattr(module, "agreement", None)),
+        whole=whole,
+        paths=tuple(paths),
+        warnings=_left_out(written),
+        reads=record.to_json(),
+    )
+
+
+def _left_out(written: spool.SpoolInfo) -> tuple[str, ...]:
+    if not written.left_out:
+        return ()
+    return (f"{written.left_out} samples are left out: they do not fill the model's fixed batch",)
+
+
+def _paths(function: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
+    """The args of parameters that are annotated as Path."""
+    annotated = inspect.signature(function).parameters.items()
+    wanted = (name for name, one in annotated if re.search(r"\bPath\b", str(one.annotation)))
+    return [name for name in wanted if isinstance(args.get(name), str)]
+
+
+def _scoring(module: ModuleType, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The args that the task's other functions name."""
+    found: dict[str, Any] = {}
+    for name, positional in user_code.HOOKS.items():
+        function = getattr(module, name, None)
+        if callable(function):
+            found |= user_code.taken(function, args, positional)
+    return found
+
+
+def _bound(
+    function: Callable[..., Any],
+    args: Mapping[str, Any],
+    scoring: Mapping[str, Any],
+    offered: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The arguments of a sample source. Raises InputRefused for one that nobody takes, and for one
+    that is missing."""
+    parameters = inspect.signature(function).parameters
+    own = user_code.taken(function, args)
+    for name in args:
+        if name not in own and name not in scoring:
+            known = [one for one in parameters if one not in offered]
+            close = nearest(name, known)
+            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known)}"
+            raise InputRefused(f"{function.__name__}() takes no argument {name!r}", hint=hint)
+    found = {name: value for name, value in offered.items() if name in parameters} | own
+    for name, parameter in parameters.items():
+        needed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if needed and parameter.default is parameter.empty and name not in found:
+            told = f"{function.__name__}() needs the argument {name!r}"
+            raise InputRefused(told, hint=f"give it in args, e.g. args: {{{name}: ...}}")
+    return found

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from optkit.data import parts, spool
+from optkit.execute.step import Progress
+from optkit.runtimes import Session
+from optkit.steps.collect import Samples
+from optkit.steps.divide import Divide
+from optkit.steps.files import GRAPH, cpu
+from optkit.tensors import Feed, batch_axis
+
+
+def run(step: Divide, out: Path, progress: Progress) -> Samples:
+    samples = spool.Spool(step.samples.path)
+    with ExitStack() as stack:
+        if step.encoder is not None:
+            session = stack.enter_context(cpu(step.encoder.path / GRAPH, pooled=False))
+            items = _encoded(session, samples)
+        else:
+            items = (
+                (parts.of_encoder(spool.counting(feed, feed, labels)), labels)
+                for feed, labels in samples
+            )
+        written = spool.write(
+            items,
+            out,
+            [spec.info for spec in step.specs],
+            limit_samples=len(samples),
+            memory_bytes=step.memory,
+            progress=progress,
+            optional=step.optional,
+            fill=samples.labelled,
+        )
+    return Samples(info=written)
+
+
+def _encoded(encoder: Session, samples: spool.Spool) -> Iterator[tuple[Feed, Any]]:
+    """The decoder's samples one by one, since the encoder returns much more than it takes; where
+    its batch size is fixed, batch by batch."""
+    size = 1 if isinstance(batch_axis(samples.inputs), str) else None
+    for feed, labels in samples.batches(size):
+        made = parts.of_decoder(feed, encoder.run(parts.of_encoder(feed)))
+        yield spool.counting(made, feed, labels), labels

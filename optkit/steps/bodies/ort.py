@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from optkit import graph
+from optkit.artifact import VNNI
+from optkit.decoder import IN_PLACE
+from optkit.execute.step import Progress
+from optkit.fusion.ort import to_ort
+from optkit.steps.bodies.graphs import signature
+from optkit.steps.files import GRAPH
+from optkit.steps.ort import OrtGraph, ToOrt
+
+
+def run(step: ToOrt, out: Path, progress: Progress) -> OrtGraph:
+    model = graph.load(step.graph.path / GRAPH)
+    log = to_ort(model)
+    graph.save(model, out / GRAPH)
+    graph.check(out / GRAPH)
+    return OrtGraph(
+        log=log.to_json(),
+        in_place=tuple(json.loads(model.metadata_props.get(IN_PLACE, "[]"))),
+        instruction_set=VNNI if graph.assumes_vnni(model) else None,
+        **signature(model)._asdict(),
+    )

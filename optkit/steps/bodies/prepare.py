@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optkit import graph
+from optkit.execute.step import Progress
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.rescaling import rescale as rescaling
+from optkit.statistics import load, save
+from optkit.steps.bodies.comparison import TOLERANCE, Feeds, difference
+from optkit.steps.bodies.graphs import signature
+from optkit.steps.files import GRAPH, STATISTICS, dtype_of
+from optkit.steps.fuse import Fused
+from optkit.steps.prepare import Prepare
+
+
+def run(step: Prepare, out: Path, progress: Progress) -> Fused:
+    progress("smoothing and equalizing", 0.1)
+    model = graph.load(step.graph.path / GRAPH)
+    statistics = load(step.statistics.path / STATISTICS)
+    scheme, settings = step.scheme, step.settings.settings
+    unbounded = {n: v.unbounded for n, v in statistics.values.items() if v.unbounded}
+    assignment = assign(
+        model, scheme.precision, scheme.rules, "fp32", overrides=settings.nodes, unbounded=unbounded
+    )
+    alpha: Any = {"auto": "search"}.get(str(settings.smooth), settings.smooth)
+    wishes = rescaling.RescaleSettings(
+        alpha=alpha,
+        salient=settings.weights == "awq",
+        block_size=settings.block_size,
+        equalize=settings.equalize,
+        carrier=dtype_of(scheme.carrier),
+        leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
+    )
+    log, statistics = rescaling.rescale(model, statistics, assignment, scheme.rules, wishes)
+    graph.save(model, out / GRAPH)
+    save(statistics, out / STATISTICS)
+    made = Fused(log=log.to_json(), max_error=None, **signature(model)._asdict())
+    if not step.compare:
+        return replace(made, warnings=(str(step.uncompared),))
+    progress("comparing with the graph as it was", 0.8)
+    name, error = difference(step.graph.path / GRAPH, out / GRAPH, Feeds(step.random))
+    if error <= TOLERANCE:
+        return replace(made, max_error=error)
+    # exact but for rounding, which this graph makes much of: it is quantized as it was
+    plain = graph.load(step.graph.path / GRAPH)
+    graph.save(plain, out / GRAPH)
+    save(load(step.statistics.path / STATISTICS), out / STATISTICS)
+    told = f"output {name!r} moved by {error:.2e} of its largest value: not smoothed or equalized"
+    log = rescaling.RescaleLog(())
+    return Fused(log=log.to_json(), max_error=0.0, warnings=(told,), **signature(plain)._asdict())

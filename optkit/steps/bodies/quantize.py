@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit import graph
+from optkit.execute.step import Progress
+from optkit.quantization.choose_qparams import choose_qparams
+from optkit.quantization.out_of_core import streamed
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.qdq import apply as qdq
+from optkit.statistics import load
+from optkit.steps.bodies.graphs import signature
+from optkit.steps.files import GRAPH, SIMULATION, STATISTICS, dtype_of
+from optkit.steps.quantize import Quantize, Quantized
+
+
+def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
+    rules, settings = step.scheme.rules, step.settings.settings
+    statistics = None
+    if step.statistics is not None:
+        statistics = load(step.statistics.path / STATISTICS)
+    values = statistics.values if statistics is not None else {}
+    unbounded = {name: value.unbounded for name, value in values.items() if value.unbounded}
+    dtype = dtype_of(step.scheme.carrier)
+    fused = graph.load(step.fused.path / GRAPH)
+    assignment = assign(
+        fused, step.scheme.precision, rules, step.scheme.carrier,
+        overrides=settings.nodes, unbounded=unbounded,
+    )  # fmt: skip
+    learned = any(value.moments is not None for value in values.values())
+    if streamed.is_for(fused, assignment, rules, settings, learned=learned):
+        place = step.carrier.path / GRAPH
+        told = streamed.quantize(place, out / GRAPH, assignment, rules, settings, carrier=dtype)
+        written = signature(graph.load(out / GRAPH))
+        return Quantized(
+            log=told.to_json(), assignment=assignment, warnings=tuple(told.warnings),
+            **written._asdict(),
+        )  # fmt: skip
+    progress("finding scales and codes", 0.1)
+    qparams = choose_qparams(
+        fused, assignment, statistics, rules, settings,
+        method=step.settings.method, percentile=step.settings.percentile, carrier=dtype,
+    )  # fmt: skip
+    progress("writing Q/DQ", 0.8)
+    carrier = graph.load(step.carrier.path / GRAPH)
+    if any(own.weight.dtype == "float4e2m1" for own in rules.values()):
+        carrier = graph.upgrade(carrier, 23)  # the first that knows E2M1
+    tables = settings.embeddings and any(own.embeddings for own in rules.values())
+    log = qdq.apply(
+        carrier, qparams, assignment, rules, statistics, scale_dtype=dtype, embeddings=tables
+    )
+    graph.save(carrier, out / GRAPH)
+    graph.check(out / GRAPH)
+    if step.scheme.carrier != "fp32":
+        qdq.apply(fused, qparams, assignment, rules, statistics, scale_dtype=dtype, simulated=True)
+        graph.save(fused, out / SIMULATION)
+    return Quantized(log=log.to_json(), assignment=assignment, **signature(carrier)._asdict())

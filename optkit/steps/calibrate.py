@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optkit.execute.step import Input, Result, Shards, Step, always, beside_the_key
+from optkit.placement import PlacementRules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated(Result):
+    """Statistics of so many values, on so many samples; of a part of the samples nothing is told
+    beside the file."""
+
+    values: int | None = None
+    samples: int | None = None
+    warnings: tuple[str, ...] = always(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(Shards, Step[Calibrated]):
+    """FP32 graph and samples → statistics of every value that any backend family would quantize.
+
+    `batch`: samples in a run, None: as they were written; `families`: by backend the placement
+    rules of each precision; `moments`: whether second moments are kept for learned rounding.
+    """
+
+    name = "calibrate"
+    version = 4
+    tools = ("onnxruntime", "numpy", "onnx-ir")
+    stays = True
+
+    graph: Input
+    samples: Input
+    batch: int | None
+    families: tuple[Mapping[str, PlacementRules], ...]
+    moments: bool
+    memory: int = beside_the_key()

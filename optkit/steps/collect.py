@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from optkit.data.spool import SpoolInfo
+from optkit.execute.step import ReadsCode, Result, Step, always, beside_the_key, named
+from optkit.recipe import InputSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples(Result):
+    """Spooled samples."""
+
+    info: SpoolInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected(Samples):
+    """Samples of a source or a task. `metric`: the task's; `scoring`: the args that its functions
+    but samples() take; `agreement`: it compares with what the baseline said; `whole`: the samples
+    are of a whole encoder-decoder; `paths`: the args that are paths; `reads`: what the code
+    depended on (`optkit.execute.reads`)."""
+
+    metric: str | None = always(None)
+    scoring: Mapping[str, Any] = field(default_factory=dict, metadata={"always": True})
+    agreement: bool = always(False)
+    whole: bool = always(False)
+    paths: tuple[str, ...] = always(())
+    warnings: tuple[str, ...] = always(())
+    reads: Mapping[str, Any] = field(default_factory=dict, metadata={"always": True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect(ReadsCode, Step[Collected]):
+    """Run a sample source or a task and spool what it yields, checked against the inputs.
+
+    `what` and `function` name it, `args` are its arguments. `whole`, of one part of an
+    encoder-decoder: the inputs of the whole model, which the source is told and may give instead;
+    `optional`: axes that may be empty. `path`: the source's file; `where`: where an error in the
+    samples is; `folders`: where each arg's relative path starts; `model`: the folder of the model's
+    tokenizer and processor, whose files are `assets`.
+    """
+
+    name = "collect"
+    version = 7
+    tools = ("numpy", "safetensors")
+    anywhere: ClassVar[bool] = False
+
+    limit: int | None
+    function: str
+    assets: Mapping[str, str] = field(default_factory=dict)
+    whole: tuple[InputSpec, ...] = ()
+    what: str
+    args: Mapping[str, Any]
+    specs: tuple[InputSpec, ...] = named("inputs")
+    labelled: bool
+    optional: tuple[str, ...]
+    path: Path = beside_the_key()
+    where: str = beside_the_key(name="named")
+    memory: int = beside_the_key()
+    folders: Mapping[str, Path] = beside_the_key()
+    model: Path | None = beside_the_key(None)
+
+    @property
+    def reads_code(self) -> bool:
+        return True

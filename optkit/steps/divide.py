@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optkit.execute.step import Input, Step, beside_the_key, named
+from optkit.recipe import InputSpec
+from optkit.steps.collect import Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divide(Step[Samples]):
+    """Samples of a whole encoder-decoder → those of one part of it, which takes `specs`. With
+    `encoder`, its FP32 graph, they are the decoder's, which have what that graph returns for them.
+    `optional`: axes that may be empty."""
+
+    name = "divide"
+    version = 2
+    tools = ("onnxruntime", "numpy", "safetensors")
+    stays = True
+
+    samples: Input
+    encoder: Input | None = None
+    specs: tuple[InputSpec, ...] = named("inputs")
+    optional: tuple[str, ...]
+    memory: int = beside_the_key()

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optkit.execute.step import Input, Step, beside_the_key
+from optkit.steps.collect import Samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw(Step[Samples]):
+    """Some of the evaluation samples, at random: those from `start` to `stop` of the drawn order.
+    `optional`: axes that may be empty."""
+
+    name = "draw"
+    version = 1
+    tools = ("numpy", "safetensors")
+
+    samples: Input
+    start: int
+    stop: int
+    optional: tuple[str, ...]
+    memory: int = beside_the_key()

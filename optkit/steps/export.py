@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from optkit.execute.step import Input, ReadsCode, Step, always, beside_the_key, named, spread
+from optkit.recipe import InputSpec
+from optkit.steps.graph import Graph
+from optkit.tensors import AxisRange
+
+
+@dataclass(frozen=True)
+class PythonModel:
+    """A factory of the user's, and its arguments."""
+
+    axes: Mapping[str, AxisRange]
+    factory: str
+    args: Mapping[str, Any]
+    kind: Literal["python"] = always("python")
+
+
+@dataclass(frozen=True)
+class HuggingFaceModel:
+    """A staged folder. `part`: "encoder" or "decoder" of a model that has both; `trusted`: its own
+    code may run; `versions`: of the libraries that build it."""
+
+    axes: Mapping[str, AxisRange]
+    task: str | None
+    part: str | None
+    trusted: bool
+    versions: Mapping[str, str | None]
+    kind: Literal["hf"] = always("hf")
+
+
+@dataclass(frozen=True)
+class TorchArchive:
+    """A staged `.pt2`."""
+
+    axes: Mapping[str, AxisRange]
+    kind: Literal["pt2"] = always("pt2")
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """A staged `.onnx`. Its axes are its own, so that other ranges do not export it anew."""
+
+    kind: Literal["onnx"] = always("onnx")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported(Graph):
+    """`log`: of the export; `reads`: what the user's code depended on, empty where none ran."""
+
+    warnings: tuple[str, ...] = always(())
+    reads: Mapping[str, Any] = field(default_factory=dict, metadata={"always": True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(ReadsCode, Step[Exported]):
+    """A Python factory, a `.pt2`, a Hugging Face folder or an `.onnx` → one graph of opset ≥ 21,
+    compared with its source. What a Hugging Face model's users need beside it is kept in `assets/`.
+
+    `file` or `module`, and `attribute`: where the factory lies; `code`: the folder from which a
+    module is imported; `given_weights`: what the user calls the weights.
+    """
+
+    name = "export"
+    version = 4
+    tools = ("torch", "onnxscript", "onnx", "onnx-ir")
+
+    model: Input | None = None
+    weights: Input | None = None
+    adapter: Input | None = None
+    source: PythonModel | HuggingFaceModel | TorchArchive | OnnxModel = spread()
+    specs: tuple[InputSpec, ...] = named("inputs")
+    file: Path | None = beside_the_key(None)
+    module: str | None = beside_the_key(None)
+    attribute: str | None = beside_the_key(None)
+    code: Path | None = beside_the_key(None)
+    given_weights: str | None = beside_the_key(None, name="weights")
+
+    @property
+    def reads_code(self) -> bool:
+        return isinstance(self.source, PythonModel)

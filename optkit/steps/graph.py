@@ -1,0 +1,46 @@
+"""A graph as a step leaves it, and what random feeds of it are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from optkit.execute.step import Result, always
+from optkit.recipe import InputSpec
+from optkit.tensors import AxisRange
+
+Row = tuple[str, str, tuple[int | str, ...]]
+"""Name, dtype and shape of an input or output."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An input that is a shape, an axis or an index, not data: `what` it is in the graph, and its
+    numbers where the graph says them."""
+
+    what: str
+    numbers: Sequence[Any] | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(Result):
+    """`model.onnx`, and what the rest of the chain asks about it. `log`: what was rewritten, as the
+    report has it."""
+
+    log: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    inputs: tuple[Row, ...] = ()
+    outputs: tuple[Row, ...] = ()
+    parameters: int = 0
+    warnings: tuple[str, ...] = always(())
+
+
+@dataclass(frozen=True)
+class RandomInputs:
+    """What random feeds are drawn from: the inputs with their ranges, the ranges of named axes, and
+    the inputs that are arguments."""
+
+    inputs: tuple[InputSpec, ...]
+    axes: Mapping[str, AxisRange]
+    arguments: Mapping[str, Argument] = field(default_factory=dict)

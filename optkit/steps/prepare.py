@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optkit.execute.step import Input, Step, beside_the_key, spread
+from optkit.steps.fuse import Fused
+from optkit.steps.graph import RandomInputs
+from optkit.steps.quantize import QuantizationSettings, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare(Step[Fused]):
+    """FP32 graph and its statistics → the same function in a form that quantizes better, and the
+    statistics of that form. Compared with the graph as it was, as by `Fuse`."""
+
+    name = "prepare"
+    version = 2
+    tools = ("onnxruntime", "numpy", "onnx-ir")
+    stays = True
+
+    graph: Input
+    statistics: Input
+    scheme: Scheme = spread()
+    settings: QuantizationSettings = spread()
+    random: RandomInputs = spread()
+    compare: bool = True
+    uncompared: str | None = beside_the_key(None)

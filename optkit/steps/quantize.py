@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from optkit.assignment import Assignment
+from optkit.execute.step import Input, Step, spread
+from optkit.placement import PlacementRules
+from optkit.recipe import Quantization
+from optkit.steps.graph import Graph
+
+
+@dataclass(frozen=True)
+class QuantizationSettings:
+    """What the recipe says of a quantization. `method` and `percentile`: how a range follows from
+    statistics; `order`: the patterns of `settings.nodes`, of which the last that matches counts,
+    while the keys of a JSON object have no order in a digest."""
+
+    method: Literal["auto", "minmax", "percentile", "entropy", "mse"]
+    percentile: float
+    settings: Quantization
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Into which precision a graph is quantized, on which carrier ("fp16", "bf16", "fp32"), and the
+    placement rules of that precision and of those that single nodes get."""
+
+    precision: str
+    carrier: str
+    rules: Mapping[str, PlacementRules]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantized(Graph):
+    """With the precision of each node, and the reasons of those left in the carrier's."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantize(Step[Quantized]):
+    """Assignment and its numbers, then Q/DQ on the carrier graph; where carriers are not FP32, also
+    the FP32 simulation of it."""
+
+    name = "quantize"
+    version = 4
+    tools = ("numpy", "onnx", "onnx-ir", "ml-dtypes")
+    stays = True
+
+    fused: Input
+    carrier: Input
+    statistics: Input | None = None
+    scheme: Scheme = spread()
+    settings: QuantizationSettings = spread()

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optkit.execute.step import Step, spread
+from optkit.steps.collect import Samples
+from optkit.steps.graph import RandomInputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(Step[Samples]):
+    """Seeded random inputs, for a model that comes with no samples at all."""
+
+    name = "random"
+    version = 5
+    tools = ("numpy", "safetensors")
+
+    random: RandomInputs = spread()

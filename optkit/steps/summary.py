@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optkit.execute.step import Input, Result, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summarized(Result):
+    summary: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summarize(Step[Summarized]):
+    """What `optkit inspect` prints of a graph, with the named axes at these sizes."""
+
+    name = "summary"
+    version = 1
+    tools = ("onnx", "onnx-ir")
+    stays = True
+
+    model: Input
+    axes: Mapping[str, int]
