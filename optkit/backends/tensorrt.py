@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -33,22 +32,16 @@ from optkit.backends.kept import Kept
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import MOVES_DATA, parse_memory
 from optkit.backends.profile import Profile, batch, profile
+from optkit.backends.tensorrt_refusals import lacks_operators, parse, refused_build
 from optkit.devices import Target, gpus, has_driver
 from optkit.engines import BuildSpec, Engine
-from optkit.errors import Impossible, InputRefused, OptkitError, ToolchainMissing, WorkerFailed
+from optkit.errors import Impossible, InputRefused, ToolchainMissing, WorkerFailed
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
 from optkit.runtimes import DEFAULT_OPTIONS, Progress, Recurrent, SessionOptions, Traits
 from optkit.tensors import AxisRange, TensorInfo
 
 _BUILDING = threading.Lock()  # the library has one logger per process
-_REMEDIES: Mapping[str, str] = {
-    r"^NonZero$": "its output's size follows from values: keep the shape, with torch.where or a "
-    "product with the mask instead of indices, or do it behind the model",
-    r"Sequence": "torch's EmbeddingBag becomes a loop over sequences: write it as nn.Embedding and "
-    "a sum or mean over the bag's axis",
-}
-"""What to write instead, by a pattern of the operator's name."""
 _FAILED: set[str] = set()  # modules whose last build gave nothing
 
 
@@ -155,7 +148,7 @@ class TensorRT:
             problems = [parser.get_error(index) for index in range(parser.num_errors)]
             lacking = [one for one in problems if one.code() == trt.ErrorCode.UNSUPPORTED_NODE]
             if lacking:
-                raise self._lacks(lacking)
+                raise lacks_operators(self.title, lacking)
 
     def compile(
         self,
@@ -279,7 +272,7 @@ class TensorRT:
             self._settle(trt, builder, spec)
         network = self._network(trt, builder)
         parser = trt.OnnxParser(network, log)  # owns the weights: must outlive the build
-        self._parse(parser, network, model)
+        parse(parser, network, model, self.title)
         config = builder.create_builder_config()
         build_options.apply(trt, config, spec, self.title)
         self._aim(trt, config, spec)
@@ -292,7 +285,7 @@ class TensorRT:
         if record.raised is not None:
             raise record.raised
         if plan is None:
-            raise self._refusal(spec, record.errors)
+            raise refused_build(self.title, spec, record.errors)
         return _Built(bytes(plan), record.layers, record.memory)
 
     def _builder(self, trt: Any, log: Any) -> Any:
@@ -347,35 +340,6 @@ class TensorRT:
         builder.build_serialized_network(network, config)
         _FAILED.discard(self.module)
 
-    def _parse(self, parser: Any, network: Any, model: Path) -> None:
-        """Read the ONNX file, and its external data, into `network`."""
-        if parser.parse_from_file(str(model)) and network.num_outputs:
-            return
-        if not parser.num_errors:
-            raise InputRefused("the graph has no outputs", where=str(model))
-        problem = parser.get_error(0)
-        operator, what = problem.node_operator(), reason_of([problem.desc()])
-        if what == "false" or re.search(r"[Pp]lugin", what):  # all it says of such a node
-            raise self._lacks([parser.get_error(index) for index in range(parser.num_errors)])
-        if parser.num_errors > 1:
-            what += f" (and {parser.num_errors - 1} more problems)"
-        where = f"node {problem.node_name()!r} ({operator})" if operator else str(model)
-        raise InputRefused(what, where=where)
-
-    def _lacks(self, problems: list[Any]) -> InputRefused:
-        """Of nodes whose operators the parser does not know."""
-        first, operators = problems[0], list(dict.fromkeys(one.node_operator() for one in problems))
-        remedies = dict.fromkeys(
-            remedy for pattern, remedy in _REMEDIES.items()
-            if any(re.search(pattern, operator) for operator in operators)
-        )  # fmt: skip
-        runs = "ONNX Runtime has it (--target cpu)"
-        return InputRefused(
-            f"{self.title} has no operator {', '.join(operators)}",
-            where=f"node {first.node_name()!r} ({first.node_operator()})",
-            hint="; ".join([*(remedies or ["replace the operation in the model"]), runs]),
-        )
-
     def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
         """TensorRT has no choice of device: it is the first one that the process sees, which has to
         be the target. Raises ToolchainMissing."""
@@ -396,19 +360,6 @@ class TensorRT:
             optimization.set_shape(name, *shapes[name])
         if dynamic and config.add_optimization_profile(optimization) < 0:
             raise InputRefused(f"shapes refused: {reason_of(record.errors)}", where=self.title)
-
-    def _refusal(self, spec: BuildSpec, errors: list[str]) -> OptkitError:
-        """The typed error for what the builder logged when it returned nothing."""
-        reason = reason_of(errors) or "the build failed without a reason"
-        where = f"{self.title} for {spec.target}"
-        if match := re.search(r"model contains HW-specific datatypes: ([\w, ]+)", reason):
-            kinds = match[1].replace("b16", "bf16")
-            return Impossible(f"the hardware has no {kinds}", where=where)
-        if match := re.search(r"Cannot compile operation '(.*?)' for (.*)", reason):
-            return Impossible(match[2], where=f"{where}: node {match[1]!r}")
-        if re.search(r"out ?of ?memory|bad_alloc", reason, re.IGNORECASE):
-            return WorkerFailed(reason, verdict="oom", where=where)
-        return InputRefused(reason, where=where)
 
     def _library(self) -> Any:
         try:

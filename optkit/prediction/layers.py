@@ -2,19 +2,19 @@
 
 What compilers of GPUs do is taken for granted: pointwise operators and changes of layout run inside
 their neighbours (a residual sum reads its other side), and softmax(Q Kᵀ) V is one kernel that never
-writes the scores. Matrix products
-with a constant weight and convolutions get the precision that is planned; products of two
-activations stay in its carrier.
+writes the scores. Matrix products with a constant weight and convolutions get the precision that is
+planned; products of two activations stay in its carrier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from optkit.devices import Target
 from optkit.graph import NodeCost
 from optkit.precisions import Precision
-from optkit.prediction.work import BITS, PEAKS, Work
+from optkit.prediction.work import PEAKS, Work
 
 # Operators that read all of their input before they write, or pick from it: kernels of their own.
 _KERNELS = frozenset(
@@ -75,38 +75,61 @@ def uncounted(costs: Mapping[str, NodeCost]) -> list[str]:
     )
 
 
+class _Sizes(NamedTuple):
+    """Bytes of a node's activations as the graph has them, and the bits of one of their numbers."""
+
+    read: int
+    written: int
+    bits: int
+
+
 def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> Work | None:
+    """The kernel of a node; None where it has none. `attends`: the graph has attention."""
     if cost.in_bytes is None or cost.out_bytes is None or cost.bits is None:
         return None
-    carried = BITS[number.carrier]
-    narrow = carried / cost.bits  # the graph's own bytes → those of the carrier
-    beside = cost.in_bytes - cost.out_bytes  # what a pointwise operator reads besides its own side
+    sizes = _Sizes(cost.in_bytes, cost.out_bytes, cost.bits)
     if not cost.macs:
-        if cost.op in _JOINING and cost.in_bytes > cost.out_bytes > _SMALL:
-            held = carried if attends else number.activation_bits  # as the products beside it
-            return Work("elementwise", number.carrier, moved=beside * held / cost.bits, kernels=0)
-        if cost.op not in _KERNELS or cost.out_bytes <= _SMALL:
-            return None
-        if attends and cost.op == "Softmax":
-            return None
-        return Work("elementwise", number.carrier, moved=(cost.in_bytes + cost.out_bytes) * narrow)
-    if _is_attention(cost):
-        moved = min(cost.in_bytes, cost.out_bytes) * narrow  # the other side is the scores
+        return _elementwise(cost.op, sizes, number, attends)
+    if _is_attention(cost):  # the larger side is the scores, which are never written
+        moved = min(sizes.read, sizes.written) * number.carrier_bits / sizes.bits
         return Work("attention", number.carrier, 2.0 * cost.macs, moved=moved, kernels=0.5)
+    return _product(cost, sizes, number, target)
+
+
+def _elementwise(op: str, sizes: _Sizes, number: Precision, attends: bool) -> Work | None:
+    """What a node that multiplies nothing adds; None where it runs inside its neighbours."""
+    if op in _JOINING and sizes.read > sizes.written > _SMALL:
+        held = number.carrier_bits if attends else number.activation_bits  # as products beside it
+        moved = (sizes.read - sizes.written) * held / sizes.bits  # its own side is there already
+        return Work("elementwise", number.carrier, moved=moved, kernels=0)
+    inside = op not in _KERNELS or (attends and op == "Softmax")
+    if inside or sizes.written <= _SMALL:
+        return None
+    narrow = number.carrier_bits / sizes.bits
+    return Work("elementwise", number.carrier, moved=(sizes.read + sizes.written) * narrow)
+
+
+def _product(cost: NodeCost, sizes: _Sizes, number: Precision, target: Target) -> Work:
+    """A convolution or a matrix product with a constant weight."""
     convolves = cost.op.startswith("Conv")
     keeps = convolves and (number.weight_only or not _convolves_in(target, number))
-    dtype = number.carrier if keeps else multiplies_in(number)
-    weight_bits = carried if keeps else number.weight_bits
-    read = carried if keeps else number.activation_bits
+    carried = number.carrier_bits
+    weight_bits, read = (
+        (carried, carried) if keeps else (number.weight_bits, number.activation_bits)
+    )
     written = read if convolves else carried
     columns = cost.columns or 1
-    weights = cost.weight_bytes * 8 / cost.bits
+    weights = cost.weight_bytes * 8 / sizes.bits
     return Work(
-        "conv" if convolves else "gemm", dtype, 2.0 * cost.macs, weights * weight_bits / 8,
-        (cost.in_bytes * read + cost.out_bytes * written) / cost.bits,
-        rows=cost.out_bytes * 8 / cost.bits / columns, columns=columns,
+        "conv" if convolves else "gemm",
+        number.carrier if keeps else multiplies_in(number),
+        2.0 * (cost.macs or 0),
+        weights * weight_bits / 8,
+        (sizes.read * read + sizes.written * written) / sizes.bits,
+        rows=sizes.written * 8 / sizes.bits / columns,
+        columns=columns,
         unpacked=weights if number.weight_only and not keeps else 0.0,
-    )  # fmt: skip
+    )
 
 
 def _is_attention(cost: NodeCost) -> bool:

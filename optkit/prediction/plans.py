@@ -20,7 +20,7 @@ from optkit.prediction.cost import Price
 from optkit.prediction.decoder import DecoderShape
 from optkit.prediction.fitted import fitted
 from optkit.prediction.latency import Seconds, link_of, seconds
-from optkit.prediction.work import BITS, total
+from optkit.prediction.work import total
 
 _PCIE = 0.8  # of the link's rate that copies reach, unverified
 
@@ -78,7 +78,7 @@ def row(
 def _graph(
     model: Graphed, target: Target, number: Precision, batches: Sequence[int]
 ) -> dict[str, Any]:
-    fit, carried = fitted(), BITS[number.carrier]
+    fit, carried = fitted(), number.carrier_bits
     found: list[dict[str, Any]] = []
     notes: list[str] = []
     sizes: list[tuple[int, memory.Memory]] = []

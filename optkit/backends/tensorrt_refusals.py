@@ -1,0 +1,74 @@
+"""Why TensorRT refuses a graph, as typed errors: from its parser's problems and its builder's log.
+
+The patterns are of messages of TensorRT 10 and 11 and TensorRT-RTX 1.7. `title`: the library that
+is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from optkit.backends.build_log import reason as reason_of
+from optkit.engines import BuildSpec
+from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
+
+_REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        r"^NonZero$": "its output's size follows from values: keep the shape, with torch.where or "
+        "a product with the mask instead of indices, or do it behind the model",
+        r"Sequence": "torch's EmbeddingBag becomes a loop over sequences: write it as nn.Embedding "
+        "and a sum or mean over the bag's axis",
+    }
+)
+"""What to write instead, by a pattern of the operator's name."""
+
+
+def parse(parser: Any, network: Any, model: Path, title: str) -> None:
+    """Read the ONNX file, and its external data, into `network`. Raises InputRefused, naming the
+    node."""
+    if parser.parse_from_file(str(model)) and network.num_outputs:
+        return
+    if not parser.num_errors:
+        raise InputRefused("the graph has no outputs", where=str(model))
+    problem = parser.get_error(0)
+    operator, what = problem.node_operator(), reason_of([problem.desc()])
+    if what == "false" or re.search(r"[Pp]lugin", what):  # all it says of such a node
+        problems = [parser.get_error(index) for index in range(parser.num_errors)]
+        raise lacks_operators(title, problems)
+    if parser.num_errors > 1:
+        what += f" (and {parser.num_errors - 1} more problems)"
+    where = f"node {problem.node_name()!r} ({operator})" if operator else str(model)
+    raise InputRefused(what, where=where)
+
+
+def lacks_operators(title: str, problems: list[Any]) -> InputRefused:
+    """Of nodes whose operators the parser does not know. `problems`: the parser's errors."""
+    first, operators = problems[0], list(dict.fromkeys(one.node_operator() for one in problems))
+    remedies = dict.fromkeys(
+        remedy for pattern, remedy in _REMEDIES.items()
+        if any(re.search(pattern, operator) for operator in operators)
+    )  # fmt: skip
+    runs = "ONNX Runtime has it (--target cpu)"
+    return InputRefused(
+        f"{title} has no operator {', '.join(operators)}",
+        where=f"node {first.node_name()!r} ({first.node_operator()})",
+        hint="; ".join([*(remedies or ["replace the operation in the model"]), runs]),
+    )
+
+
+def refused_build(title: str, spec: BuildSpec, errors: list[str]) -> OptkitError:
+    """Of a build that returned nothing. `errors`: what the builder logged."""
+    reason = reason_of(errors) or "the build failed without a reason"
+    where = f"{title} for {spec.target}"
+    if match := re.search(r"model contains HW-specific datatypes: ([\w, ]+)", reason):
+        kinds = match[1].replace("b16", "bf16")
+        return Impossible(f"the hardware has no {kinds}", where=where)
+    if match := re.search(r"Cannot compile operation '(.*?)' for (.*)", reason):
+        return Impossible(match[2], where=f"{where}: node {match[1]!r}")
+    if re.search(r"out ?of ?memory|bad_alloc", reason, re.IGNORECASE):
+        return WorkerFailed(reason, verdict="oom", where=where)
+    return InputRefused(reason, where=where)
