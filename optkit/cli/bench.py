@@ -78,7 +78,7 @@ def bench(
     trusted: bool,
     **shared: Any,
 ) -> int:
-    """Latency beside the baseline: measured where the target is this machine, else predicted.
+    """Measure the latency of MODEL and its baseline; predict it if the target is not here.
 
     \b
     optkit bench --target cpu --batch 1 --batch 8 --batch 32     a sweep, and its knee

@@ -34,7 +34,7 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
 @click.option(
     "--defer",
     is_flag=True,
-    help="Compile and time nothing here; `optkit finish` does it on a host with the device.",
+    help="Do not compile or measure here; `optkit finish` does it on a host with the device.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show steps, cache hits and estimates; write nothing."

@@ -14,7 +14,7 @@ from optkit.workspace import Workspace
 
 @click.group()
 def cache() -> None:
-    """The store of finished steps: list, verify, trim, clear."""
+    """Manage the store of finished steps: list, verify, trim, clear."""
 
 
 def _folder(function: Any) -> Any:
@@ -57,7 +57,7 @@ def ls(folder: Path | None, as_json: bool) -> None:
 @_folder
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def verify(folder: Path | None, as_json: bool) -> int:
-    """Rehash every entry; a corrupt one goes to quarantine (exit 7) and is rebuilt when needed."""
+    """Verify every entry. A corrupt one moves to quarantine (exit 7); a build makes it again."""
     from optkit.cli import terminal
 
     sound, corrupt = Workspace(folder).store().verify()
@@ -99,7 +99,7 @@ def gc(folder: Path | None, max_size: int) -> None:
     help="Only the results of this kind of step, e.g. bench, so that latencies are measured anew.",
 )
 def clear(folder: Path | None, step: str | None) -> None:
-    """Remove everything in the store, but what running commands use."""
+    """Remove everything in the store that no running command uses."""
     from optkit.cli import terminal
     from optkit.errors import unknown_name
     from optkit.steps import STEPS

@@ -13,14 +13,14 @@ from optkit.cli import options
 @click.command()
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--exit-code", is_flag=True, help="Exit 1 where they differ, as git does.")
+@click.option("--exit-code", is_flag=True, help="Exit 1 if they differ, as git does.")
 @options.work
 @options.output
 def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
-    """What is other in B than in A: artifacts, .onnx files, report.json or results of builds.
+    """Compare A and B: artifacts, .onnx files, report.json files or results of builds.
 
-    Nodes, precision, weights and scales of graphs; latency, accuracy and sizes of builds, where a
-    difference is claimed only if the intervals allow it; recipe, data and versions.
+    Of graphs: nodes, precision, weights and scales. Of builds: latency, accuracy and sizes; a
+    difference is reported only if the intervals support it. Also recipe, data and versions.
     """
     from optkit import api
     from optkit import difference as diffing

@@ -13,14 +13,14 @@ from optkit.cli import options
 @click.command()
 @click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--apply", type=click.Path(path_type=Path), metavar="RECIPE",
-              help="A new file that gets the recipe with the changes.")  # fmt: skip
+              help="Write the recipe with these changes to this new file.")  # fmt: skip
 @options.work
 @options.output
 def explain(artifact: Path, apply: Path | None, **shared: Any) -> None:
-    """Why ARTIFACT is not faster, and why its accuracy fell: the most costly first.
+    """Say why ARTIFACT is not faster, and why its accuracy fell; the most costly finding first.
 
-    Each finding says what it costs, how that is known, and what would mend it: a line of the
-    recipe, where one can say it.
+    Each finding has its cost, the evidence for it, and a change that would help: a line of the
+    recipe, if a recipe can express it.
     """
     from optkit import api
     from optkit.cli import explained, terminal

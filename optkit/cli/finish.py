@@ -27,7 +27,7 @@ def finish(
     artifact: Path, task: str | None, strict: bool, junit: Path | None, **shared: Any
 ) -> int:
     """Complete ARTIFACT on this machine, which has its device: compile what is pending, measure
-    latency and accuracy, judge the gates again. The artifact is replaced in its place, at once.
+    latency and accuracy, check the gates again. It replaces the artifact in one operation.
     """
     from optkit import api
     from optkit.cli import github, summary, terminal

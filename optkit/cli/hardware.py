@@ -13,7 +13,7 @@ _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def targets(name: str | None, as_json: bool) -> None:
-    """The devices optkit knows; with NAME, one of them with every figure and its source."""
+    """List the devices that optkit knows; with NAME, one device, each figure with its source."""
     from optkit import devices as target
     from optkit.cli import terminal
 
@@ -91,7 +91,7 @@ def _prefixed(peaks: dict[str, Any]) -> dict[str, Any]:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def devices(as_json: bool) -> None:
-    """The GPUs and the CPU of this machine, and the targets they match."""
+    """List the GPUs and the CPU of this machine, and the targets that they match."""
     from dataclasses import asdict
 
     from optkit import devices as target

@@ -15,7 +15,7 @@ from optkit.cli import options
 @options.work
 @options.output
 def inspect(path: Path, **shared: Any) -> None:
-    """What PATH holds: an artifact (a folder) or a model.onnx.
+    """Show what PATH holds: an artifact (a folder) or a model.onnx.
 
     Inputs, operators, parameters, bytes, MACs, precision; for an artifact also its verdict,
     evidence and landing, after every file was verified.

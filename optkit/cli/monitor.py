@@ -41,7 +41,7 @@ def monitor(
     interval: float,
     **shared: Any,
 ) -> int:
-    """Say what COMMAND is bound by: its CPU, its disk, its GPU, or nothing.
+    """Run COMMAND and say what limits it: its CPU, its disk, its GPU, or nothing.
 
     \b
     optkit monitor -- python train.py

@@ -109,7 +109,7 @@ def job(function: F) -> F:
             click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
                          help="Override a recipe value, e.g. gates.max_drop=1%."),
             click.option("--task", metavar="NAME",
-                         help="Of a Hugging Face model; default: what its config.json says."),
+                         help="Task of a Hugging Face model; default: that of its config.json."),
             click.option("--adapter", metavar="DIR",
                          help="A PEFT LoRA adapter, merged into a Hugging Face model."),
             click.option("--trust-remote-code", "trusted", is_flag=True,
@@ -119,7 +119,7 @@ def job(function: F) -> F:
                          "recordings) or a source."),
             click.option("--eval", "eval_task", metavar="NAME|FILE.py",
                          help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
-            click.option("--eval-data", metavar="PATH", help="What the evaluation task reads."),
+            click.option("--eval-data", metavar="PATH", help="The data for the evaluation task."),
             click.option("--shapes", metavar="NAME:AxBxC,...", help="Fixed input shapes."),
             click.option("--min-shapes", metavar="NAME:AxBxC,...", help="Smallest input shapes."),
             click.option("--opt-shapes", metavar="NAME:AxBxC,...", help="Shapes to tune for."),
@@ -145,12 +145,12 @@ def work(function: F) -> F:
             click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
                          help="The store; default $OPTKIT_CACHE or the user's cache folder."),
             click.option("--remote", metavar="URL",
-                         help="Share finished steps with other machines through this place, e.g. "
+                         help="Share finished steps with other machines through this remote, e.g. "
                          "s3://bucket/folder; default $OPTKIT_REMOTE, or none."),
             click.option("--memory", callback=_size, metavar="SIZE",
-                         help="Memory a step may use, e.g. 4G; default half of what is free."),
+                         help="Memory limit of a step, e.g. 4G; default: half of the free memory."),
             click.option("--timeout", callback=seconds, metavar="TIME",
-                         help="Wall clock a step may use, e.g. 10m; default 1h."),
+                         help="Time limit of a step, e.g. 10m; default 1h."),
         )
     ):  # fmt: skip
         function = option(function)
@@ -160,7 +160,7 @@ def work(function: F) -> F:
 def cluster(function: F) -> F:
     """--on: who does the work."""
     return click.option("--on", callback=_address, metavar="ray|ray://HOST:PORT",
-                        help="Have the nodes of a Ray cluster do the steps.")(function)  # fmt: skip
+                        help="Run the steps on the nodes of a Ray cluster.")(function)  # fmt: skip
 
 
 def artifact(function: F) -> F:
@@ -169,7 +169,7 @@ def artifact(function: F) -> F:
         (
             click.option("--out", type=click.Path(path_type=Path), default=Path("artifacts"),
                          show_default=True, metavar="DIR",
-                         help="The folder that gets the artifact."),
+                         help="Write the artifact to this folder."),
             strict,
         )
     ):  # fmt: skip
@@ -180,8 +180,8 @@ def artifact(function: F) -> F:
 def strict(function: F) -> F:
     """--strict: what is in doubt counts as failed."""
     return click.option("--strict", is_flag=True,
-                        help="An inconclusive gate fails too, a latency measured under bad "
-                        "conditions, and suspect calibration data (exit 3).")(function)  # fmt: skip
+                        help="Exit 3 also for an inconclusive gate, a latency measured under "
+                        "bad conditions, and suspect calibration data.")(function)  # fmt: skip
 
 
 def junit(function: F) -> F:

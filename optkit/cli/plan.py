@@ -137,7 +137,7 @@ def plan(
 ) -> int:
     """Predict latency, memory and cost of MODEL on each target, and what would help.
 
-    Every figure is predicted, with an interval; docs/plan.md says how far off such figures were.
+    Every figure is predicted, with an interval; docs/plan.md has the errors of past predictions.
     """
     from optkit import api
     from optkit.cli import terminal

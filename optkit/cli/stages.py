@@ -35,7 +35,7 @@ def _out(function: Callable[..., Any]) -> Callable[..., Any]:
 @options.work
 @options.output
 def export(out: Path, **shared: Any) -> None:
-    """MODEL to ONNX (opset 21 or newer), compared with the model it came from."""
+    """Export MODEL to ONNX (opset 21 or newer), and compare its outputs with those of MODEL."""
     _files("export", out, shared)
 
 
@@ -45,7 +45,7 @@ def export(out: Path, **shared: Any) -> None:
 @options.work
 @options.output
 def fuse(out: Path, **shared: Any) -> None:
-    """MODEL to its fused `standard` form, with a log of what was done and what was declined.
+    """Fuse the graph of MODEL into its `standard` form, and log each rule applied or declined.
 
     Each rule has a line, and each reason for declining; --verbose and --json name every node.
     """
@@ -60,7 +60,7 @@ def fuse(out: Path, **shared: Any) -> None:
 @options.work
 @options.output
 def quantize(out: Path, target: str, precision: str, strict: bool, **shared: Any) -> int:
-    """MODEL to a quantized Q/DQ graph, placed by the rules of the target's backend."""
+    """Quantize MODEL to a Q/DQ graph, by the placement rules of the target's backend."""
     from optkit.cli.summary import suspect
 
     made = _files("quantize", out, shared, target, precision)
@@ -74,7 +74,7 @@ def quantize(out: Path, target: str, precision: str, strict: bool, **shared: Any
 @options.work
 @options.output
 def compile_(out: Path, target: str, precision: str, **shared: Any) -> None:
-    """MODEL to an engine for the target, with its fused layers and landing."""
+    """Compile MODEL to an engine for the target, and list its fused layers and landing."""
     _files("compile", out, shared, target, precision)
 
 
@@ -86,9 +86,9 @@ def compile_(out: Path, target: str, precision: str, **shared: Any) -> None:
 @options.work
 @options.output
 def eval_(target: str, precision: str, strict: bool, junit: Path | None, **shared: Any) -> int:
-    """Task score, drop against the baseline, fidelity to FP32, and the gates on these.
+    """Measure task score, drop against the baseline and fidelity to FP32, and check their gates.
 
-    --set eval.stop_early=true ends it before the last sample, where the verdict is certain.
+    With --set eval.stop_early=true it stops before the last sample, once the verdict is certain.
     """
     from optkit import api
     from optkit.cli import summary, terminal

@@ -41,7 +41,7 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
     default=("int8",),
     show_default=True,
     metavar="NAME",
-    help="What layers may have besides the carrier; repeat for several.",
+    help="A precision that layers may have besides the carrier; repeat for several.",
 )
 @click.option(
     "--trials",
@@ -54,7 +54,7 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
     "seconds",
     callback=options.seconds,
     metavar="TIME",
-    help="Search so long at most, e.g. 10m; the best so far is then judged and built.",
+    help="Stop the search after this time, e.g. 10m; the best candidate is then built.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, metavar="S")
 @click.option(
@@ -82,10 +82,10 @@ def tune(
     strict: bool,
     **shared: Any,
 ) -> int:
-    """Find the fastest assignment of precisions to the layers of MODEL inside a budget.
+    """Find the fastest assignment of precisions to the layers of MODEL within a budget.
 
-    Limits that are not given are those of the recipe's gates. The artifact is that of the winner;
-    its recipe and the front lie beside it. Run again, the search goes on where it ended.
+    Limits that are not given are those of the recipe's gates. The search builds the best candidate
+    and writes its recipe and the Pareto front next to it. To continue a search, run it again.
     """
     from optkit import api, tuning
     from optkit.cli import github, terminal
