@@ -26,7 +26,7 @@ def completed(
     """What `build` returns; what is pending in it is finished by the runner's cluster, if it has a
     node with such a device. A note says at once that it has none: Ray itself would wait for
     ever."""
-    cluster = runner.carry
+    cluster = runner.executor
     if not isinstance(cluster, Cluster):
         return build()
     names = dict.fromkeys(accelerator(name) for name in device_names(target))

@@ -120,9 +120,9 @@ def _each(
     """One after the other; on a cluster at the same time: a step that two of them need is made by
     one, and the other waits for it."""
     own = [replace(runner, records=[]) for _ in pairs]
-    if not isinstance(runner.carry, Cluster):
+    if not isinstance(runner.executor, Cluster):
         return list(map(build, pairs, own))
-    return runner.carry.each(build, pairs, own)
+    return runner.executor.each(build, pairs, own)
 
 
 def _write(document: dict[str, Any], place: Path) -> Path:

@@ -57,7 +57,7 @@ _LOOK_SECONDS = 2.0  # between two looks at whether a waiting task can still be 
 
 @dataclass
 class Cluster:
-    """A Ray cluster as a Runner's `carry`. Safe for several threads.
+    """A Ray cluster as a Runner's `executor`. Safe for several threads.
 
     address: "ray" for $RAY_ADDRESS, or the cluster of this machine, or one started here for as long
     as this process lives; else "ray://host:10001". note: told in words what happened to nodes.

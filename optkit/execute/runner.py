@@ -121,7 +121,7 @@ class Runner:
     store: Store
     limits: Limits
     listener: Listener
-    carry: Callable[..., dict[str, Any]] = field(default_factory=Workers)
+    executor: Callable[..., dict[str, Any]] = field(default_factory=Workers)
     records: list[Record] = field(default_factory=list)
     _unkept: dict[str, Entry] = field(default_factory=dict)  # results that serve this run alone
 
@@ -271,7 +271,7 @@ class Runner:
                 "versions": versions(kind.tools),
             }
             try:
-                return self.carry(
+                return self.executor(
                     task, self.limits, self.listener.progress, scratch_root=self.store.root / "tmp"
                 )
             except OptkitError as error:

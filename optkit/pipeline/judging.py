@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from optkit import runtimes, store
@@ -19,6 +20,8 @@ from optkit.pipeline.sources import roots_of
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
 from optkit.steps import GRAPH, STEPS
+from optkit.steps.accept import Accept
+from optkit.steps.compile import Compile
 from optkit.steps.draw import Draw
 from optkit.tensors import AxisRange
 
@@ -33,13 +36,9 @@ def accept(made: Build, runner: Steps) -> None:
     graph_runs = made.backend is None or made.traits.engine == "graph"
     if graph_runs or needed > runner.limits.memory_bytes:
         return
-    backend = runtimes.backend(made.compiler)
-    runner.step(
-        STEPS["accept"].kind,
-        f"ask {made.backend} about the operators",
-        {"graph": made.entries["fused"]},
-        {"backend": made.backend, "versions": backend.versions()},
-    )
+    versions = runtimes.backend(made.compiler).versions()
+    step = Accept(graph=made.entries["fused"], backend=made.compiler, versions=versions)
+    runner.do(step, f"ask {made.backend} about the operators")
 
 
 def compile_(made: Build, runner: Steps) -> None:
@@ -60,14 +59,11 @@ def compile_(made: Build, runner: Steps) -> None:
         made.specs[role] = spec
         made.specs |= {f"{role}, {name}": pending for name, pending in asked.items()}
         if made.backend is not None:
-            made.entries[role] = runner.step(
-                STEPS["compile"].kind,
-                f"compile {precision} for {made.job.target.name}",
-                {"graph": graph},
-                {"backend": made.backend, "spec": spec.to_json(), "planned": planned,
-                 "versions": backend.versions(), "host": _host(made)},
-                kept(runner),
+            step = Compile(
+                graph=graph, backend=made.backend, spec=spec, planned=planned,
+                versions=backend.versions(), host=_host(made), kept=Path(kept(runner)["kept"]),
             )  # fmt: skip
+            made.entries[role] = runner.do(step, f"compile {precision} for {made.job.target.name}")
 
 
 def evaluate(made: Build, runner: Steps) -> None:

@@ -3,7 +3,7 @@
 A module of this package says what a step is: identity, inputs, parameters, result. What it does is
 the module of the same name in `bodies`, which a worker imports when it runs the step, so that the
 parent can read the table in a millisecond, and foreign code and native libraries are opened in the
-child alone. The steps that measure, and those of a search, are still functions:
+child alone. The steps that score, measure, predict and search are still functions:
 
     step(inputs: name → path, params, out folder, progress) -> meta (JSON)
 """
@@ -18,12 +18,14 @@ from typing import Any
 
 from optkit.execute import step as typed
 from optkit.execute.runner import StepKind, kind_of
+from optkit.steps.accept import Accept
 from optkit.steps.adopt import Adopt
 from optkit.steps.attributing import attribute
 from optkit.steps.calibrate import Calibrate
 from optkit.steps.cast import Cast
 from optkit.steps.check_data import CheckData
 from optkit.steps.collect import Collect
+from optkit.steps.compile import Compile
 from optkit.steps.divide import Divide
 from optkit.steps.draw import Draw
 from optkit.steps.export import Export
@@ -41,7 +43,7 @@ from optkit.steps.files import (
 )
 from optkit.steps.fuse import Fuse
 from optkit.steps.likeness import compare_layers
-from optkit.steps.measuring import accept, bench, compare, compile_, evaluate, predict
+from optkit.steps.measuring import bench, compare, evaluate, predict
 from optkit.steps.memory import peak
 from optkit.steps.ort import ToOrt
 from optkit.steps.outline import OUTLINE, SCALES, Outline
@@ -86,7 +88,7 @@ def _listed(step: type[typed.Step[typed.Result]]) -> Step:
 
 _TYPED: tuple[type[typed.Step[typed.Result]], ...] = (
     Export, Adopt, Fuse, Cast, Collect, Divide, Draw, CheckData, Random, Calibrate, Prepare,
-    Quantize, QuantizeLayers, ToOrt, Outline, Summarize,
+    Quantize, QuantizeLayers, ToOrt, Accept, Compile, Outline, Summarize,
 )  # fmt: skip
 _RESUMING = ("evaluate", "compare")
 _STAYING = ("compare", "compare_layers", "predict", "survey", "sensitivity", "deviate")
@@ -107,8 +109,6 @@ STEPS: Mapping[str, Step] = MappingProxyType(
             run,
         )
         for name, version, tools, run in (
-            ("accept", 1, (), accept),
-            ("compile", 3, (), compile_),
             ("evaluate", 5, ("onnxruntime", "numpy"), evaluate),
             ("compare", 5, ("onnxruntime", "numpy"), compare),
             ("bench", 5, ("onnxruntime", "numpy"), bench),

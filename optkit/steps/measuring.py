@@ -1,4 +1,4 @@
-"""Steps that say how good and how fast a graph is: compiled, scored, timed, predicted."""
+"""Steps that say how good and how fast a graph is: scored, timed, predicted."""
 
 from __future__ import annotations
 
@@ -31,31 +31,6 @@ if TYPE_CHECKING:
 
 _TASK = ("run", "score", "agreement", "combine", "aggregate")  # the hooks that are run here
 _ROWS = "rows"  # of the baseline, in the file of its scores
-
-
-def compile_(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """graph → engine file, with fused layers and landing from the compiler itself.
-
-    params: backend, spec, planned (node → precision); kept: a folder outside the step's own.
-    """
-    from optkit.engines import BuildSpec
-    from optkit.runtimes import backend
-
-    chosen = backend(params["backend"])
-    chosen.check()
-    spec = BuildSpec.from_json(params["spec"])
-    kept = Path(params["kept"]) if params.get("kept") else None
-    made = chosen.compile(inputs["graph"] / GRAPH, spec, params["planned"], out, progress, kept)
-    return {"engine": made.to_json()}
-
-
-def accept(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """Whether the compiler knows all operators of a graph, before anything is made for it. params:
-    backend."""
-    from optkit.runtimes import backend
-
-    backend(params["backend"]).accept(inputs["graph"] / GRAPH)
-    return {}
 
 
 def evaluate(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def tune(
     if budget == Budget():
         raise UsageError("there is no budget to keep", where=job.recipe.name, hint=_LIMITS)
     pipeline.check_timed(job)
-    cluster = runner.carry if isinstance(runner.carry, Cluster) else None
+    cluster = runner.executor if isinstance(runner.executor, Cluster) else None
     parallel = _parallel(job, options, cluster)
     made = pipeline.run(job, runner, pipeline.BENCH)
     found = survey(made, precisions, runner, map if cluster is None else cluster.each)

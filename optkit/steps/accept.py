@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optkit.execute.step import Input, Result, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accept(Step[Result]):
+    """Whether the compiler knows all operators of a graph, before anything is made for it.
+    `versions`: of the backend's library."""
+
+    name = "accept"
+    version = 1
+
+    graph: Input
+    backend: str
+    versions: Mapping[str, str]

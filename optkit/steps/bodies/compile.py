@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit.execute.step import Progress
+from optkit.runtimes import backend
+from optkit.steps.compile import Compile, Compiled
+from optkit.steps.files import GRAPH
+
+
+def run(step: Compile, out: Path, progress: Progress) -> Compiled:
+    chosen = backend(step.backend)
+    chosen.check()
+    model, planned = step.graph.path / GRAPH, dict(step.planned)
+    return Compiled(engine=chosen.compile(model, step.spec, planned, out, progress, step.kept))
