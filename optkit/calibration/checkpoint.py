@@ -87,16 +87,16 @@ class Checkpoint:
             metadata, tensors = read_tensors(self._folder / "state.safetensors", mapped="-")
             if metadata["key"] != self._key:
                 return None
-            found: dict[str, dict[str, np.ndarray]] = {}
+            parts: dict[str, dict[str, np.ndarray]] = {}
             for key, array in tensors.items():
                 kind, _, name = key.partition("/")
-                found.setdefault(name, {})[kind] = array
+                parts.setdefault(name, {})[kind] = array
             values = {
-                name: value_from_arrays(_without_products(found[name]), remark)
+                name: value_from_arrays(_without_products(parts[name]), remark)
                 for name, remark in metadata["values"].items()
             }
             products = {
-                name: (_products(found.get(name, {})), count)
+                name: (_products(parts.get(name, {})), count)
                 for name, count in metadata["products"].items()
             }
             return State(metadata["numbers"], values, products)
@@ -106,20 +106,20 @@ class Checkpoint:
 
 def write_moments(folder: Path, group: int, moments: Mapping[str, Moments]) -> None:
     """Keep the second moments of a pass in a file. Raises StorageError."""
-    tensors = {f"total/{name}": found.total for name, found in moments.items()}
-    tensors |= {f"diagonal/{name}": found.diagonal for name, found in moments.items()}
-    counts = {name: found.count for name, found in moments.items()}
+    tensors = {f"total/{name}": moment.total for name, moment in moments.items()}
+    tensors |= {f"diagonal/{name}": moment.diagonal for name, moment in moments.items()}
+    counts = {name: moment.count for name, moment in moments.items()}
     _replace(_moments_file(folder, group), tensors, counts)
 
 
 def read_moments(folder: Path, groups: Sequence[int]) -> dict[str, Moments]:
     """Those of some passes, mapped from their files. Raises OSError or ValueError for damage."""
-    found = {}
+    moments = {}
     for group in groups:
         counts, tensors = read_tensors(_moments_file(folder, group), mapped="total/")
         for name, count in counts.items():
-            found[name] = Moments(tensors[f"total/{name}"], tensors[f"diagonal/{name}"], count)
-    return found
+            moments[name] = Moments(tensors[f"total/{name}"], tensors[f"diagonal/{name}"], count)
+    return moments
 
 
 def _moments_file(folder: Path, group: int) -> Path:

@@ -72,7 +72,7 @@ def observe(
     """
     identity = [
         [asdict(tap) for tap in taps],
-        {name: asdict(found) for name, found in fills.items()},
+        {name: asdict(fill) for name, fill in fills.items()},
         [asdict(info) for info in session.inputs],
         first,
     ]
@@ -120,16 +120,16 @@ class _Run:
         """Make the passes that are left, and put what they found together."""
         while True:
             self._run_pass(checkpoint)
-            found = {k: m for k, p in self._products.items() if (m := p.result()) is not None}
+            by_name = {k: m for k, p in self._products.items() if (m := p.result()) is not None}
             if self._pass + 1 >= len(self._groups):
                 break
-            write_moments(folder, self._pass, found)
+            write_moments(folder, self._pass, by_name)
             self._pass, self._done, self._data = self._pass + 1, 0, data_digest([])
             self._start_products()
             checkpoint.write(self.state())
-        found |= read_moments(folder, range(self._pass))
+        by_name |= read_moments(folder, range(self._pass))
         values = {name: observer.result() for name, observer in sorted(self._observers.items())}
-        for key, moments in found.items():
+        for key, moments in by_name.items():
             name, window = self._multiplied[key]
             values[name] = _with_moments(values[name], window, moments)
         return Statistics(values, self._done, self._data)
@@ -204,7 +204,7 @@ class _Run:
                 self._plan()
             for cut in cutter.parts(feed, number, at - number):
                 _check_inputs(cut, cutter.batched, first=at)
-                digests = [bytes.fromhex(found) for found in sample_digests(cut, cutter.batched)]
+                digests = [bytes.fromhex(digest) for digest in sample_digests(cut, cutter.batched)]
                 self._clock.feeds = feeds if at + len(digests) == end else feeds - 1
                 yield cut, Part(at, digests, real_tokens(cut, self._mask))
                 at += len(digests)
@@ -250,15 +250,15 @@ class _Run:
     def _count(self, name: str, value: np.ndarray, part: Part) -> None:
         """Observe one value of a part: in the first pass for all, later for its moments alone."""
         axis = self._taps[name].channel_axis
-        found = data(value, part, self._fills.get(name, NO_FILLS), axis)
+        counted = data(value, part, self._fills.get(name, NO_FILLS), axis)
         if not self._pass:
-            self._observers[name].update(found, part)
-        if found.verdict is not None or axis is None or not found.x.size:
+            self._observers[name].update(counted, part)
+        if counted.verdict is not None or axis is None or not counted.x.size:
             return
         for key, products in self._products.items():
             of, window = self._multiplied[key]
             if of == name:
-                products.update(_multiplied(found, part, axis, window))
+                products.update(_multiplied(counted, part, axis, window))
 
     def _end_part(self, counted: _Counted) -> None:
         """Wait until it is counted, and take note of it."""
@@ -298,14 +298,14 @@ class _Clock:
         whole, part = (self._samples, done) if self._samples else (self._batches, self.feeds)
         share = min(part / whole, 1.0) if whole else 0.0
         rate = (done - self._begun) / max(time.monotonic() - self._started, 1e-9)
-        told = f"{done} of {self._samples} samples" if self._samples else f"{done} samples"
+        text = f"{done} of {self._samples} samples" if self._samples else f"{done} samples"
         if passes > 1:
-            told = f"pass {index + 1} of {passes}, {told}"
-        told += f", {rate:.3g}/s"
+            text = f"pass {index + 1} of {passes}, {text}"
+        text += f", {rate:.3g}/s"
         if self._samples and rate:
             left = (self._samples * (passes - index) - done) / rate
-            told += f", {max(left, 0):.0f} s left"
-        self._progress(told, (index + share) / passes)
+            text += f", {max(left, 0):.0f} s left"
+        self._progress(text, (index + share) / passes)
 
 
 def _grouped(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
@@ -321,9 +321,11 @@ def _grouped(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
     return groups
 
 
-def _multiplied(found: Data, part: Part, axis: int, window: Window | None) -> np.ndarray:
+def _multiplied(counted: Data, part: Part, axis: int, window: Window | None) -> np.ndarray:
     """The rows [m, K], or patches [groups, m, K], that second moments are of."""
-    return rows_of(found, axis) if window is None else PatchView(found, part, window).for_moments()
+    return (
+        rows_of(counted, axis) if window is None else PatchView(counted, part, window).for_moments()
+    )
 
 
 def _with_moments(
@@ -344,7 +346,7 @@ def _digest_of_first(count: int, feeds: Iterable[Feed], cutter: Cutter) -> str:
         if left <= 0:
             break
         cut = cutter.cut(feed, 0, left)
-        digests = [bytes.fromhex(found) for found in sample_digests(cut, cutter.batched)]
+        digests = [bytes.fromhex(digest) for digest in sample_digests(cut, cutter.batched)]
         data, left = data_digest([bytes.fromhex(data), *digests]), left - len(digests)
     return data
 

@@ -111,10 +111,10 @@ class Cutter:
         if size <= self.largest:
             return
         self.unit = self.count(feed) if self._fixed else 1
-        one = self.cut(feed, 0, self.unit)
-        outputs = self.session.run(one)
+        first = self.cut(feed, 0, self.unit)
+        outputs = self.session.run(first)
         self.largest, self.need = size, PEAK * sum(value.nbytes for value in outputs.values())
-        self.shapes = {name: value.shape for name, value in (one | outputs).items()}
+        self.shapes = {name: value.shape for name, value in (first | outputs).items()}
         if self.need > self.memory_bytes:
             fixed = self.unit > 1
             what = f"the model's fixed batch of {self.unit}" if fixed else "one sample"

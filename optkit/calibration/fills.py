@@ -52,14 +52,14 @@ class Fills:
 
     def match(self, x: np.ndarray) -> np.ndarray:
         """bool, of x's shape: True for what is no data."""
-        found = np.isinf(x) if self.infinite else np.zeros(x.shape, bool)
+        filled = np.isinf(x) if self.infinite else np.zeros(x.shape, bool)
         for value in self.values:
-            found |= x == np.float32(value)
+            filled |= x == np.float32(value)
         if self.low is not None:
-            found |= x <= np.float32(self.low)
+            filled |= x <= np.float32(self.low)
         if self.high is not None:
-            found |= x >= np.float32(self.high)
-        return found
+            filled |= x >= np.float32(self.high)
+        return filled
 
 
 NO_FILLS = Fills()
@@ -80,10 +80,10 @@ def fills(model: ir.Model, names: Iterable[str]) -> dict[str, Fills]:
     trails: dict[ir.Value, _Trail] = {}
     flags: set[ir.Value] = set()
     for node in model.graph:
-        found = _through(node, trails, flags)
+        continued = _through(node, trails, flags)
         for output in node.outputs:
-            if found:
-                trails[output] = found
+            if continued:
+                trails[output] = continued
         if _is_flag(node, flags):
             flags.update(node.outputs)
     wanted = set(names)
@@ -140,24 +140,24 @@ def _sub(operands: _Operands, flags: set[ir.Value]) -> _Trail:
 
 def _mul(operands: _Operands, flags: set[ir.Value]) -> _Trail:
     """fill × 0 or 1 is a fill, fill × constant a scaled one; a large constant × data is data."""
-    found: set[_Fill] = set()
-    for (_, own), (other, _) in (operands, operands[::-1]):
-        if not own:
+    results: set[_Fill] = set()
+    for (_, fills_here), (other, _) in (operands, operands[::-1]):
+        if not fills_here:
             continue
         numbers = graph.array(other)
         if numbers is not None and numbers.size == 1:
-            found |= _times(own, float(numbers.reshape(())))
+            results |= _times(fills_here, float(numbers.reshape(())))
         elif numbers is None:
-            found |= {f for f in own if other in flags or abs(f.value) >= _SURELY}
-    return frozenset(found)
+            results |= {f for f in fills_here if other in flags or abs(f.value) >= _SURELY}
+    return frozenset(results)
 
 
 def _div(operands: _Operands, flags: set[ir.Value]) -> _Trail:
-    (_, own), (other, _) = operands
+    (_, fills_here), (other, _) = operands
     numbers = graph.array(other)
     if numbers is None or numbers.size != 1 or not numbers.any():
         return frozenset()
-    return _times(own, 1.0 / float(numbers.reshape(())))
+    return _times(fills_here, 1.0 / float(numbers.reshape(())))
 
 
 def _neg(operands: _Operands, flags: set[ir.Value]) -> _Trail:
@@ -217,9 +217,9 @@ def _large(numbers: np.ndarray | None) -> _Trail:
         return frozenset()
     if numbers.min() > -LEAST and numbers.max() < LEAST:  # weights: no copy of them is made
         return frozenset()
-    found = np.unique(numbers[np.abs(numbers) >= LEAST])
-    few = found.size <= _MOST and (numbers.size <= _MOST or np.unique(numbers).size <= 2 * _MOST)
-    return frozenset(_Fill(float(v)) for v in found if not np.isnan(v)) if few else frozenset()
+    large = np.unique(numbers[np.abs(numbers) >= LEAST])
+    few = large.size <= _MOST and (numbers.size <= _MOST or np.unique(numbers).size <= 2 * _MOST)
+    return frozenset(_Fill(float(v)) for v in large if not np.isnan(v)) if few else frozenset()
 
 
 def _attribute_value(node: ir.Node) -> np.ndarray | None:

@@ -69,8 +69,8 @@ class Observer:
         if self._axis is None:
             return
         x = _by_channel(data.x, self._axis)
-        found = _channels(x, _starts(x, data, part))
-        self._channels = found if self._channels is None else self._channels.merged(found)
+        channels = _channels(x, _starts(x, data, part))
+        self._channels = channels if self._channels is None else self._channels.merged(channels)
         if self._wants_rows:
             self._sample = self._sample or RowSample(x.shape[1])
             self._sample.update(_row_hashes(x, data, part), lambda numbers: _rows_at(x, numbers))
@@ -83,7 +83,7 @@ class Observer:
     def result(self) -> ValueStatistics:
         bins, counts = by_value(self._codes, self._counts)
         rows = None if self._sample is None else self._sample.result()
-        patches = {window: Patches(found.result()) for window, found in self._patches.items()}
+        patches = {window: Patches(patch.result()) for window, patch in self._patches.items()}
         return ValueStatistics(
             self._low, self._high, bins, counts, self._channels, rows, None,
             self._excluded, self._verdict, patches,
@@ -200,8 +200,8 @@ def rows_of(data: Data, axis: int) -> np.ndarray:
 def _rows_at(x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Rows [n, K] of x [outer, K, inner], numbered outer × inner."""
     outer, inner = np.divmod(numbers, x.shape[2])
-    found: np.ndarray = x[outer, :, inner]
-    return found
+    rows: np.ndarray = x[outer, :, inner]
+    return rows
 
 
 def _by_channel(x: np.ndarray, axis: int) -> np.ndarray:

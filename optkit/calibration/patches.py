@@ -28,8 +28,8 @@ class PatchView:
         """float32 [len(numbers), groups · K]."""
         sample, *position = np.unravel_index(numbers, self._grid)
         place: tuple[Any, ...] = (sample, slice(None), *position)
-        found: np.ndarray = self._view[place]
-        return found.reshape(len(numbers), prod(found.shape[1:]))
+        patches: np.ndarray = self._view[place]
+        return patches.reshape(len(numbers), prod(patches.shape[1:]))
 
     def for_moments(self) -> np.ndarray:
         """float32 [groups, m, K]: of each sample the `PATCHES` patches with the smallest hashes, in

@@ -51,7 +51,7 @@ class Argument:
 
 def arguments(model: ir.Model) -> dict[str, Argument]:
     """Name of an input → which argument it is. Inputs of data are not among them."""
-    found = {}
+    by_name = {}
     for value in model.graph.inputs:
         if value.is_initializer():
             continue
@@ -61,9 +61,9 @@ def arguments(model: ir.Model) -> dict[str, Argument]:
                 role = "divisor"
             if role is not None:
                 name = f"{node.op_type} {node.name}".strip()
-                found[str(value.name)] = Argument(role, name, _numbers(node, index, role, value))
+                by_name[str(value.name)] = Argument(role, name, _numbers(node, index, role, value))
                 break
-    return found
+    return by_name
 
 
 def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
@@ -84,29 +84,41 @@ def _numbers(node: ir.Node, index: int, role: str, value: ir.Value) -> np.ndarra
     if shape is None or value.dtype is None:
         return None
     size, dtype = int(np.prod(shape)), value.dtype.numpy()
-    found: list[int] | None = None
     if role == "indices" and node.op_type != "MaxUnpool":
         return np.zeros(shape, dtype)  # the first row, which is always there
     if role == "divisor":
         return np.ones(shape, dtype)
     if (node.op_type, index) in _SHAPES:
-        found = _sizes(node.outputs[0])
-    elif role == "axes" and node.op_type == "Squeeze":
-        sizes = _sizes(node.inputs[0])
-        found = None if sizes is None else [i for i, dim in enumerate(sizes) if dim == 1][:size]
-    elif role == "axes" and node.op_type in _REDUCTIONS and size:
-        found = _reduced(node, size)
-    elif role == "split":
-        axis = node.attributes.get_int("axis", 0)
-        parts = [_sizes(output) for output in node.outputs]
-        found = None if None in parts else [part[axis] for part in parts if part is not None]
-    elif role == "repeats":
-        before, after = _sizes(node.inputs[0]), _sizes(node.outputs[0])
-        if before is not None and after is not None and all(before):
-            found = [large // small for small, large in zip(before, after, strict=True)]
-    if found is None or len(found) != size:
+        numbers = _sizes(node.outputs[0])
+    else:
+        numbers = _BY_ROLE[role](node, size) if role in _BY_ROLE else None
+    if numbers is None or len(numbers) != size:
         return None
-    return np.asarray(found, dtype).reshape(shape)
+    return np.asarray(numbers, dtype).reshape(shape)
+
+
+def _axes(node: ir.Node, count: int) -> list[int] | None:
+    if node.op_type == "Squeeze":
+        sizes = _sizes(node.inputs[0])
+        return None if sizes is None else [i for i, d in enumerate(sizes) if d == 1][:count]
+    return _reduced(node, count) if node.op_type in _REDUCTIONS and count else None
+
+
+def _split(node: ir.Node, count: int) -> list[int] | None:
+    axis = node.attributes.get_int("axis", 0)
+    parts = [_sizes(output) for output in node.outputs]
+    return None if None in parts else [part[axis] for part in parts if part is not None]
+
+
+def _repeats(node: ir.Node, count: int) -> list[int] | None:
+    before, after = _sizes(node.inputs[0]), _sizes(node.outputs[0])
+    if before is None or after is None or not all(before):
+        return None
+    return [large // small for small, large in zip(before, after, strict=True)]
+
+
+_BY_ROLE = {"axes": _axes, "split": _split, "repeats": _repeats}
+"""What the shapes of a node say of an argument, and how many numbers it has."""
 
 
 def _reduced(node: ir.Node, count: int) -> list[int] | None:
@@ -115,8 +127,8 @@ def _reduced(node: ir.Node, count: int) -> list[int] | None:
     if before is None or after is None:
         return None
     if len(before) == len(after):
-        found = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-        return found if len(found) == count else None
+        axes = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+        return axes if len(axes) == count else None
     return list(range(len(before))) if not after else None
 
 

@@ -81,8 +81,8 @@ def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> dict[str,
     known = [cost.macs for cost in costs(model, sizes).values()]
     return {
         **{
-            key: [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in found]
-            for key, found in specs.items()
+            key: [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in tensors]
+            for key, tensors in specs.items()
         },
         "opset": dict(sorted(model.opset_imports.items())),
         "nodes": sum(ops.values()),
@@ -116,10 +116,10 @@ def _cost(node: ir.Node) -> NodeCost:
 def _output_columns(node: ir.Node) -> int | None:
     if node.op_type not in (*WEIGHTED, *_RUNTIME_PRODUCTS):
         return None
-    found = _dims(node.outputs[0])
-    if not found:
+    sizes = _dims(node.outputs[0])
+    if not sizes:
         return None
-    return found[1] if node.op_type in ("Conv", "ConvTranspose") else found[-1]
+    return sizes[1] if node.op_type in ("Conv", "ConvTranspose") else sizes[-1]
 
 
 def _macs(node: ir.Node) -> int | None:

@@ -51,7 +51,7 @@ def places(model: ir.Model, most: int) -> list[int]:
     nodes = list(model.graph)
     costs = _costs(nodes)
     counts = [len(values) for values in _crossing(nodes, range(len(nodes) + 1))]
-    found, start = [], 0
+    cuts, start = [], 0
     while start < len(nodes):
         candidates, held = [], 0
         for place in range(start, len(nodes)):
@@ -63,8 +63,8 @@ def places(model: ir.Model, most: int) -> list[int]:
             break
         late = [place for place, size in candidates if size >= held / 2]
         start = min(late, key=lambda place: (counts[place], -place))
-        found.append(start)
-    return found
+        cuts.append(start)
+    return cuts
 
 
 def between(model: ir.Model, reads: Collection[str], wanted: Sequence[str]) -> ir.Model:
@@ -93,48 +93,48 @@ def between(model: ir.Model, reads: Collection[str], wanted: Sequence[str]) -> i
 def _crossing(nodes: Sequence[ir.Node], borders: Iterable[int]) -> Iterator[list[ir.Value]]:
     """The values made in front of each border (rising) and read behind it, in their order."""
     again = _made_anew(nodes)
-    made: dict[ir.Value, int] = {}
+    made_at: dict[ir.Value, int] = {}
     last: dict[ir.Value, int] = {}
     for index, node in enumerate(nodes):
         if node not in again:
-            made |= dict.fromkeys(node.outputs, index)
+            made_at |= dict.fromkeys(node.outputs, index)
     for index, node in enumerate(nodes):
-        last |= {value: index for value in _reads(node) if value in made}
+        last |= {value: index for value in _reads(node) if value in made_at}
     for border in borders:
-        yield [value for value, at in made.items() if at < border <= last.get(value, -1)]
+        yield [value for value, at in made_at.items() if at < border <= last.get(value, -1)]
 
 
 def _made_anew(nodes: Sequence[ir.Node]) -> set[ir.Node]:
     """The nodes that every part repeats where it needs them: all that only lead from constants,
     and what follows from inputs and little constants without a weight."""
     bytes_of = _Bytes()
-    found: set[ir.Node] = set()
+    recomputed: set[ir.Node] = set()
     for node in nodes:
         read = list(_reads(node))
         known = [value for value in read if bytes_of.is_known(value)]
-        made = [value.producer() for value in read if value not in known]
-        if any(producer is not None and producer not in found for producer in made):
+        producers = [value.producer() for value in read if value not in known]
+        if any(producer is not None and producer not in recomputed for producer in producers):
             continue
         little = sum(map(bytes_of, known)) <= _LITTLE and constant_weight(node) is None
         if len(known) == len(read) or little:
-            found.add(node)
+            recomputed.add(node)
         if len(known) == len(read):
             bytes_of.add(node, read)
-    return found
+    return recomputed
 
 
 def _costs(nodes: Sequence[ir.Node]) -> list[int]:
     """Bytes of stored constants that each node reads; none for one that only leads from them."""
     bytes_of = _Bytes()
-    found = []
+    costs = []
     for node in nodes:
         read = list(_reads(node))
         known = [value for value in read if bytes_of.is_known(value)]
         leads = len(known) == len(read)
         if leads:
             bytes_of.add(node, read)
-        found.append(0 if leads else sum(map(bytes_of, known)))
-    return found
+        costs.append(0 if leads else sum(map(bytes_of, known)))
+    return costs
 
 
 class _Bytes:
@@ -166,7 +166,7 @@ def _reads(node: ir.Node) -> Iterator[ir.Value]:
         else:
             continue
         for body in bodies:
-            own = {v for inner in body for v in inner.outputs} | set(body.inputs)
-            own |= set(body.initializers.values())
-            yield from (v for inner in body for v in _reads(inner) if v not in own)
-            yield from (v for v in body.outputs if v not in own)
+            inner_values = {v for inner in body for v in inner.outputs} | set(body.inputs)
+            inner_values |= set(body.initializers.values())
+            yield from (v for inner in body for v in _reads(inner) if v not in inner_values)
+            yield from (v for v in body.outputs if v not in inner_values)

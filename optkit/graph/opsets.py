@@ -78,10 +78,10 @@ def _scale_channels(node: ir.Node, names: set[str]) -> None:
         return add_constant(owner, name, np.array(numbers, np.int64))
 
     def add(op: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
-        made = ir.node(op, inputs, attributes)
-        made.outputs[0].name = claim_name(f"{node.outputs[0].name}.{op.lower()}", names)
-        owner.insert_before(node, made)
-        return made.outputs[0]
+        inserted = ir.node(op, inputs, attributes)
+        inserted.outputs[0].name = claim_name(f"{node.outputs[0].name}.{op.lower()}", names)
+        owner.insert_before(node, inserted)
+        return inserted.outputs[0]
 
     channels = add("Shape", source, start=1, end=2)
     each = add("Div", channels, constant(node.attributes["num_groups"].as_int()))

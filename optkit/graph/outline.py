@@ -56,7 +56,9 @@ def _node(node: ir.Node) -> dict[str, Any]:
         "name": node.name or (node.outputs[0].name if node.outputs else ""),
         "op": f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
         "inputs": [None if value is None else value.name for value in node.inputs],
-        "attributes": {name: _attribute(one) for name, one in sorted(node.attributes.items())},
+        "attributes": {
+            name: _attribute(attribute) for name, attribute in sorted(node.attributes.items())
+        },
         "multiplies": _multiplied(node) if node.op_type in _PRODUCTS else None,
     }
 

@@ -50,8 +50,8 @@ def load(path: Path) -> ir.Model:
     plain file below the model's own folder, or is shorter than the model says.
     """
     proto = _parse(path)
-    for found in _external_tensors(proto):
-        _check_external(found, path)
+    for external in _external_tensors(proto):
+        _check_external(external, path)
     try:
         model = ir.from_proto(proto)
     except ir.serde.SerdeError as error:
@@ -274,10 +274,10 @@ def _take_shapes(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
     infos = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
     for node, theirs in zip(graph, inferred.node, strict=True):
         for value in node.outputs:
-            found = infos.get(value.name or "")
-            if found is not None:
-                value.type = serde.deserialize_type_proto_for_type(found) or value.type
-                shape = serde.deserialize_type_proto_for_shape(found)
+            declared = infos.get(value.name or "")
+            if declared is not None:
+                value.type = serde.deserialize_type_proto_for_type(declared) or value.type
+                shape = serde.deserialize_type_proto_for_shape(declared)
                 value.shape = shape if shape is not None else value.shape  # [] is false
         inner = {attribute.name: attribute for attribute in theirs.attribute}
         for name, attribute in node.attributes.items():
@@ -337,15 +337,15 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _external_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    found: list[onnx.TensorProto] = []
+    external: list[onnx.TensorProto] = []
 
     def attribute(item: onnx.AttributeProto) -> None:
-        found.extend(t for t in (item.t, *item.tensors) if _is_external(t))
+        external.extend(t for t in (item.t, *item.tensors) if _is_external(t))
         for inner in (item.g, *item.graphs):
             graph(inner)
 
     def graph(item: onnx.GraphProto) -> None:
-        found.extend(t for t in item.initializer if _is_external(t))
+        external.extend(t for t in item.initializer if _is_external(t))
         for node in item.node:
             for each in node.attribute:
                 attribute(each)
@@ -355,7 +355,7 @@ def _external_tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
         for node in function.node:
             for each in node.attribute:
                 attribute(each)
-    return found
+    return external
 
 
 def _is_external(tensor: onnx.TensorProto) -> bool:

@@ -41,8 +41,8 @@ def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
     for node in copy.graph.all_nodes():
         for value in node.outputs:
             # stale: it follows from the inputs, but of an operator that is none of ONNX's own
-            own = node.domain in ("", "ai.onnx") or value.shape is None
-            value.shape = None if own else ir.Shape(_size(dim, axes) for dim in dims(value))
+            inferred = node.domain in ("", "ai.onnx") or value.shape is None
+            value.shape = None if inferred else ir.Shape(_size(dim, axes) for dim in dims(value))
     return infer_shapes(copy)
 
 

@@ -240,14 +240,14 @@ class _Group:
 
     def tensors(self) -> list[ir.Tensor[np.ndarray]]:
         """All of them, in memory."""
-        found = [np.empty(_nbytes(form), np.uint8) for form in self.forms]
+        buffers = [np.empty(_nbytes(form), np.uint8) for form in self.forms]
         at = [0] * len(self.forms)
         for index, data in self.pieces():
-            found[index][at[index] : at[index] + data.nbytes] = data
+            buffers[index][at[index] : at[index] + data.nbytes] = data
             at[index] += data.nbytes
         return [
             ir.Tensor(_decoded(raw, form.dtype, form.shape), form.dtype, name=form.name)
-            for raw, form in zip(found, self.forms, strict=True)
+            for raw, form in zip(buffers, self.forms, strict=True)
         ]
 
 
@@ -259,14 +259,14 @@ def _link(values: Iterable[ir.Value], path: Path) -> dict[ir.Value, tuple[str, i
             readers[value.const_value.path].append((value, value.const_value))
     linked: dict[ir.Value, tuple[str, int]] = {}
     count = 0
-    for source, found in readers.items():
+    for source, uses in readers.items():
         info = os.lstat(source)
-        used = sum(size for _, size in {(t.offset or 0, t.nbytes) for _, t in found})
+        used = sum(size for _, size in {(t.offset or 0, t.nbytes) for _, t in uses})
         if info.st_size < _WORTH_A_LINK or info.st_mode & _WRITABLE or used < _USED * info.st_size:
             continue
         name = f"{path.name}.{count}.data"
         _link_file(Path(source), path.with_name(name))
-        linked.update({value: (name, tensor.offset or 0) for value, tensor in found})
+        linked.update({value: (name, tensor.offset or 0) for value, tensor in uses})
         count += 1
     return linked
 
@@ -349,12 +349,12 @@ def _cut_short(tensor: ir.TensorProtocol) -> OptkitError:
 
 def _in_groups(tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[ir.TensorProtocol]:
     """In order, but the members of a group where the first of them stands."""
-    found = [tensor for tensor in tensors if tensor is not None]
+    stored = [tensor for tensor in tensors if tensor is not None]
     members: dict[_Group, list[ir.TensorProtocol]] = defaultdict(list)
-    for tensor in found:
+    for tensor in stored:
         if isinstance(tensor, Computed):
             members[tensor.group].append(tensor)
-    for tensor in found:
+    for tensor in stored:
         if isinstance(tensor, Computed):
             yield from members.pop(tensor.group, ())
         else:

@@ -28,12 +28,11 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from optkit import graph
 from optkit.errors import InputRefused
+from optkit.precision_cast.halves import HALVES, Half
 from optkit.precision_cast.kept_in_fp32 import (
     BOUNDED,
     DTYPED,
     FLOAT,
-    HALVES,
-    Half,
     cache_fits,
     fill_of,
     is_wide,

@@ -24,42 +24,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.precision_cast.halves import MARGIN, Half
 from optkit.precision_cast.magnitude import Magnitude, Measured
 
-MARGIN = 4.0
-"""Other samples may hold numbers so many times larger than the measured ones."""
 TERMS = 64
 FLOAT = ir.DataType.FLOAT
-
-
-class Half(NamedTuple):
-    """What tells the two half precisions apart."""
-
-    dtype: ir.DataType
-    name: str
-    suffix: str
-    largest: float
-    tiny: float  # smallest normal number
-    exact: int  # whole numbers up to this are told apart
-    trusted: float  # the largest measured magnitude that is left in half
-    fill: float  # stands for an infinity in masks; its unit swallows scores, as FP32's lowest does
-    opset: int  # the first whose convolutions and pools take it
-
-
-HALVES = MappingProxyType(
-    {
-        "fp16": Half(ir.DataType.FLOAT16, "float16", "fp16", 65504.0, 2.0**-14, 2048,
-                     65504.0 / MARGIN, 32768.0, 21),
-        "bf16": Half(ir.DataType.BFLOAT16, "bfloat16", "bf16", (2 - 2.0**-7) * 2.0**127,
-                     2.0**-126, 256, (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-7) * 2.0**127, 22),
-    }
-)  # fmt: skip
 
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)

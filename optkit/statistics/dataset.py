@@ -47,16 +47,16 @@ class Statistics:
 
     def warnings(self) -> list[str]:
         """What a reader should know before trusting the ranges."""
-        found = []
+        remarks = []
         if self.samples < FEW_SAMPLES:
-            found.append(
+            remarks.append(
                 f"only {self.samples} calibration samples; {FEW_SAMPLES} or more are usual"
             )
         for name, value in sorted(self.values.items()):
-            told = _remark(value)
-            if told is not None:
-                found.append(f"tensor {name!r} {told}")
-        return found
+            text = _remark(value)
+            if text is not None:
+                remarks.append(f"tensor {name!r} {text}")
+        return remarks
 
 
 def data_digest(samples: Iterable[bytes]) -> str:
@@ -103,8 +103,8 @@ def remark(low: float, high: float) -> str | None:
 def _remark(value: ValueStatistics) -> str | None:
     if value.unbounded is not None:
         return f"has no range: {value.unbounded}"
-    told = remark(value.low, value.high)
-    return f"{told} over all samples" if value.low == value.high else told
+    text = remark(value.low, value.high)
+    return f"{text} over all samples" if value.low == value.high else text
 
 
 def _join(a: str | None, b: str | None) -> str:

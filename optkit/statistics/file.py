@@ -90,13 +90,13 @@ def value_to_arrays(value: ValueStatistics) -> tuple[dict[str, np.ndarray], dict
     if value.moments is not None:
         arrays |= {"total": value.moments.total, "diagonal": value.moments.diagonal}
         remark["moment_rows"] = value.moments.count
-    for index, (window, found) in enumerate(sorted(value.patches.items())):
-        told: dict[str, Any] = {"window": asdict(window)}
-        arrays |= {f"hashes {index}": found.rows.hashes, f"rows {index}": found.rows.data}
-        if (moments := found.moments) is not None:
+    for index, (window, patches_of) in enumerate(sorted(value.patches.items())):
+        entry: dict[str, Any] = {"window": asdict(window)}
+        arrays |= {f"hashes {index}": patches_of.rows.hashes, f"rows {index}": patches_of.rows.data}
+        if (moments := patches_of.moments) is not None:
             arrays |= {f"total {index}": moments.total, f"diagonal {index}": moments.diagonal}
-            told["moment_rows"] = moments.count
-        remark.setdefault("patches", []).append(told)
+            entry["moment_rows"] = moments.count
+        remark.setdefault("patches", []).append(entry)
     if value.excluded:
         remark["excluded"] = value.excluded
     if value.verdict is not None:
@@ -216,8 +216,8 @@ def _check_histogram(value: ValueStatistics) -> None:
     sizes = {len(value.channels.low)} if value.channels else set()
     sizes |= {value.rows.data.shape[1]} if value.rows else set()
     sizes |= {len(value.moments.diagonal)} if value.moments else set()
-    for window, found in value.patches.items():
-        sizes |= {found.rows.data.shape[1] // window.taps}
+    for window, patches in value.patches.items():
+        sizes |= {patches.rows.data.shape[1] // window.taps}
     if len(sizes) > 1:
         raise ValueError("parts differ in their number of channels")
 
@@ -247,26 +247,26 @@ def _patches(
     arrays: Mapping[str, np.ndarray], remark: Mapping[str, Any]
 ) -> tuple[dict[Window, Patches], Mapping[str, np.ndarray]]:
     """(patches by window, the arrays that are none)."""
-    rest, found = dict(arrays), {}
-    for index, told in enumerate(remark.get("patches", ())):
-        window = _window(told["window"])
+    rest, patches = dict(arrays), {}
+    for index, entry in enumerate(remark.get("patches", ())):
+        window = _window(entry["window"])
         rows = _rows({kind: rest.pop(f"{kind} {index}") for kind in _ROWS})
         moments = None
-        if "moment_rows" in told:
+        if "moment_rows" in entry:
             arrays_of = {kind: rest.pop(f"{kind} {index}") for kind in _MOMENTS}
-            moments = _moments(arrays_of, told, (window.groups,))
+            moments = _moments(arrays_of, entry, (window.groups,))
             if moments.diagonal.size != rows.data.shape[1]:
                 raise ValueError("patches and their moments differ in size")
-        found[window] = Patches(rows, moments)
-    return found, rest
+        patches[window] = Patches(rows, moments)
+    return patches, rest
 
 
-def _window(told: Mapping[str, Any]) -> Window:
-    axes = {name: tuple(map(int, told[name])) for name in ("kernel", "strides", "dilations")}
-    pads = tuple(map(int, told["pads"]))
-    if len({*map(len, axes.values()), len(pads) / 2}) > 1 or not isinstance(told["groups"], int):
+def _window(entry: Mapping[str, Any]) -> Window:
+    axes = {name: tuple(map(int, entry[name])) for name in ("kernel", "strides", "dilations")}
+    pads = tuple(map(int, entry["pads"]))
+    if len({*map(len, axes.values()), len(pads) / 2}) > 1 or not isinstance(entry["groups"], int):
         raise ValueError("a window is malformed")
-    return Window(**axes, pads=pads, groups=told["groups"], auto_pad=str(told["auto_pad"]))
+    return Window(**axes, pads=pads, groups=entry["groups"], auto_pad=str(entry["auto_pad"]))
 
 
 def _moments(

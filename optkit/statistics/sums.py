@@ -42,15 +42,15 @@ def add_symmetric(total: np.ndarray, diagonal: np.ndarray, term: np.ndarray) -> 
     step = max(_BLOCK // max(diagonal.size, 1), 1)
     for start in range(0, size, step):
         stop = min(start + step, size)
-        own, beyond = slice(start, stop), slice(stop, size)
+        square, beyond = slice(start, stop), slice(stop, size)
         # the mean with its mirror image: both parts of an element must come from one number
-        mirror = term[..., start:, own].swapaxes(-1, -2)
-        high, low = limbs((term[..., own, start:] + mirror) / 2)
+        mirror = term[..., start:, square].swapaxes(-1, -2)
+        high, low = limbs((term[..., square, start:] + mirror) / 2)
         width = stop - start
-        total[..., own, beyond] += high[..., width:]
-        total[..., beyond, own] += low[..., width:].swapaxes(-1, -2)
-        total[..., own, own] += np.triu(high[..., :width]) + np.tril(low[..., :width], -1)
-        diagonal[..., own] += np.einsum("...kk->...k", low[..., :width])
+        total[..., square, beyond] += high[..., width:]
+        total[..., beyond, square] += low[..., width:].swapaxes(-1, -2)
+        total[..., square, square] += np.triu(high[..., :width]) + np.tril(low[..., :width], -1)
+        diagonal[..., square] += np.einsum("...kk->...k", low[..., :width])
 
 
 def unpacked(total: np.ndarray, diagonal: np.ndarray) -> np.ndarray:

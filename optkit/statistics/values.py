@@ -54,10 +54,10 @@ class Tap:
 def merged_taps(taps: Iterable[Tap]) -> list[Tap]:
     """One tap per value, which keeps all that was asked for; nothing per channel where channels of
     different axes were (a convolution and a matrix product that read one value)."""
-    found: dict[str, list[Tap]] = {}
+    by_name: dict[str, list[Tap]] = {}
     for tap in taps:
-        found.setdefault(tap.name, []).append(tap)
-    return [_merged(name, asked) for name, asked in found.items()]
+        by_name.setdefault(tap.name, []).append(tap)
+    return [_merged(name, taps_of_name) for name, taps_of_name in by_name.items()]
 
 
 class Verdict(NamedTuple):
@@ -224,7 +224,7 @@ class ValueStatistics:
         low, high = float(channels.low.min()), float(channels.high.max())
         bins, counts = _spread(rows.data, low, high, self.count)
         moments = None if self.moments is None else self.moments.scaled(s)
-        patches = {window: found.scaled(s, window) for window, found in self.patches.items()}
+        patches = {window: patch.scaled(s, window) for window, patch in self.patches.items()}
         return replace(
             self, low=low, high=high, bins=bins, counts=counts,
             channels=channels, rows=rows, moments=moments, patches=patches,
@@ -249,8 +249,8 @@ class ValueStatistics:
             self.moments.merged(other.moments) if self.moments and other.moments else None,
             self.excluded + other.excluded,
             patches={
-                window: found.merged(other.patches[window])
-                for window, found in self.patches.items()
+                window: patch.merged(other.patches[window])
+                for window, patch in self.patches.items()
                 if window in other.patches
             },
         )
@@ -272,9 +272,9 @@ def _merged(name: str, taps: Sequence[Tap]) -> Tap:
 def _spread(sample: np.ndarray, low: float, high: float, count: int) -> tuple[np.ndarray, ...]:
     """The histogram of a sample, its counts raised to `count` elements, the extremes among them."""
     ends = count_codes(np.array([low, high], np.float32))
-    found = count_codes(np.clip(sample, low, high))
-    total = np.cumsum(found) * (count / max(sample.size, 1))
+    held_codes = count_codes(np.clip(sample, low, high))
+    total = np.cumsum(held_codes) * (count / max(sample.size, 1))
     raised = np.diff(np.rint(total), prepend=0).astype(np.int64)  # of the sums: no mass is lost
-    raised = np.maximum(raised, np.minimum(found + ends, 1))
+    raised = np.maximum(raised, np.minimum(held_codes + ends, 1))
     codes = np.flatnonzero(raised)
     return by_value(codes, raised[codes])

@@ -40,12 +40,12 @@ class Window:
         if self.auto_pad in ("NOTSET", "VALID"):
             pads = self.pads if self.auto_pad == "NOTSET" else (0,) * 2 * len(spatial)
             return list(zip(pads[: len(spatial)], pads[len(spatial) :], strict=True))
-        found = []
+        by_axis = []
         for size, reach, stride in zip(spatial, self._reach, self.strides, strict=True):
             total = max((-(-size // stride) - 1) * stride + reach - size, 0)
             begin = total // 2 if self.auto_pad == "SAME_UPPER" else total - total // 2
-            found.append((begin, total - begin))
-        return found
+            by_axis.append((begin, total - begin))
+        return by_axis
 
     def view(self, x: np.ndarray) -> np.ndarray:
         """Patches of x [n, C, *spatial] as [n, C, *positions, *kernel]: a view of the padded x."""
@@ -53,8 +53,8 @@ class Window:
         axes = tuple(range(2, x.ndim))
         windows = np.lib.stride_tricks.sliding_window_view(padded, self._reach, axes)
         steps = (slice(None, None, step) for step in (*self.strides, *self.dilations))
-        found: np.ndarray = windows[(slice(None), slice(None), *steps)]
-        return found
+        patches: np.ndarray = windows[(slice(None), slice(None), *steps)]
+        return patches
 
     @property
     def _reach(self) -> tuple[int, ...]:

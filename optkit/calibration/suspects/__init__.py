@@ -60,11 +60,11 @@ class Known:
 def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> list[Finding]:
     """Reasons to doubt the calibration data, none where it is sound. Raises InputRefused for a
     token that the model does not know."""
-    found = list(alone.whole_set(calibration))
+    findings = list(alone.whole_set(calibration))
     for name, numbers in calibration.numbers.items():
         other = None if evaluation is None else evaluation.numbers.get(name)
-        found += _of_numbers(numbers, other, model)
-    return [*found, *tokens.tokens_of(calibration, evaluation)]
+        findings += _of_numbers(numbers, other, model)
+    return [*findings, *tokens.tokens_of(calibration, evaluation)]
 
 
 def to_json(findings: list[Finding], calibration: Profile, compared: bool) -> dict[str, Any]:

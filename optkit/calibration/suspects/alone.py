@@ -37,9 +37,9 @@ _INTERLEAVED = 0.1
 to [3, H, W] puts one colour on every third place: 0.4; textures have up to 0.3 along one axis."""
 
 
-def whole_set(found: Profile) -> Iterator[Finding]:
+def whole_set(profile: Profile) -> Iterator[Finding]:
     """Too few samples that differ."""
-    n, distinct = found.samples, found.distinct
+    n, distinct = profile.samples, profile.distinct
     if distinct < FEWEST or distinct < _DUPLICATES * n:
         yield Finding(
             "duplicates", None,
@@ -113,10 +113,10 @@ def disordered(x: Numbers) -> Iterator[Finding]:
     """Pictures whose pixels do not stand where they belong, or that are noise."""
     if not x.is_picture or x.info.shape[1] == 4 or x.samples < FEWEST or not x.deviation:
         return
-    near = [found for axis, found in x.neighbours.items() if axis in _sides(x)]
+    near = [differences for axis, differences in x.neighbours.items() if axis in _sides(x)]
     if not near:
         return
-    three = min(found[2] - max(found[:2]) for found in near)
+    three = min(differences[2] - max(differences[:2]) for differences in near)
     if 3 in x.info.shape[1:] and len(near) == 2 and three > _INTERLEAVED:
         yield Finding(
             "interleaved", x.info.name,
@@ -125,7 +125,7 @@ def disordered(x: Numbers) -> Iterator[Finding]:
             near[0][2], near[0][0], "move the colours with transpose, not with reshape",
         )  # fmt: skip
         return
-    near_most = max(found[0] for found in near)
+    near_most = max(differences[0] for differences in near)
     if near_most < _NOISE:
         yield Finding(
             "noise", x.info.name,

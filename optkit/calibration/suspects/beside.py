@@ -54,24 +54,24 @@ def differences(x: Numbers, other: Numbers) -> Iterator[Finding]:
     """The first difference: in what numbers there are (scale, sign, mean, range), then in where
     they stand (channels, axes, the average sample). Those that come later follow from it."""
     for rule in _RULES:
-        found = rule(x, other)
-        if found is not None:
-            yield found
+        finding = rule(x, other)
+        if finding is not None:
+            yield finding
             return
 
 
 def _scale(x: Numbers, other: Numbers) -> Finding | None:
-    own, beside = float(np.median(x.deviations)), float(np.median(other.deviations))
-    if not (own and beside):
-        own, beside = x.deviation, other.deviation
-    if not (own and beside) or max(own / beside, beside / own) < _SCALE:
+    ours, beside = float(np.median(x.deviations)), float(np.median(other.deviations))
+    if not (ours and beside):
+        ours, beside = x.deviation, other.deviation
+    if not (ours and beside) or max(ours / beside, beside / ours) < _SCALE:
         return None
-    ratio = own / beside
-    told = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
+    ratio = ours / beside
+    factor = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
     return _differ(
-        "scale", x, own, beside,
-        f"calibration data is {told} times as large as evaluation data (standard deviation "
-        f"{own:.4g} and {beside:.4g}, range {_span(x)} and {_span(other)})",
+        "scale", x, ours, beside,
+        f"calibration data is {factor} times as large as evaluation data (standard deviation "
+        f"{ours:.4g} and {beside:.4g}, range {_span(x)} and {_span(other)})",
     )  # fmt: skip
 
 
@@ -100,12 +100,12 @@ def _shift(x: Numbers, other: Numbers) -> Finding | None:
 
 
 def _collapsed(x: Numbers, other: Numbers) -> Finding | None:
-    own, beside = len(x.bins), len(other.bins)
-    if own * _COARSE > beside or own > _BITS_4:
+    ours, beside = len(x.bins), len(other.bins)
+    if ours * _COARSE > beside or ours > _BITS_4:
         return None
     return _differ(
-        "collapsed", x, own, beside,
-        f"calibration data holds {own} different values, evaluation data {beside} or more: as if "
+        "collapsed", x, ours, beside,
+        f"calibration data holds {ours} different values, evaluation data {beside} or more: as if "
         "rounded to integers",
     )  # fmt: skip
 
@@ -124,31 +124,31 @@ def _narrow(x: Numbers, other: Numbers) -> Finding | None:
 
 
 def _wide(x: Numbers, other: Numbers) -> Finding | None:
-    own, beside = x.high - x.low, other.high - other.low
-    if other.samples < FEWEST or not beside or own < _BITS_4 * beside:
+    ours, beside = x.high - x.low, other.high - other.low
+    if other.samples < FEWEST or not beside or ours < _BITS_4 * beside:
         return None
     return _differ(
-        "wide", x, own, beside,
-        f"the calibration data's range {_span(x)} is {own / beside:.4g} times that of the "
-        f"evaluation data {_span(other)}, which gets {max(8 - np.log2(own / beside), 0):.1f} of 8 "
+        "wide", x, ours, beside,
+        f"the calibration data's range {_span(x)} is {ours / beside:.4g} times that of the "
+        f"evaluation data {_span(other)}, which gets {max(8 - np.log2(ours / beside), 0):.1f} of 8 "
         "bits",
     )  # fmt: skip
 
 
 def _dead(x: Numbers, other: Numbers) -> Finding | None:
     """A channel (axis 1) that varies in one set alone."""
-    own, beside = _channel_variances(x), _channel_variances(other)
-    if own is None or beside is None or own.shape != beside.shape or own.size < 2:
+    ours, beside = _channel_variances(x), _channel_variances(other)
+    if ours is None or beside is None or ours.shape != beside.shape or ours.size < 2:
         return None
     if min(x.samples, other.samples) < FEWEST:
         return None
     typical = float(np.median(beside))
-    dead = np.flatnonzero((own <= _DEAD * beside) & (beside > 0.1 * typical))
+    dead = np.flatnonzero((ours <= _DEAD * beside) & (beside > 0.1 * typical))
     if not dead.size or not typical:
         return None
     return _differ(
         "dead", x, len(dead), 0,
-        f"{len(dead)} of {own.size} channels are constant in calibration data and vary in "
+        f"{len(dead)} of {ours.size} channels are constant in calibration data and vary in "
         f"evaluation data (the first is channel {dead[0]})",
     )  # fmt: skip
 
@@ -157,27 +157,27 @@ def _swapped(x: Numbers, other: Numbers) -> Finding | None:
     """Red and blue in each other's place: the difference of their means has the other sign."""
     if x.colours is None or other.colours is None:
         return None
-    own, beside = (c[:, 0] - c[:, 2] for c in (x.colours, other.colours))
-    chance = np.sqrt(own.var() / len(own) + beside.var() / len(beside))
-    apart, turned = abs(own.mean() - beside.mean()), abs(own.mean() + beside.mean())
-    if min(len(own), len(beside)) < FEWEST or apart < _CHANCE * chance or turned > apart / 3:
+    ours, beside = (c[:, 0] - c[:, 2] for c in (x.colours, other.colours))
+    chance = np.sqrt(ours.var() / len(ours) + beside.var() / len(beside))
+    apart, turned = abs(ours.mean() - beside.mean()), abs(ours.mean() + beside.mean())
+    if min(len(ours), len(beside)) < FEWEST or apart < _CHANCE * chance or turned > apart / 3:
         return None
     return _differ(
-        "swapped", x, float(own.mean()), float(beside.mean()),
-        f"channel 0 less channel 2 is {own.mean():+.3g} on average in calibration data, "
+        "swapped", x, float(ours.mean()), float(beside.mean()),
+        f"channel 0 less channel 2 is {ours.mean():+.3g} on average in calibration data, "
         f"{beside.mean():+.3g} in evaluation data: RGB and BGR are mixed up",
     )  # fmt: skip
 
 
 def _order(x: Numbers, other: Numbers) -> Finding | None:
     for axis in sorted(x.neighbours.keys() & other.neighbours.keys()):
-        own, beside = x.neighbours[axis][0], other.neighbours[axis][0]
+        ours, beside = x.neighbours[axis][0], other.neighbours[axis][0]
         if x.variance is not None and x.variance.ndim == 1 and x.variance.size < _LINE:
             continue
-        if abs(own - beside) >= _ORDER and min(x.samples, other.samples) >= FEWEST:
+        if abs(ours - beside) >= _ORDER and min(x.samples, other.samples) >= FEWEST:
             return _differ(
-                "order", x, own, beside,
-                f"neighbours along axis {axis} have a correlation of {own:.2f} in calibration "
+                "order", x, ours, beside,
+                f"neighbours along axis {axis} have a correlation of {ours:.2f} in calibration "
                 f"data, {beside:.2f} in evaluation data: axes are swapped or elements shuffled",
             )  # fmt: skip
     return None
@@ -203,9 +203,9 @@ def _other_mean(x: Numbers, other: Numbers) -> Finding | None:
     )  # fmt: skip
 
 
-def _differ(kind: str, x: Numbers, own: float, beside: float, what: str) -> Finding:
+def _differ(kind: str, x: Numbers, ours: float, beside: float, what: str) -> Finding:
     hint = "prepare both in the same way, as the model was trained"
-    return Finding(kind, x.info.name, what, float(own), float(beside), hint)
+    return Finding(kind, x.info.name, what, float(ours), float(beside), hint)
 
 
 def _span(x: Numbers) -> str:
@@ -222,8 +222,8 @@ def _channel_variances(x: Numbers) -> np.ndarray | None:
     if x.centre is None or x.variance is None or not x.centre.ndim:
         return None
     axes = tuple(range(1, x.centre.ndim))
-    found: np.ndarray = x.variance.mean(axis=axes) + x.centre.var(axis=axes)
-    return found
+    variances: np.ndarray = x.variance.mean(axis=axes) + x.centre.var(axis=axes)
+    return variances
 
 
 _RULES: tuple[Callable[[Numbers, Numbers], Finding | None], ...] = (

@@ -82,17 +82,17 @@ class Seen:
 def entrances(model: ir.Model) -> dict[str, Entrance]:
     """By input, of those that reach a product or a batch-norm through nothing but layout and
     constants."""
-    found = {}
+    by_input = {}
     for value in model.graph.inputs:
         entrance = _entrance(value)
         if entrance is not None and value.name is not None:
-            found[value.name] = entrance
-    return found
+            by_input[value.name] = entrance
+    return by_input
 
 
 def tables(model: ir.Model) -> dict[str, int]:
     """By input of integers, the rows of the smallest constant table that it is looked up in."""
-    found = {}
+    by_input = {}
     for value in model.graph.inputs:
         rows = [
             node.inputs[0].shape[0]
@@ -105,8 +105,8 @@ def tables(model: ir.Model) -> dict[str, int]:
         ]
         sizes = [rows_ for rows_ in rows if isinstance(rows_, int)]
         if sizes and value.name is not None:
-            found[value.name] = min(sizes)
-    return found
+            by_input[value.name] = min(sizes)
+    return by_input
 
 
 def watched(found: Iterable[Entrance]) -> tuple[dict[str, int], dict[str, float]]:
@@ -168,10 +168,10 @@ class _Tally:
 
 
 def _entrance(start: ir.Value) -> Entrance | None:
-    own: list[tuple[str, float, float]] = []
-    for node in _behind(start, _LAYOUT, own):
+    steps: list[tuple[str, float, float]] = []
+    for node in _behind(start, _LAYOUT, steps):
         if node.op_type == "BatchNormalization":
-            return Entrance(batchnorm=_batchnorm(node), own=tuple(own))
+            return Entrance(batchnorm=_batchnorm(node), own=tuple(steps))
         weight = graph.constant_weight(node)
         if weight is None or node.domain:
             continue
@@ -180,13 +180,14 @@ def _entrance(start: ir.Value) -> Entrance | None:
         bias = graph.array(node.inputs[2]) if len(node.inputs) > 2 else None
         constants, activation = _added(output)
         norm = next(
-            (found for one in _behind(output, _BETWEEN) if one.op_type == "BatchNormalization"
-             and (found := _batchnorm(one)) is not None), None,
+            (batchnorm for behind in _behind(output, _BETWEEN)
+             if behind.op_type == "BatchNormalization"
+             and (batchnorm := _batchnorm(behind)) is not None), None,
         )  # fmt: skip
         squares = [float(np.mean(np.square(c, dtype=np.float64))) for c in (bias, *constants)
                    if c is not None and c.size]  # fmt: skip
         return Entrance(
-            (str(output.name), axis), float(np.sqrt(sum(squares))), activation, norm, tuple(own)
+            (str(output.name), axis), float(np.sqrt(sum(squares))), activation, norm, tuple(steps)
         )
     return None
 
@@ -221,8 +222,8 @@ def _other(node: ir.Node, index: int) -> np.ndarray | None:
         return None
     if index == 1 and node.op_type in ("Sub", "Div"):
         return None
-    found = graph.array(node.inputs[1 - index])
-    return found if found is not None and found.size else None
+    numbers = graph.array(node.inputs[1 - index])
+    return numbers if numbers is not None and numbers.size else None
 
 
 def _added(output: ir.Value) -> tuple[list[np.ndarray], tuple[str, str] | None]:

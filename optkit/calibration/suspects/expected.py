@@ -57,23 +57,23 @@ def of_preprocessor(folder: Path) -> Expected | None:
     where the folder has none, or it is none of pictures."""
     for name in _CONFIGS:
         try:
-            told = json.loads((folder / name).read_bytes())
+            config = json.loads((folder / name).read_bytes())
         except (OSError, ValueError):
             continue
-        if isinstance(told, dict) and isinstance(told.get("image_processor"), dict):
-            told = told["image_processor"]
-        if isinstance(told, dict) and (found := _expected(name, told)) is not None:
-            return found
+        if isinstance(config, dict) and isinstance(config.get("image_processor"), dict):
+            config = config["image_processor"]
+        if isinstance(config, dict) and (expected := _expected(name, config)) is not None:
+            return expected
     return None
 
 
-def _expected(source: str, told: Mapping[str, Any]) -> Expected | None:
-    if not {"image_mean", "do_rescale", "rescale_factor", "image_processor_type"} & told.keys():
+def _expected(source: str, config: Mapping[str, Any]) -> Expected | None:
+    if not {"image_mean", "do_rescale", "rescale_factor", "image_processor_type"} & config.keys():
         return None
-    rescales = told.get("do_rescale", True)
-    factor = told.get("rescale_factor", 1 / _WHITE) if rescales else 1.0
-    normal = told.get("do_normalize", "image_mean" in told)
-    mean, std = (told.get(f"image_{key}") if normal else None for key in ("mean", "std"))
+    rescales = config.get("do_rescale", True)
+    factor = config.get("rescale_factor", 1 / _WHITE) if rescales else 1.0
+    normal = config.get("do_normalize", "image_mean" in config)
+    mean, std = (config.get(f"image_{key}") if normal else None for key in ("mean", "std"))
     try:
         less = np.atleast_1d(np.asarray(0.0 if mean is None else mean, np.float64))
         over = np.atleast_1d(np.asarray(1.0 if std is None else std, np.float64))
@@ -125,18 +125,18 @@ def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[Finding]:
     alive = (norm.variance > 1e-8 * norm.variance.max()) & (norm.variance > 0)
     if not alive.any():
         return
-    own, training = (np.sqrt(v[alive]) for v in (seen.variance, norm.variance))
+    ours, training = (np.sqrt(v[alive]) for v in (seen.variance, norm.variance))
     tiny = float(np.finfo(np.float32).tiny)
-    ratio = float(np.exp(np.median(np.log(np.maximum(own, tiny) / training))))
+    ratio = float(np.exp(np.median(np.log(np.maximum(ours, tiny) / training))))
     moved = float(np.sqrt(np.mean(((seen.mean - norm.mean)[alive] / training) ** 2)))
     if max(ratio, 1 / ratio) >= _SPREAD:
         shown = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
         yield Finding(
             "training statistics", x.info.name,
             f"{norm.name!r} reads values {shown} times as spread as in training (standard "
-            f"deviation {np.median(own):.3g}, by its running statistics "
+            f"deviation {np.median(ours):.3g}, by its running statistics "
             f"{np.median(training):.3g})",
-            float(np.median(own)), float(np.median(training)),
+            float(np.median(ours)), float(np.median(training)),
             "prepare samples as the model was trained: scale, mean and standard deviation",
         )  # fmt: skip
     elif moved >= _MOVED:

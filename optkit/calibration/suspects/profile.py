@@ -136,15 +136,15 @@ def profile(
     """Look at every sample once. `tables`: rows of the embedding that an input of integers is
     looked up in; `digests`: one per sample. Inputs of integers that are neither tokens nor a mask
     (positions, kinds of tokens) say nothing."""
-    own = batched(inputs)
+    size = batched(inputs)
     mask = mask_input(inputs)
-    floats = {i.name: _Numbers(i) for i in inputs if i.name in own and _holds_numbers(i)}
+    floats = {i.name: _Numbers(i) for i in inputs if i.name in size and _holds_numbers(i)}
     ids = {
         i.name: _Tokens(i, tables.get(i.name), text=_is_text(i.name, inputs, tables))
         for i in inputs
-        if i.name in own and i != mask and _holds_tokens(i, tables)
+        if i.name in size and i != mask and _holds_tokens(i, tables)
     }
-    hidden = _Mask(mask) if mask is not None and mask.name in own else None
+    hidden = _Mask(mask) if mask is not None and mask.name in size else None
     for feed in feeds:
         real = real_tokens(feed, mask)
         for name, numbers in floats.items():
@@ -157,7 +157,7 @@ def profile(
     return Profile(
         len(known),
         len(set(known)),
-        {n: made for n, numbers in floats.items() if (made := numbers.result()) is not None},
+        {n: summary for n, numbers in floats.items() if (summary := numbers.result()) is not None},
         {n: seen for n, tokens in ids.items() if (seen := tokens.result()) is not None},
         {} if hidden is None else {hidden.info.name: hidden.result()},
     )
@@ -306,7 +306,7 @@ def _repeated(row: np.ndarray) -> int:
     if len(row) < 2:
         return 0
     ends = [np.flatnonzero(way != way[0]) for way in (row, row[::-1])]
-    return max(int(found[0]) - 1 if found.size else len(row) - 1 for found in ends)
+    return max(int(places[0]) - 1 if places.size else len(row) - 1 for places in ends)
 
 
 class _Mask:

@@ -46,9 +46,9 @@ def refuse_unknown(x: Tokens) -> None:
 def alone(x: Tokens) -> Iterator[Finding]:
     """The first thing that no text has."""
     for rule in (_one_token, _small_part, _random):
-        found = rule(x)
-        if found is not None:
-            yield found
+        finding = rule(x)
+        if finding is not None:
+            yield finding
             return
 
 
@@ -89,26 +89,26 @@ def beside(x: Tokens, other: Tokens) -> Iterator[Finding]:
             "or languages",
             shared, _OTHER, "use the model's own tokenizer, and texts as in use",
         )  # fmt: skip
-    own, length = float(np.median(x.lengths)), float(np.median(other.lengths))
-    if min(own, length) > 0 and max(own / length, length / own) >= _LENGTH:
+    ours, length = float(np.median(x.lengths)), float(np.median(other.lengths))
+    if min(ours, length) > 0 and max(ours / length, length / ours) >= _LENGTH:
         yield Finding(
             "lengths", x.info.name,
-            f"calibration samples have {own:g} real tokens (the median), evaluation samples "
+            f"calibration samples have {ours:g} real tokens (the median), evaluation samples "
             f"{length:g}",
-            own, length, "calibrate on texts as long as in use",
+            ours, length, "calibrate on texts as long as in use",
         )  # fmt: skip
 
 
-def tokens_of(found: Profile, evaluation: Profile | None) -> Iterator[Finding]:
+def tokens_of(profile: Profile, evaluation: Profile | None) -> Iterator[Finding]:
     """All findings about tokens and masks. Raises InputRefused, see `refuse_unknown`."""
-    for mask in found.masks.values():
+    for mask in profile.masks.values():
         yield from hidden(mask)
-    for name, ids in found.tokens.items():
+    for name, ids in profile.tokens.items():
         refuse_unknown(ids)
         if not ids.text:
             continue
         yield from alone(ids)
-        yield from unmasked(ids, bool(found.masks))
+        yield from unmasked(ids, bool(profile.masks))
         if evaluation is not None and name in evaluation.tokens:
             yield from beside(ids, evaluation.tokens[name])
 

@@ -55,16 +55,16 @@ class Biased:
 
 
 def check(node: ir.Node) -> Activation | Declined | None:
-    factor, (one, two, *others) = _factors(node)
-    if two is None or others:
+    factor, (first, second, *others) = _factors(node)
+    if second is None or others:
         return None
-    for source, gate in ((one, two), (two, one)):
-        found = _gated(factor, source, gate)
-        if found is None or source is None or not _same_rank(source, node.outputs[0]):
+    for source, gate in ((first, second), (second, first)):
+        operator = _gated(factor, source, gate)
+        if operator is None or source is None or not _same_rank(source, node.outputs[0]):
             continue
         if node.outputs[0].dtype != ir.DataType.FLOAT:
             return Declined("it is not float32")
-        op, domain, attributes = found
+        op, domain, attributes = operator
         return Activation(node, source, op, domain, attributes)
     return None
 
@@ -81,10 +81,10 @@ def activate(match: Activation) -> str:
 
 def check_bias(node: ir.Node) -> Biased | Declined | None:
     add = made_by(node.inputs[0], "Add")
-    found = biased_product(add) if add is not None and node.domain == "" else None
-    if add is None or found is None:
+    biased = biased_product(add) if add is not None and node.domain == "" else None
+    if add is None or biased is None:
         return None
-    product, bias = found
+    product, bias = biased
     if not read_once(add.outputs[0]) or not read_once(product):
         return Declined("its input is also used elsewhere")
     return Biased(node, add, product, bias)
@@ -148,8 +148,8 @@ def _above_one(value: ir.Value | None) -> ir.Node | None:
     add = made_by(value, "Add")
     for index in (0, 1) if add is not None else ():
         assert add is not None
-        curve, one = operands(add, index)
-        if scalar(one) == 1.0:
+        curve, addend = operands(add, index)
+        if scalar(addend) == 1.0:
             return made_by(curve, "Erf", "Tanh")
     return None
 
@@ -183,9 +183,9 @@ def _factors(node: ir.Node) -> tuple[float, list[ir.Value | None]]:
     return factor, [*values, *[None] * (2 - len(values))]
 
 
-def _same_rank(one: ir.Value, two: ir.Value) -> bool:
-    known = one.shape is not None and two.shape is not None
-    return known and len(one.shape or ()) == len(two.shape or ())
+def _same_rank(a: ir.Value, b: ir.Value) -> bool:
+    known = a.shape is not None and b.shape is not None
+    return known and len(a.shape or ()) == len(b.shape or ())
 
 
 def _near(number: float, wanted: float) -> bool:

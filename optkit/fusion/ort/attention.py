@@ -185,10 +185,10 @@ def _key(value: ir.Value | None) -> tuple[Heads | None, float]:
 
 def _unrepeated(value: ir.Value | None) -> Heads:
     value = repeated_from(value) or value
-    found = continued(value)
-    if found is None:
+    continuing = continued(value)
+    if continuing is None:
         return Heads(value, split_from(value))
-    new, cache = found
+    new, cache = continuing
     return Heads(new, split_from(new), cache)
 
 
@@ -196,8 +196,8 @@ def _continue_alike(key: Heads, value: Heads) -> bool:
     """Neither continues a cache, or both do by as many rows."""
     if key.cache is None or value.cache is None:
         return key.cache is value.cache
-    one, two = dims(key.value, 4), dims(value.value, 4)
-    return one is not None and two is not None and known_equal(one[2], two[2])
+    keys, values = dims(key.value, 4), dims(value.value, 4)
+    return keys is not None and values is not None and known_equal(keys[2], values[2])
 
 
 def _whole(heads: Heads) -> Heads:
@@ -221,7 +221,9 @@ def _fits(mask: ir.Value, scores: ir.Value) -> bool:
     if not 2 <= len(given) <= 4:
         return False
     exact = zip(given.dims[-2:], wanted[-2:], strict=True)
-    return all(known_equal(one, two) for one, two in exact) and not _widens(mask, scores)
+    return all(known_equal(size, wanted_size) for size, wanted_size in exact) and not _widens(
+        mask, scores
+    )
 
 
 def _widens(mask: ir.Value, scores: ir.Value) -> bool:
@@ -230,7 +232,7 @@ def _widens(mask: ir.Value, scores: ir.Value) -> bool:
     if given is None or wanted is None or len(given) > 4:
         return True
     pairs = zip(reversed(given.dims), reversed(wanted), strict=False)
-    return not all(one == 1 or known_equal(one, two) for one, two in pairs)
+    return not all(size == 1 or known_equal(size, wanted_size) for size, wanted_size in pairs)
 
 
 def _fits_keys(per_key: Keys, scores: ir.Value) -> bool:

@@ -212,7 +212,7 @@ def subtract(match: Past) -> str:
 
 def note_in_place(model: ir.Model) -> None:
     """Write down which outputs are caches that may be written where they are read."""
-    found = [
+    outputs = [
         str(output.name)
         for node in model.graph
         if node.op_type == "GroupQueryAttention"
@@ -220,8 +220,8 @@ def note_in_place(model: ir.Model) -> None:
         if output.is_graph_output() and past is not None and past.is_graph_input()
     ]
     model.metadata_props.pop(IN_PLACE, None)
-    if found:
-        model.metadata_props[IN_PLACE] = json.dumps(found)
+    if outputs:
+        model.metadata_props[IN_PLACE] = json.dumps(outputs)
 
 
 def _attends(node: ir.Node) -> bool:
@@ -293,10 +293,10 @@ def _counted(value: ir.Value | None) -> tuple[int, Counter[str]] | None:
         if sum(ranges) != 1:
             return None
         first, value = _number(add.inputs[ranges.index(False)]), add.inputs[ranges.index(True)]
-    made = made_by(value, "Range")
-    if made is None or scalar(made.inputs[2]) != 1 or len(long) != 1:
+    counting = made_by(value, "Range")
+    if counting is None or scalar(counting.inputs[2]) != 1 or len(long) != 1:
         return None
-    start = _number(made.inputs[0])
+    start = _number(counting.inputs[0])
     return None if first is None or start is None else (long[0], first + start)
 
 
@@ -309,8 +309,8 @@ def _number(value: ir.Value | None) -> Counter[str] | None:
     if node is None:
         return None
     if node.op_type == "Add":
-        one, two = map(_number, node.inputs)
-        return None if one is None or two is None else one + two
+        left, right = map(_number, node.inputs)
+        return None if left is None or right is None else left + right
     source, axis = node.inputs[0], _length_of(node)
     if node.op_type != "Shape":
         return _number(source)

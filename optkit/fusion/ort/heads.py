@@ -176,8 +176,8 @@ def _index(squeeze: ir.Node, cut: ir.Node) -> int | None:
     if cut.op_type == "Gather":
         index = graph.array(cut.inputs[1])
         at_front = cut.attributes.get_int("axis", 0) == 0
-        found = int(index) if index is not None and index.ndim == 0 and at_front else -1
-        return found if found >= 0 else None
+        position = int(index) if index is not None and index.ndim == 0 and at_front else -1
+        return position if position >= 0 else None
     starts, ends, axes = (ints(value) for value in (*cut.inputs[1:4], None, None)[:3])
     steps = ints(cut.inputs[4]) if len(cut.inputs) > 4 else [1]
     dropped = ints(squeeze.inputs[1]) if len(squeeze.inputs) > 1 else None

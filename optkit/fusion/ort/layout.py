@@ -33,8 +33,8 @@ def check(node: ir.Node) -> ir.Node | None:
     if any(each.op_type != "DequantizeLinear" for each in dequantized):
         return None
     readers = [use.node for each in dequantized for use in each.outputs[0].uses()]
-    found = {reader.op_type for reader in readers if _reads_integers(reader)}
-    return node if {"Conv", "Add"} <= found else None
+    operators = {reader.op_type for reader in readers if _reads_integers(reader)}
+    return node if {"Conv", "Add"} <= operators else None
 
 
 def turn(node: ir.Node) -> str:
@@ -49,12 +49,12 @@ def turn(node: ir.Node) -> str:
         value.type = codes.type
         value.shape = ir.Shape([batch, height, width, channels])
     first.shape = codes.shape
-    made = [
+    nodes = [
         ir.node("Transpose", [codes], {"perm": [0, 2, 3, 1]}, outputs=[last], name=f"{name}.last"),
         ir.node("Reshape", [last, same], outputs=[kept], name=f"{name}.kept"),
         ir.node("Transpose", [kept], {"perm": [0, 3, 1, 2]}, outputs=[first], name=f"{name}.first"),
     ]
-    owner.insert_after(node, made)
+    owner.insert_after(node, nodes)
     for use in uses:
         use.node.replace_input_with(use.idx, first)
     return "its codes have the channels last"

@@ -97,9 +97,9 @@ def keys(mask: ir.Value) -> Keys | None:
 
 def is_above_lowest(mask: ir.Value) -> bool:
     """No number of it means "not there" to ONNX Runtime's Attention."""
-    found, bound = interval(mask), made_by(mask, "Max")
-    if not isinstance(found, str):
-        return bool(found[0] >= HIDDEN)
+    numbers, bound = interval(mask), made_by(mask, "Max")
+    if not isinstance(numbers, str):
+        return bool(numbers[0] >= HIDDEN)
     limits = [scalar(value) for value in bound.inputs] if bound is not None else []
     return any(limit is not None and limit >= HIDDEN for limit in limits)
 
@@ -117,9 +117,9 @@ def above_lowest(mask: ir.Value, node: ir.Node) -> ir.Value:
     for use in [*mask.uses(), *(_choice(mask) or mask).uses()]:
         if use.node.name == name:
             return use.node.outputs[0]
-    made = ir.Value(name=name, type=mask.type, shape=mask.shape)
-    _insert(owner, mask, _bounded(mask, made, owner))
-    return made
+    bounded = ir.Value(name=name, type=mask.type, shape=mask.shape)
+    _insert(owner, mask, _bounded(mask, bounded, owner))
+    return bounded
 
 
 def as_integers(present: ir.Value, node: ir.Node) -> ir.Value:
@@ -131,24 +131,26 @@ def as_integers(present: ir.Value, node: ir.Node) -> ir.Value:
     for use in present.uses():
         if use.node.name == name:
             return use.node.outputs[0]
-    made = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT32), shape=present.shape)
-    cast = ir.node("Cast", [present], {"to": ir.DataType.INT32.value}, outputs=[made], name=name)
+    integers = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT32), shape=present.shape)
+    cast = ir.node(
+        "Cast", [present], {"to": ir.DataType.INT32.value}, outputs=[integers], name=name
+    )
     _insert(owner, present, cast)
-    return made
+    return integers
 
 
-def _bounded(mask: ir.Value, made: ir.Value, owner: ir.Graph) -> ir.Node:
+def _bounded(mask: ir.Value, result: ir.Value, owner: ir.Graph) -> ir.Node:
     choice = made_by(mask, "Where")
     sides = [graph.array(value) for value in choice.inputs[1:]] if choice is not None else [None]
     if choice is not None and all(side is not None for side in sides):
-        bounded = [
+        constants = [
             constant(owner, f"{value.name}.bounded", np.maximum(side, HIDDEN))
             for value, side in zip(choice.inputs[1:], sides, strict=True)
             if value is not None and side is not None
         ]
-        return ir.node("Where", [choice.inputs[0], *bounded], outputs=[made], name=made.name)
+        return ir.node("Where", [choice.inputs[0], *constants], outputs=[result], name=result.name)
     bound = constant(owner, "attention.hidden", np.asarray(HIDDEN))
-    return ir.node("Max", [mask, bound], outputs=[made], name=made.name)
+    return ir.node("Max", [mask, bound], outputs=[result], name=result.name)
 
 
 def _choice(mask: ir.Value) -> ir.Value | None:
@@ -207,8 +209,10 @@ def _counts(line: ir.Value) -> bool:
     numbers = graph.array(line)
     if numbers is not None:
         return bool(np.array_equal(numbers.reshape(-1), np.arange(numbers.size)))
-    made = made_by(line, "Range")
-    return made is not None and scalar(made.inputs[0]) == 0 and scalar(made.inputs[2]) == 1
+    counting = made_by(line, "Range")
+    return (
+        counting is not None and scalar(counting.inputs[0]) == 0 and scalar(counting.inputs[2]) == 1
+    )
 
 
 grid: Rule[Grid] = Rule("mask_grid", frozenset({"GatherND"}), check_grid, look_up)

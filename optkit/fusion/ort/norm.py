@@ -54,10 +54,10 @@ class Residual:
 def check_rms(node: ir.Node) -> RmsNorm | Declined | None:
     for index in (0, 1):
         normalized, gain = operands(node, index)
-        found = over_root_mean_square(normalized)
-        if found is None:
+        root = over_root_mean_square(normalized)
+        if root is None:
             continue
-        source, epsilon = found
+        source, epsilon = root
         if gain is None or gain.dtype != ir.DataType.FLOAT or source.dtype != gain.dtype:
             return Declined("its gain is not float32")
         numbers, shape = graph.array(gain), source.shape
@@ -96,10 +96,10 @@ def check_bias(node: ir.Node) -> Residual | Declined | None:
     for index in (0, 1) if len(node.inputs) == 2 else ():
         branch, residual = operands(node, index)
         add = made_by(branch, "Add")
-        found = biased_product(add) if add is not None else None
-        if add is None or found is None or residual is None or graph.is_constant(residual):
+        biased = biased_product(add) if add is not None else None
+        if add is None or biased is None or residual is None or graph.is_constant(residual):
             continue
-        product, bias = found
+        product, bias = biased
         if not read_once(add.outputs[0]) or not read_once(product):
             return Declined("the branch is also used elsewhere")
         return Residual(node, add, product, bias, residual)

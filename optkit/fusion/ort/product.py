@@ -103,12 +103,12 @@ def check_columns(node: ir.Node) -> Columns | Declined | None:
         return Declined("its result is a graph output")
     parts: list[tuple[ir.Value, int, int]] = []
     for use in result.uses():
-        found = _ranges(use.node, len(result.shape or ()), numbers.shape[1])
-        if found is None:
+        ranges = _ranges(use.node, len(result.shape or ()), numbers.shape[1])
+        if ranges is None:
             return Declined(f"{use.node.name} reads more than a range of its columns")
-        parts += found
+        parts += ranges
     parts.sort(key=lambda part: part[1:])
-    if any(one[2] > two[1] for one, two in pairwise(parts)):
+    if any(left[2] > right[1] for left, right in pairwise(parts)):
         return Declined("some of its columns are read twice")
     return Columns(node, tuple(parts))
 

@@ -61,7 +61,7 @@ def check(node: ir.Node) -> Projected | Declined | None:
     parts = (query, key, value)
     if not all(each.source is query.source for each in parts):
         return None
-    if not all(read_once(made.outputs[0]) for each in parts for made in each.nodes):
+    if not all(read_once(step.outputs[0]) for each in parts for step in each.nodes):
         return Declined("its projections are also used elsewhere")
     if reason := _why_not_joined(parts):
         return Declined(reason)
@@ -85,7 +85,7 @@ def project(match: Projected) -> str:
     elif match.mask is not None:
         inputs += [None, None, match.mask]
     put(node, "Attention", inputs, node.outputs[0], attributes=attributes, domain=MICROSOFT)
-    for each in (node, *(made for part in match.parts for made in part.nodes)):
+    for each in (node, *(step for part in match.parts for step in part.nodes)):
         remove(each)
     return "with its projections"
 
@@ -126,16 +126,22 @@ def _mask(node: ir.Node, source: ir.Value) -> ir.Value | Keys | Declined | None:
 def _projection(value: ir.Value | None) -> Projection | None:
     add, product, bias = made_by(value, "Add"), value, None
     if add is not None:
-        found = biased_product(add)
-        if found is None:
+        biased = biased_product(add)
+        if biased is None:
             return None
-        product, bias = found
-    made = made_by(product, "MatMul")
-    if made is None or not of_float_product(product) or dims(made.inputs[0], 3) is None:
+        product, bias = biased
+    multiplication = made_by(product, "MatMul")
+    if (
+        multiplication is None
+        or not of_float_product(product)
+        or dims(multiplication.inputs[0], 3) is None
+    ):
         return None
-    source, weight = made.inputs
+    source, weight = multiplication.inputs
     assert source is not None and weight is not None
-    return Projection(source, weight, bias, (made,) if add is None else (add, made))
+    return Projection(
+        source, weight, bias, (multiplication,) if add is None else (add, multiplication)
+    )
 
 
 def _why_not_joined(parts: tuple[Projection, ...]) -> str | None:

@@ -37,10 +37,10 @@ class Rotation:
 def check(node: ir.Node) -> Rotation | Declined | None:
     for index in (0, 1):
         straight, turned = operands(node, index)
-        found = _rotated(turned)
-        if found is None:
+        rotated = _rotated(turned)
+        if rotated is None:
             continue
-        source, sin = found
+        source, sin = rotated
         cos = _other_factor(straight, source)
         if cos is None:
             continue
@@ -225,11 +225,11 @@ def _cut(angles: ir.Value, node: ir.Node, name: str) -> ir.Value:
         constant(owner, f"rotary.{n}", np.array([n], np.int64))
         for n in (0, size // 2, len(leading))
     ]
-    made = [
+    nodes = [
         ir.node("Squeeze", [angles, axes], outputs=[flat], name=flat.name),
         ir.node("Slice", [flat, *cut], outputs=[half], name=name),
     ]
-    owner.insert_after(producer, made)
+    owner.insert_after(producer, nodes)
     return half
 
 

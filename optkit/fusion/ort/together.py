@@ -85,7 +85,9 @@ def _kind(node: ir.Node) -> Kind | None:
         given.pop()
     if not _SCALES < len(given) <= _ZERO_POINTS + 1 or None in given:
         return None
-    attributes = {name: one.as_int() for name, one in node.attributes.items() if name != _OUTPUTS}
+    attributes = {
+        name: attribute.as_int() for name, attribute in node.attributes.items() if name != _OUTPUTS
+    }
     return tuple(sorted(attributes.items())), len(given)
 
 

@@ -49,21 +49,21 @@ def put(
     assert owner is not None
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
-    made = ir.Value()
+    output = ir.Value()
     node = ir.node(
         op, inputs, dict(attributes or {}), domain=domain, name=name or at.name,
-        outputs=[made, *more],
+        outputs=[output, *more],
     )  # fmt: skip
-    made.type, made.shape = result.type, result.shape
+    output.type, output.shape = result.type, result.shape
     at_result = result.producer()
     owner.insert_before(
         at_result if at_result is not None and at_result.graph is owner else at, node
     )
     owner.opset_imports.setdefault(domain, 1)
     text = result.name
-    result.replace_all_uses_with(made, replace_graph_outputs=True)
+    result.replace_all_uses_with(output, replace_graph_outputs=True)
     result.name = None
-    made.name = text
+    output.name = text
     return node
 
 
@@ -95,8 +95,8 @@ def once(
     if known is not None:
         return known.outputs[0]
     node = ir.node(op, inputs, dict(attributes or {}), name=name, outputs=[ir.Value(name=name)])
-    made = [each.producer() for each in (behind, *inputs) if each is not None]
-    before = [each for each in made if each is not None and each.graph is owner]
+    producers = [each.producer() for each in (behind, *inputs) if each is not None]
+    before = [each for each in producers if each is not None and each.graph is owner]
     if not before:
         owner.insert_before(owner[0], node)
     else:

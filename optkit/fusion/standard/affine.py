@@ -18,14 +18,14 @@ def check(node: ir.Node) -> linear.Affine | Declined | None:
     if split is None:
         return None
     source, numbers = split
-    found = linear.find(source)
-    if found is None or _is_bias(node, source, found):
+    layer = linear.find(source)
+    if layer is None or _is_bias(node, source, layer):
         return None
-    if isinstance(found, Declined):
-        return found
+    if isinstance(layer, Declined):
+        return layer
     if source.shape is None:
         return Declined("the shape of its input is not known")
-    constant = linear.per_channel(numbers, found, len(source.shape))
+    constant = linear.per_channel(numbers, layer, len(source.shape))
     if constant is None:
         return Declined("its constant is not one number per output channel")
     if node.op_type == "Div" and not constant.all():
@@ -34,7 +34,7 @@ def check(node: ir.Node) -> linear.Affine | Declined | None:
         scale, shift = (constant if node.op_type == "Mul" else 1 / constant), np.zeros(1)
     else:
         scale, shift = np.ones(1), (constant if node.op_type == "Add" else -constant)
-    return linear.compose(node, found, scale, shift)
+    return linear.compose(node, layer, scale, shift)
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
@@ -46,11 +46,11 @@ def _operands(node: ir.Node) -> tuple[ir.Value, np.ndarray] | None:
     return None
 
 
-def _is_bias(node: ir.Node, source: ir.Value, found: linear.Linear | Declined) -> bool:
+def _is_bias(node: ir.Node, source: ir.Value, layer: linear.Linear | Declined) -> bool:
     """Adding to a bare MatMul is how its bias is written: nothing to fold."""
     producer = source.producer()
     product = producer is not None and producer.op_type == "MatMul"
-    return product and node.op_type in ("Add", "Sub") and not isinstance(found, Declined)
+    return product and node.op_type in ("Add", "Sub") and not isinstance(layer, Declined)
 
 
 fold_scale: Rule[linear.Affine] = Rule(

@@ -20,23 +20,23 @@ def check(node: ir.Node) -> linear.Affine | Declined | None:
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         return Declined("its running statistics are used")
     source = node.inputs[0]
-    found = linear.find(source)
-    if isinstance(found, Declined):
-        return found
-    if found is None:
+    layer = linear.find(source)
+    if isinstance(layer, Declined):
+        return layer
+    if layer is None:
         producer = source.producer() if source is not None else None
         return Declined(f"its input is made by {producer.op_type if producer else 'no node'}")
     parameters = [graph.array(value) for value in node.inputs[1:5]]
     if any(numbers is None for numbers in parameters):
         return Declined("its parameters are not constant")
     rank = len(source.shape) if source is not None and source.shape is not None else None
-    if found.channel_axis == -1 and rank != 2:
+    if layer.channel_axis == -1 and rank != 2:
         return Declined("its channels are not the columns of the product")
     gamma, beta, mean, variance = (
         numbers.astype(np.float64) for numbers in parameters if numbers is not None
     )
     scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
-    return linear.compose(node, found, scale, beta - scale * mean)
+    return linear.compose(node, layer, scale, beta - scale * mean)
 
 
 fold_batchnorm: Rule[linear.Affine] = Rule(

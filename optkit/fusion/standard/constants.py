@@ -49,16 +49,16 @@ def check_shape(node: ir.Node) -> Folded | Declined | None:
     """Shape(x), or Gather or Slice of it, where every axis that is asked for is static."""
     source = node.inputs[0].producer() if node.inputs[0] is not None else None
     if node.op_type == "Shape":
-        asked = _dims(node)
+        sizes = _dims(node)
     elif source is not None and source.op_type == "Shape":
-        asked = _select(node, _dims(source))
+        sizes = _select(node, _dims(source))
     else:
         return None
-    if asked is None or any(dim is None for dim in asked.flat):
+    if sizes is None or any(dim is None for dim in sizes.flat):
         return None
     if node.outputs[0].is_graph_output():
         return Declined("its result is a graph output")
-    return node, [np.asarray(asked, dtype=np.int64)]
+    return node, [np.asarray(sizes, dtype=np.int64)]
 
 
 def fold(match: Folded) -> str:

@@ -90,10 +90,10 @@ def interval(value: ir.Value | None) -> Interval | str:
     if rule is None:
         return _of_dtype(value) or f"{node.op_type} {node.name} may give -inf"
     with np.errstate(all="ignore"):
-        found = rule(node)
-    if not isinstance(found, str) and not np.isfinite(found).all():
+        bounds = rule(node)
+    if not isinstance(bounds, str) and not np.isfinite(bounds).all():
         return f"{node.op_type} {node.name} may overflow to an infinity"
-    return found
+    return bounds
 
 
 def _why_nan(scores: ir.Value) -> str | None:
@@ -106,10 +106,10 @@ def _why_nan(scores: ir.Value) -> str | None:
         if numbers is not None and not np.isfinite(numbers).all():
             if not _leaves_a_number_per_row(numbers):
                 return f"the constant {mask.name if mask else 'mask'} hides a row, or is no mask"
-            found = interval(other)
-            return found if isinstance(found, str) else None
-    found = interval(scores)
-    return found if isinstance(found, str) else None
+            bounds = interval(other)
+            return bounds if isinstance(bounds, str) else None
+    bounds = interval(scores)
+    return bounds if isinstance(bounds, str) else None
 
 
 def _leaves_a_number_per_row(numbers: np.ndarray) -> bool:
@@ -142,9 +142,9 @@ def _of_dtype(value: ir.Value) -> Interval | None:
 
 
 def _both(node: ir.Node, *indices: int) -> list[Interval] | str:
-    found = [interval(node.inputs[index]) for index in indices]
-    reason = next((each for each in found if isinstance(each, str)), None)
-    return reason or [each for each in found if not isinstance(each, str)]
+    bounds = [interval(node.inputs[index]) for index in indices]
+    reason = next((each for each in bounds if isinstance(each, str)), None)
+    return reason or [each for each in bounds if not isinstance(each, str)]
 
 
 def _hull(*numbers: np.float32) -> Interval:
@@ -155,13 +155,13 @@ def _where(node: ir.Node) -> Interval | str:
     condition = interval(node.inputs[0])
     if condition in (_TRUE, _FALSE):
         return interval(node.inputs[1 if condition == _TRUE else 2])
-    found = _both(node, 1, 2)
-    return found if isinstance(found, str) else _hull(*found[0], *found[1])
+    bounds = _both(node, 1, 2)
+    return bounds if isinstance(bounds, str) else _hull(*bounds[0], *bounds[1])
 
 
 def _concat(node: ir.Node) -> Interval | str:
-    found = _both(node, *range(len(node.inputs)))
-    return found if isinstance(found, str) else _hull(*(end for each in found for end in each))
+    bounds = _both(node, *range(len(node.inputs)))
+    return bounds if isinstance(bounds, str) else _hull(*(end for each in bounds for end in each))
 
 
 def _arithmetic(
@@ -170,51 +170,51 @@ def _arithmetic(
     """Of an operator that is monotonic in each operand: the ends decide."""
 
     def rule(node: ir.Node) -> Interval | str:
-        found = _both(node, 0, 1)
-        if isinstance(found, str):
-            return found
-        return _hull(*(result(a, b) for a in found[0] for b in found[1]))
+        bounds = _both(node, 0, 1)
+        if isinstance(bounds, str):
+            return bounds
+        return _hull(*(result(a, b) for a in bounds[0] for b in bounds[1]))
 
     return rule
 
 
 def _range(node: ir.Node) -> Interval | str:
     """Counted upwards, it never falls below its start."""
-    found, step = interval(node.inputs[0]), interval(node.inputs[2])
+    start, step = interval(node.inputs[0]), interval(node.inputs[2])
     of_dtype = _of_dtype(node.outputs[0])
     upwards = not isinstance(step, str) and step[0] > 0
-    if isinstance(found, str) or of_dtype is None or not upwards:
+    if isinstance(start, str) or of_dtype is None or not upwards:
         return of_dtype or f"Range {node.name} may give an infinity"
-    return found[0], of_dtype[1]
+    return start[0], of_dtype[1]
 
 
 def _at_least(node: ir.Node) -> Interval | str:
-    found = _both(node, 0, 1)
-    holds = not isinstance(found, str) and found[0][0] >= found[1][1]
+    bounds = _both(node, 0, 1)
+    holds = not isinstance(bounds, str) and bounds[0][0] >= bounds[1][1]
     return _TRUE if holds else _EITHER
 
 
 def _divide(node: ir.Node) -> Interval | str:
-    found = _both(node, 0, 1)
-    if isinstance(found, str):
-        return found
-    low, high = found[1]
+    bounds = _both(node, 0, 1)
+    if isinstance(bounds, str):
+        return bounds
+    low, high = bounds[1]
     if low <= 0 <= high:
         return f"Div {node.name} may divide by zero"
-    return _hull(*(a / b for a in found[0] for b in found[1]))
+    return _hull(*(a / b for a in bounds[0] for b in bounds[1]))
 
 
 def _negate(node: ir.Node) -> Interval | str:
-    found = interval(node.inputs[0])
-    return found if isinstance(found, str) else (-found[1], -found[0])
+    bounds = interval(node.inputs[0])
+    return bounds if isinstance(bounds, str) else (-bounds[1], -bounds[0])
 
 
 def _cast(node: ir.Node) -> Interval | str:
-    found, of_dtype = interval(node.inputs[0]), _of_dtype(node.outputs[0])
+    bounds, of_dtype = interval(node.inputs[0]), _of_dtype(node.outputs[0])
     if of_dtype is None:
-        return found
-    fits = not isinstance(found, str) and of_dtype[0] <= found[0] and found[1] <= of_dtype[1]
-    return found if fits else of_dtype
+        return bounds
+    fits = not isinstance(bounds, str) and of_dtype[0] <= bounds[0] and bounds[1] <= of_dtype[1]
+    return bounds if fits else of_dtype
 
 
 _RULES: dict[str, Callable[[ir.Node], Interval | str]] = {

@@ -36,15 +36,15 @@ def check(node: ir.Node) -> LayerNorm | Declined | None:
         for inner in (0, 1) if mul is not None else ():
             assert mul is not None
             normalized, gain = operands(mul, inner)
-            found = over_root_mean_square(normalized)
-            source = _centred(found[0]) if found is not None else None
-            if found is None or source is None or gain is None or bias is None:
+            root = over_root_mean_square(normalized)
+            source = _centred(root[0]) if root is not None else None
+            if root is None or source is None or gain is None or bias is None:
                 continue
             if not _per_feature(gain, source) or not _per_feature(bias, source):
                 return Declined("its gain or bias is not one float32 constant per feature")
             if not read_once(mul.outputs[0]):
                 return Declined("its result without the bias is also used elsewhere")
-            return LayerNorm(node, source, gain, bias, found[1])
+            return LayerNorm(node, source, gain, bias, root[1])
     return None
 
 
@@ -57,12 +57,12 @@ def normalize(match: LayerNorm) -> str:
         {"axis": -1, "epsilon": match.epsilon},
         name=node.name,
     )
-    made = norm.outputs[0]
-    made.type, made.shape = result.type, result.shape
+    output = norm.outputs[0]
+    output.type, output.shape = result.type, result.shape
     node.graph.insert_before(node, norm)
     name = result.name
-    replace(result, made)
-    made.name = name
+    replace(result, output)
+    output.name = name
     remove(node)
     return "one operator"
 
@@ -76,9 +76,9 @@ def over_root_mean_square(value: ir.Value | None) -> tuple[ir.Value, float] | No
         root = factor if node.op_type == "Div" else _inverted(factor)
         if node.op_type == "Div" and index == 1:
             break
-        found = _root_mean_square(root)
-        if found is not None and source is not None and _same(found[0], source):
-            return found
+        root_of = _root_mean_square(root)
+        if root_of is not None and source is not None and _same(root_of[0], source):
+            return root_of
     return None
 
 
@@ -122,10 +122,10 @@ def _over_last(mean: ir.Node, source: ir.Value) -> bool:
     return ints(mean.inputs[1]) in ([-1], [len(source.shape) - 1])
 
 
-def _same(one: ir.Value, two: ir.Value) -> bool:
+def _same(a: ir.Value, b: ir.Value) -> bool:
     """The same value, or the same difference taken twice."""
-    first, second = made_by(one, "Sub"), made_by(two, "Sub")
-    return one is two or (
+    first, second = made_by(a, "Sub"), made_by(b, "Sub")
+    return a is b or (
         first is not None and second is not None and [*first.inputs] == [*second.inputs]
     )
 

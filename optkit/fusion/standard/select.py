@@ -118,10 +118,10 @@ def _move(match: Early) -> None:
         producer.replace_input_with(index, _take(value, at, producer))
     if producer.op_type == "Reshape":
         _shorten(producer, rows)
-    made, result = producer.outputs[0], match.slice.outputs[0]
-    made.shape = result.shape
-    replace(result, made)
-    made.name = result.name
+    output, result = producer.outputs[0], match.slice.outputs[0]
+    output.shape = result.shape
+    replace(result, output)
+    output.name = result.name
     remove(match.slice)
 
 

@@ -83,15 +83,15 @@ def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[F
 def _roundings(model: ir.Model) -> set[ir.Value]:
     """The half values that were wide before and become so again, and nothing computes with: all
     readers are Casts to another dtype, or move the numbers to other such values."""
-    found = {
+    roundings = {
         value
         for node in model.graph.all_nodes()
         for value in node.outputs
         if _is_half(value) and node.op_type in _MOVING and not value.is_graph_output()
     }
-    while wrong := {value for value in found if not _rounds(value, found)}:
-        found -= wrong
-    return found
+    while wrong := {value for value in roundings if not _rounds(value, roundings)}:
+        roundings -= wrong
+    return roundings
 
 
 def _rounds(value: ir.Value, roundings: set[ir.Value]) -> bool:
