@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from optkit import artifact
-from optkit.artifact import Manifest
+from optkit.artifact import Manifest, reader
 from optkit.backends import ort_providers
 from optkit.backends.onnxruntime import OnnxRuntime, native_options
 from optkit.backends.ort_providers import (
@@ -202,7 +202,7 @@ def test_an_artifact_without_engine_runs_on_its_device(
     def here(name: str) -> Any:
         return Here() if name == "onnxruntime-cuda" else backend(name)
 
-    monkeypatch.setattr(artifact, "backend", here)
+    monkeypatch.setattr(reader, "backend", here)
     with made.session() as running:
         assert (running.backend, running.evidence) == ("onnxruntime-cuda", Evidence.MEASURED)
         assert running.note == "no engine was compiled; model.onnx runs on the device"

@@ -14,12 +14,12 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 import optkit
-from optkit import artifact as artifacts
 from optkit import trust
-from optkit.artifact import Artifact, Manifest, write
+from optkit.artifact import Artifact, Manifest, reader, write
 from optkit.errors import IntegrityError, UnsafeFile, WorkerFailed
 from optkit.evidence import Evidence
 from optkit.execute.local import Limits
+from optkit.runtimes import SessionOptions, backend
 from optkit.store import digest_json
 from optkit.tensors import Feed, TensorInfo
 from tests.hostile import onnx_files
@@ -149,9 +149,10 @@ def test_a_graph_is_tried_once(tmp_path: Path, own: Path, monkeypatch: pytest.Mo
 class _Engine:
     """Stands for a backend whose engines are machine code."""
 
+    traits = backend("tensorrt-rtx").traits
     opened: list[Path] = []  # noqa: RUF012
 
-    def session(self, path: Path, **options: Any) -> Any:
+    def session(self, path: Path, options: SessionOptions) -> Any:
         self.opened.append(path)
         return _Ran()
 
@@ -169,10 +170,10 @@ class _Ran:
 def test_an_engine_is_opened_only_where_it_was_compiled(
     tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = artifacts.backend
+    real = reader.backend
     monkeypatch.setattr(_Engine, "opened", [])
     monkeypatch.setattr(
-        artifacts, "backend", lambda name: _Engine() if name == "tensorrt-rtx" else real(name)
+        reader, "backend", lambda name: _Engine() if name == "tensorrt-rtx" else real(name)
     )
     engine = {"backend": "tensorrt-rtx", "file": "engine.plan"}
     path = _foreign(tmp_path / "out", own, _sound(), engine)

@@ -1,0 +1,209 @@
+"""What an artifact's manifest says, read from a folder that nobody vouches for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import starmap
+from pathlib import Path
+from typing import Any, Self
+
+from optkit.errors import InputRefused, IntegrityError
+from optkit.runtimes import BACKENDS, backend
+from optkit.store import digest_json, is_shallow
+from optkit.tensors import TensorInfo
+
+SCHEMA = "optkit.artifact/v1"
+MANIFEST = "manifest.json"
+MODEL = "model.onnx"
+SIMULATION = "simulation.onnx"
+SAMPLES = "eval.safetensors"
+VNNI = "vnni"
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+"""What is safe as a file name anywhere."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MANIFEST_BYTES = 64 << 20
+_FIGURES = ("engine", "latency", "accuracy", "fidelity", "speedup", "drop", "size")
+
+
+@dataclass(frozen=True)
+class File:
+    """What the manifest knows of one file."""
+
+    sha256: str
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is built here and what is known of it.
+
+    `digest` identifies the build (no engine bytes, timings or paths go into it). `engine`: the
+    compiled engine's backend and its file in the artifact; None while there is no engine. `data`:
+    the samples used, by role ("calibration", "evaluation"): source, args, number and digest.
+    `instruction_set`: what the 8-bit products of a
+    graph for CPUs assume: "vnni" (or Arm: sums in 32 bits), None: any CPU computes the same.
+    `parts`: folder → digest of the artifacts that this one consists of; it has no graph then.
+    `files`: every other file by its relative name; `write` fills them in.
+    """
+
+    name: str
+    target: str
+    precision: str
+    digest: str
+    recipe: dict[str, Any]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    versions: dict[str, str]
+    result: dict[str, Any]  # optkit.result/v1
+    data: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, str] | None = None  # {"backend", "file"}
+    instruction_set: str | None = None
+    parts: dict[str, str] = field(default_factory=dict)
+    files: dict[str, File] = field(default_factory=dict)
+
+    @property
+    def evidence(self) -> dict[str, str]:
+        """How each group of figures in the result is known."""
+        found = {name: self.result.get(name) for name in _FIGURES}
+        return {name: figure["evidence"] for name, figure in found.items() if figure}
+
+    def to_json(self) -> dict[str, Any]:
+        body = {"schema": SCHEMA, **asdict(self), "evidence": self.evidence}
+        body = json.loads(json.dumps(body, allow_nan=False))  # tuples become lists, as when read
+        return {**body, "check": digest_json(body)}
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> Self:
+        """Raises IntegrityError (damaged), InputRefused (a schema of another version)."""
+        _check_schema(data, where)
+        body = {key: value for key, value in data.items() if key != "check"}
+        try:
+            sound = is_shallow(body) and data.get("check") == digest_json(body)
+        except (ValueError, RecursionError):  # canonical JSON has no form for such numbers
+            sound = False
+        if not sound:
+            raise IntegrityError("damaged: it does not match its own checksum", where=where)
+        for key in ("schema", "evidence"):
+            body.pop(key, None)
+        try:
+            body["files"] = {name: File(**facts) for name, facts in body["files"].items()}
+            for key in ("inputs", "outputs"):
+                body[key] = tuple(
+                    TensorInfo(i["name"], i["dtype"], tuple(i["shape"])) for i in body[key]
+                )
+            manifest = cls(**body)
+            _check_types(manifest)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise IntegrityError("damaged: fields are missing or wrong", where=where) from error
+        return manifest
+
+    @property
+    def contents(self) -> str:
+        """A digest of every file's bytes."""
+        return digest_json({name: file.sha256 for name, file in self.files.items()})
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """The files that are machine code: the engine, and the baseline's of the same name."""
+        if self.engine is None:
+            return ()
+        maker = self.engine["backend"]
+        if maker in BACKENDS and backend(maker).traits.engine == "graph":
+            return ()
+        file = self.engine["file"]
+        return tuple(name for name in (file, f"baseline/{file}") if name in self.files)
+
+
+def read(path: Path) -> Manifest:
+    """The manifest of the artifact in folder `path`. Raises as `Manifest.from_json` does, and
+    InputRefused where there is none."""
+    where = path / MANIFEST
+    try:
+        descriptor = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputRefused(
+            "no artifact: there is no manifest.json", where=str(path), hint="name its folder"
+        ) from error
+    except OSError as error:
+        raise IntegrityError(f"cannot be read: {error.strerror}", where=str(where)) from error
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise IntegrityError("not a regular file", where=str(where))
+        text = file.read(_MANIFEST_BYTES)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError("damaged: not JSON", where=str(where)) from error
+    return Manifest.from_json(data, str(where))
+
+
+def is_safe(name: str) -> bool:
+    """Whether a manifest's file name stays inside the artifact's folder."""
+    return (
+        0 < len(name) <= 255
+        and name.isprintable()
+        and not set(name) & set("\\:")
+        and all(part not in ("", ".", "..") for part in name.split("/"))
+    )
+
+
+def _check_schema(data: Any, where: str) -> None:
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(schema, str) or not re.fullmatch(r"optkit\.artifact/v[0-9]+", schema):
+        raise IntegrityError("damaged: not a manifest of optkit", where=where)
+    if schema != SCHEMA:
+        raise InputRefused(
+            f"schema {schema}, this optkit reads {SCHEMA}",
+            where=where,
+            hint="upgrade optkit, or build the artifact again with this one",
+        )
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raises ValueError. The checksum finds accidents; this, a manifest made by other means."""
+    for what, sound in _CHECKS:
+        if not sound(manifest):
+            raise ValueError(what)
+
+
+def _are(kind: type, values: Iterable[object]) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def _is_span(span: Mapping[str, Any]) -> bool:
+    return type(span["opt"]) is int and span["opt"] >= 0
+
+
+def _is_tensor(info: TensorInfo) -> bool:
+    return _are(str, (info.name, info.dtype)) and all(
+        type(size) is int or isinstance(size, str) for size in info.shape
+    )
+
+
+def _is_file(name: str, file: File) -> bool:
+    return is_safe(name) and bool(_SHA256.fullmatch(file.sha256)) and type(file.size) is int
+
+
+_CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
+    ("texts", lambda m: _are(str, (m.name, m.target, m.precision, m.digest))),
+    ("versions", lambda m: _are(str, m.versions.values())),
+    ("digests of parts", lambda m: _are(str, m.parts.values())),
+    ("recipe, result, data", lambda m: _are(dict, (m.recipe, m.result, m.data))),
+    ("digests of data",
+     lambda m: all(isinstance(one.get("digest"), str | None) for one in m.data.values())),
+    ("instruction set", lambda m: m.instruction_set in (None, VNNI)),
+    ("names", lambda m: all(map(NAME.fullmatch, (m.name, m.target, *m.parts)))),
+    ("inputs, outputs", lambda m: all(map(_is_tensor, (*m.inputs, *m.outputs)))),
+    ("axes", lambda m: all(map(_is_span, m.recipe.get("axes", {}).values()))),
+    ("evidence", lambda m: _are(str, m.evidence.values())),
+    ("files", lambda m: all(starmap(_is_file, m.files.items()))),
+    ("engine", lambda m: m.engine is None
+     or (set(m.engine) == {"backend", "file"} and m.engine["file"] in m.files)),
+)  # fmt: skip

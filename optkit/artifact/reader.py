@@ -1,0 +1,267 @@
+"""An artifact on disk: verified, then run by whatever can run it here."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from optkit import trust
+from optkit.artifact.manifest import MANIFEST, MODEL, SIMULATION, VNNI, Manifest, read
+from optkit.devices import cpu, names, target
+from optkit.devices.machine import sums_in_16_bits
+from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile, UsageError
+from optkit.evidence import Evidence
+from optkit.execute.proxy import by_name
+from optkit.intake.files import show
+from optkit.runtimes import SIMULATOR, Level, Loop, Recurrent, SessionOptions, backend, simulator
+from optkit.store import digest_file, digest_json
+from optkit.tensors import Feed, TensorInfo
+
+
+@dataclass(frozen=True)
+class Running:
+    """A loaded artifact as a Session that also says what runs, and what its figures are worth."""
+
+    session: Recurrent
+    backend: str
+    evidence: Evidence  # measured: the target's own engine; simulated: its graph elsewhere
+    note: str | None
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    @classmethod
+    def of(cls, session: Recurrent, backend: str, evidence: Evidence, note: str | None) -> Self:
+        return cls(session, backend, evidence, note, session.inputs, session.outputs)
+
+    def run(self, feed: Feed) -> Feed:
+        return self.session.run(by_name(feed, [info.name for info in self.inputs]))
+
+    def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
+        return self.session.loop(carried, start, room)
+
+    def close(self) -> None:
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Artifact:
+    """An artifact on disk. `load` trusts nothing; `verify` compares every byte, which finds damage
+    and tells nothing of who made them. `trusted`: the caller knows that."""
+
+    def __init__(self, path: Path, manifest: Manifest, *, trusted: bool = False) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.trusted = trusted
+        self._running: Running | None = None
+
+    @classmethod
+    def load(cls, path: Path, *, trusted: bool = False) -> Self:
+        """Read the manifest of the artifact in folder `path`.
+
+        Raises InputRefused (no artifact, or one of another version), IntegrityError (damaged).
+        """
+        return cls(path, read(path), trusted=trusted)
+
+    @property
+    def name(self) -> str:
+        return self.manifest.name
+
+    @property
+    def digest(self) -> str:
+        """Identity of the build: the same inputs give the same digest, on any machine."""
+        return self.manifest.digest
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The optkit.result/v1 object that the build printed."""
+        return self.manifest.result
+
+    @property
+    def parts(self) -> dict[str, Self]:
+        """The artifacts that this one consists of, by name; none where it is one graph."""
+        load, trusted = type(self).load, self.trusted
+        return {name: load(self.path / name, trusted=trusted) for name in self.manifest.parts}
+
+    @property
+    def measurement(self) -> dict[str, Any]:
+        """latency, accuracy and fidelity, each with its evidence (or None)."""
+        return {figure: self.result.get(figure) for figure in ("latency", "accuracy", "fidelity")}
+
+    @property
+    def model_path(self) -> Path:
+        return self.path / MODEL
+
+    def verify(self) -> None:
+        """Raise IntegrityError naming the files that are missing, changed, added or no files."""
+        present, listed = dict(_walk(self.path)), self.manifest.files
+        problems = [f"{show(name)} was added" for name in sorted(present.keys() - listed.keys())]
+        for name, facts in listed.items():
+            info = present.get(name)
+            if info is None:
+                problems.append(f"{name} is missing")
+            elif not stat.S_ISREG(info.st_mode):
+                problems.append(f"{name} is a link or no regular file")
+            elif info.st_size != facts.size or digest_file(self.path / name) != facts.sha256:
+                problems.append(f"{name} was changed")
+        if problems:
+            more = f", and {len(problems) - 5} more" if len(problems) > 5 else ""
+            raise IntegrityError(
+                ", ".join(problems[:5]) + more,
+                where=str(self.path),
+                hint="build the artifact again, or copy it again from where it is sound",
+            )
+
+    def session(
+        self,
+        *,
+        threads: int | None = None,
+        spinning: bool = True,
+        level: Level | None = None,
+        pooled: bool = True,
+        cuda_graph: bool = False,
+        kept: Path | None = None,
+    ) -> Running:
+        """Verify, then load: the engine where its backend can run; else, on the target itself, its
+        graph through ONNX Runtime's provider for that device; else the graph on the CPU.
+
+        Unless it is `trusted` or was written here, an engine that is machine code is passed over,
+        and a graph is checked by the intake and run once in a child with limits, which is then
+        noted (`trust`): the session itself runs in this process, without limits.
+
+        Options are those of `runtimes.SessionOptions`; `level` None: all of an engine, basic of a
+        simulation, which keeps its Q/DQ as written. Raises IntegrityError, ToolchainMissing,
+        UsageError (several graphs), InputRefused and WorkerFailed (a foreign graph).
+        """
+        if self.manifest.parts:
+            raise UsageError(
+                f"it consists of {' and '.join(self.manifest.parts)}",
+                where=str(self.path),
+                hint="open one of its `parts`, or run all by `optkit generate`",
+            )
+        self.verify()
+        options = SessionOptions(
+            threads, spinning, level or "all", pooled, self.manifest.target, cuda_graph, kept
+        )
+        reasons = [] if self.manifest.engine else ["no engine was compiled"]
+        for name, file in self._on_target():
+            if file in self.manifest.compiled and self._foreign_engine() is not None:
+                reasons.append(f"its engine is not opened: {trust.FOREIGN}; {trust.HINT}")
+                continue
+            self._admit(file, threads)
+            try:
+                session = backend(name).session(self.path / file, options)
+            except ToolchainMissing as error:
+                reasons.append(error.message)
+            else:
+                graph = f"{reasons[0]}; {file} runs on the device" if reasons else None
+                return Running.of(session, name, Evidence.MEASURED, graph or self._slower())
+        note = reasons[0]
+        graph = SIMULATION if SIMULATION in self.manifest.files else MODEL
+        self._admit(graph, threads)
+        basic = replace(options, level=level or "basic")
+        session = simulator().session(self.path / graph, basic)
+        return Running.of(session, SIMULATOR, Evidence.SIMULATED, f"{note}; {graph} runs")
+
+    def _slower(self) -> str | None:
+        """What is to be known of an engine for CPUs with VNNI on one without."""
+        here = cpu()
+        if self.manifest.instruction_set != VNNI or not sums_in_16_bits(
+            here.machine, here.features
+        ):
+            return None
+        return (
+            "its 8-bit weights were made for VNNI, which this CPU lacks: results are the same, by "
+            "slower kernels; build it again here for the faster ones"
+        )
+
+    def require_own_engine(self) -> None:
+        """Raise UnsafeFile unless every engine in it that is machine code was compiled here, or the
+        caller trusts it."""
+        foreign = self._foreign_engine()
+        if foreign is not None:
+            where = str(self.path / foreign)
+            raise UnsafeFile(f"it is not opened: {trust.FOREIGN}", where=where, hint=trust.HINT)
+
+    def _foreign_engine(self) -> str | None:
+        """The first engine that is machine code of somebody else, as far as is known."""
+        if self.trusted:
+            return None
+        files = self.manifest.files
+        foreign = (name for name in self.manifest.compiled if not trust.knows(files[name].sha256))
+        return next(foreign, None)
+
+    def _admit(self, file: str, threads: int | None) -> None:
+        """Raise unless that graph may be opened in this process; engines pass."""
+        whole = self.manifest.contents
+        tried = digest_json([whole, file])
+        if self.trusted or file in self.manifest.compiled:
+            return
+        if trust.knows(whole) or trust.knows(tried):
+            return
+        axes = self.manifest.recipe.get("axes", {})
+        trust.try_graph(
+            self.path / file,
+            self.manifest.inputs,
+            {axis: span["opt"] for axis, span in axes.items()},
+            {"level": "basic", **({} if threads is None else {"threads": threads})},
+        )
+        trust.know(tried)
+
+    def _on_target(self) -> Iterator[tuple[str, str]]:
+        """Backend and file of all that runs on the target itself, the engine first."""
+        engine = self.manifest.engine
+        if engine is not None:
+            yield engine["backend"], engine["file"]
+        if self.manifest.target not in names():
+            return
+        for option in target(self.manifest.target).backends:
+            traits = backend(option.name).traits
+            own = engine is not None and option.name == engine["backend"]
+            if traits.engine == "graph" and not traits.on_cpu and not own:
+                yield option.name, MODEL
+
+    def run(self, feed: Feed) -> Feed:
+        """Outputs for one feed: arrays by name, or what `np.asarray` takes (a CPU tensor). Raises
+        UsageError for anything else.
+
+        The session of the first call stays open until `close`.
+        """
+        if self._running is None:
+            self._running = self.session()
+        return self._running.run(feed)
+
+    def __repr__(self) -> str:
+        gate = (self.result.get("gate") or {}).get("verdict")
+        return f"Artifact({str(self.path)!r}, gate={gate!r}, digest={self.digest[:12]!r})"
+
+    def close(self) -> None:
+        """Close what `run` opened. May be called twice."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """(relative name, lstat) of everything but folders and the manifest; follows no link."""
+    for folder, folders, files in os.walk(path):
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in (*files, *links):
+            found = Path(folder) / name
+            relative = found.relative_to(path).as_posix()
+            if relative != MANIFEST:
+                yield relative, found.lstat()

@@ -1,0 +1,102 @@
+"""Writing an artifact: aside, then at once in place of an older one."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from optkit import trust
+from optkit.artifact.manifest import MANIFEST, NAME, File, Manifest, is_safe
+from optkit.artifact.reader import Artifact
+from optkit.errors import UsageError
+from optkit.exchange import replacing
+from optkit.intake.files import copy_in, show
+from optkit.store import digest_file, storage_errors, write_durably
+
+
+def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST) -> None:
+    """Make sure, before any work, that an artifact `name` can be written into folder `out` (or what
+    else is a folder of that `kind`, known by the file `marker` in it).
+
+    Nothing is left there. Raises StorageError (not writable), UsageError (the name, or something of
+    that name that is no artifact and would be lost).
+    """
+    check_name(kind, name)
+    place = out / name
+    with storage_errors(out):
+        try:
+            with tempfile.TemporaryFile(dir=_existing(out)):
+                pass
+        except OSError as error:
+            error.filename = str(out)
+            raise
+        taken = place.is_symlink() or place.exists()
+        if taken and (place.is_symlink() or not (place / marker).is_file()):
+            raise UsageError(
+                f"exists and is no {kind} of optkit",
+                where=str(place),
+                hint="move it away, or choose another --out",
+            )
+
+
+def create(out: Path) -> None:
+    """The folder for artifacts. A new or empty one gets a .gitignore, one with other content is
+    left as it is. Raises StorageError."""
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if not any(out.iterdir()):
+            (out / ".gitignore").write_text("*\n")
+
+
+def _existing(out: Path) -> Path:
+    """The folder itself, or the nearest around it that is there."""
+    return next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise UsageError unless `name` is safe as a file name anywhere."""
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{show(name)} cannot name {'an' if kind[0] in 'aeiou' else 'a'} {kind}",
+            hint="use letters, digits, '.', '_' and '-', at most 128, a letter or digit first",
+        )
+
+
+def write(out: Path, manifest: Manifest, files: Mapping[str, Path | bytes]) -> Artifact:
+    """Write the artifact `out/<name>`, replacing an older one of that name at once.
+
+    `files`: name in the artifact (may have folders) → the file to copy, or its bytes. On any error
+    nothing is visible and the older artifact stays. Raises StorageError, UsageError.
+    """
+    check_name("target", manifest.target)
+    prepare(out, manifest.name)
+    create(out)
+    place = out / manifest.name
+    with replacing(place) as folder:
+        facts = {name: _put(folder, name, files[name]) for name in sorted(files)}
+        manifest = replace(manifest, files=facts)
+        text = json.dumps(manifest.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
+        write_durably(folder / MANIFEST, f"{text}\n".encode())
+    for known in (manifest.contents, *(facts[name].sha256 for name in manifest.compiled)):
+        trust.know(known)
+    return Artifact(place, manifest)
+
+
+def _put(folder: Path, name: str, content: Path | bytes) -> File:
+    """Write one file durably."""
+    if not is_safe(name) or name == MANIFEST:
+        raise UsageError(f"{show(name)} cannot name a file of an artifact")
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        write_durably(target, content)
+        return File(digest_file(target), len(content))
+    with content.open("rb") as source:
+        limit = os.fstat(source.fileno()).st_size
+        sha256, size = copy_in(source.fileno(), target, limit_bytes=limit, where=str(content))
+    target.chmod(0o644)
+    return File(sha256, size)
