@@ -16,4 +16,4 @@ def diff(a: str | Path, b: str | Path, *, workspace: Workspace = Workspace()) ->
     intervals allow it (`seen`). Raises InputRefused (a file of another kind, or two that cannot be
     compared), IntegrityError (a damaged artifact), and what reading a graph raises.
     """
-    return difference.diff(Path(a), Path(b), workspace.runner())
+    return difference.diff(Path(a), Path(b), workspace.runner()).to_json()

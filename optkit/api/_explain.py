@@ -65,7 +65,7 @@ def _explained(artifact: Artifact, runner: Runner) -> Explanation:
 
 
 def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
-    result = result_of(artifact)
+    result = result_of(artifact).to_json()
     nothing: dict[str, Any] = {"time": None, "untimed": None, "findings": []}  # but in its parts
     fidelity = found and found.subject.report.get("layer_fidelity")
     return {

@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from optkit import places, runtimes
 from optkit.api.artifacts import load
 from optkit.artifact import MANIFEST, Artifact, prepare
 from optkit.devices import Target, cpu, gpus, runs_here, target
+from optkit.documents.result import Result
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
@@ -72,7 +72,7 @@ def complete(
             shutil.copytree(part.path, folder / name)
             parts[name] = _finished(load(folder / name), str(final / name), runner, None, strict)
         results = {name: part.result for name, part in parts.items()}
-        whole = result.joined(results, model=result_of(opened)["model"], artifact=str(final))
+        whole = result.joined(results, model=result_of(opened).model, artifact=str(final))
         place, record = opened.path, opened.manifest.recipe
         return delivery.join(place.name, record, parts, whole, place.parent)
 
@@ -90,24 +90,24 @@ def _finished(
 ) -> Artifact:
     before = result_of(artifact)
     if task is None and _is_finished(before):
-        return Artifact(artifact.path, replace(artifact.manifest, result=before))
+        return Artifact(artifact.path, replace(artifact.manifest, result=before.to_json()))
     device = target(artifact.manifest.target)
     check_device(device, final)
-    named = [row["backend"] for row in before["pending"]]
+    named = [row.backend for row in before.pending]
     own = artifact.manifest.engine
     backend = _backend(device, [*named, *([own["backend"]] if own else [])], final)
     documented = {option.name for option in device.backends if option.documented}
     left = () if backend in documented else tuple(name for name in named if name != backend)
     made = finishing.finish(artifact, device, backend, left, runner, task, strict=strict)
-    report = report_of(artifact)
+    report = report_of(artifact).to_json()
     rescored = task is not None
     judged = findings.judge_again(made, runner.records, report, artifact=final, rescored=rescored)
     return delivery.deliver_again(artifact, made, judged, runner.store, rescored=rescored)
 
 
-def _is_finished(found: dict[str, Any]) -> bool:
-    latency = found["latency"] or {"evidence": None}
-    return not found["pending"] and latency["evidence"] == Evidence.MEASURED
+def _is_finished(found: Result) -> bool:
+    measured = found.latency is not None and found.latency.evidence is Evidence.MEASURED
+    return measured and not found.pending
 
 
 def check_device(device: Target, where: str) -> None:

@@ -64,7 +64,7 @@ def _inspected(path: Path, runner: Runner, bounded: bool) -> dict[str, Any]:
             "name": opened.name,
             "digest": opened.digest,
             "files": len(manifest.files),
-            "result": result_of(opened),
+            "result": result_of(opened).to_json(),
         }
         if manifest.parts:
             each = {part: _inspected(path / part, runner, bounded) for part in manifest.parts}

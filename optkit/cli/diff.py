@@ -25,6 +25,7 @@ def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
     from optkit import api
     from optkit import difference as diffing
     from optkit.cli import terminal
+    from optkit.documents.diff import Diff
 
     request = options.gather(shared)
     with request.terminal() as ears:
@@ -32,5 +33,5 @@ def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
     if request.json:
         terminal.put_json(found)
     else:
-        terminal.put(diffing.to_text(found))
+        terminal.put(diffing.to_text(Diff.from_json(found)))
     return int(exit_code and not found["same"])

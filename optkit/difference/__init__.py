@@ -15,18 +15,16 @@ from typing import Any
 from optkit.difference import figures, graphs
 from optkit.difference.side import Side, opened
 from optkit.difference.text import to_text
+from optkit.documents.diff import DIFF, Diff, GraphDiff, KeyDiff, LayerChange
+from optkit.documents.report import Report
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 
-__all__ = ["DIFF", "diff", "to_text"]
-
-DIFF = "optkit.diff/v1"
-
-_RECORDS = ("recipe", "data", "versions")
+__all__ = ["diff", "to_text"]
 
 
-def diff(a: Path, b: Path, runner: Runner) -> dict[str, Any]:
-    """The object `optkit.diff/v1` (documents/diff.py).
+def diff(a: Path, b: Path, runner: Runner) -> Diff:
+    """The object `optkit.diff/v1`.
 
     Artifacts are verified, graphs are read in a worker, weights are compared by digest. Raises
     UsageError (a graph beside a report), InputRefused, IntegrityError, and what staging raises.
@@ -40,58 +38,64 @@ def diff(a: Path, b: Path, runner: Runner) -> dict[str, Any]:
             where=f"{a}, {b}",
             hint="give two artifacts, two .onnx files or two reports; an artifact goes with either",
         )
-    found = {
-        "graph": _graph(before, after),
-        "layers": _layers(before.report, after.report),
-        "figures": figures.compare(before, after) if both_figures else [],
-        **{name: _told(getattr(before, name), getattr(after, name)) for name in _RECORDS},
-    }
-    return {"schema": DIFF, "a": before.to_json(), "b": after.to_json(), "same": _same(found),
-            **found}  # fmt: skip
+    found = Diff(
+        schema=DIFF,
+        a=before.described(),
+        b=after.described(),
+        same=True,
+        graph=_graph(before, after),
+        layers=_layers(before.report, after.report),
+        figures=figures.compare(before, after) if both_figures else (),
+        recipe=_records(before.recipe, after.recipe),
+        data=_records(before.data, after.data),
+        versions=_records(before.versions, after.versions),
+    )
+    return found.model_copy(update={"same": _same(found)})
 
 
-def _graph(a: Side, b: Side) -> dict[str, Any] | None:
+def _graph(a: Side, b: Side) -> GraphDiff | None:
     if a.outline is None or b.outline is None:
         return None
     return graphs.compare(a.outline, b.outline)
 
 
-def _same(found: Mapping[str, Any]) -> bool:
-    if found["graph"] is not None and not found["graph"]["same"]:
+def _same(found: Diff) -> bool:
+    if found.graph is not None and not found.graph.same:
         return False
-    if any(row["seen"] in ("higher", "lower", "other") for row in found["figures"]):
+    if any(row.seen in ("higher", "lower", "other") for row in found.figures):
         return False
-    return not any(found[name] for name in ("layers", *_RECORDS))
+    return not (found.layers or found.recipe or found.data or found.versions)
 
 
-def _layers(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _layers(a: Report | None, b: Report | None) -> tuple[LayerChange, ...]:
     """Nodes whose planned precision, or what they really run in, is another one."""
     if a is None or b is None:
-        return []
-    sides = [_planned(report) for report in (a, b)]
-    return [
-        {"node": node, **{key: [side.get(node, {}).get(key) for side in sides]
-                          for key in ("precision", "runs")}}
-        for node in dict.fromkeys((*sides[0], *sides[1]))
-        if sides[0].get(node) != sides[1].get(node)
-    ]  # fmt: skip
+        return ()
+    before, after = _planned(a), _planned(b)
+    absent = (None, None)
+    return tuple(
+        LayerChange(node=node, precision=precision, runs=runs)
+        for node in dict.fromkeys((*before, *after))
+        if before.get(node) != after.get(node)
+        for precision, runs in [zip(before.get(node, absent), after.get(node, absent), strict=True)]
+    )
 
 
-def _planned(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {
-        row["node"]: {"precision": row["precision"], "runs": None} for row in report["quantization"]
-    }
-    for row in report["landing"]:
-        found.setdefault(row["node"], {"precision": row["planned"]})["runs"] = row["dtype"]
-    return found
+def _planned(report: Report) -> dict[str, tuple[str | None, str | None]]:
+    """Node → the precision that was planned, and what it runs in."""
+    planned: dict[str, str] = {row.node: row.precision for row in report.quantization}
+    runs = {row.node: row.dtype for row in report.landing}
+    planned = {**{row.node: row.planned for row in report.landing}, **planned}
+    order = dict.fromkeys((*(row.node for row in report.quantization), *runs))
+    return {node: (planned[node], runs.get(node)) for node in order}
 
 
-def _told(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _records(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[KeyDiff, ...]:
     """What differs, where both sides tell of it: a report alone knows no data."""
-    return _keys(a, b) if a and b else []
+    return tuple(_keys(a, b)) if a and b else ()
 
 
-def _keys(a: Any, b: Any, path: str = "") -> list[dict[str, Any]]:
+def _keys(a: Any, b: Any, path: str = "") -> list[KeyDiff]:
     """The keys of two nested mappings that differ, each with both values."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return [
@@ -99,4 +103,4 @@ def _keys(a: Any, b: Any, path: str = "") -> list[dict[str, Any]]:
             for key in dict.fromkeys((*a, *b))
             for row in _keys(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
         ]
-    return [] if a == b else [{"key": path, "a": a, "b": b}]
+    return [] if a == b else [KeyDiff(key=path, a=a, b=b)]

@@ -12,97 +12,119 @@ are closer than that says: a drop judged in one build, sample by sample, sees mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import exp, hypot, log
-from typing import Any
 
 from optkit.difference.side import Side
+from optkit.documents.diff import FigureChange, FigureDiff, KnownFigure, Seen
+from optkit.documents.measured import DifferenceFigures, LatencyFigures, ScoreFigures
+from optkit.documents.record import Object
+from optkit.documents.result import Result
 
-Json = Mapping[str, Any]
+Interval = tuple[float, float]
+Change = Callable[[KnownFigure, KnownFigure], tuple[float, float, float] | None]
 
 
-def compare(a: Side, b: Side) -> list[dict[str, Any]]:
+def compare(a: Side, b: Side) -> tuple[FigureDiff, ...]:
     """`figures` of optkit.diff/v1. `seen`: lower, higher, none (no difference seen) or unknown (not
     to be compared, see `note`) of what has an interval; equal or other of what is exact."""
     assert a.result is not None
     assert b.result is not None
     rows = [
         *_latencies(a, b),
-        *_accuracies(a, b),
+        *_qualities(a, b, a.result, b.result),
         *_exact(a.result, b.result),
     ]
-    return [row for row in rows if row["a"]["value"] is not None or row["b"]["value"] is not None]
+    return tuple(row for row in rows if row.a.value is not None or row.b.value is not None)
 
 
-def _latencies(a: Side, b: Side) -> Iterator[dict[str, Any]]:
+def _latencies(a: Side, b: Side) -> Iterator[FigureDiff]:
     before, after = _by_batch(a), _by_batch(b)
     for batch in sorted({*before, *after}):
         old, new = before.get(batch), after.get(batch)
-        known = [_figure(one, "p50_ms", ("ci95_ms", "band")) for one in (old, new)]
+        known = [
+            KnownFigure(value=one.p50_ms, interval=one.ci95_ms or one.band, evidence=one.evidence)
+            if one
+            else KnownFigure()
+            for one in (old, new)
+        ]
         why = _elsewhere(a, b, old, new)
         yield _row(f"latency, batch {batch}", "ms", *known, change=_ratio, why=why)
 
 
-def _by_batch(side: Side) -> dict[int, Json]:
-    found = side.report["latencies"]["engine"] if side.report else [(side.result or {})["latency"]]
-    return {one["batch"]: one for one in found if one}
+def _by_batch(side: Side) -> dict[int, LatencyFigures]:
+    if side.report:
+        return {one.batch: one for one in side.report.latencies.engine}
+    latency = side.result.latency if side.result else None
+    return {latency.batch: latency} if latency else {}
 
 
 _SHOWN = {"batch": "batch {}", "samples": "{} samples"}
 
 
-def _apart(old: Json | None, new: Json | None, *keys: str) -> str | None:
-    """Why two records say nothing about each other: their evidence differs, or one of `keys`."""
+def _apart(old: object | None, new: object | None, *fields: str) -> str | None:
+    """Why two records say nothing about each other: their evidence differs, or one of `fields`."""
     if old is None or new is None:
         return "only one of the two"
-    for key in ("evidence", *keys):
-        if old[key] != new[key]:
-            return " beside ".join(_SHOWN.get(key, "{}").format(one[key]) for one in (old, new))
+    for name in ("evidence", *fields):
+        values = getattr(old, name), getattr(new, name)
+        if values[0] != values[1]:
+            return " beside ".join(_SHOWN.get(name, "{}").format(value) for value in values)
     return None
 
 
-def _elsewhere(a: Side, b: Side, old: Json | None, new: Json | None) -> str | None:
+def _elsewhere(
+    a: Side, b: Side, old: LatencyFigures | None, new: LatencyFigures | None
+) -> str | None:
     """Why two latencies say nothing about each other."""
     apart = _apart(old, new, "batch")
     if apart is not None or old is None or new is None:
         return apart
-    targets = [(side.result or {})["target"] for side in (a, b)]
+    targets = [side.result.target if side.result else None for side in (a, b)]
     if targets[0] != targets[1]:
         return "on another target"
     machines = [_machine(side) for side in (a, b)]
     if all(machines) and machines[0] != machines[1]:
         return "on another machine"
-    if old.get("marks") or new.get("marks"):
+    if old.marks or new.marks:
         return "measured under bad conditions"
     return None
 
 
-def _machine(side: Side) -> Json | None:
+def _machine(side: Side) -> Object | None:
     """The device of the machine that measured, where the report tells it; not the host's name, of
     which there may be many, nor the driver, which is software."""
-    told = side.report["provenance"] if side.report else {}
-    found = (told.get("finished") or told).get("machine")
+    if side.report is None:
+        return None
+    made = side.report.provenance
+    found = (made.finished or made).machine
     return found and {key: found[key] for key in found.keys() - {"gpus", "host"}}
 
 
-def _accuracies(a: Side, b: Side) -> Iterator[dict[str, Any]]:
-    old, new = (a.result or {})["accuracy"], (b.result or {})["accuracy"]
+def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[FigureDiff]:
+    """Task score, drop, speedup and fidelity."""
+    old, new = before.accuracy, after.accuracy
     why = _apart(old, new, "metric", "samples")
     if why is None and len({_samples(a), _samples(b)} - {None}) > 1:
         why = "on other samples"
-    metric = (new or old or {}).get("metric", "accuracy")
-    known = [_figure(one, "value", ("ci95",)) for one in (old, new)]
-    yield _row(metric, None, *known, change=_difference, why=why)
-    for name, unit, change in (("drop", None, _difference), ("speedup", "×", _ratio)):
-        pair = [(side.result or {})[name] for side in (a, b)]
-        timed = [(side.result or {})["latency"] for side in (a, b)]
-        beneath = why if name == "drop" else _elsewhere(a, b, *timed)
-        known = [_figure(one, "value", ("ci95",)) for one in pair]
-        yield _row(name, unit, *known, change=change, why=_apart(*pair) or beneath)
-    pair = [(side.result or {})["fidelity"] for side in (a, b)]
-    known = [_figure(one, "sqnr_db", ("ci95",)) for one in pair]
+    either = new or old
+    known = [_figure(one) for one in (old, new)]
+    yield _row(either.metric if either else "accuracy", None, *known, change=_difference, why=why)
+    drops, speedups = (before.drop, after.drop), (before.speedup, after.speedup)
+    known = [_figure(one) for one in drops]
+    yield _row("drop", None, *known, change=_difference, why=_apart(*drops) or why)
+    known = [_figure(one) for one in speedups]
+    timed = _elsewhere(a, b, before.latency, after.latency)
+    yield _row("speedup", "×", *known, change=_ratio, why=_apart(*speedups) or timed)
+    pair = (before.fidelity, after.fidelity)
+    known = [
+        KnownFigure(value=one.sqnr_db, interval=one.ci95, evidence=one.evidence)
+        if one
+        else KnownFigure()
+        for one in pair
+    ]
     why = _apart(*pair, "reference", "samples")
-    if why is None and None in (known[0]["value"], known[1]["value"]):
+    if why is None and None in (known[0].value, known[1].value):
         why = "one of the two is bit-equal to its reference"
     yield _row("SQNR", "dB", *known, change=_difference, why=why)
 
@@ -113,76 +135,92 @@ def _samples(side: Side) -> str | None:
     return digest
 
 
-def _exact(a: Json, b: Json) -> Iterator[dict[str, Any]]:
-    for name, unit, place in (
-        ("engine size", "bytes", ("engine", "bytes")),
-        ("fused layers", None, ("engine", "layers")),
-        ("bytes between layers", "bytes", ("engine", "bytes_moved")),
-        ("nodes planned", None, ("engine", "landing", "planned")),
-        ("nodes landed", None, ("engine", "landing", "landed")),
-        ("verdict", None, ("gate", "verdict")),
+def _exact(a: Result, b: Result) -> Iterator[FigureDiff]:
+    for name, unit, read in (
+        ("engine size", "bytes", lambda one: one.engine and one.engine.bytes),
+        ("fused layers", None, lambda one: one.engine and one.engine.layers),
+        ("bytes between layers", "bytes", lambda one: one.engine and one.engine.bytes_moved),
+        ("nodes planned", None, lambda one: _landing(one, "planned")),
+        ("nodes landed", None, lambda one: _landing(one, "landed")),
     ):
-        known = []
-        for side in (a, b):
-            value: Any = side
-            for key in place:
-                value = value and value[key]
-            engine = side["engine"] if name != "verdict" else None
-            evidence = engine and engine["evidence"]
-            known.append({"value": value, "interval": None, "evidence": evidence})
-        seen = "equal" if known[0]["value"] == known[1]["value"] else "other"
-        yield {"figure": name, "unit": unit, "a": known[0], "b": known[1], "change": None,
-               "seen": seen, "note": None}  # fmt: skip
+        known = [
+            KnownFigure(value=read(one), evidence=one.engine.evidence if one.engine else None)
+            for one in (a, b)
+        ]
+        yield _same_or_other(name, unit, *known)
+    verdicts = [KnownFigure(value=one.gate.verdict if one.gate else None) for one in (a, b)]
+    yield _same_or_other("verdict", None, *verdicts)
 
 
-def _figure(record: Json | None, key: str, intervals: tuple[str, ...]) -> dict[str, Any]:
+def _landing(result: Result, counted: str) -> int | None:
+    landing = result.engine.landing if result.engine else None
+    return None if landing is None else getattr(landing, counted)
+
+
+def _same_or_other(name: str, unit: str | None, a: KnownFigure, b: KnownFigure) -> FigureDiff:
+    seen: Seen = "equal" if a.value == b.value else "other"
+    return FigureDiff(figure=name, unit=unit, a=a, b=b, seen=seen)
+
+
+def _figure(record: ScoreFigures | DifferenceFigures | None) -> KnownFigure:
     if record is None:
-        return {"value": None, "interval": None, "evidence": None}
-    interval = next((record[name] for name in intervals if record.get(name)), None)
-    return {"value": record[key], "interval": interval, "evidence": record["evidence"]}
+        return KnownFigure()
+    return KnownFigure(value=record.value, interval=record.ci95, evidence=record.evidence)
 
 
 def _row(
     figure: str,
     unit: str | None,
-    a: Json,
-    b: Json,
+    a: KnownFigure,
+    b: KnownFigure,
     *,
-    change: Callable[[Json, Json], tuple[float, float, float] | None],
+    change: Change,
     why: str | None,
-) -> dict[str, Any]:
-    row = {"figure": figure, "unit": unit, "a": a, "b": b, "change": None, "seen": "unknown",
-           "note": why}  # fmt: skip
+) -> FigureDiff:
+    row = FigureDiff(figure=figure, unit=unit, a=a, b=b, seen="unknown", note=why)
     if why is not None:
         return row
-    if not a["interval"] or not b["interval"]:
-        return {**row, "note": "without an interval"}
+    if not a.interval or not b.interval:
+        return row.model_copy(update={"note": "without an interval"})
     found = change(a, b)
     if found is None:
-        return {**row, "note": "no ratio of such values"}
+        return row.model_copy(update={"note": "no ratio of such values"})
     value, low, high = found
-    kind, neutral = ("ratio", 1.0) if change is _ratio else ("difference", 0.0)
-    seen = "higher" if low > neutral else "lower" if high < neutral else "none"
-    told = {"kind": kind, "value": value, "interval": [low, high]}
-    return {**row, "change": told, "seen": seen}
+    of_ratio = change is _ratio
+    neutral = 1.0 if of_ratio else 0.0
+    told = FigureChange(
+        kind="ratio" if of_ratio else "difference", value=value, interval=(low, high)
+    )
+    seen: Seen = "higher" if low > neutral else "lower" if high < neutral else "none"
+    return row.model_copy(update={"change": told, "seen": seen})
 
 
-def _difference(a: Json, b: Json) -> tuple[float, float, float]:
+def _difference(a: KnownFigure, b: KnownFigure) -> tuple[float, float, float]:
     """b - a with the ends of its interval."""
-    x, y = a["value"], b["value"]
-    (x_low, x_high), (y_low, y_high) = a["interval"], b["interval"]
-    return y - x, y - x - hypot(y - y_low, x_high - x), y - x + hypot(y_high - y, x - x_low)
+    return _mover(*_numbers(a), *_numbers(b))
 
 
-def _ratio(a: Json, b: Json) -> tuple[float, float, float] | None:
+def _ratio(a: KnownFigure, b: KnownFigure) -> tuple[float, float, float] | None:
     """b / a with the ends of its interval; None where a logarithm does not exist, or
     the ratio is too large for a number."""
-    if min(a["value"], b["value"], *a["interval"], *b["interval"]) <= 0:
+    (x, x_ends), (y, y_ends) = _numbers(a), _numbers(b)
+    if min(x, y, *x_ends, *y_ends) <= 0:
         return None
-    logs = [{"value": log(one["value"]), "interval": [log(end) for end in one["interval"]]}
-            for one in (a, b)]  # fmt: skip
+    x_logs, y_logs = ((log(low), log(high)) for low, high in (x_ends, y_ends))
     try:
-        value, low, high = map(exp, _difference(*logs))
+        value, low, high = map(exp, _mover(log(x), x_logs, log(y), y_logs))
     except OverflowError:
         return None
     return value, low, high
+
+
+def _mover(x: float, x_ends: Interval, y: float, y_ends: Interval) -> tuple[float, float, float]:
+    (x_low, x_high), (y_low, y_high) = x_ends, y_ends
+    return y - x, y - x - hypot(y - y_low, x_high - x), y - x + hypot(y_high - y, x - x_low)
+
+
+def _numbers(figure: KnownFigure) -> tuple[float, Interval]:
+    """Of a figure that has an interval."""
+    assert not isinstance(figure.value, str | None)
+    assert figure.interval is not None
+    return figure.value, figure.interval

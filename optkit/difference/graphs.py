@@ -9,6 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from optkit.documents.diff import (
+    ChangedNode,
+    ChangedWeight,
+    GraphDiff,
+    MovedScale,
+    NamedNode,
+    NodeChanges,
+    OperatorCount,
+    ProductChange,
+    ScaleChanges,
+    WeightChanges,
+    WeightFacts,
+)
+
 QDQ = ("QuantizeLinear", "DequantizeLinear")
 _TOLERANCE = 1e-6  # relative: a scale that was stored in another float type has not moved
 
@@ -21,38 +35,43 @@ class Outline:
     scales: Mapping[str, np.ndarray]
 
 
-def compare(a: Outline, b: Outline) -> dict[str, Any]:
+def compare(a: Outline, b: Outline) -> GraphDiff:
     """`graph` of optkit.diff/v1. A node is the same where its name is; one whose inputs alone have
     other names is `rewired`."""
-    nodes, weights = _nodes(a.data, b.data), _weights(a.data, b.data)
-    found: dict[str, Any] = {
-        "opset": [a.data["opset"], b.data["opset"]],
-        "inputs": [a.data["inputs"], b.data["inputs"]],
-        "outputs": [a.data["outputs"], b.data["outputs"]],
-        "operators": _operators(a.data, b.data),
-        "nodes": nodes,
-        "precision": _precision(a.data, b.data),
-        "weights": weights,
-        "scales": _scales(a.scales, b.scales),
-    }
-    same = all(found[key][0] == found[key][1] for key in ("opset", "inputs", "outputs")) and not (
-        found["operators"] or found["precision"] or nodes["rewired"] or found["scales"]["moved"]
-        or any(nodes[key] or weights[key] for key in ("added", "removed", "changed"))
+    found = GraphDiff(
+        same=True,
+        opset=(a.data["opset"], b.data["opset"]),
+        inputs=(a.data["inputs"], b.data["inputs"]),
+        outputs=(a.data["outputs"], b.data["outputs"]),
+        operators=_operators(a.data, b.data),
+        nodes=_nodes(a.data, b.data),
+        precision=_precision(a.data, b.data),
+        weights=_weights(a.data, b.data),
+        scales=_scales(a.scales, b.scales),
+    )
+    return found.model_copy(update={"same": _same(found)})
+
+
+def _same(found: GraphDiff) -> bool:
+    nodes, weights = found.nodes, found.weights
+    return all(a == b for a, b in (found.opset, found.inputs, found.outputs)) and not (
+        found.operators or found.precision or nodes.rewired or found.scales.moved
+        or nodes.added or nodes.removed or nodes.changed
+        or weights.added or weights.removed or weights.changed
     )  # fmt: skip
-    return {"same": same, **found}
 
 
-def _operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[OperatorCount, ...]:
     """Operators that occur more or less often."""
-    counts = [Counter(node["op"] for node in side["nodes"]) for side in (a, b)]
-    return [
-        {"op": op, "a": counts[0][op], "b": counts[1][op]}
-        for op in sorted({*counts[0], *counts[1]})
-        if counts[0][op] != counts[1][op]
-    ]
+    before, after = (Counter(node["op"] for node in side["nodes"]) for side in (a, b))
+    return tuple(
+        OperatorCount(op=op, a=before[op], b=after[op])
+        for op in sorted({*before, *after})
+        if before[op] != after[op]
+    )
 
 
-def _nodes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+def _nodes(a: Mapping[str, Any], b: Mapping[str, Any]) -> NodeChanges:
     before, after = ({node["name"]: node for node in side["nodes"]} for side in (a, b))
     changed, rewired = [], 0
     for name in before.keys() & after.keys():
@@ -63,74 +82,80 @@ def _nodes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
             if old["attributes"].get(key) != new["attributes"].get(key)
         )
         if attributes or old["op"] != new["op"]:
-            changed.append({"name": name, "op": [old["op"], new["op"]], "attributes": attributes})
+            both = (old["op"], new["op"])
+            changed.append(ChangedNode(name=name, op=both, attributes=tuple(attributes)))
         elif old["inputs"] != new["inputs"]:
             rewired += 1
-    return {
-        "a": len(a["nodes"]),
-        "b": len(b["nodes"]),
-        "added": _only(after, before),
-        "removed": _only(before, after),
-        "changed": sorted(changed, key=lambda row: str(row["name"])),
-        "rewired": rewired,
-    }
+    return NodeChanges(
+        a=len(a["nodes"]),
+        b=len(b["nodes"]),
+        added=_only(after, before),
+        removed=_only(before, after),
+        changed=tuple(sorted(changed, key=lambda row: row.name)),
+        rewired=rewired,
+    )
 
 
-def _only(these: Mapping[str, Any], those: Mapping[str, Any]) -> list[dict[str, str]]:
-    return [{"name": name, "op": node["op"]} for name, node in these.items() if name not in those]
+def _only(these: Mapping[str, Any], those: Mapping[str, Any]) -> tuple[NamedNode, ...]:
+    return tuple(
+        NamedNode(name=name, op=node["op"]) for name, node in these.items() if name not in those
+    )
 
 
-def _precision(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _precision(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[ProductChange, ...]:
     """What products of the same name multiply, where that differs."""
     before, after = (
         {node["name"]: node["multiplies"] for node in side["nodes"] if node["multiplies"]}
         for side in (a, b)
     )
-    return [
-        {"node": name, "a": before[name], "b": after[name]}
+    return tuple(
+        ProductChange(node=name, a=before[name], b=after[name])
         for name in before
         if name in after and before[name] != after[name]
-    ]
+    )
 
 
-def _weights(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+def _weights(a: Mapping[str, Any], b: Mapping[str, Any]) -> WeightChanges:
     before, after = ({one["name"]: one for one in side["weights"]} for side in (a, b))
-    keys = ("dtype", "shape", "bytes")
-    return {
-        "bytes": [sum(one["bytes"] for one in side.values()) for side in (before, after)],
-        "added": [name for name in after if name not in before],
-        "removed": [name for name in before if name not in after],
-        "changed": [
-            {"name": name, "a": {key: before[name][key] for key in keys},
-             "b": {key: after[name][key] for key in keys}}
+    return WeightChanges(
+        bytes=(_bytes(before), _bytes(after)),
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+        changed=tuple(
+            ChangedWeight(name=name, a=_weight(before[name]), b=_weight(after[name]))
             for name in before
             if name in after and before[name]["digest"] != after[name]["digest"]
-        ],
-    }  # fmt: skip
+        ),
+    )
 
 
-def _scales(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _bytes(weights: Mapping[str, Any]) -> int:
+    return sum(one["bytes"] for one in weights.values())
+
+
+def _weight(one: Mapping[str, Any]) -> WeightFacts:
+    return WeightFacts(dtype=one["dtype"], shape=tuple(one["shape"]), bytes=one["bytes"])
+
+
+def _scales(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> ScaleChanges:
     """Scales of the same tensor that moved, the furthest first: by which factor, lowest and highest
     over its channels; null where their number differs."""
-    moved: list[dict[str, Any]] = []
+    moved = []
     for name in a.keys() & b.keys():
         old, new = a[name], b[name]
+        count = (old.size, new.size)
         if old.size != new.size:
-            moved.append({"tensor": name, "count": [old.size, new.size], "factor": None})
+            moved.append(MovedScale(tensor=name, count=count))
         elif not np.allclose(old, new, rtol=_TOLERANCE, atol=0.0):
             factors = new / np.where(old == 0, np.nan, old)
-            ends = [float(np.nanmin(factors)), float(np.nanmax(factors))]
+            ends = (float(np.nanmin(factors)), float(np.nanmax(factors)))
             known = all(map(np.isfinite, ends))
-            moved.append({"tensor": name, "count": [old.size, new.size],
-                          "factor": ends if known else None})  # fmt: skip
-    return {
-        "a": len(a),
-        "b": len(b),
-        "moved": sorted(moved, key=lambda row: (-_distance(row["factor"]), str(row["tensor"]))),
-    }
+            moved.append(MovedScale(tensor=name, count=count, factor=ends if known else None))
+    furthest = sorted(moved, key=lambda row: (-_distance(row.factor), row.tensor))
+    return ScaleChanges(a=len(a), b=len(b), moved=tuple(furthest))
 
 
-def _distance(factor: list[float] | None) -> float:
+def _distance(factor: tuple[float, float] | None) -> float:
     if factor is None:
         return float("inf")
     return max(abs(float(np.log(abs(end)))) if end else float("inf") for end in factor)

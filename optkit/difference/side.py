@@ -11,34 +11,38 @@ from typing import Any
 from optkit import intake as stage
 from optkit.artifact import MODEL, Artifact
 from optkit.difference.graphs import Outline
+from optkit.documents.diff import ComparedSide, Kind
+from optkit.documents.report import REPORT, Report
+from optkit.documents.result import RESULT, Result
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Runner
 from optkit.intake.files import show
 from optkit.pipeline import Foreign
 from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
-from optkit.report.document import REPORT
-from optkit.report.result import RESULT
 from optkit.steps import OUTLINE, SCALES, outline
 
 
 @dataclass(frozen=True)
 class Side:
-    """`kind`: "an artifact", "a graph" or "a report". `digest`: of the build, or of the graph."""
+    """`digest`: of the build, or of the graph."""
 
     path: Path
-    kind: str
+    kind: Kind
     digest: str | None = None
     outline: Outline | None = None
-    result: Mapping[str, Any] | None = None  # optkit.result/v1
-    report: Mapping[str, Any] | None = None  # optkit.report/v1
+    result: Result | None = None
+    report: Report | None = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        told = self.result or {}
-        named = {key: told.get(key) for key in ("model", "target", "precision")}
-        return {"path": str(self.path), "kind": self.kind, "digest": self.digest, **named}
+    def described(self) -> ComparedSide:
+        """As the comparison names it."""
+        found = ComparedSide(path=str(self.path), kind=self.kind, digest=self.digest)
+        if self.result is None:
+            return found
+        named = {key: getattr(self.result, key) for key in ("model", "target", "precision")}
+        return found.model_copy(update=named)
 
 
 def opened(path: Path, runner: Runner) -> Side:
@@ -92,25 +96,25 @@ def _report(path: Path) -> Side:
             f"its schema is {show(str(schema))}", where=str(path), hint=f"give {REPORT} or {RESULT}"
         )
     try:
-        found = conform(found, "result" if schema == RESULT else "report")
+        report = conform(found, Report) if schema == REPORT else None
+        result = report.result if report else conform(found, Result)
     except Mismatch as error:
         raise InputRefused(
             f"no whole report of optkit: {error}", where=str(path),
             hint="give report.json as a build wrote it, or what `optkit build --json` printed",
         ) from error  # fmt: skip
-    result = found if schema == RESULT else found["result"]
-    if result["parts"]:
+    if result.parts:
         raise UsageError(
-            f"it consists of {' and '.join(result['parts'])}",
+            f"it consists of {' and '.join(result.parts)}",
             where=str(path),
             hint="compare part by part: give the report.json of one part of each",
         )
-    if schema == RESULT:
+    if report is None:
         return Side(path, "a report", result=result)
-    told = found["provenance"]
+    made = report.provenance
     return Side(
-        path, "a report", told["digests"].get("build"), result=result, report=found,
-        recipe=told["recipe"], versions=told["versions"],
+        path, "a report", made.digests.get("build"), result=result, report=report,
+        recipe=made.recipe, versions=made.versions,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ those that were added since. Hardly another key has a default, so that none is f
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
@@ -39,6 +40,11 @@ class Record(BaseModel):
     def from_object(cls, source: object) -> Self:
         """From an object with attributes of the same names. Raises ValidationError."""
         return cls.model_validate(source, from_attributes=True, extra="ignore")
+
+    @classmethod
+    def from_json(cls, data: object) -> Self:
+        """From what `to_json` gave. Raises ValidationError."""
+        return cls.model_validate_json(json.dumps(data))  # as JSON: tuples come from arrays alone
 
     def to_json(self) -> dict[str, Any]:
         """Every key, in the order of the fields; lists instead of tuples."""

@@ -99,9 +99,10 @@ def _side(
             **side, "file": GRAPH, "session": session,
         }  # fmt: skip
     artifact.require_own_engine()
-    spec = report_of(artifact)["provenance"]["build_spec"].get("engine", {"options": {}})
+    spec = report_of(artifact).provenance.build_spec.get("engine")
+    options = spec.options if spec else {}
     session = {"target": artifact.manifest.target,
-               "cuda_graph": spec["options"].get("cuda_graph", False)}  # fmt: skip
+               "cuda_graph": options.get("cuda_graph", False)}  # fmt: skip
     folder = Foreign(artifact.path, artifact.digest)
     return folder, {**side, "file": engine["file"], "session": session}
 

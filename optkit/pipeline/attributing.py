@@ -26,7 +26,7 @@ def subject(artifact: Artifact, runner: Steps) -> Subject:
     """What is known of an artifact of one graph, whose files were verified: its report, and the
     time of its layers. On `cpu` ONNX Runtime is profiled on this machine; an engine whose device
     is here is run and profiled; other layers have their roofline."""
-    report = report_of(artifact)
+    report = report_of(artifact).to_json()
     told = report["provenance"]
     told["recipe"] = whole_recipe(told["recipe"], artifact.path / REPORT_FILE)
     layers = report["layers"]

@@ -77,7 +77,7 @@ def _restore(
 ) -> Build:
     manifest, recipe = artifact.manifest, recorded(artifact)
     result = result_of(artifact)
-    scored = result["accuracy"] is not None
+    scored = result.accuracy is not None
     if scored or task is not None:
         place = task.path if task is not None else _task_of(artifact)
         recipe = recipe.with_overrides([f"eval.task={place}"])
@@ -90,13 +90,14 @@ def _restore(
         outputs=manifest.outputs,
         measured=True,
     )
-    rows = report_of(artifact)["quantization"]
-    nodes = {row["node"]: row["precision"] for row in rows}
+    rows = report_of(artifact).quantization
+    nodes = {row.node: row.precision for row in rows}
+    fidelity = result.fidelity and result.fidelity.to_json()
     made.entries = {
         "graph": staged_graph(artifact.path / MODEL, runner),
         "baseline": staged_graph(artifact.path / "baseline" / MODEL, runner),
         "quantized": Foreign(meta={"assignment": Assignment(nodes).to_json()}),
-        "candidate_fidelity": Foreign(meta={"fidelity": result["fidelity"]}),
+        "candidate_fidelity": Foreign(meta={"fidelity": fidelity}),
         "source": Foreign(),
     }
     if task is not None:
@@ -135,13 +136,13 @@ def whole_recipe(record: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 def baseline_of(artifact: Artifact) -> Precision:
     """The precision that an artifact is compared with. Raises IntegrityError where it says none."""
-    baseline = result_of(artifact)["baseline"]
+    baseline = result_of(artifact).baseline
     if baseline is None:
         raise IntegrityError(
             "result.baseline: null, and an artifact of one graph has one",
             where=str(artifact.path / MANIFEST),
         )
-    return precision(str(baseline["precision"]))
+    return precision(baseline.precision)
 
 
 def _no_recipe(reason: str, file: Path) -> IntegrityError:

@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from optkit import documents
 from optkit.artifact import MANIFEST, Artifact
+from optkit.documents.record import Record
+from optkit.documents.report import Report
+from optkit.documents.result import Result
 from optkit.errors import IntegrityError
 from optkit.store import is_shallow
 
 REPORT_FILE = "report.json"
+
+Checked = TypeVar("Checked", bound=Record)
 
 _REPORT_BYTES = 512 << 20
 _INTEGER = 1 << 63  # beyond it no other reader of JSON agrees
@@ -29,13 +33,13 @@ class Mismatch(ValueError):
     """A value is not what its model says; the text names the field: `gate: input should be …`."""
 
 
-def result_of(artifact: Artifact) -> dict[str, Any]:
+def result_of(artifact: Artifact) -> Result:
     """Its optkit.result/v1. Raises IntegrityError, which names the field, unless it is one."""
     where = artifact.path / MANIFEST
-    return _checked(artifact.manifest.result, "result", where, "result.")
+    return _checked(artifact.manifest.result, Result, where, "result.")
 
 
-def report_of(artifact: Artifact) -> dict[str, Any]:
+def report_of(artifact: Artifact) -> Report:
     """Its optkit.report/v1 document, whose file `artifact.verify` has compared with the manifest.
     Raises IntegrityError, which names the field, unless it is one."""
     where = artifact.path / REPORT_FILE
@@ -45,7 +49,7 @@ def report_of(artifact: Artifact) -> dict[str, Any]:
         data = parsed(where)
     except ValueError as error:
         raise IntegrityError("damaged: not JSON", where=str(where)) from error
-    return _checked(data, "report", where)
+    return _checked(data, Report, where)
 
 
 def parsed(file: Path) -> Any:
@@ -59,21 +63,20 @@ def parsed(file: Path) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def conform(data: Any, name: str) -> dict[str, Any]:
-    """A copy of `data`, which fits the document of that name. Raises Mismatch."""
+def conform(data: Any, model: type[Checked]) -> Checked:
+    """JSON as the document that it should be. Raises Mismatch."""
     if not is_shallow(data):
         raise Mismatch("nested too deeply")
     _check_values(data, "")
-    model = documents.model(name)
-    try:  # as JSON: pydantic makes tuples of its arrays, and converts nothing else
-        return model.model_validate_json(json.dumps(data)).to_json()
+    try:
+        return model.from_json(data)
     except ValidationError as error:
         raise _mismatch(error) from error
 
 
-def _checked(data: Any, name: str, where: Path, prefix: str = "") -> dict[str, Any]:
+def _checked(data: Any, model: type[Checked], where: Path, prefix: str = "") -> Checked:
     try:
-        return conform(data, name)
+        return conform(data, model)
     except Mismatch as error:
         raise IntegrityError(
             f"{prefix}{error}",

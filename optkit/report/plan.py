@@ -1,5 +1,5 @@
 """A plan as one HTML page, or as its roofline alone. It shows an object of optkit.plan/v1 that has
-one row with figures at least (schemas/plan.json).
+one row with figures at least (documents/plan.py).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,26 +21,38 @@ from optkit import documents
 from optkit.benchmarking.intervals import wilson
 from optkit.difference import figures, to_text
 from optkit.difference.side import Side
+from optkit.documents.diff import Diff, FigureDiff
+from optkit.documents.measured import DifferenceFigures
+from optkit.documents.report import Report
+from optkit.documents.result import Result
 from optkit.errors import InputRefused, UsageError
+from optkit.evidence import Evidence
+from optkit.report.contract import conform
 from optkit.report.result import failed
 from optkit.workspace import Workspace
+from tests.report.conftest import build
 
 SCHEMA = documents.schema("diff")
 
 
+def latency(p50: float, half: float, **more: Any) -> dict[str, Any]:
+    return {"p50_ms": p50, "ci95_ms": [p50 - half, p50 + half], "evidence": "measured", "batch": 8,
+            "throughput": 8e3 / p50, "marks": [], **more}  # fmt: skip
+
+
+def accuracy(**more: Any) -> dict[str, Any]:
+    return {"metric": "top1", "value": 0.8, "ci95": [0.7, 0.9], "samples": 70, "proportion": True,
+            "lower_is_better": False, "evidence": "simulated", **more}  # fmt: skip
+
+
 def side(**changed: Any) -> Side:
-    latency = {"p50_ms": 2.0, "ci95_ms": [1.9, 2.1], "band": None, "evidence": "measured",
-               "batch": 8, "marks": []}  # fmt: skip
-    accuracy = {"metric": "top1", "value": 0.8, "ci95": [0.7, 0.9], "samples": 70,
-                "evidence": "simulated"}  # fmt: skip
-    result = {"model": "net", "target": "l4", "precision": "int8", "latency": latency,
-              "accuracy": accuracy, "drop": None, "speedup": None, "fidelity": None,
-              "engine": None, "gate": None, "parts": None, **changed}  # fmt: skip
-    return Side(Path("a"), "a report", result=result)
+    result = {**failed(UsageError("no"), model="net", target="l4", precision="int8"),
+              "latency": latency(2.0, 0.1), "accuracy": accuracy(), **changed}  # fmt: skip
+    return Side(Path("a"), "a report", result=conform(result, Result))
 
 
-def row(a: Side, b: Side, figure: str) -> dict[str, Any]:
-    return next(one for one in figures.compare(a, b) if one["figure"].startswith(figure))
+def row(a: Side, b: Side, figure: str) -> FigureDiff:
+    return next(one for one in figures.compare(a, b) if one.figure.startswith(figure))
 
 
 @pytest.mark.parametrize(
@@ -53,25 +66,23 @@ def test_a_difference_of_proportions_has_newcombe_s_interval(
     a: tuple[int, int], b: tuple[int, int], expected: tuple[float, float]
 ) -> None:
     def scored(right: int, n: int) -> Side:
-        return side(accuracy={"metric": "top1", "value": right / n, "ci95": list(wilson(right, n)),
-                              "samples": 70, "evidence": "simulated"})  # fmt: skip
+        return side(accuracy=accuracy(value=right / n, ci95=list(wilson(right, n))))
 
     found = row(scored(*a), scored(*b), "top1")
-    assert found["change"]["interval"] == pytest.approx(expected, abs=1e-4)
-    assert found["seen"] == ("higher" if expected[0] > 0 else "none")
+    assert found.change is not None
+    assert found.change.interval == pytest.approx(expected, abs=1e-4)
+    assert found.seen == ("higher" if expected[0] > 0 else "none")
 
 
 def timed(p50: float, half: float, **more: Any) -> Side:
-    return side(latency={"p50_ms": p50, "ci95_ms": [p50 - half, p50 + half], "band": None,
-                         "evidence": "measured", "batch": 8, "marks": [], **more})  # fmt: skip
+    return side(latency=latency(p50, half, **more))
 
 
 def measured_on(cpu: str, p50: float, host: str = "here") -> Side:
-    made = timed(p50, 0.1)
-    assert made.result is not None
-    told = {"machine": {"name": "cpu", "cpu": cpu, "host": host}}
-    report = {"latencies": {"engine": [made.result["latency"]]}, "provenance": told}
-    return replace(made, report=report)
+    report = copy.deepcopy(build())
+    report["latencies"]["engine"] = [latency(p50, 0.1)]
+    report["provenance"]["machine"] = {"name": "cpu", "cpu": cpu, "host": host}
+    return replace(timed(p50, 0.1), report=conform(report, Report))
 
 
 @pytest.mark.parametrize(
@@ -89,21 +100,21 @@ def test_a_latency_differs_where_its_interval_says_so(
     a: Side, b: Side, seen: str, note: str | None
 ) -> None:
     found = row(a, b, "latency")
-    assert found["seen"] == seen
-    assert (note or "") in (found["note"] or "")
+    assert found.seen == seen
+    assert (note or "") in (found.note or "")
 
 
 def noise(sqnr_db: float | None, samples: int = 16) -> dict[str, Any]:
-    return {"sqnr_db": sqnr_db, "ci95": [30.0, 40.0], "evidence": "simulated",
-            "reference": "fp32", "samples": samples}  # fmt: skip
+    return {"sqnr_db": sqnr_db, "ci95": [30.0, 40.0], "evidence": "simulated", "reference": "fp32",
+            "samples": samples, "cosine": 1.0, "max_abs_error": 0.1}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("figure", "a", "b", "note"),
     [
-        ("top1", side(), side(accuracy={**side().result["accuracy"], "evidence": "measured"}),
+        ("top1", side(), side(accuracy=accuracy(evidence="measured")),
          "simulated beside measured"),
-        ("top1", side(), side(accuracy={**side().result["accuracy"], "samples": 80}),
+        ("top1", side(), side(accuracy=accuracy(samples=80)),
          "70 samples beside 80 samples"),
         ("speedup", timed(2.0, 0.1, batch=1), timed(3.0, 0.1), "batch 1 beside batch 8"),
         ("SQNR", side(fidelity=noise(35.0)), side(fidelity=noise(31.0, 900)),
@@ -114,10 +125,11 @@ def noise(sqnr_db: float | None, samples: int = 16) -> dict[str, Any]:
 def test_nothing_is_claimed_of_what_was_found_otherwise(
     figure: str, a: Side, b: Side, note: str
 ) -> None:
-    speedup = {"value": 2.0, "ci95": [1.9, 2.1], "evidence": "measured"}
-    both = [replace(one, result={**(one.result or {}), "speedup": speedup}) for one in (a, b)]
+    speedup = DifferenceFigures(value=2.0, ci95=(1.9, 2.1), evidence=Evidence.MEASURED)
+    both = [replace(one, result=one.result.model_copy(update={"speedup": speedup}))
+            for one in (a, b) if one.result is not None]  # fmt: skip
     found = row(*both, figure)
-    assert found["seen"] == "unknown" and note in found["note"]
+    assert found.seen == "unknown" and note in (found.note or "")
 
 
 positive = st.floats(0.1, 10)
@@ -125,11 +137,12 @@ positive = st.floats(0.1, 10)
 
 @given(positive, positive, st.floats(0.01, 0.5), st.floats(0.01, 0.5))
 def test_a_ratio_turned_round_is_its_inverse(a: float, b: float, x: float, y: float) -> None:
-    there = row(timed(a, a * x), timed(b, b * y), "latency")["change"]
-    back = row(timed(b, b * y), timed(a, a * x), "latency")["change"]
-    assert there["value"] == pytest.approx(1 / back["value"])
-    assert there["interval"] == pytest.approx([1 / end for end in reversed(back["interval"])])
-    assert there["interval"][0] <= there["value"] <= there["interval"][1]
+    there = row(timed(a, a * x), timed(b, b * y), "latency").change
+    back = row(timed(b, b * y), timed(a, a * x), "latency").change
+    assert there is not None and back is not None
+    assert there.value == pytest.approx(1 / back.value)
+    assert there.interval == pytest.approx(tuple(1 / end for end in reversed(back.interval)))
+    assert there.interval[0] <= there.value <= there.interval[1]
 
 
 def network(**changed: Any) -> onnx.ModelProto:
@@ -158,6 +171,10 @@ def network(**changed: Any) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
+def shown(found: dict[str, Any]) -> str:
+    return to_text(Diff.from_json(found))
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("diff")
@@ -169,7 +186,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
             folder / "a.onnx", folder / "b.onnx", workspace=Workspace(folder / "cache")
         )
         Draft202012Validator(SCHEMA).validate(found)
-        assert all(len(line) <= 80 for line in to_text(found).splitlines())
+        assert all(len(line) <= 80 for line in shown(found).splitlines())
         return found
 
     return compare
@@ -178,7 +195,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_equal_graphs_have_no_difference(compared: Any) -> None:
     found = compared()
     assert found["same"]
-    assert "no difference" in to_text(found)
+    assert "no difference" in shown(found)
 
 
 def test_every_kind_of_change_in_a_graph_is_told(compared: Any) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from optkit import documents
+from optkit.documents.report import Report
+from optkit.documents.result import Result
 from optkit.report.contract import Mismatch, conform
 from tests.report.conftest import one_row_each
 
@@ -21,8 +23,8 @@ VALIDATOR = Draft202012Validator(documents.schema("report"))
 @pytest.mark.parametrize("kind", [{}, {"measure": True}, {"suspect": True}])
 def test_what_builds_write_is_left_as_it_is(make: Any, kind: dict[str, Any]) -> None:
     report = make(**kind)
-    assert conform(report, "report") == report
-    assert conform(report["result"], "result") == report["result"]
+    assert conform(report, Report).to_json() == report
+    assert conform(report["result"], Result).to_json() == report["result"]
 
 
 @pytest.mark.parametrize(
@@ -58,16 +60,17 @@ def test_the_field_that_is_wrong_is_named(make: Any, path: Any, value: Any, told
         inner = inner[key]
     inner[path[-1]] = value
     with pytest.raises(Mismatch) as caught:
-        conform(report, "report")
+        conform(report, Report)
     assert told in str(caught.value)
 
 
 def test_keys_that_an_older_version_lacks_are_null_and_those_of_a_newer_one_stay(make: Any) -> None:
     result = make(suspect=True)["result"]
     older = {key: result[key] for key in result if key != "calibration"}
-    assert conform({**older, "newer": 1}, "result") == {**result, "calibration": None, "newer": 1}
+    found = conform({**older, "newer": 1}, Result).to_json()
+    assert found == {**result, "calibration": None, "newer": 1}
     with pytest.raises(Mismatch, match="pending: is missing"):
-        conform({key: result[key] for key in result if key != "pending"}, "result")
+        conform({key: result[key] for key in result if key != "pending"}, Result)
 
 
 def test_what_is_nested_without_end_is_refused(make: Any) -> None:
@@ -75,7 +78,7 @@ def test_what_is_nested_without_end_is_refused(make: Any) -> None:
     for _ in range(5000):
         deep = [deep]
     with pytest.raises(Mismatch, match="nested too deeply"):
-        conform({**make(), "conditions": {"deep": deep}}, "report")
+        conform({**make(), "conditions": {"deep": deep}}, Report)
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -96,7 +99,7 @@ def test_what_it_takes_jsonschema_takes(make: Any, data: st.DataObject) -> None:
         inner = inner[key]
     inner[last] = data.draw(st.sampled_from([None, [], {}, "x", "", 0, -1, 1.5, True, [1.5, 2.5]]))
     try:
-        found = conform(report, "report")
+        found = conform(report, Report).to_json()
     except Mismatch:
         assert not VALIDATOR.is_valid(report)
     else:  # with nulls where they were missing
