@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from optkit import explanation
 from optkit.api.artifacts import load
 from optkit.artifact import MANIFEST, Artifact
+from optkit.documents.explanation import (
+    EXPLAIN,
+    CallLatency,
+    ComparedLayers,
+    Explained,
+    LeftFinding,
+    WrittenRecipe,
+)
+from optkit.documents.measured import LatencyFigures
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.runner import Runner
 from optkit.explanation import Explanation, Finding
@@ -17,11 +25,8 @@ from optkit.pipeline import attributing
 from optkit.pipeline.finishing import whole_recipe
 from optkit.recipe import Recipe
 from optkit.report.contract import result_of
-from optkit.report.result import plain
 from optkit.store import write_durably
 from optkit.workspace import Workspace
-
-SCHEMA = "optkit.explain/v1"
 
 
 def explain(
@@ -49,63 +54,60 @@ def explain(
     whole = None if parts else _explained(opened, runner)
     told = [*parts.values()] if whole is None else [whole]
     findings = [finding for one in told for finding in one.findings]
-    return plain(
-        {
-            **_told(opened, whole),
+    found = _document(opened, whole).model_copy(
+        update={
             "artifact": str(path),
             "recipe": None if file is None else _written(file, opened, findings),
             "left": None if file is None else _left(findings),
-            "parts": {name: _told(opened.parts[name], one) for name, one in parts.items()} or None,
+            "parts": {name: _document(opened.parts[name], one) for name, one in parts.items()}
+            or None,
         }
     )
+    return found.to_json()
 
 
 def _explained(artifact: Artifact, runner: Runner) -> Explanation:
     return explanation.explain(attributing.subject(artifact, runner))
 
 
-def _told(artifact: Artifact, found: Explanation | None) -> dict[str, Any]:
-    result = result_of(artifact).to_json()
-    nothing: dict[str, Any] = {"time": None, "untimed": None, "findings": []}  # but in its parts
-    fidelity = found and found.subject.report.get("layer_fidelity")
-    return {
-        "schema": SCHEMA,
-        "artifact": str(artifact.path),
-        "model": result["model"],
-        "target": result["target"],
-        "precision": result["precision"],
-        "baseline": (result["baseline"] or {"precision": None})["precision"],
-        "speedup": result["speedup"],
-        "latency": _of(result),
-        "baseline_latency": _of(result["baseline"] or {}),
-        "accuracy": result["accuracy"],
-        "drop": result["drop"],
-        "fidelity": result["fidelity"],
-        "layers_compared": fidelity and {
-            key: fidelity[key] for key in ("evidence", "samples", "sqnr_db", "reason")
-        },
-        **(found.to_json() if found is not None else nothing),
-        "recipe": None,
-        "left": None,
-        "parts": None,
-    }  # fmt: skip
+def _document(artifact: Artifact, found: Explanation | None) -> Explained:
+    """What is known of an artifact, or of a part; None: it consists of parts."""
+    result = result_of(artifact)
+    fidelity = found.subject.report.layer_fidelity if found else None
+    return Explained(
+        schema=EXPLAIN,
+        artifact=str(artifact.path),
+        model=result.model,
+        target=artifact.manifest.target,
+        precision=artifact.manifest.precision,
+        baseline=result.baseline.precision if result.baseline else None,
+        speedup=result.speedup,
+        latency=_call(result.latency),
+        baseline_latency=_call(result.baseline.latency if result.baseline else None),
+        accuracy=result.accuracy,
+        drop=result.drop,
+        fidelity=result.fidelity,
+        layers_compared=ComparedLayers.from_object(fidelity) if fidelity else None,
+        time=found.time() if found else None,
+        untimed=found.subject.untimed if found else None,
+        findings=tuple(one.described() for one in found.findings) if found else (),
+    )
 
 
-def _of(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    latency = result.get("latency")
-    return latency and {key: latency[key] for key in ("evidence", "p50_ms", "batch")}
+def _call(latency: LatencyFigures | None) -> CallLatency | None:
+    return CallLatency.from_object(latency) if latency else None
 
 
-def _left(findings: list[Finding]) -> list[dict[str, Any]]:
+def _left(findings: list[Finding]) -> tuple[LeftFinding, ...]:
     """The findings that no setting of a recipe mends."""
-    return [
-        {"rule": one.rule, "nodes": list(one.nodes), "text": one.change.text}
+    return tuple(
+        LeftFinding(rule=one.rule, nodes=one.nodes, text=one.change.text)
         for one in findings
         if not one.change.settings
-    ]
+    )
 
 
-def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> dict[str, Any] | None:
+def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> WrittenRecipe | None:
     """Write the recipe with the changes, once it is found valid. None: no finding has any."""
     from ruamel.yaml import YAML
 
@@ -127,4 +129,4 @@ def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> dict[st
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     writer.dump(recipe.model_dump(mode="json", exclude_defaults=True), buffer)
     write_durably(file, buffer.getvalue())
-    return {"path": str(file), "missing": missing}
+    return WrittenRecipe(path=str(file), missing=tuple(missing))

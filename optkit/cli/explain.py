@@ -24,6 +24,7 @@ def explain(artifact: Path, apply: Path | None, **shared: Any) -> None:
     """
     from optkit import api
     from optkit.cli import explained, terminal
+    from optkit.documents.explanation import Explained
 
     request = options.gather(shared)
     with request.terminal() as ears:
@@ -32,4 +33,4 @@ def explain(artifact: Path, apply: Path | None, **shared: Any) -> None:
     if request.json:
         terminal.put_json(found)
     else:
-        terminal.put(explained.text(found))
+        terminal.put(explained.text(Explained.from_json(found)))

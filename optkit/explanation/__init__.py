@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from optkit.documents.explanation import LayerTime, SpentTime
 from optkit.explanation import accuracy, speed
 from optkit.explanation.applying import applied
 from optkit.explanation.finding import Change, Cost, Finding
@@ -56,18 +56,13 @@ class Explanation:
     findings: tuple[Finding, ...]
     spent: Mapping[str, Mapping[str, float]] | None
 
-    def to_json(self) -> dict[str, Any]:
-        """The parts of `optkit.explain/v1` that the rules have found."""
+    def time(self) -> LayerTime | None:
+        """Where the time of the layers goes; None where it is not known."""
         times = self.subject.times
-        return {
-            "time": times and {
-                "evidence": times.evidence,
-                "note": times.note,
-                **(self.spent or {}),
-            },
-            "untimed": self.subject.untimed,
-            "findings": [finding.to_json() for finding in self.findings],
-        }  # fmt: skip
+        if times is None or self.spent is None:
+            return None
+        sides = {name: SpentTime(**spent) for name, spent in self.spent.items()}
+        return LayerTime(evidence=times.evidence, note=times.note, **sides)
 
 
 def explain(subject: Subject) -> Explanation:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from optkit.documents.explanation import ExplainFinding, FindingCost, RecipeChange, Rule
 from optkit.evidence import Evidence
 from optkit.explanation.words import line
 
@@ -45,8 +46,9 @@ class Change:
         """The settings as lines of a recipe."""
         return [line(path, value) for path, value in self.settings.items()]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"text": self.text, "recipe": self.lines}
+    def described(self) -> RecipeChange:
+        """As the document has it."""
+        return RecipeChange(text=self.text, recipe=tuple(self.lines))
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Finding:
     the PyTorch modules that it is about. `limit`: no fault, but what this model costs on this
     device at this batch; it stands behind all faults."""
 
-    rule: str
+    rule: Rule
     question: Question
     what: str
     why: str
@@ -65,5 +67,10 @@ class Finding:
     change: Change
     limit: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "change": self.change.to_json()}
+    def described(self) -> ExplainFinding:
+        """As the document has it."""
+        return ExplainFinding(
+            rule=self.rule, question=self.question, what=self.what, why=self.why, nodes=self.nodes,
+            modules=self.modules, cost=FindingCost.from_object(self.cost),
+            change=self.change.described(), limit=self.limit,
+        )  # fmt: skip

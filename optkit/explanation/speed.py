@@ -15,6 +15,7 @@ from statistics import median
 
 from optkit import precisions
 from optkit.devices import target
+from optkit.documents.explanation import Rule
 from optkit.evidence import Evidence
 from optkit.explanation.finding import Change, Cost, Finding
 from optkit.explanation.subject import Subject, Timed, connected
@@ -66,8 +67,8 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
     if subject.times is None:
         return
     ours, theirs = subject.by_node
-    quantized = {n for n, row in subject.landed.items() if row["landed"]}
-    reasons = {row["node"]: row["reason"] for row in subject.report["quantization"]}
+    quantized = {n for n, row in subject.landed.items() if row.landed}
+    reasons = {row.node: row.reason for row in subject.report.quantization}
     for node in ours:
         facts = subject.times.nodes.get(node)
         if subject.landing_unknown(node):  # neither landed nor missed
@@ -78,15 +79,15 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
         between = all(quantized & side for side in subject.neighbours(node))
         if planned is None and not between:
             continue
-        row = subject.landed.get(node) or {"dtype": ours[node].layer.dtype, "note": None}
-        summed = (subject.likeness.get(node) or {}).get("scales") == "summed"
-        if summed:  # told by its own rule, with its noise
+        row, noise = subject.landed.get(node), subject.likeness.get(node)
+        if noise is not None and noise.scales == "summed":  # told by its own rule, with its noise
             continue
+        note, dtype = (row.note, row.dtype) if row else (None, ours[node].layer.dtype)
         own = _patterns(subject, node)
         why = (
             f"the recipe says so: {named(own)}"
             if own
-            else (row["note"] or reasons.get(node) or "the compiler found no integer form of it")
+            else (note or reasons.get(node) or "the compiler found no integer form of it")
         )
         if own and planned is None:
             change = Change("take the line out that leaves it in float", {
@@ -96,12 +97,12 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
             change = Change(f"quantize it too, unless it is excluded: {why}")
         else:
             change = Change(
-                f"it runs in {row['dtype']} anyway: without its Q/DQ it is at least not rounded",
+                f"it runs in {dtype} anyway: without its Q/DQ it is at least not rounded",
                 to_float(subject, [node]),
             )
         yield _slow(
             subject, "left_in_float", (node,), left_behind(subject, node),
-            what=f"{named([node])} multiplies in {row['dtype']}"
+            what=f"{named([node])} multiplies in {dtype}"
             + (" between layers that multiply codes" if between else f", planned {planned}"),
             why=why, change=change,
             evidence=Evidence.PREDICTED,
@@ -117,17 +118,20 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
     Which layers to leave in float is no sum of these losses: a kernel stays as long as one of its
     neighbours wants codes. A search that compiles each candidate answers that.
     """
-    speedup, latency = subject.result["speedup"], subject.result["latency"]
+    speedup, latency = subject.result.speedup, subject.result.latency
     if subject.times is None or not subject.planned or speedup is None or latency is None:
         return
-    if not Difference.from_json(speedup).below(1):
+    baseline = subject.result.baseline
+    if baseline is None or baseline.latency is None:
+        return
+    if not Difference.from_json(speedup.to_json()).below(1):
         return
     ours, theirs = subject.by_node
     behind = _behind(subject)
     losses = {
         node: _each(ours[node]) + behind.get(node, 0.0) - _each(theirs[node])
         for node, row in subject.landed.items()
-        if row["landed"] and node in ours and node in theirs
+        if row.landed and node in ours and node in theirs
     }
     nodes = tuple(sorted((n for n, loss in losses.items() if loss > 0), key=lambda n: -losses[n]))
     slower = f"{subject.precision} is slower than {subject.baseline}"
@@ -135,17 +139,17 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
         f"{len(nodes)} of {several(len(losses), 'layer')} lose, with the kernels behind them, "
         f"which take {sum(behind.values()):.3g} ms in all"
     )
-    lost = latency["p50_ms"] - subject.result["baseline"]["latency"]["p50_ms"]
+    lost = latency.p50_ms - baseline.latency.p50_ms
     yield Finding(
         "does_not_pay", "speed", nodes=nodes, modules=modules(nodes),
         cost=Cost(
-            lost / latency["p50_ms"], "latency", Evidence(speedup["evidence"]), ms=lost
+            lost / latency.p50_ms, "latency", speedup.evidence, ms=lost
         ),
         what=f"{slower}: {losing}" if nodes else f"{slower}, though no layer is",
         why=f"{subject.baseline} computes inside its products what runs apart here: bias, "
         "activation, sum, and the step to codes",
         change=Change(
-            f"`optkit tune --target {subject.result['target']}` finds the layers that pay; or "
+            f"`optkit tune --target {subject.result.target}` finds the layers that pay; or "
             f"deploy {subject.baseline}"
         ),
         limit=True,
@@ -206,14 +210,14 @@ def alignment(subject: Subject) -> Iterator[Finding]:
     lose all that eight bits save; how much, no roofline knows. So the cost is the most it can be:
     what the product takes less than in the baseline.
     """
-    if subject.times is None or target(subject.result["target"]).is_cpu:
+    if subject.times is None or target(str(subject.result.target)).is_cpu:
         return
     ours, theirs = subject.by_node
     groups: dict[int, list[str]] = {}
     for node, row in subject.landed.items():
         facts = subject.times.nodes.get(node)
         summed = None if facts is None else facts.summed
-        if not row["landed"] or summed is None or summed % _STEP == 0:
+        if not row.landed or summed is None or summed % _STEP == 0:
             continue
         if node in ours and node in theirs and ours[node].layer.dtype in _CODES:
             groups.setdefault(summed, []).append(node)
@@ -253,7 +257,7 @@ def memory_bound(subject: Subject) -> Iterator[Finding]:
         return
     nodes = tuple(node for one in bound for node in one.layer.products)
     time = sum(one.ms for one in bound)
-    batch = (subject.result["latency"] or {}).get("batch")
+    batch = subject.result.latency.batch if subject.result.latency else None
     yield _slow(
         subject, "memory_bound", nodes, constant / 2,
         what=f"{several(len(bound), 'product')} wait for memory: {time:.3g} ms, of which weights "
@@ -316,7 +320,7 @@ _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
 def _slow(
-    subject: Subject, rule: str, nodes: tuple[str, ...], ms: float, *, what: str, why: str,
+    subject: Subject, rule: Rule, nodes: tuple[str, ...], ms: float, *, what: str, why: str,
     change: Change, evidence: Evidence | None = None, limit: bool = False,
 ) -> Finding:  # fmt: skip
     assert subject.times is not None
@@ -418,7 +422,7 @@ def _promised(subject: Subject) -> float:
     ratios = [
         (_each(ours[n]) + behind.get(n, 0.0)) / _each(theirs[n])
         for n, row in subject.landed.items()
-        if row["landed"] and n in ours and n in theirs and theirs[n].ms
+        if row.landed and n in ours and n in theirs and theirs[n].ms
     ]
     return min(median(ratios), 1.0) if ratios else _HALF
 

@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from optkit import precisions, runtimes
+from optkit.documents.report import LandedNode, LayerFidelityRow, Report
+from optkit.documents.result import Result
 from optkit.engines import FusedLayer, layers_from_json
 from optkit.evidence import Evidence
 
@@ -76,29 +78,27 @@ class Subject:
     """One artifact. `report`: its document; `times` None: no layer's time is known, and `untimed`
     says why."""
 
-    report: Mapping[str, Any]
+    report: Report
     times: Times | None
     untimed: str | None = None
 
     @property
-    def result(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.report["result"]
-        return found
+    def result(self) -> Result:
+        return self.report.result
 
     @property
     def recipe(self) -> Mapping[str, Any]:
         """As it was resolved; a record."""
-        found: Mapping[str, Any] = self.report["provenance"]["recipe"]
-        return found
+        return self.report.provenance.recipe
 
     @property
     def precision(self) -> str:
-        return str(self.result["precision"])
+        return str(self.result.precision)
 
     @property
     def baseline(self) -> str:
         """The precision it is compared with."""
-        return str((self.result["baseline"] or {"precision": "fp32"})["precision"])
+        return self.result.baseline.precision if self.result.baseline else "fp32"
 
     @cached_property
     def total_ms(self) -> float:
@@ -107,29 +107,29 @@ class Subject:
     @cached_property
     def planned(self) -> dict[str, str]:
         """Node → precision, of those that were to be quantized."""
-        rows = self.report["quantization"]
-        return {row["node"]: row["precision"] for row in rows
-                if precisions.precision(row["precision"]).quantized}  # fmt: skip
+        return {row.node: row.precision for row in self.report.quantization
+                if precisions.precision(row.precision).quantized}  # fmt: skip
 
     @cached_property
-    def landed(self) -> dict[str, Mapping[str, Any]]:
+    def landed(self) -> dict[str, LandedNode]:
         """Node → its row of the landing."""
-        return {row["node"]: row for row in self.report["landing"]}
+        return {row.node: row for row in self.report.landing}
 
     def has_landed(self, node: str) -> bool:
         """Whether it runs in the precision that was planned."""
-        return bool((self.landed.get(node) or {"landed": False})["landed"])
+        row = self.landed.get(node)
+        return row is not None and bool(row.landed)
 
     def landing_unknown(self, node: str) -> bool:
         """Whether the compiler does not tell in which precision it runs."""
         row = self.landed.get(node)
-        return row is not None and row["landed"] is None
+        return row is not None and row.landed is None
 
     @cached_property
-    def likeness(self) -> dict[str, Mapping[str, Any]]:
+    def likeness(self) -> dict[str, LayerFidelityRow]:
         """Node → its row of the fidelity by layer."""
-        found = self.report.get("layer_fidelity") or {"rows": []}
-        return {row["node"]: row for row in found["rows"]}
+        found = self.report.layer_fidelity
+        return {row.node: row for row in found.rows} if found else {}
 
     @cached_property
     def by_node(self) -> tuple[dict[str, Timed], dict[str, Timed]]:
@@ -153,7 +153,8 @@ class Subject:
 
     def _only_moves(self, layer: FusedLayer) -> bool:
         """Of a layer that names no ONNX node: whether it only moves or converts values."""
-        pattern = runtimes.backend(self.result["engine"]["backend"]).traits.moves_data
+        assert self.result.engine is not None
+        pattern = runtimes.backend(self.result.engine.backend).traits.moves_data
         return pattern is not None and pattern.match(layer.name) is not None
 
     def ops(self, timed: Timed) -> set[str]:
@@ -178,7 +179,7 @@ class Subject:
 
     def share(self, ms: float) -> float:
         """Of the time of all layers."""
-        return ms / self.total_ms if self.total_ms else 0.0
+        return min(ms / self.total_ms, 1.0) if self.total_ms else 0.0  # sums round
 
 
 def connected(layers: Iterable[Timed]) -> list[list[Timed]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from optkit.artifact import MODEL, Artifact
 from optkit.devices import gpus, target
+from optkit.documents.report import Report
 from optkit.errors import IntegrityError, ToolchainMissing, UnsafeFile
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
@@ -26,42 +26,43 @@ def subject(artifact: Artifact, runner: Steps) -> Subject:
     """What is known of an artifact of one graph, whose files were verified: its report, and the
     time of its layers. On `cpu` ONNX Runtime is profiled on this machine; an engine whose device
     is here is run and profiled; other layers have their roofline."""
-    report = report_of(artifact).to_json()
-    told = report["provenance"]
-    told["recipe"] = whole_recipe(told["recipe"], artifact.path / REPORT_FILE)
-    layers = report["layers"]
-    if not layers["engine"] or not layers["baseline"]:
+    found = report_of(artifact)
+    recipe = whole_recipe(found.provenance.recipe, artifact.path / REPORT_FILE)
+    provenance = found.provenance.model_copy(update={"recipe": recipe})
+    report = found.model_copy(update={"provenance": provenance})
+    if not report.layers.engine or not report.layers.baseline:
         return Subject(report, None, "no engine was compiled")
     times = _times(artifact, report, runner)
     return Subject(report, times, None if times else "its backend lists no tensors of its layers")
 
 
-def _times(artifact: Artifact, report: Mapping[str, Any], runner: Steps) -> Times | None:
+def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
     device = target(artifact.manifest.target)
-    spec = report["provenance"]["build_spec"].get("engine")
+    spec = report.provenance.build_spec.get("engine")
     if spec is None:
         raise IntegrityError(
             "provenance.build_spec.engine: is missing, and layers tells of an engine",
             where=str(artifact.path / REPORT_FILE),
         )
-    shapes = {name: ends[1] for name, ends in spec["profile"].items()}
+    shapes = {name: list(ends[1]) for name, ends in spec.profile.items()}
     timed = {"shapes": shapes, "seconds": _SECONDS, "host": machine(device)}
-    if backend(spec["backend"]).traits.on_cpu:
+    if backend(spec.backend).traits.on_cpu:
         timed["threads"] = recorded(artifact).bench.threads  # as the latency beside it
         return _attributed(artifact, runner, timed, Evidence.MEASURED, "profiled on this machine")
     why = "the engine's own times need its device"
     if device.name in {gpu.target for gpu in gpus().devices}:
-        own = {"backend": spec["backend"], "session": {"target": device.name}}
+        own = {"backend": spec.backend, "session": {"target": device.name}}
         note = "the engine's own profiler on this machine"
         try:
             artifact.require_own_engine()
             return _attributed(artifact, runner, {**timed, **own}, Evidence.MEASURED, note)
         except (ToolchainMissing, UnsafeFile) as error:  # no library, an unknown profile or maker
             why = error.message
-    sides = {"candidate": report["layers"]["engine"], "baseline": report["layers"]["baseline"]}
-    if not any(layer["inputs"] or layer["outputs"] for side in sides.values() for layer in side):
+    sides = {"candidate": report.layers.engine, "baseline": report.layers.baseline}
+    if not any(layer.inputs or layer.outputs for side in sides.values() for layer in side):
         return None
-    bounded = {"layers": sides, "name": device.name, "target": device.fingerprint()}
+    layers = {name: [layer.to_json() for layer in side] for name, side in sides.items()}
+    bounded = {"layers": layers, "name": device.name, "target": device.fingerprint()}
     note = f"a roofline bound of each compiled layer; {why}"
     return _attributed(artifact, runner, bounded, Evidence.PREDICTED, note)
 

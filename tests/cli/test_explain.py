@@ -18,11 +18,14 @@ from optkit.backends import onnxruntime
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.cli import explained
 from optkit.devices.gpus import Gpu, Gpus
+from optkit.documents.explanation import EXPLAIN, Explained
+from optkit.documents.report import Report
 from optkit.engines import layers_from_json
 from optkit.evidence import Evidence
 from optkit.explanation import Change, Cost, Finding
 from optkit.pipeline import attributing, job
 from optkit.recipe import Recipe
+from optkit.report.contract import conform
 from optkit.runtimes import SessionOptions
 from optkit.steps import STEPS
 from optkit.workspace import Workspace
@@ -163,7 +166,7 @@ def test_layers_without_tensors_have_no_bound(
     report = json.loads((artifact.path / "report.json").read_text())
     for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
         layer.update(inputs=[], outputs=[])
-    monkeypatch.setattr(attributing, "report_of", lambda artifact: report)
+    monkeypatch.setattr(attributing, "report_of", lambda artifact: conform(report, Report))
     found = attributing.subject(artifact, Workspace(tmp_path / "cache").runner())
     assert found.times is None and found.untimed == "its backend lists no tensors of its layers"
 
@@ -200,30 +203,36 @@ def test_a_recipe_that_does_not_load_is_not_left(run: Optkit, tmp_path: Path) ->
     done.told("write it beside the recipe")
 
 
+def explained_as(**changes: Any) -> Explained:
+    """What is explained of an artifact of which hardly anything is known."""
+    return conform({"schema": EXPLAIN, "artifact": "a", "target": "cpu", "precision": "int8",
+                    "findings": [], **changes}, Explained)  # fmt: skip
+
+
 def test_a_cost_is_told_as_its_metric_s_drop_and_says_what_it_is_a_share_of() -> None:
-    cost = {"share": 0.9, "of": "noise", "evidence": "predicted", "ms": None, "db": 3.0,
-            "points": 0.045}  # fmt: skip
-    one = {"rule": "clipped", "what": "what", "why": "why", "cost": cost,
-           "change": {"text": "text", "recipe": []}}  # fmt: skip
-    score = {"metric": "perplexity", "value": 9.0, "proportion": False}
-    shares = {"metric": "top1", "value": 0.9, "proportion": True}
-    part = {"precision": "int8", "baseline": "fp32", "latency": None, "baseline_latency": None,
-            "speedup": None, "accuracy": score, "drop": {"value": 0.05, "evidence": "simulated"},
-            "layers_compared": None, "time": None, "untimed": "no engine was compiled",
-            "fidelity": None, "parts": None, "findings": [one]}  # fmt: skip
-    whole = {**part, "artifact": "a", "target": "cpu", "baseline": None, "accuracy": None,
-             "parts": {"encoder": part, "decoder": {**part, "accuracy": shares}},
-             "left": [{"rule": "layout", "nodes": [], "text": "write it anew"}],
-             "recipe": {"path": "r.yaml", "missing": ["model.path=net.onnx"]}}  # fmt: skip
-    title, *lines = explained.text(whole).splitlines()
+    cost = {"share": 0.9, "of": "noise", "evidence": "predicted", "db": 3.0, "points": 0.045}
+    one = {"rule": "clipped", "question": "accuracy", "what": "what", "why": "why", "nodes": [],
+           "modules": [], "cost": cost, "change": {"text": "text", "recipe": []},
+           "limit": False}  # fmt: skip
+    score = {"metric": "perplexity", "value": 9.0, "proportion": False, "evidence": "simulated",
+             "ci95": [8.0, 10.0], "samples": 9, "lower_is_better": True}  # fmt: skip
+    part = explained_as(
+        baseline="fp32", accuracy=score, drop={"value": 0.05, "evidence": "simulated"},
+        untimed="no engine was compiled", findings=[one],
+    ).to_json()  # fmt: skip
+    whole = {
+        "parts": {"encoder": part, "decoder": {**part, "accuracy": {**score, "proportion": True}}},
+        "left": [{"rule": "layout", "nodes": [], "text": "write it anew"}],
+        "recipe": {"path": "r.yaml", "missing": ["model.path=net.onnx"]},
+    }
+    title, *lines = explained.text(explained_as(**whole)).splitlines()
     assert title == "a: int8 on cpu"
     assert "  the time of layers is not known: no engine was compiled" in lines
     assert "1. 4.50 %, 3.0 dB (90% of the noise, predicted): clipped" in lines
     assert "1. 4.50 points, 3.0 dB (90% of the noise, predicted): clipped" in lines
     layers = {**one, "cost": {**cost, "of": "layers", "points": None, "ms": 1.0}}
-    assert "(90% of the layers' time, " in explained.text(
-        {**whole, "parts": {"x": {**part, "findings": [layers]}}}
-    )
+    told = explained.text(explained_as(parts={"x": {**part, "findings": [layers]}}))
+    assert "(90% of the layers' time, " in told
     assert lines[-1] == "  give again on the command line: --set model.path=net.onnx"
 
 
@@ -236,12 +245,10 @@ def test_a_changed_artifact_is_refused(run: Optkit, small: Path, tmp_path: Path)
 
 
 def test_each_fidelity_says_of_how_many_samples_it_is() -> None:
-    outputs = {"sqnr_db": 29.62, "samples": 400, "reference": "fp32", "evidence": "simulated"}
-    layers = {"sqnr_db": 27.31, "samples": 16, "reason": None, "evidence": "simulated"}
-    found = {"precision": "int8", "baseline": "fp32", "latency": None, "baseline_latency": None,
-             "speedup": None, "accuracy": None, "drop": None, "fidelity": outputs, "parts": None,
-             "layers_compared": layers, "time": None, "untimed": None, "findings": [],
-             "artifact": "a", "target": "cpu", "recipe": None, "left": None}  # fmt: skip
+    outputs = {"sqnr_db": 29.62, "samples": 400, "reference": "fp32", "evidence": "simulated",
+               "cosine": 1.0, "max_abs_error": 0.1}  # fmt: skip
+    layers = {"sqnr_db": 27.31, "samples": 16, "evidence": "simulated"}
+    found = explained_as(baseline="fp32", fidelity=outputs, layers_compared=layers)
     told = explained.text(found)
     assert "  outputs 29.6 dB from FP32 over 400 samples (simulated)\n" in told
     assert "layers compared on 16 samples, whose outputs are 27.3 dB from FP32" in told
