@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import onnx_ir as ir
 
@@ -89,7 +91,7 @@ def feed(model: ir.Model, batch: int = 16, seed: int = 0) -> Feed:
     rng = np.random.default_rng(seed)
     return {
         name: rng.standard_normal([batch if isinstance(d, str) else d for d in shape]).astype(dtype)
-        for name, dtype, shape in graph.inputs(model)
+        for name, dtype, shape in map(astuple, graph.inputs(model))
     }
 
 

@@ -30,7 +30,6 @@ from transformers import (
 from optkit import graph
 from optkit.recipe import InputSpec
 from optkit.sources import axes
-from optkit.tensors import TensorInfo
 
 Feed = dict[str, np.ndarray]
 OPSET, LAYERS, VOCABULARY, GROUPS, SIZE = 18, 4, 4000, 4, 64
@@ -196,7 +195,7 @@ def _write_llama(path: Path) -> None:
 def _write_declared(path: Path) -> None:
     _write_llama(path)
     model = graph.load(path)
-    named = [TensorInfo(*spec) for spec in graph.inputs(model)]
+    named = list(graph.inputs(model))
     mask = next(info for info in named if info.name == "attention_mask")
     named[named.index(mask)] = replace(mask, shape=(mask.shape[0], ALL))
     axes.declare(model, [InputSpec(info) for info in named])

@@ -21,7 +21,7 @@ from optkit.devices import target
 from optkit.errors import OptkitError
 from optkit.precisions import PRECISIONS
 from optkit.runtimes import backend
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import AxisRange
 
 TARGET = "l4"
 NARROW = ("int8", "uint8", "float8e4m3fn", "float4e2m1", "int4")
@@ -34,7 +34,7 @@ def land(model: Path) -> dict[str, Any]:
         for node in loaded.graph.all_nodes()
         if node.op_type in graph.WEIGHTED and all(map(dequantized, node.inputs[:2]))
     }
-    inputs = tuple(TensorInfo(*spec) for spec in graph.inputs(loaded))
+    inputs = graph.inputs(loaded)
     trt = backend("tensorrt-rtx")
     batch = inputs[0].shape[0]
     axes = {batch: AxisRange(1, 8, 32)} if isinstance(batch, str) else {}

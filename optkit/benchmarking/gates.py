@@ -345,7 +345,8 @@ def _trusted(
     """A timing gate: only evidence that is measured or accepted decides it."""
     if seen is None:
         return _unseen(gate, limit, "there is no latency for it")
-    if seen.evidence != Evidence.MEASURED and seen.evidence.value not in gates.accept:
+    # a StrEnum equals its text
+    if seen.evidence != Evidence.MEASURED and seen.evidence not in gates.accept:  # type: ignore[comparison-overlap]
         reason = (
             f"{show(seen.value)} is {seen.evidence}, not measured; measure on the target, "
             f"or set gates.accept: [{seen.evidence}]"

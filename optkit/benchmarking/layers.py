@@ -38,7 +38,7 @@ from optkit.benchmarking.merged_graph import (
 from optkit.benchmarking.sums import Sums
 from optkit.data.padding import Tokens
 from optkit.runtimes import Session
-from optkit.tensors import Feed, TensorInfo, count_samples
+from optkit.tensors import Feed, count_samples
 
 KINDS = ("propagated", "isolated", "weights")
 
@@ -174,7 +174,7 @@ def side_by_side(reference: ir.Model, candidate: ir.Model, nodes: Collection[str
     taken = graph.value_names(reference)
     theirs = merge(reference, candidate, taken)
     copies = Copies(reference, theirs, {n: v for n, v in known.items() if v not in fixed}, taken)
-    tokens = Tokens.of([TensorInfo(*spec) for spec in graph.inputs(reference)])
+    tokens = Tokens.of(list(graph.inputs(reference)))
     made, sums = SideBySide(reference, tokens), Sums(reference, taken, tokens)
     for name in nodes:
         node = theirs.nodes.get(name)

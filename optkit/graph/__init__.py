@@ -56,7 +56,7 @@ from optkit.graph.serde import (
     takes_half,
     upgrade,
 )
-from optkit.graph.shapes import TensorSpec, bind, dims, expose, inputs, outputs, typed
+from optkit.graph.shapes import bind, dims, expose, inputs, outputs, typed
 from optkit.graph.weights import Form, Stored, columns, computed, rows, spread, store
 
 __all__ = [
@@ -68,7 +68,6 @@ __all__ = [
     "NodeCost",
     "Part",
     "Stored",
-    "TensorSpec",
     "add_constant",
     "add_tensor",
     "arguments",

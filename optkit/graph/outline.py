@@ -40,8 +40,8 @@ def outline(model: ir.Model) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     digests = spread(_digest, [v.const_value for v in weights])
     data = {
         "opset": dict(sorted(model.opset_imports.items())),
-        "inputs": [list(spec) for spec in inputs(model)],
-        "outputs": [list(spec) for spec in outputs(model)],
+        "inputs": [[spec.name, spec.dtype, spec.shape] for spec in inputs(model)],
+        "outputs": [[spec.name, spec.dtype, spec.shape] for spec in outputs(model)],
         "nodes": [_node(node) for node in nodes],
         "weights": [
             {"name": value.name, **_form(value.const_value), "digest": digest}

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import onnx_ir as ir
 
 from optkit.errors import InputRefused, OptkitError
 from optkit.graph.serde import infer_shapes
+from optkit.tensors import TensorInfo
 
 
-class TensorSpec(NamedTuple):
-    """A model's input or output. A dynamic axis is a str; one without a name is `tensor.axis`."""
-
-    name: str
-    dtype: str  # numpy's name, e.g. "float32"
-    shape: tuple[int | str, ...]
-
-
-def inputs(model: ir.Model) -> tuple[TensorSpec, ...]:
-    """What a caller must feed (an input with a default initializer is not asked for)."""
+def inputs(model: ir.Model) -> tuple[TensorInfo, ...]:
+    """What a caller must feed (an input with a default initializer is not asked for). A dynamic
+    axis without a name is `tensor.axis`."""
     return tuple(_spec(v) for v in model.graph.inputs if not v.is_initializer())
 
 
-def outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
+def outputs(model: ir.Model) -> tuple[TensorInfo, ...]:
     return tuple(_spec(v) for v in model.graph.outputs)
 
 
@@ -91,10 +84,10 @@ def _named(model: ir.Model, names: Iterable[str]) -> list[ir.Value]:
     return [values[name] for name in wanted]
 
 
-def _spec(value: ir.Value) -> TensorSpec:
+def _spec(value: ir.Value) -> TensorInfo:
     if value.dtype is None or value.shape is None or not isinstance(value.type, ir.TensorType):
         raise InputRefused("an input or output has no tensor type or rank", where=value.name)
-    return TensorSpec(value.name or "", value.dtype.numpy().name, dims(value))
+    return TensorInfo(value.name or "", value.dtype.numpy().name, dims(value))
 
 
 def _size(dim: int | str, axes: Mapping[str, int]) -> int | str | ir.SymbolicDim:
@@ -107,7 +100,7 @@ def _size(dim: int | str, axes: Mapping[str, int]) -> int | str | ir.SymbolicDim
 
 
 def dims(value: ir.Value) -> tuple[int | str, ...]:
-    """A value's dimensions as its graph knows them, those of `TensorSpec.shape`; none where not
+    """A value's dimensions as its graph knows them, those of `TensorInfo.shape`; none where not
     even its rank is known."""
     return tuple(
         dim if isinstance(dim, int) else str(dim.value or f"{value.name}.{axis}")

@@ -72,9 +72,8 @@ def translate(
 
 
 def describe(model: ir.Model) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Inputs and outputs in the words of `runtime`."""
-    inputs, outputs = graph.inputs(model), graph.outputs(model)
-    return tuple(TensorInfo(*spec) for spec in inputs), tuple(TensorInfo(*spec) for spec in outputs)
+    """Inputs and outputs."""
+    return graph.inputs(model), graph.outputs(model)
 
 
 def write(model: ir.Model, out: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import astuple
 
 import numpy as np
 import onnx_ir as ir
@@ -30,7 +31,7 @@ def run(model: ir.Model, feed: Feed) -> list[np.ndarray]:
 def random_feed(model: ir.Model, axes: dict[str, int]) -> Feed:
     rng = np.random.default_rng(7)
     feed = {}
-    for name, dtype, shape in graph.inputs(model):
+    for name, dtype, shape in map(astuple, graph.inputs(model)):
         sizes = [axes[d] if isinstance(d, str) else d for d in shape]
         kind = np.dtype(dtype)
         numbers = rng.standard_normal(sizes) if kind.kind == "f" else rng.integers(0, 9, sizes)

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError, UnsafeFile
+from optkit.tensors import TensorInfo
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((16, 3, 3, 3)).astype(np.float32)
@@ -222,8 +223,8 @@ def test_initializers_listed_as_inputs_become_constants(opset: int, image: np.nd
 
 
 def test_inputs_and_outputs_name_their_dynamic_axes(model: ir.Model) -> None:
-    assert graph.inputs(model) == (("image", "float32", ("batch", 3, 16, 12)),)
-    assert graph.outputs(model) == (("logits", "float32", ("batch", 5)),)
+    assert graph.inputs(model) == (TensorInfo("image", "float32", ("batch", 3, 16, 12)),)
+    assert graph.outputs(model) == (TensorInfo("logits", "float32", ("batch", 5)),)
 
 
 def test_an_axis_without_a_name_gets_one() -> None:

@@ -119,9 +119,9 @@ def test_the_simulation_keeps_signatures() -> None:
         [narrow] y = Cast <to=16> (z)
     }"""
     half, _ = cast(network(HEADER + text))
-    before = [name for name, _, _ in (*graph.inputs(half), *graph.outputs(half))]
+    before = [info.name for info in (*graph.inputs(half), *graph.outputs(half))]
     simulate_bf16(half)
-    assert [name for name, _, _ in (*graph.inputs(half), *graph.outputs(half))] == before
+    assert [info.name for info in (*graph.inputs(half), *graph.outputs(half))] == before
     assert {value.dtype for value in (*half.graph.inputs, *half.graph.outputs)} == {
         ir.DataType.FLOAT
     }

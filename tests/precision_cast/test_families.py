@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def feeds(model: ir.Model) -> list[Feed]:
     for seed in range(3):
         rng = np.random.default_rng(seed)
         feed = {}
-        for name, kind, dims in graph.inputs(model):
+        for name, kind, dims in map(astuple, graph.inputs(model)):
             shape = [sizes[dim] if isinstance(dim, str) else dim for dim in dims]
             if name == "attention_mask":
                 feed[name] = np.ones(shape, np.int64)
@@ -190,7 +191,7 @@ def test_a_cast_family_agrees(family: tuple[str, ir.Model], carrier: str, tmp_pa
     assert not [n for n in made if n.inputs[0].producer() in made], "a Cast of a Cast"
     products = [n for n in half.graph if graph.constant_weight(n) is not None]
     assert {n.outputs[0].dtype for n in products} == {HALVES[carrier].dtype}
-    types = {n: kind for n, kind, _ in (*graph.inputs(half), *graph.outputs(half))}
+    types = {n: kind for n, kind, _ in map(astuple, (*graph.inputs(half), *graph.outputs(half)))}
     if name in DECODERS:
         assert len(log.caches) == 8
         kind = {"fp16": "float16", "bf16": "bfloat16"}[carrier]

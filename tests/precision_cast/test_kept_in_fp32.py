@@ -379,7 +379,7 @@ def cached_feed(past: int) -> Feed:
 def test_caches_are_half_and_no_cast_touches_them(past: int, bench: Bench) -> None:
     feed = cached_feed(past)
     before, after, log = bench.cast(cached("0.5"), feed)
-    types = {name: kind for name, kind, _ in (*graph.inputs(after), *graph.outputs(after))}
+    types = {info.name: info.dtype for info in (*graph.inputs(after), *graph.outputs(after))}
     assert types == {
         "x": "float32", "y": "float32",
         **{f"{side}.0.{what}": "float16" for side in ("past_key_values", "present")

@@ -4,7 +4,7 @@ where not, and its simulation holds the numbers that the compiled graph holds.""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +160,11 @@ def compiled(
     path = folder / "compiled.onnx"
     graph.save(model, path)
     graph.check(path)
-    shapes = [tuple(4 if isinstance(d, str) else d for d in s) for _, _, s in graph.inputs(model)]
+    shapes = [
+        tuple(4 if isinstance(d, str) else d for d in info.shape) for info in graph.inputs(model)
+    ]
     spec = rtx.spec((), target(TARGETS.get(capability, "rtx5090")), PRECISIONS["fp32"], {})
-    names = [name for name, _, _ in graph.inputs(model)]
+    names = [info.name for info in graph.inputs(model)]
     profile = {name: (shape,) * 3 for name, shape in zip(names, shapes, strict=True)}
     spec = replace(spec, compute_capability=capability, profile=profile)
     return rtx.compile(path, spec, planned, folder, lambda what, done: None)
@@ -521,7 +523,7 @@ def feed(model: ir.Model) -> dict[str, np.ndarray]:
     random = np.random.default_rng(3)
     return {
         name: random.standard_normal([5 if isinstance(d, str) else d for d in shape]).astype(dtype)
-        for name, dtype, shape in graph.inputs(model)
+        for name, dtype, shape in map(astuple, graph.inputs(model))
     }
 
 

@@ -25,7 +25,7 @@ from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
 from optkit.statistics import Statistics, Tap
 from optkit.steps import STEPS
-from optkit.tensors import Feed, TensorInfo
+from optkit.tensors import Feed
 from tests.networks import feed
 
 OPS = frozenset({"Conv", "MatMul", "Gemm"})
@@ -123,7 +123,7 @@ class Chain:
         exported, samples = folder / "exported", folder / "samples"
         exported.mkdir(parents=True)
         graph.save(model, exported / "model.onnx")
-        infos = [TensorInfo(*spec) for spec in graph.inputs(model)]
+        infos = list(graph.inputs(model))
         spool.write(
             feeds, samples, infos, limit_samples=None, memory_bytes=1 << 28, progress=_silent
         )

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.steps.graph import Argument, Row
+from optkit.tensors import TensorInfo
 
 
 class Signature(NamedTuple):
@@ -30,5 +31,5 @@ def signature(model: ir.Model) -> Signature:
     )
 
 
-def _row(spec: graph.TensorSpec) -> Row:
+def _row(spec: TensorInfo) -> Row:
     return spec.name, spec.dtype, tuple(spec.shape)

@@ -24,7 +24,7 @@ from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
 from optkit.steps import STEPS
 from optkit.steps.files import rules_of
-from optkit.tensors import Feed, TensorInfo
+from optkit.tensors import Feed
 
 WIDTH, INNER, LAYERS, ROWS = 128, 256, 3, 8
 PLENTY = 1 << 30
@@ -89,7 +89,7 @@ class Bench:
         self.folder, self.model = folder, model
         (folder / "fused").mkdir()
         graph.save(model, folder / "fused" / "model.onnx", inline_limit=0)
-        infos = [TensorInfo(*spec) for spec in graph.inputs(model)]
+        infos = list(graph.inputs(model))
         spool.write(feeds(1), folder / "samples", infos, limit_samples=None,
                     memory_bytes=1 << 28, progress=quiet)  # fmt: skip
 

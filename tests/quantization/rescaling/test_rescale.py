@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def given(model: ir.Model, seed: int = 0, batch: int = 4) -> Feed:
     sizes = {"N": batch, "S": 8}
     return {
         name: rng.standard_normal([sizes.get(str(d), d) for d in shape]).astype(dtype)
-        for name, dtype, shape in graph.inputs(model)
+        for name, dtype, shape in map(astuple, graph.inputs(model))
     }
 
 
