@@ -1,9 +1,4 @@
-"""How acts of user code are seen: Python's audit events, and functions of `os` that raise none.
-
-Who asks decides what counts. The machinery of `import` and installed packages that are being
-imported look for much that has no bearing on the result; what installed packages ask later counts,
-and the time of a file counts where the user's own code asks for it.
-"""
+"""How acts of user code are seen: Python's audit events, and functions of `os` that raise none."""
 
 from __future__ import annotations
 
@@ -11,33 +6,22 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
+from optkit.data.reads.asker import who_asks
 from optkit.data.reads.watch import Watch, absolute, each, is_own, own, watching
 from optkit.execute import reads as records
 
-_HERE = str(Path(__file__).parent)
-_CHECKOUT = str(Path(_HERE).parents[2])
-_STDLIB = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "platstdlib"))
+_CHECKOUT = str(Path(__file__).parents[3])
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
 _PROCESSES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
 _HARMLESS = ("platform.py", f"ctypes{os.sep}util.py")  # they ask the system about itself
-_QUIET = (
-    "linecache.py",
-    "inspect.py",
-    "tokenize.py",
-    "traceback.py",
-    f"importlib{os.sep}metadata{os.sep}__init__.py",
-)
-"""They look for what is told otherwise: source lines of code, versions of packages."""
 _TIMES = ("getmtime", "getsize", "getctime", "getatime", "stat", "lstat")
 _RESOLVING = ("realpath", "_joinrealpath")
 _SYSTEM = "/etc/"
@@ -80,7 +64,7 @@ def _on_open(event: str, args: tuple[Any, ...]) -> None:
     if not isinstance(path, str | bytes | os.PathLike):
         return  # an open file descriptor
     name = absolute(os.fspath(path))
-    if name.startswith(_SYSTEM) and not _asker().counts:
+    if name.startswith(_SYSTEM) and not who_asks().counts:
         return
     mode = flags & os.O_ACCMODE if isinstance(flags, int) else os.O_RDONLY
     if mode == os.O_WRONLY or (mode != os.O_RDONLY and flags & os.O_TRUNC):
@@ -93,7 +77,7 @@ def _on_open(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _on_listing(event: str, args: tuple[Any, ...]) -> None:
-    if isinstance(args[0], int) or not _asker().counts:
+    if isinstance(args[0], int) or not who_asks().counts:
         return
     name = absolute(os.fspath(args[0] or "."))
     each(lambda watch: watch.listing(name))
@@ -113,7 +97,7 @@ def _on_import(event: str, args: tuple[Any, ...]) -> None:
         each(lambda watch: watch.touch(absolute(file)))
     if name in _PROCESSES:
         each(lambda watch: watch.lack("it starts Python processes that share nothing with it"))
-    if _asker(importing=True).user:
+    if who_asks(importing=True).user:
         _search(name)
 
 
@@ -156,7 +140,7 @@ def _on_exec(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _on_program(event: str, args: tuple[Any, ...]) -> None:
-    asker = _asker()
+    asker = who_asks()
     if asker.counts and not asker.file.endswith(_HARMLESS):
         command = args[0] if event != "os.spawn" else args[1]
         name = Path(os.fsdecode(command)).name.partition(" ")[0] if command else "a shell"
@@ -194,43 +178,6 @@ _EVENTS: dict[str, Callable[[str, tuple[Any, ...]], None]] = {
     "ctypes.dlopen": _on_library,
     **dict.fromkeys(_PROGRAMS, _on_program),
 }
-
-
-class _Asker(NamedTuple):
-    """Who acts. `counts`: neither the machinery of `import` nor a package that is being imported.
-    `user`: code that is not installed, directly or through the standard library. `entry`: the
-    function of the standard library that it called; `file`: that of the nearest frame."""
-
-    counts: bool
-    user: bool
-    entry: str
-    file: str
-
-
-def _asker(*, importing: bool = False) -> _Asker:
-    """`importing`: an import is what is done, so that its machinery is on top."""
-    frame: FrameType | None = sys._getframe(1)
-    nearest, entry, package = "", "", False
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_HERE):
-            pass
-        elif file.startswith(("<frozen importlib", "<frozen zipimport")):
-            if not importing:
-                return _Asker(False, False, entry, nearest)
-        elif file.startswith("<frozen") or (file.startswith(_STDLIB) and "-packages" not in file):
-            importing = importing and "importlib" in file
-            nearest = nearest or file
-            entry = frame.f_code.co_name
-        elif file.startswith("<"):
-            pass
-        elif file.startswith(records.installed_folders()):
-            nearest, package, importing = nearest or file, True, False
-        else:
-            break
-        frame = frame.f_back
-    user = frame is not None and not package
-    return _Asker(not nearest.endswith(_QUIET), user, entry, nearest or "")
 
 
 # What `os` is asked without an audit event: wrapped while somebody records.
@@ -294,7 +241,7 @@ def _lstat(path: Any, **options: Any) -> os.stat_result:
 
 def _absent(path: Any, options: dict[str, Any]) -> None:
     name = _named(path, options)
-    if name is not None and _asker().counts:
+    if name is not None and who_asks().counts:
         each(lambda watch: watch.ask("kind", name, records.NOTHING))
 
 
@@ -302,7 +249,7 @@ def _present(path: Any, options: dict[str, Any], found: os.stat_result, *, follo
     name = _named(path, options)
     if name is None:
         return
-    asker = _asker()
+    asker = who_asks()
     if not asker.counts:
         return
     resolves = sys._getframe(2).f_code.co_name in _RESOLVING
@@ -321,7 +268,7 @@ def _present(path: Any, options: dict[str, Any], found: os.stat_result, *, follo
 @wraps(_ACCESS)
 def _access(path: Any, *args: Any, **options: Any) -> bool:
     name = _named(path, options)
-    if name is not None and _asker().counts:
+    if name is not None and who_asks().counts:
         each(lambda watch: watch.ask("kind", name, records.kind(Path(name))))
     return _ACCESS(path, *args, **options)
 
@@ -329,7 +276,7 @@ def _access(path: Any, *args: Any, **options: Any) -> bool:
 @wraps(_READLINK)
 def _readlink(path: Any, **options: Any) -> Any:
     name = _named(path, options)
-    if name is not None and _asker().counts:
+    if name is not None and who_asks().counts:
         each(lambda watch: watch.ask("link", name, records.link(Path(name))))
     return _READLINK(path, **options)
 
@@ -369,14 +316,14 @@ class _Sorted:
 
 @wraps(_FIND_SPEC)
 def _find_spec(name: str, package: str | None = None) -> Any:
-    if watching and not is_own() and _asker(importing=True).user:
+    if watching and not is_own() and who_asks(importing=True).user:
         _search(importlib.util.resolve_name(name, package))
     return _FIND_SPEC(name, package)
 
 
 @wraps(_DISTRIBUTION)
 def _distribution(distribution_name: str) -> Any:
-    if watching and not is_own() and _asker().user:
+    if watching and not is_own() and who_asks().user:
         with own():
             version = records.installed(distribution_name)
         each(lambda watch: watch.ask("package", distribution_name, version))
@@ -387,7 +334,7 @@ _set: set[Any] = set()  # variables that the code has set itself
 
 
 def _get_variable(environment: Any, key: Any) -> Any:
-    if watching and not is_own() and key not in (*_set, *_OWN_VARIABLES) and _asker().user:
+    if watching and not is_own() and key not in (*_set, *_OWN_VARIABLES) and who_asks().user:
         try:
             value = _GET(environment, key)
         except KeyError:

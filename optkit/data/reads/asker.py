@@ -1,0 +1,65 @@
+"""Who acts: the user's code, an installed package, or the machinery of `import`.
+
+Who asks decides what counts. The machinery of `import` and installed packages that are being
+imported look for much that has no bearing on the result; what installed packages ask later counts,
+and the time of a file counts where the user's own code asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from optkit.execute import reads as records
+
+_HERE = str(Path(__file__).parent)
+_STDLIB = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "platstdlib"))
+_QUIET = (
+    "linecache.py",
+    "inspect.py",
+    "tokenize.py",
+    "traceback.py",
+    f"importlib{os.sep}metadata{os.sep}__init__.py",
+)
+"""They look for what is told otherwise: source lines of code, versions of packages."""
+
+
+class Asker(NamedTuple):
+    """Who acts. `counts`: neither the machinery of `import` nor a package that is being imported.
+    `user`: code that is not installed, directly or through the standard library. `entry`: the
+    function of the standard library that it called; `file`: that of the nearest frame."""
+
+    counts: bool
+    user: bool
+    entry: str
+    file: str
+
+
+def who_asks(*, importing: bool = False) -> Asker:
+    """`importing`: an import is what is done, so that its machinery is on top."""
+    frame: FrameType | None = sys._getframe(1)
+    nearest, entry, package = "", "", False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_HERE):
+            pass
+        elif file.startswith(("<frozen importlib", "<frozen zipimport")):
+            if not importing:
+                return Asker(False, False, entry, nearest)
+        elif file.startswith("<frozen") or (file.startswith(_STDLIB) and "-packages" not in file):
+            importing = importing and "importlib" in file
+            nearest = nearest or file
+            entry = frame.f_code.co_name
+        elif file.startswith("<"):
+            pass
+        elif file.startswith(records.installed_folders()):
+            nearest, package, importing = nearest or file, True, False
+        else:
+            break
+        frame = frame.f_back
+    user = frame is not None and not package
+    return Asker(not nearest.endswith(_QUIET), user, entry, nearest or "")
