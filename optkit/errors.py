@@ -7,7 +7,7 @@
     ├── GateFailed              3  the artifact is written and marked
     ├── ToolchainMissing        4  a wheel, device or driver is absent: names the extra
     ├── InputRefused            5  the model, the data or the pair target × precision cannot be used
-    │   ├── UnsafeFile             ... a foreign file that stage.py turned away
+    │   ├── UnsafeFile             ... a foreign file that `intake` refused
     │   ├── ExportFailed           ... the model could not become an ONNX graph
     │   └── Impossible             ... the target's own matrix rules the precision out
     ├── WorkerFailed            6  native code crashed, hung or ran out of memory

@@ -1,13 +1,13 @@
-"""Compilers and runtimes, one module each, behind the Protocols of `runtime`.
+"""Compilers and runtimes, one module each, behind the Protocols of `runtimes`.
 
 onnxruntime   CPU: runs graphs, and says which nodes became integer kernels
 tensorrt      TensorRT and TensorRT-RTX: compiles engines, without a GPU where the library allows it
-layer_list    reads the fused layers that TensorRT's builder logs and its inspector tells
-description   which of the two tells of an engine; unknown where none is understood
+layer_list    reads the fused layers from the log of TensorRT's builder and from its inspector
+description   chooses between these two lists; unknown if neither can be read
 tensorrt_refusals    why TensorRT refuses a graph, as typed errors
 tensorrt_libraries   the TensorRT that ONNX Runtime's provider needs
-build_log     what else it logs: progress, and why it refused
-kernel_list   reads what ONNX Runtime made of a graph, as fused layers
-landing       planned against real, for both
+build_log     other messages of the builder: progress, and the reason of a refusal
+kernel_list   reads the graph that ONNX Runtime optimized, as fused layers
+landing       compares planned precisions with those of the fused layers, for all backends
 profile       input shapes at the ends of every dynamic axis
 """

@@ -1,5 +1,5 @@
-"""Targets: one device each, by name. `cpu` is this machine, detected; all others are data, among
-them kinds of CPU (`cpu-avx2`), of which this machine may be one.
+"""Targets: a target is one device, found by name. `cpu` is this machine, whose properties are
+detected. All other targets are YAML files, also kinds of CPU (`cpu-avx2`); this machine may be one.
 
 target("l4").peak("int8")            # dense operations per second
 target("t4").why_not("fp8")          # None, or the reason in words

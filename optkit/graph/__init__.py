@@ -1,15 +1,16 @@
 """The graph that every stage reads and rewrites: `Graph` is `onnx_ir.Model`.
 
-door    files, protobuf and the onnx library's own functions (checker, shape inference, opset
-        conversion, one-node evaluation); nothing else in optkit imports `onnx`
-older   what onnx's conversion of older opsets leaves to do
-shapes  inputs, outputs, static binding of named axes, taps
-nodes   identity of nodes, constant weights, finite numbers
-arguments inputs that are shapes, axes or indices
-weights weights on disk: rows and columns, tensors computed while they are written, links
-cutting consecutive parts of a graph, each a small graph of its own
-outline the graph as plain data, for a comparison
-costs   parameters, bytes and multiply-accumulates; the summary that `inspect` prints
+serde      reads and writes files; the functions of the onnx library (checker, shape inference,
+           opset conversion, evaluation of one node). Only this module imports `onnx`
+opsets     conversions of older opsets that the onnx library does not do
+shapes     inputs, outputs, named axes with fixed sizes, taps (inner values as outputs)
+nodes      identity of nodes, constant weights, finite numbers
+arguments  inputs that are shapes, axes or indices
+weights    weights on disk: rows and columns, tensors computed while they are written, links
+cutting    consecutive parts of a graph, each a small graph
+codes      which nodes multiply integer codes, and whether their sums need VNNI
+outline    the graph as plain data, for a comparison
+costs      parameters, bytes and multiply-accumulates; the summary that `inspect` prints
 """
 
 from __future__ import annotations

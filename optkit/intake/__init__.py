@@ -1,13 +1,14 @@
-"""The one door for foreign files: checked, then copied into the store while they are hashed.
+"""Intake of foreign files: copy them into the store, hash them on the way, and check the copy.
 
-No library has opened a file that is refused here; everything later reads only the store's copy,
-which nobody else writes. Checks run on that copy, so a file swapped meanwhile changes nothing.
+No library opens a file before it has passed these checks. All later steps read only the copy in the
+store, which nobody else writes. The checks read the copy as well, so a file that changes meanwhile
+has no effect.
 
-    door        opens without following links, copies and hashes
+    files       opens without following links, copies and hashes
     wire        walks protobuf bytes without building objects
     fields      the numbers of its messages
     scan        what an ONNX file holds: nodes, tensors, external data; counted before expanded
-    twins       a large data file that the store has already is not copied again
+    deduplication  does not copy a large data file that the store already has
     model       an ONNX file and its external data become one folder of the store
     folder      a Hugging Face folder, or an adapter's: what is known to be data, nothing else
     hub         a model of the Hugging Face hub becomes such a folder

@@ -1,13 +1,13 @@
-"""The story on one page, and the only place that knows the order.
+"""The order of a build. No other module knows it.
 
     source ─export→ graph ─fuse→ graph ─┬─ calibrate (FP32) → statistics ─┐
                                         └─ cast FP16 (TensorRT family) ───┼─ quantize → graph ─┐
                                                    └─ baseline graph ──────────── compile → engines
     engines ─measure or predict→ latency;  graphs ─evaluate→ accuracy ─gate→ verdict → artifact
 
-Each arrow is a step of the store, so running a build again is resuming it. On CPUs there is no
-cast: carriers and baseline are FP32. `findings` turns the steps' results into figures and a
-verdict, `delivery` into an artifact.
+Each arrow is a step whose result the store keeps, so a second run of a build resumes it. On CPUs
+there is no cast: carriers and baseline are FP32. `findings` computes the figures and the verdict
+from the results of the steps; `delivery` writes the artifact.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs as the steps get them: plain JSON that a worker turns back into words of `runtime`."""
+"""Inputs as the steps get them: plain JSON, which a worker turns back into types of `tensors`."""
 
 from __future__ import annotations
 

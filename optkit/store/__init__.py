@@ -1,6 +1,6 @@
-"""The store memoises steps by content, so that resume is the same command again.
+"""The store keeps finished steps by content. To resume a command, run it again.
 
-    root/objects/ab/<sha256>        foreign files, copied in by stage.py; files from other machines
+    root/objects/ab/<sha256>        foreign files, copied in by `intake`; files from other machines
     root/steps/ab/<key>/            one published step: its files and entry.json
     root/reads/<key>.json           what a step that runs user code read last time
     root/devices/                   what a library learned on a GPU: timings, kernels (no result)
@@ -9,10 +9,11 @@
     root/quarantine/                entries whose bytes did not match
     root/users/<pid>-<host>-<random> who uses the store, and since when
 
-Publish = write into tmp, fsync, rename, fsync the folder: a kill at any instant leaves either no
-entry or a whole one. A hit is verified against the recorded digests before it is used; a corrupt
-entry moves to quarantine and the step runs again. `gc` and `clear` leave what a living user has
-used since it began. A `Remote` beside it is where machines exchange entries.
+To publish an entry, the store writes it into tmp, syncs it to disk (fsync), renames it and syncs
+the folder. A kill at any time leaves no entry or a complete one. Before an entry is used, its files
+are compared with the recorded digests. A corrupt entry moves to quarantine, and the step runs
+again. `gc` and `clear` keep what running processes have used. Machines exchange entries through a
+`Remote`.
 """
 
 from __future__ import annotations
