@@ -6,7 +6,7 @@ polyphase filter (scipy.signal.resample_poly). What is said in a recording stand
 or `metadata.jsonl` of the folder, a row per `file_name`, as in Hugging Face's AudioFolder.
 
 scipy reads the files, which refuses one that is cut off; soundfile (libsndfile) gives the same
-samples, in a third to all of the time, but reads a file that is cut off without a word.
+samples, in 0.3 to 1.3 times the time, but reads a file that is cut off without a word.
 """
 
 from __future__ import annotations
