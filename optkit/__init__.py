@@ -53,15 +53,16 @@ _HOMES = {
     "Budget": "optkit.tuning",
     "DecoderSizes": "optkit.decoder",
     "Recipe": "optkit.recipe",
+    "Request": "optkit.request",
     "SearchOptions": "optkit.tuning",
     "Target": "optkit.devices",
     "Workspace": "optkit.workspace",
 }
 
 __all__ = [
-    "Artifact", "Budget", "DecoderSizes", "Recipe", "SearchOptions", "Target", "Workspace", "bench",
-    "build", "compile", "diff", "errors", "evaluate", "explain", "export", "fuse", "load", "plan",
-    "quantize", "tune",
+    "Artifact", "Budget", "DecoderSizes", "Recipe", "Request", "SearchOptions", "Target",
+    "Workspace", "bench", "build", "compile", "diff", "errors", "evaluate", "explain", "export",
+    "fuse", "load", "plan", "quantize", "tune",
 ]  # fmt: skip
 
 

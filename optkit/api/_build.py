@@ -20,6 +20,7 @@ from optkit.execute.runner import Runner
 from optkit.pipeline import Job
 from optkit.precisions import Precision
 from optkit.recipe import Recipe
+from optkit.request import Request
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ EMBED_EVAL = 64 * 2**20
 
 
 def build(
-    model: Module | str | Path | None = None,
+    model: Module | Request | str | Path | None = None,
     example_inputs: Batch | None = None,
     *,
     target: str | Target,
@@ -50,7 +51,8 @@ def build(
     """Build a verified artifact of `model` for a target.
 
     model: an nn.Module, "file.py:factory", "x.onnx", "x.pt2", a Hugging Face folder or "org/name";
-        None: the recipe's.
+        a Request, which also says what is to be otherwise than the recipe says; None: the
+        recipe's.
     example_inputs: of an nn.Module, a tensor, a tuple or a dict by argument name; axis 0 is the
         batch.
     target, precision: by name, as `optkit targets` lists them.

@@ -24,6 +24,7 @@ from optkit.errors import (
     unknown_name,
 )
 from optkit.precisions import PRECISIONS, precision
+from optkit.request import Request
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class _Question:
 
 
 def plan(
-    model: Module | str | Path | None = None,
+    model: Module | Request | str | Path | None = None,
     example_inputs: Batch | None = None,
     *,
     target: str | Iterable[str],

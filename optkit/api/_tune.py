@@ -23,6 +23,7 @@ from optkit.execute.runner import Runner
 from optkit.pipeline import Build, Job
 from optkit.precisions import Precision
 from optkit.recipe import Gates, Recipe
+from optkit.request import Request
 from optkit.store import storage_errors, write_durably
 from optkit.workspace import Workspace
 
@@ -45,7 +46,7 @@ class TuneResult:
 
 
 def tune(
-    model: Module | str | Path | None = None,
+    model: Module | Request | str | Path | None = None,
     example_inputs: Batch | None = None,
     *,
     target: str | Target,

@@ -15,12 +15,13 @@ from optkit.errors import UsageError
 from optkit.measurement import Latency
 from optkit.pipeline import Build, Job
 from optkit.precisions import Precision
+from optkit.request import Request
 from optkit.tensors import AxisRange
 from optkit.workspace import Workspace
 
 
 def bench(
-    model: str | Path | None = None,
+    model: Request | str | Path | None = None,
     *,
     target: str | Target,
     precision: str | Precision = "int8",
@@ -44,12 +45,12 @@ def bench(
     from optkit.pipeline import findings
     from optkit.report.result import plain, without_samples
 
-    settings = jobs.resolve(None if model is None else str(model), recipe=recipe)
+    runner = workspace.runner()
+    settings = jobs.settings(model, recipe, runner)
     if batches:
         settings = settings.with_overrides([f"bench.batches={sorted(set(batches))}"])
     job = Job(settings, *jobs.pair(target, precision), strict=strict, code=Path.cwd())
     pipeline.check_timed(job)
-    runner = workspace.runner()
     if batches:
         _check_batches(batches, pipeline.run(job, runner, pipeline.EXPORT))
     made = pipeline.run(job, runner, pipeline.BENCH)
@@ -69,7 +70,7 @@ def bench(
 
 
 def evaluate(
-    model: str | Path | None = None,
+    model: Request | str | Path | None = None,
     *,
     target: str | Target,
     precision: str | Precision = "int8",
@@ -90,9 +91,10 @@ def evaluate(
     from optkit.pipeline.scores import task_scores
     from optkit.report.result import plain, without_samples
 
-    settings = jobs.resolve(None if model is None else str(model), recipe=recipe)
+    runner = workspace.runner()
+    settings = jobs.settings(model, recipe, runner)
     job = Job(settings, *jobs.pair(target, precision), strict=strict, code=Path.cwd())
-    made = pipeline.run(job, workspace.runner(), pipeline.EVAL)
+    made = pipeline.run(job, runner, pipeline.EVAL)
     scores = task_scores(made)
     candidate, baseline = scores.get("candidate"), scores.get("baseline")
     drop = accuracy.drop(baseline, candidate) if candidate and baseline else None

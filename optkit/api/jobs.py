@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from optkit import pipeline, places
+from optkit import pipeline
 from optkit.api import in_memory
 from optkit.api.in_memory import Batch
 from optkit.devices import Target
@@ -18,6 +18,9 @@ from optkit.pipeline import Job
 from optkit.precisions import Precision
 from optkit.precisions import precision as find_precision
 from optkit.recipe import Recipe
+from optkit.recipe import resolve as resolved
+from optkit.request import Request
+from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -28,7 +31,7 @@ RecipeLike = Recipe | str | Path | Mapping[str, object]
 
 
 def job_of(
-    model: Module | str | Path | None,
+    model: Module | Request | str | Path | None,
     example_inputs: Batch | None,
     pair: tuple[Target, Precision],
     *,
@@ -38,10 +41,9 @@ def job_of(
     runner: Runner,
 ) -> Job:
     """The job that the arguments of `build` mean together; what lives only in memory is written
-    into the store. Raises what `resolve` and `in_memory.job` raise."""
-    if model is None or isinstance(model, str | Path):
-        settings = resolve(None if model is None else str(model), recipe=recipe)
-        job = Job(settings, *pair, code=Path.cwd())
+    into the store. Raises what `settings` and `in_memory.job` raise."""
+    if model is None or isinstance(model, str | Path | Request):
+        job = Job(settings(model, recipe, runner), *pair, code=Path.cwd())
     else:
         job = in_memory.job(model, example_inputs, recipe, name, pair, runner)
     if calibration is not None:
@@ -49,67 +51,33 @@ def job_of(
     return job
 
 
-def resolve(
-    model: str | None = None,
-    *,
-    recipe: RecipeLike | None = None,
-    overrides: Iterable[str] = (),
-    shapes: Mapping[str, str | None] | None = None,
-    calibration: str | None = None,
-    eval_task: str | None = None,
-    eval_data: str | None = None,
-    hugging_face: Mapping[str, Any] | None = None,
-    runner: Runner | None = None,
+def settings(
+    model: Request | str | Path | None, recipe: RecipeLike | None, runner: Runner
 ) -> Recipe:
-    """The recipe that MODEL, --recipe, --set and the shape options mean together.
-
-    Without `recipe`: the one in the model's folder, else the project's, else (with a model) one
-    that says nothing but the model. `calibration`, `eval_task`, `eval_data` and `hugging_face`: as
-    `Recipe.with_calibration`, `with_eval`, `with_eval_data` and `with_hugging_face`. `runner`:
-    reads the inputs of an ONNX or Hugging Face model itself, where `shapes` are given for inputs
-    that no recipe declares. Raises UsageError when there is neither model nor recipe.
-    """
+    """The recipe that a model and a recipe mean together. Raises UsageError when there is neither,
+    RecipeError for what does not fit."""
     if isinstance(recipe, Recipe):
-        found = recipe if model is None else recipe.with_model(model)
-    elif isinstance(recipe, Mapping):
-        found = Recipe.from_dict(recipe, model=model)
-    elif recipe is not None:
-        found = Recipe.load(places.find_recipe(str(recipe)), model)
-    elif model is not None and (own_recipe := places.model_recipe(model)) is not None:
-        found = Recipe.load(own_recipe)
-    elif model is not None:
-        found = Recipe.for_model(model)
-    else:
-        default = places.default_recipe(Path.cwd())
-        if default is None:
-            raise UsageError(
-                "no model and no recipe",
-                where="command line",
-                hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`); "
-                "`optkit build --recipe digits-vit --target l4 --precision int8` builds the "
-                "example that comes along",
-            )
-        found = Recipe.load(default)
-    if hugging_face is not None and any(hugging_face.values()):
-        found = found.with_hugging_face(**hugging_face)
-    if calibration is not None:  # before the overrides, which may go into its args
-        found = found.with_calibration(calibration)
-    if eval_task is not None:
-        found = found.with_eval(eval_task)
-    found = found.with_overrides(overrides)
-    if eval_data is not None:  # behind them: they may name the task
-        found = found.with_eval_data(eval_data)
-    given = shapes or {}
-    if not any(given.values()):
-        return found
-    own = None
-    source = found.source
-    if not found.inputs and runner is not None and source and source.kind in ("onnx", "hf"):
-        own = {info.name: info.shape for info in pipeline.signature(found, runner)}
-    return found.with_shapes(
-        min=given.get("min"), opt=given.get("opt"), max=given.get("max"), all=given.get("all"),
-        inputs=own,
-    )  # fmt: skip
+        if model is None:
+            return recipe
+        if not isinstance(model, Request):
+            return recipe.with_model(str(model))
+        raise UsageError("a Request names its recipe itself", where="recipe")
+    if not isinstance(model, Request):
+        model = Request(None if model is None else str(model))
+    request = model if recipe is None else replace(model, recipe=recipe)
+
+    def shapes_of(found: Recipe) -> Mapping[str, tuple[int | str, ...]]:
+        if found.source is None or found.source.kind not in ("onnx", "hf"):
+            return {}
+        return {info.name: info.shape for info in pipeline.signature(found, runner)}
+
+    return resolved(request, shapes_of)
+
+
+def resolve(request: Request, *, workspace: Workspace = Workspace()) -> Recipe:
+    """The recipe that all of a request means together. The model is read where shapes are given
+    for inputs that no recipe declares, and kept in the store. Raises what `settings` raises."""
+    return settings(request, None, workspace.runner())
 
 
 def pair(target: str | Target, precision: str | Precision) -> tuple[Target, Precision]:

@@ -15,6 +15,7 @@ from optkit.devices import Target
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.pipeline import Job
 from optkit.precisions import Precision
+from optkit.request import Request
 from optkit.workspace import Workspace
 
 Stage = Literal["export", "fuse", "quantize", "compile"]
@@ -41,7 +42,7 @@ class StageFiles:
 
 
 def export(
-    model: str | Path | None = None,
+    model: Request | str | Path | None = None,
     *,
     out: str | Path,
     recipe: RecipeLike | None = None,
@@ -56,7 +57,7 @@ def export(
 
 
 def fuse(
-    model: str | Path | None = None,
+    model: Request | str | Path | None = None,
     *,
     out: str | Path,
     recipe: RecipeLike | None = None,
@@ -67,7 +68,7 @@ def fuse(
 
 
 def quantize(
-    model: str | Path | None = None,
+    model: Request | str | Path | None = None,
     *,
     out: str | Path,
     target: str | Target = "cpu",
@@ -84,7 +85,7 @@ def quantize(
 
 
 def compile(
-    model: str | Path | None = None,
+    model: Request | str | Path | None = None,
     *,
     out: str | Path,
     target: str | Target = "cpu",
@@ -102,7 +103,7 @@ def compile(
 
 def stage_files(
     stage: Stage,
-    model: str | Path | None = None,
+    model: Request | str | Path | None = None,
     *,
     out: str | Path,
     target: str | Target = "cpu",
@@ -117,10 +118,11 @@ def stage_files(
     out = Path(out)
     if out.exists():
         raise UsageError("it exists already", where=str(out), hint="choose another --out")
-    settings = jobs.resolve(None if model is None else str(model), recipe=recipe)
+    runner = workspace.runner()
+    settings = jobs.settings(model, recipe, runner)
     job = Job(settings, *jobs.pair(target, precision), code=Path.cwd())
     stages, role = _STAGES[stage]
-    made = pipeline.run(job, workspace.runner(), stages)
+    made = pipeline.run(job, runner, stages)
     if role not in made.entries:
         name = job.target.name
         raise ToolchainMissing(
@@ -136,7 +138,7 @@ def stage_files(
 
 def _folder(
     stage: Stage,
-    model: str | Path | None,
+    model: Request | str | Path | None,
     out: str | Path,
     recipe: RecipeLike | None,
     workspace: Workspace,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from optkit.cli import options
+from optkit.cli.terminal import Terminal
 from optkit.errors import UsageError
+from optkit.request import Request
+from optkit.workspace import Workspace
 
 
 def _share(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -76,7 +80,9 @@ def bench(
     strict: bool,
     junit: Path | None,
     trusted: bool,
-    **shared: Any,
+    request: Request,
+    workspace: Workspace,
+    output: options.Output,
 ) -> int:
     """Measure the latency of MODEL and its baseline; predict it if the target is not here.
 
@@ -84,11 +90,44 @@ def bench(
     optkit bench --target cpu --batch 1 --batch 8 --batch 32     a sweep, and its knee
     optkit bench new/ --against old/ --max-slowdown 5%           a check for CI
     """
-    request = options.gather(shared)
-    if against is not None:
-        asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
-        asked |= options.of_a_job(request)
-        return _race(request, against, batches, max_slowdown, strict, junit, trusted, asked)
+    from optkit import api
+    from optkit.cli.build import write_junit
+
+    if against is None:
+        target = _needed(target, junit, max_slowdown, trusted)
+        recipe = options.recipe(request, workspace, output)
+        with output.terminal() as ears:
+            figures = api.bench(
+                recipe=recipe,
+                target=target,
+                precision=precision or "int8",
+                batches=batches,
+                limit_ms=limit_ms,
+                strict=strict,
+                workspace=options.reporting(workspace, ears),
+            )
+        return _show_figures(figures, output, ears, strict)
+    candidate = _candidate(request, target, precision, limit_ms, junit, max_slowdown)
+    with output.terminal() as ears:
+        race = api.bench_against(
+            candidate,
+            against,
+            batches=batches,
+            overrides=request.overrides,
+            max_slowdown=max_slowdown,
+            strict=strict,
+            trusted=trusted,
+            workspace=options.reporting(workspace, ears),
+        )
+    if junit is not None:
+        write_junit(junit, [(_named(race), _cases(race))], strict=strict)
+    return _show_race(race, output, ears, strict)
+
+
+def _needed(
+    target: str | None, junit: Path | None, max_slowdown: float | None, trusted: bool
+) -> str:
+    """The target. Raises UsageError without one, and for what goes with --against alone."""
     if junit is not None:
         hint = "--against ARTIFACT --max-slowdown SHARE"
         raise UsageError("without a limit there is no verdict", where="--junit", hint=hint)
@@ -97,57 +136,21 @@ def bench(
             raise UsageError("against which artifact?", where=option, hint="--against PATH")
     if target is None:
         raise UsageError("it is missing", where="--target", hint="see `optkit targets`")
-    return _figures(request, target, precision or "int8", batches, limit_ms, strict)
+    return target
 
 
-def _figures(
-    request: options.Request,
-    target: str,
-    precision: str,
-    batches: tuple[int, ...],
+def _candidate(
+    request: Request,
+    target: str | None,
+    precision: str | None,
     limit_ms: float | None,
-    strict: bool,
-) -> int:
-    from optkit import api
-    from optkit.cli import summary, terminal
-
-    with request.terminal() as ears:
-        made = api.bench(
-            recipe=options.recipe(request),
-            target=target,
-            precision=precision,
-            batches=batches,
-            limit_ms=limit_ms,
-            strict=strict,
-            workspace=options.workspace(request, ears),
-        )
-    if request.json:
-        terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **made})
-    else:
-        terminal.put(summary.figures(made))
-    for told in summary.stored(made["latency"]):
-        ears.note(told)
-    marks = dict.fromkeys(
-        mark for one in (*made["latency"], *made["baseline_latency"]) for mark in one["marks"]
-    )
-    return _ended(ears, list(marks), strict)
-
-
-def _race(
-    request: options.Request,
-    against: Path,
-    batches: tuple[int, ...],
-    max_slowdown: float | None,
-    strict: bool,
     junit: Path | None,
-    trusted: bool,
-    asked: dict[str, Any],
-) -> int:
-    from optkit import api
-    from optkit.cli import summary, terminal
-    from optkit.cli.build import write_junit
-
-    for option, value in asked.items():
+    max_slowdown: float | None,
+) -> str:
+    """The artifact that is timed. Raises UsageError without one, and for what an artifact that is
+    built has no use for."""
+    asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
+    for option, value in {**asked, **options.beside_a_model(request)}.items():
         if value:
             raise UsageError("it means nothing beside --against", where=option)
     if junit is not None and max_slowdown is None:
@@ -156,29 +159,36 @@ def _race(
     if request.model is None:
         hint = "optkit bench NEW --against OLD"
         raise UsageError("which artifact is it that is timed?", where="--against", hint=hint)
-    with request.terminal() as ears:
-        made = api.bench_against(
-            request.model,
-            against,
-            batches=batches,
-            overrides=request.overrides,
-            max_slowdown=max_slowdown,
-            strict=strict,
-            trusted=trusted,
-            workspace=options.workspace(request, ears),
-        )
-    if junit is not None:
-        write_junit(junit, [(_named(made), _cases(made))], strict=strict)
-    if request.json:
-        terminal.put_json(made)
+    return request.model
+
+
+def _show_figures(
+    figures: dict[str, Any], output: options.Output, ears: Terminal, strict: bool
+) -> int:
+    from optkit.cli import summary, terminal
+
+    if output.json:
+        terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **figures})
     else:
-        terminal.put(summary.race(made))
-    if made["verdict"] == "inconclusive":
+        terminal.put(summary.figures(figures))
+    for told in summary.stored(figures["latency"]):
+        ears.note(told)
+    rows = (*figures["latency"], *figures["baseline_latency"])
+    return _ended(ears, rows, strict)
+
+
+def _show_race(race: dict[str, Any], output: options.Output, ears: Terminal, strict: bool) -> int:
+    from optkit.cli import summary, terminal
+
+    if output.json:
+        terminal.put_json(race)
+    else:
+        terminal.put(summary.race(race))
+    if race["verdict"] == "inconclusive":
         longer = "a longer run (--set bench.seconds=10)"
         ears.note(f"inconclusive: {longer} or a quieter machine may decide")
-    marks = dict.fromkeys(mark for row in made["rows"] for mark in row["marks"])
-    code = _ended(ears, list(marks), strict)
-    failed = made["verdict"] == "fail" or (strict and made["verdict"] == "inconclusive")
+    code = _ended(ears, race["rows"], strict)
+    failed = race["verdict"] == "fail" or (strict and race["verdict"] == "inconclusive")
     return 3 if failed else code
 
 
@@ -197,8 +207,9 @@ def _cases(made: dict[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _ended(ears: Any, marks: list[str], strict: bool) -> int:
+def _ended(ears: Terminal, rows: Iterable[Mapping[str, Any]], strict: bool) -> int:
     """Tell of bad conditions; the exit code."""
+    marks = dict.fromkeys(mark for row in rows for mark in row["marks"])
     if marks:
         ears.note(f"measured under bad conditions: {'; '.join(marks)}")
     return 3 if marks and strict else 0

@@ -11,6 +11,7 @@ import click
 from optkit import errors
 from optkit.cli import options
 from optkit.errors import OptkitError, UsageError
+from optkit.request import Request
 from optkit.workspace import Workspace
 
 # Several results: the worst decides, in this order (design: the contract that scripts rely on).
@@ -48,8 +49,7 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
     help="Evaluation samples the artifact may carry; 0 for none.",
 )
 @options.junit
-@options.work
-@options.cluster
+@options.work_anywhere
 @options.output
 def build(
     targets: tuple[str, ...],
@@ -60,7 +60,9 @@ def build(
     defer: bool,
     dry_run: bool,
     embed_eval: int,
-    **shared: Any,
+    request: Request,
+    workspace: Workspace,
+    output: options.Output,
 ) -> int:
     """Build a verified artifact of MODEL for each target and precision.
 
@@ -70,21 +72,22 @@ def build(
     """  # fmt: skip
     from optkit.cli import terminal
 
-    request = options.gather(shared)
     pairs = list(dict.fromkeys((_name(t), p) for t in targets for p in precisions))
     if dry_run:
-        return _rehearse(request, pairs)
+        return _rehearse(request, pairs, workspace, output)
     misnamed = [(pair, error) for pair in pairs if (error := _misnamed(*pair)) is not None]
     if misnamed:
         results, fleet = [result_of(error, *pair) for pair, error in misnamed], None
         for _, error in misnamed:
             terminal.show_error(error)
     else:
-        results, fleet = _build(request, pairs, out, embed_eval=embed_eval, defer=defer,
-                                strict=strict)  # fmt: skip
+        results, fleet = _build(
+            request, pairs, out, workspace, output, embed_eval=embed_eval, defer=defer,
+            strict=strict,
+        )  # fmt: skip
     if junit is not None:
         write_junit(junit, gates_of(results), strict=strict)
-    _show(request, results, fleet, several=len(pairs) > 1)
+    _show(output, results, fleet, several=len(pairs) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
@@ -125,9 +128,11 @@ def result_of(
 
 
 def _build(
-    request: options.Request,
+    request: Request,
     pairs: list[tuple[str, str]],
     out: Path,
+    workspace: Workspace,
+    output: options.Output,
     *,
     embed_eval: int,
     defer: bool,
@@ -137,18 +142,18 @@ def _build(
     from optkit import api
     from optkit.cli import terminal
 
-    ears, model = request.terminal(), None
+    ears, model = output.terminal(), None
 
     def told(error: Exception) -> OptkitError:
-        found = terminal.told_as(error, verbose=request.verbose)
+        found = terminal.told_as(error, verbose=output.verbose)
         ears.close()
-        terminal.show_error(found, verbose=request.verbose)
+        terminal.show_error(found, verbose=output.verbose)
         return found
 
     try:
-        recipe = options.recipe(request)
+        recipe = options.recipe(request, workspace, output)
         model = recipe.name
-        workspace = options.workspace(request, ears)
+        workspace = options.reporting(workspace, ears)
         if len(pairs) == 1:
             target, precision = pairs[0]
             one = api.build(
@@ -213,25 +218,30 @@ def _rows(artifact: str | None) -> list[dict[str, Any]]:
 
 
 def _show(
-    request: options.Request, results: list[dict[str, Any]], fleet: str | None, *, several: bool
+    output: options.Output, results: list[dict[str, Any]], fleet: str | None, *, several: bool
 ) -> None:
     from optkit.cli import github, summary, terminal
     from optkit.report import result
 
-    if request.json:
+    if output.json:
         terminal.put_json(result.several(results, fleet) if several else results[0])
     built = [one for one in results if one["error"] is None]
     github.summarize([Path(fleet) / "report.md"] if fleet else github.reports(built))
-    if built and not request.json:
+    if built and not output.json:
         terminal.put(summary.table(built))
-    if fleet is not None and not request.json:
+    if fleet is not None and not output.json:
         terminal.put(f"all together: {fleet}/report.html")
     for one in built:
         for remark in summary.remarks(one):
             terminal.Terminal().note(f"{one['target']} {one['precision']}: {remark}")
 
 
-def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
+def _rehearse(
+    request: Request,
+    pairs: list[tuple[str, str]],
+    workspace: Workspace,
+    output: options.Output,
+) -> int:
     from dataclasses import asdict
 
     from optkit import api
@@ -241,13 +251,13 @@ def _rehearse(request: options.Request, pairs: list[tuple[str, str]]) -> int:
     plans: list[dict[str, Any]] = []
     for target, precision in pairs:
         found = api.rehearse(
-            recipe=options.recipe(request, dry=True),
+            recipe=options.recipe(request, workspace, output, dry=True),
             target=target,
             precision=precision,
-            workspace=Workspace(request.cache),
+            workspace=workspace,
         )
         plans.append({"target": target, "precision": precision, **asdict(found)})
-    if request.json:
+    if output.json:
         terminal.put_json(
             {"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": plans}
         )

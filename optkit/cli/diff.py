@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from optkit.cli import options
+from optkit.workspace import Workspace
 
 
 @click.command()
@@ -16,7 +16,7 @@ from optkit.cli import options
 @click.option("--exit-code", is_flag=True, help="Exit 1 if they differ, as git does.")
 @options.work
 @options.output
-def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
+def diff(a: Path, b: Path, exit_code: bool, workspace: Workspace, output: options.Output) -> int:
     """Compare A and B: artifacts, .onnx files, report.json files or results of builds.
 
     Of graphs: nodes, precision, weights and scales. Of builds: latency, accuracy and sizes; a
@@ -27,10 +27,9 @@ def diff(a: Path, b: Path, exit_code: bool, **shared: Any) -> int:
     from optkit.cli import terminal
     from optkit.documents.diff import Diff
 
-    request = options.gather(shared)
-    with request.terminal() as ears:
-        found = api.diff(a, b, workspace=options.workspace(request, ears))
-    if request.json:
+    with output.terminal() as ears:
+        found = api.diff(a, b, workspace=options.reporting(workspace, ears))
+    if output.json:
         terminal.put_json(found)
     else:
         terminal.put(diffing.to_text(Diff.from_json(found)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from optkit.cli import options
+from optkit.workspace import Workspace
 
 
 @click.command()
@@ -16,7 +16,9 @@ from optkit.cli import options
               help="Write the recipe with these changes to this new file.")  # fmt: skip
 @options.work
 @options.output
-def explain(artifact: Path, apply: Path | None, **shared: Any) -> None:
+def explain(
+    artifact: Path, apply: Path | None, workspace: Workspace, output: options.Output
+) -> None:
     """Say why ARTIFACT is not faster, and why its accuracy fell; the most costly finding first.
 
     Each finding has its cost, the evidence for it, and a change that would help: a line of the
@@ -26,11 +28,10 @@ def explain(artifact: Path, apply: Path | None, **shared: Any) -> None:
     from optkit.cli import explained, terminal
     from optkit.documents.explanation import Explained
 
-    request = options.gather(shared)
-    with request.terminal() as ears:
-        workspace = options.workspace(request, ears)
-        found = api.explain(artifact, apply=apply, workspace=workspace)
-    if request.json:
+    with output.terminal() as ears:
+        own = options.reporting(workspace, ears)
+        found = api.explain(artifact, apply=apply, workspace=own)
+    if output.json:
         terminal.put_json(found)
     else:
         terminal.put(explained.text(Explained.from_json(found)))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from optkit.cli import options
 from optkit.cli.build import exit_code, gates_of, write_junit
+from optkit.workspace import Workspace
 
 
 @click.command()
@@ -24,7 +24,12 @@ from optkit.cli.build import exit_code, gates_of, write_junit
 @options.work
 @options.output
 def finish(
-    artifact: Path, task: str | None, strict: bool, junit: Path | None, **shared: Any
+    artifact: Path,
+    task: str | None,
+    strict: bool,
+    junit: Path | None,
+    workspace: Workspace,
+    output: options.Output,
 ) -> int:
     """Complete ARTIFACT on this machine, which has its device: compile what is pending, measure
     latency and accuracy, check the gates again. It replaces the artifact in one operation.
@@ -32,13 +37,12 @@ def finish(
     from optkit import api
     from optkit.cli import github, summary, terminal
 
-    request = options.gather(shared)
-    with request.terminal() as ears:
-        workspace = options.workspace(request, ears)
-        made = api.finish(artifact, task=task, strict=strict, workspace=workspace)
+    with output.terminal() as ears:
+        own = options.reporting(workspace, ears)
+        made = api.finish(artifact, task=task, strict=strict, workspace=own)
     if junit is not None:
         write_junit(junit, gates_of([made.result]), strict=strict)
-    if request.json:
+    if output.json:
         terminal.put_json(made.result)
     else:
         terminal.put(summary.table([made.result]))

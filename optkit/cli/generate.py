@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,34 @@ from optkit.errors import UsageError
 
 if TYPE_CHECKING:
     from optkit.generate import Generated, Pace, Sampling
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """The options of sampling; any of them asks for it."""
+
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+
+    def sampling(self) -> Sampling | None:
+        """None: greedy."""
+        from optkit.generate import Sampling
+
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return Sampling(**given) if given else None
+
+
+_drawing = options.filling(
+    _Drawing, "drawing",
+    click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature."),
+    click.option("--top-k", type=int, metavar="K", help="Sample among the K most likely tokens."),
+    click.option("--top-p", type=float, metavar="P",
+                 help="Sample among the most likely tokens of probability P together."),
+    click.option("--seed", type=click.IntRange(min=0), metavar="N",
+                 help="Sample; the same seed gives the same text. Default 0."),
+)  # fmt: skip
 
 
 @click.command()
@@ -41,20 +70,7 @@ if TYPE_CHECKING:
     help="A recording to write down, of a speech model; several run in one batch.",
 )
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature.")
-@click.option("--top-k", type=int, metavar="K", help="Sample among the K most likely tokens.")
-@click.option(
-    "--top-p",
-    type=float,
-    metavar="P",
-    help="Sample among the most likely tokens of probability P together.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Sample; the same seed gives the same text. Default 0.",
-)
+@_drawing
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -75,7 +91,8 @@ def generate(
     max_new_tokens: int,
     threads: int | None,
     trusted: bool,
-    **shared: Any,
+    drawing: _Drawing,
+    output: options.Output,
 ) -> None:
     """Continue a prompt with the decoder in ARTIFACT, or let its encoder-decoder write of a text or
     a recording: greedy, or sampled where an option says so.
@@ -87,38 +104,36 @@ def generate(
     from optkit.cli import terminal
     from optkit.generate import generate as continue_
 
-    drawn = _sampling(shared)
-    request = options.gather(shared)
     texts = [*prompts, *(_text(file) for file in files)]
     if not texts and not audio:
         hint = "give --prompt or --prompt-file, of a speech model --audio"
         raise UsageError("no prompt", where="command line", hint=hint)
     rows = len(texts) + len(audio)
-    streaming = not request.json and rows == 1
+    streaming = not output.json and rows == 1
     with (
         api.load(artifact, trusted=trusted) as loaded,
-        _told(request, rows * max_new_tokens) as tell,
+        _told(output, rows * max_new_tokens) as tell,
     ):
         made = continue_(
-            loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawn,
+            loaded, texts, audio=audio, max_new_tokens=max_new_tokens, sampling=drawing.sampling(),
             threads=threads,
             heard=lambda row, text: terminal.put(text, end="") if streaming else tell(),
         )  # fmt: skip
-    if request.json:
+    if output.json:
         terminal.put_json(_as_json(artifact, made))
         return
     if streaming:
         terminal.put("")
     for text in () if streaming else made.texts:
         terminal.put(f"{text.prompt if made.encode is None else ''}{text.text}\n")
-    if not request.quiet:
+    if not output.quiet:
         terminal.stderr().print(_pace(made), markup=False)
 
 
 @contextmanager
-def _told(request: options.Request, most: int) -> Iterator[Callable[[], None]]:
+def _told(output: options.Output, most: int) -> Iterator[Callable[[], None]]:
     """Where texts do not come as they are written: how many pieces of at most so many there are."""
-    ears, written = request.terminal(), 0
+    ears, written = output.terminal(), 0
 
     def tell() -> None:
         nonlocal written
@@ -131,16 +146,6 @@ def _told(request: options.Request, most: int) -> Iterator[Callable[[], None]]:
         yield tell
     finally:
         ears.close()
-
-
-def _sampling(shared: dict[str, Any]) -> Sampling | None:
-    """Takes the options of sampling; any of them asks for it."""
-    from optkit.generate import Sampling
-
-    names = ("temperature", "top_k", "top_p", "seed")
-    given = {name: shared.pop(name) for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
-    return Sampling(**given) if given else None
 
 
 def _text(file: Path) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from optkit.cli import options
+from optkit.workspace import Workspace
 
 
 @click.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @options.work
 @options.output
-def inspect(path: Path, **shared: Any) -> None:
+def inspect(path: Path, workspace: Workspace, output: options.Output) -> None:
     """Show what PATH holds: an artifact (a folder) or a model.onnx.
 
     Inputs, operators, parameters, bytes, MACs, precision; for an artifact also its verdict,
@@ -25,10 +25,9 @@ def inspect(path: Path, **shared: Any) -> None:
     from optkit import api
     from optkit.cli import summary, terminal
 
-    request = options.gather(shared)
-    with request.terminal() as ears:
-        found = api.inspect(path, workspace=options.workspace(request, ears))
-    if request.json:
+    with output.terminal() as ears:
+        found = api.inspect(path, workspace=options.reporting(workspace, ears))
+    if output.json:
         terminal.put_json(found)
     else:
         terminal.put(summary.inspection(found))

@@ -39,7 +39,7 @@ def monitor(
     pid: int | None,
     seconds: float | None,
     interval: float,
-    **shared: Any,
+    output: options.Output,
 ) -> int:
     """Run COMMAND and say what limits it: its CPU, its disk, its GPU, or nothing.
 
@@ -52,7 +52,6 @@ def monitor(
     from optkit import monitor as watching
     from optkit.cli import terminal
 
-    request = options.gather(shared)
     if bool(command) == (pid is not None):
         raise UsageError(
             "one of COMMAND and --pid is needed",
@@ -62,11 +61,11 @@ def monitor(
     if seconds is not None and pid is None:
         raise UsageError("--seconds goes with --pid: a command is watched until it ends",
                          where="command line")  # fmt: skip
-    ears = _Ears(quiet=request.quiet)
+    ears = _Ears(quiet=output.quiet)
     try:
         if pid is None:
             ended = watching.watch_command(
-                command, interval=interval, heard=ears, quiet_stdout=request.json
+                command, interval=interval, heard=ears, quiet_stdout=output.json
             )
         else:
             ended = watching.watch_process(pid, interval=interval, heard=ears, seconds=seconds)
@@ -74,7 +73,7 @@ def monitor(
         ears.close()
     figures = watching.figures(ended.samples, ended.cores)
     diagnosis = watching.diagnose(figures)
-    if request.json:
+    if output.json:
         terminal.put_json(_as_json(command, ended, figures, diagnosis))
     else:
         for line in _told(ended, figures, diagnosis):

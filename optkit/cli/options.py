@@ -1,12 +1,13 @@
-"""Option groups that several commands share, and what they mean together (a Request)."""
+"""Option groups that several commands share: each fills one typed object."""
 
 from __future__ import annotations
 
+import functools
 import re
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,39 +15,48 @@ import click
 
 from optkit.cli.terminal import Terminal
 from optkit.errors import UsageError
+from optkit.request import Request
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from optkit.recipe import Recipe
 
 F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-@dataclass
-class Request:
-    """The shared options of one invocation, as given."""
+@dataclass(frozen=True)
+class Output:
+    """How a command tells what it does: `json`, one object on stdout; `quiet`, no progress;
+    `verbose`, cache hits, every rewritten node, logs and tracebacks."""
 
-    model: str | None = None
-    recipe: str | None = None
-    overrides: tuple[str, ...] = ()
-    shapes: dict[str, str | None] = field(default_factory=dict)
-    calibration: str | None = None
-    eval_task: str | None = None
-    eval_data: str | None = None
-    hugging_face: dict[str, Any] = field(default_factory=dict)
-    cache: Path | None = None
-    remote: str | None = None
-    memory: int | None = None
-    timeout: float | None = None
-    on: str | None = None
     json: bool = False
     quiet: bool = False
     verbose: bool = False
 
     def terminal(self) -> Terminal:
         return Terminal(quiet=self.quiet, verbose=self.verbose)
+
+
+def filling(kind: type, name: str, *parameters: Decorator) -> Decorator:
+    """A decorator that gives a command these parameters, each called like a field of the dataclass
+    `kind`, and passes them to it as one object, `name`."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def filled(**given: Any) -> Any:
+            names = [field.name for field in fields(kind) if field.name in given]
+            own = {field: given.pop(field) for field in names}
+            return function(**{name: kind(**own)}, **given)
+
+        command: Callable[..., Any] = filled
+        for parameter in reversed(parameters):
+            command = parameter(command)
+        return command
+
+    return decorate
 
 
 def parse_size(text: str, least: int = 1) -> int:
@@ -100,34 +110,30 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     return None if value is None else checked(value)
 
 
-def job(function: F) -> F:
-    """MODEL, recipe, overrides and shapes: what is to be worked on."""
-    for option in reversed(
-        (
-            click.argument("model", required=False),
-            click.option("--recipe", metavar="NAME|PATH", help="A recipe; default: the project's."),
-            click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
-                         help="Override a recipe value, e.g. gates.max_drop=1%."),
-            click.option("--task", metavar="NAME",
-                         help="Task of a Hugging Face model; default: that of its config.json."),
-            click.option("--adapter", metavar="DIR",
-                         help="A PEFT LoRA adapter, merged into a Hugging Face model."),
-            click.option("--trust-remote-code", "trusted", is_flag=True,
-                         help="Run the code that a Hugging Face model brings along."),
-            click.option("--calibration", metavar="PATH|NAME",
-                         help="Calibration data (text, arrays, a folder of pictures or "
-                         "recordings) or a source."),
-            click.option("--eval", "eval_task", metavar="NAME|FILE.py",
-                         help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
-            click.option("--eval-data", metavar="PATH", help="The data for the evaluation task."),
-            click.option("--shapes", metavar="NAME:AxBxC,...", help="Fixed input shapes."),
-            click.option("--min-shapes", metavar="NAME:AxBxC,...", help="Smallest input shapes."),
-            click.option("--opt-shapes", metavar="NAME:AxBxC,...", help="Shapes to tune for."),
-            click.option("--max-shapes", metavar="NAME:AxBxC,...", help="Largest input shapes."),
-        )
-    ):  # fmt: skip
-        function = option(function)
-    return function
+job = filling(
+    Request, "request",
+    click.argument("model", required=False),
+    click.option("--recipe", metavar="NAME|PATH", help="A recipe; default: the project's."),
+    click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
+                 help="Override a recipe value, e.g. gates.max_drop=1%."),
+    click.option("--task", metavar="NAME",
+                 help="Task of a Hugging Face model; default: that of its config.json."),
+    click.option("--adapter", metavar="DIR",
+                 help="A PEFT LoRA adapter, merged into a Hugging Face model."),
+    click.option("--trust-remote-code", is_flag=True,
+                 help="Run the code that a Hugging Face model brings along."),
+    click.option("--calibration", metavar="PATH|NAME",
+                 help="Calibration data (text, arrays, a folder of pictures or "
+                 "recordings) or a source."),
+    click.option("--eval", "eval_task", metavar="NAME|FILE.py",
+                 help="The evaluation task; its args: --set eval.args.KEY=VALUE."),
+    click.option("--eval-data", metavar="PATH", help="The data for the evaluation task."),
+    click.option("--shapes", metavar="NAME:AxBxC,...", help="Fixed input shapes."),
+    click.option("--min-shapes", metavar="NAME:AxBxC,...", help="Smallest input shapes."),
+    click.option("--opt-shapes", metavar="NAME:AxBxC,...", help="Shapes to tune for."),
+    click.option("--max-shapes", metavar="NAME:AxBxC,...", help="Largest input shapes."),
+)  # fmt: skip
+"""MODEL, recipe, overrides and shapes: what is to be worked on."""
 
 
 def targets(function: F) -> F:
@@ -138,29 +144,25 @@ def targets(function: F) -> F:
     )(function)  # fmt: skip
 
 
-def work(function: F) -> F:
-    """Cache, remote and limits: where and within which bounds."""
-    for option in reversed(
-        (
-            click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
-                         help="The store; default $OPTKIT_CACHE or the user's cache folder."),
-            click.option("--remote", metavar="URL",
-                         help="Share finished steps with other machines through this remote, e.g. "
-                         "s3://bucket/folder; default $OPTKIT_REMOTE, or none."),
-            click.option("--memory", callback=_size, metavar="SIZE",
-                         help="Memory limit of a step, e.g. 4G; default: half of the free memory."),
-            click.option("--timeout", callback=seconds, metavar="TIME",
-                         help="Time limit of a step, e.g. 10m; default 1h."),
-        )
-    ):  # fmt: skip
-        function = option(function)
-    return function
+_WORK = (
+    click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
+                 help="The store; default $OPTKIT_CACHE or the user's cache folder."),
+    click.option("--remote", metavar="URL",
+                 help="Share finished steps with other machines through this remote, e.g. "
+                 "s3://bucket/folder; default $OPTKIT_REMOTE, or none."),
+    click.option("--memory", callback=_size, metavar="SIZE",
+                 help="Memory limit of a step, e.g. 4G; default: half of the free memory."),
+    click.option("--timeout", callback=seconds, metavar="TIME",
+                 help="Time limit of a step, e.g. 10m; default 1h."),
+)  # fmt: skip
+_ON = click.option("--on", "executor", callback=_address, metavar="ray|ray://HOST:PORT",
+                   help="Run the steps on the nodes of a Ray cluster.")  # fmt: skip
 
+work = filling(Workspace, "workspace", *_WORK)
+"""Cache, remote and limits: where and within which bounds."""
 
-def cluster(function: F) -> F:
-    """--on: who does the work."""
-    return click.option("--on", callback=_address, metavar="ray|ray://HOST:PORT",
-                        help="Run the steps on the nodes of a Ray cluster.")(function)  # fmt: skip
+work_anywhere = filling(Workspace, "workspace", *_WORK, _ON)
+"""The same, and --on: a cluster that does the work."""
 
 
 def artifact(function: F) -> F:
@@ -190,93 +192,51 @@ def junit(function: F) -> F:
                         help="Write the gates as JUnit XML, one case each.")(function)  # fmt: skip
 
 
-def output(function: F) -> F:
-    """--json, --quiet, --verbose."""
-    for option in reversed(
-        (
-            click.option("--json", is_flag=True, help="One JSON object on stdout."),
-            click.option("-q", "--quiet", is_flag=True, help="No progress."),
-            click.option("-v", "--verbose", is_flag=True,
-                         help="Cache hits, every rewritten node, logs and tracebacks."),
-        )
-    ):  # fmt: skip
-        function = option(function)
-    return function
+output = filling(
+    Output, "output",
+    click.option("--json", is_flag=True, help="One JSON object on stdout."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress."),
+    click.option("-v", "--verbose", is_flag=True,
+                 help="Cache hits, every rewritten node, logs and tracebacks."),
+)  # fmt: skip
+"""--json, --quiet, --verbose."""
 
 
-def gather(options: dict[str, Any]) -> Request:
-    """Take the shared options out of a command's keyword arguments."""
-    shapes = {name: options.pop(f"{name}_shapes", None) for name in ("min", "opt", "max")}
-    shapes["all"] = options.pop("shapes", None)
-    hugging_face = {name: options.pop(name, None) for name in ("task", "adapter", "trusted")}
-    names = (
-        "model",
-        "recipe",
-        "overrides",
-        "calibration",
-        "eval_task",
-        "eval_data",
-        "cache",
-        "remote",
-        "memory",
-        "timeout",
-        "on",
-        "json",
-        "quiet",
-        "verbose",
-    )
-    given = {name: options.pop(name) for name in names if name in options}
-    return Request(shapes=shapes, hugging_face=hugging_face, **given)
-
-
-def of_a_job(request: Request) -> dict[str, Any]:
+def beside_a_model(request: Request) -> dict[str, str | bool | None]:
     """What was said of the model and its data beside MODEL and --set, by option."""
-    said, shapes = request.hugging_face, request.shapes
     return {
-        "--recipe": request.recipe,
-        "--task": said["task"],
-        "--adapter": said["adapter"],
-        "--trust-remote-code": said["trusted"],
+        "--recipe": None if request.recipe is None else str(request.recipe),
+        "--task": request.task,
+        "--adapter": request.adapter,
+        "--trust-remote-code": request.trust_remote_code,
         "--calibration": request.calibration,
         "--eval": request.eval_task,
         "--eval-data": request.eval_data,
-        "--shapes": shapes["all"],
-        **{f"--{name}-shapes": shapes[name] for name in ("min", "opt", "max")},
+        "--shapes": request.shapes,
+        "--min-shapes": request.min_shapes,
+        "--opt-shapes": request.opt_shapes,
+        "--max-shapes": request.max_shapes,
     }
 
 
-def recipe(request: Request, *, dry: bool = False) -> Recipe:
-    """The recipe that the shared options mean together. Shapes may need the model to be read,
-    which is kept in the store, unless `dry`."""
+def recipe(request: Request, workspace: Workspace, output: Output, *, dry: bool = False) -> Recipe:
+    """The recipe that a request means. Shapes may need the model to be read, which is kept in the
+    store, unless `dry`."""
     from optkit import api
 
+    own = replace(workspace, executor=None)
     # a folder only where it is needed: a killed command leaves it behind
     with tempfile.TemporaryDirectory() if dry else nullcontext() as folder:
-        listener, own = request.terminal(), replace(request, on=None)
         if folder is not None:
-            own = replace(own, cache=Path(folder), remote="")
-        try:
-            return api.resolve(
-                request.model,
-                recipe=request.recipe,
-                overrides=request.overrides,
-                shapes=request.shapes,
-                calibration=request.calibration,
-                eval_task=request.eval_task,
-                eval_data=request.eval_data,
-                hugging_face=request.hugging_face,
-                runner=workspace(own, listener).runner(),
-            )
-        finally:
-            listener.close()
+            own = replace(own, cache=folder, remote="")
+        with output.terminal() as terminal:
+            return api.resolve(request, workspace=replace(own, listener=terminal))
 
 
-def workspace(request: Request, terminal: Terminal) -> Workspace:
-    """The store and limits as given, reporting to the terminal."""
+def reporting(workspace: Workspace, terminal: Terminal) -> Workspace:
+    """The workspace, whose steps are shown on the terminal."""
     from optkit.cli.terminal import keep_stdout
 
-    if request.on is not None:  # Ray prints there, and so may its daemons
+    if workspace.executor is not None:  # Ray prints there, and so may its daemons
         keep_stdout()
-    return Workspace(
-        request.cache, request.remote, request.memory, request.timeout, request.on, terminal
-    )
+    return replace(workspace, listener=terminal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import click
 
 from optkit.cli import options
 from optkit.errors import OptkitError, StorageError, UsageError, from_json
+from optkit.request import Request
+from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from optkit.decoder import DecoderSizes
@@ -22,6 +25,60 @@ def _count(context: click.Context, parameter: click.Parameter, value: str | None
     return (
         None if value is None else options.scaled(value, _SCALES, "--params", "write it like 70b")
     )
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A decoder without a model, as the options describe it."""
+
+    params: float | None
+    layers: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    heads: int | None
+    hidden: int | None
+    vocab: int | None
+    tied: bool
+
+    def decoder(self, request: Request) -> DecoderSizes | None:
+        """What --params and its sizes describe together; None without them."""
+        from optkit.decoder import DecoderSizes
+
+        given = [name for name, value in vars(self).items() if value]
+        if self.params is None:
+            if given:
+                option = f"--{given[0].replace('_', '-')}"
+                raise UsageError("sizes describe a decoder: they need --params", where=option)
+            return None
+        if request.model is not None or request.recipe is not None:
+            raise UsageError(
+                "a model and a description of one exclude each other", where="--params"
+            )
+        if self.layers is None or self.kv_heads is None or self.head_dim is None:
+            raise UsageError(
+                "a decoder needs --layers, --kv-heads and --head-dim", where="--params",
+                hint="config.json: num_hidden_layers, num_key_value_heads, head_dim",
+            )  # fmt: skip
+        return DecoderSizes(
+            self.params, self.layers, self.kv_heads, self.head_dim, self.heads, self.hidden,
+            vocabulary=self.vocab, tied=self.tied,
+        )  # fmt: skip
+
+
+_SIZE = click.IntRange(min=1)
+_sizes = options.filling(
+    _Sizes, "sizes",
+    click.option("--params", callback=_count, metavar="N",
+                 help="Plan a decoder without a model: its parameters, e.g. 70b; needs --layers, "
+                 "--kv-heads, --head-dim."),
+    click.option("--layers", type=_SIZE, metavar="N"),
+    click.option("--kv-heads", type=_SIZE, metavar="N"),
+    click.option("--head-dim", type=_SIZE, metavar="N"),
+    click.option("--heads", type=_SIZE, metavar="N", help="Default: from the others."),
+    click.option("--hidden", type=_SIZE, metavar="N", help="Default: from the others."),
+    click.option("--vocab", type=_SIZE, metavar="N", help="Default: 32000."),
+    click.option("--tied", is_flag=True, help="The embedding is the vocabulary projection too."),
+)  # fmt: skip
 
 
 @click.command()
@@ -42,20 +99,7 @@ def _count(context: click.Context, parameter: click.Parameter, value: str | None
     metavar="N",
     help="Repeat for several; default: 1, 8, 64.",
 )
-@click.option(
-    "--params",
-    callback=_count,
-    metavar="N",
-    help="Plan a decoder without a model: its parameters, e.g. 70b; needs --layers, "
-    "--kv-heads, --head-dim.",
-)
-@click.option("--layers", type=click.IntRange(min=1), metavar="N")
-@click.option("--kv-heads", type=click.IntRange(min=1), metavar="N")
-@click.option("--head-dim", type=click.IntRange(min=1), metavar="N")
-@click.option("--heads", type=click.IntRange(min=1), metavar="N", help="Default: from the others.")
-@click.option("--hidden", type=click.IntRange(min=1), metavar="N", help="Default: from the others.")
-@click.option("--vocab", type=click.IntRange(min=1), metavar="N", help="Default: 32000.")
-@click.option("--tied", is_flag=True, help="The embedding is the vocabulary projection too.")
+@_sizes
 @click.option(
     "--prompt",
     type=click.IntRange(min=1),
@@ -125,15 +169,10 @@ def plan(
     methods: tuple[str, ...],
     estimate: str,
     plot: Path | None,
-    params: float | None,
-    layers: int | None,
-    kv_heads: int | None,
-    head_dim: int | None,
-    heads: int | None,
-    hidden: int | None,
-    vocab: int | None,
-    tied: bool,
-    **shared: Any,
+    sizes: _Sizes,
+    request: Request,
+    workspace: Workspace,
+    output: options.Output,
 ) -> int:
     """Predict latency, memory and cost of MODEL on each target, and what would help.
 
@@ -144,13 +183,10 @@ def plan(
 
     if plot is not None and plot.suffix not in (".html", ".svg"):
         raise UsageError("a plot is .html or .svg", where="--plot")
-    request = options.gather(shared)
-    sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "heads": heads,
-             "hidden": hidden, "vocabulary": vocab, "tied": tied or None}  # fmt: skip
-    decoder = _decoder(params, sizes, request)
-    with request.terminal() as ears:
+    decoder = sizes.decoder(request)
+    with output.terminal() as ears:
         found = api.plan(
-            recipe=None if decoder else options.recipe(request),
+            recipe=None if decoder else options.recipe(request, workspace, output),
             target=targets,
             precision=precisions,
             batches=batches,
@@ -163,11 +199,11 @@ def plan(
             training=methods,
             quick=estimate == "quick",
             partial=True,
-            workspace=options.workspace(request, ears),
+            workspace=options.reporting(workspace, ears),
         )
     if plot is not None:
         _draw(found, plot)
-    if request.json:
+    if output.json:
         terminal.put_json(found)
     else:
         _show(found, batches or _SHOWN)
@@ -183,35 +219,6 @@ def result_of(error: OptkitError) -> dict[str, Any]:
     from optkit.api._plan import failed
 
     return failed(error)
-
-
-def _decoder(
-    params: float | None, sizes: dict[str, int | None], request: options.Request
-) -> DecoderSizes | None:
-    """What --params and its sizes describe together; None without them."""
-    from optkit.decoder import DecoderSizes
-
-    given = [name for name, value in sizes.items() if value is not None]
-    if params is None:
-        if given:
-            raise UsageError(
-                "sizes describe a decoder: they need --params", where=_option(given[0])
-            )
-        return None
-    if request.model is not None or request.recipe is not None:
-        raise UsageError("a model and a description of one exclude each other", where="--params")
-    layers, kv_heads, head_dim = (sizes[name] for name in ("layers", "kv_heads", "head_dim"))
-    if layers is None or kv_heads is None or head_dim is None:
-        raise UsageError(
-            "a decoder needs --layers, --kv-heads and --head-dim", where="--params",
-            hint="config.json: num_hidden_layers, num_key_value_heads, head_dim",
-        )  # fmt: skip
-    return DecoderSizes(params, layers, kv_heads, head_dim, sizes["heads"], sizes["hidden"],
-                        vocabulary=sizes["vocabulary"], tied=bool(sizes["tied"]))  # fmt: skip
-
-
-def _option(name: str) -> str:
-    return "--" + {"vocabulary": "vocab"}.get(name, name).replace("_", "-")
 
 
 def _draw(found: dict[str, Any], path: Path) -> None:

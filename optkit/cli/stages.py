@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from optkit.cli import options
+from optkit.request import Request
+from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from optkit.api.stages import Stage, StageFiles
@@ -34,9 +36,9 @@ def _out(function: Callable[..., Any]) -> Callable[..., Any]:
 @_out
 @options.work
 @options.output
-def export(out: Path, **shared: Any) -> None:
+def export(out: Path, request: Request, workspace: Workspace, output: options.Output) -> None:
     """Export MODEL to ONNX (opset 21 or newer), and compare its outputs with those of MODEL."""
-    _files("export", out, shared)
+    _files("export", out, request, workspace, output)
 
 
 @click.command()
@@ -44,12 +46,12 @@ def export(out: Path, **shared: Any) -> None:
 @_out
 @options.work
 @options.output
-def fuse(out: Path, **shared: Any) -> None:
+def fuse(out: Path, request: Request, workspace: Workspace, output: options.Output) -> None:
     """Fuse the graph of MODEL into its `standard` form, and log each rule applied or declined.
 
     Each rule has a line, and each reason for declining; --verbose and --json name every node.
     """
-    _files("fuse", out, shared)
+    _files("fuse", out, request, workspace, output)
 
 
 @click.command()
@@ -59,11 +61,19 @@ def fuse(out: Path, **shared: Any) -> None:
 @options.strict
 @options.work
 @options.output
-def quantize(out: Path, target: str, precision: str, strict: bool, **shared: Any) -> int:
+def quantize(
+    out: Path,
+    target: str,
+    precision: str,
+    strict: bool,
+    request: Request,
+    workspace: Workspace,
+    output: options.Output,
+) -> int:
     """Quantize MODEL to a Q/DQ graph, by the placement rules of the target's backend."""
     from optkit.cli.summary import suspect
 
-    made = _files("quantize", out, shared, target, precision)
+    made = _files("quantize", out, request, workspace, output, target, precision)
     return 3 if strict and suspect({"calibration": made.calibration}) else 0
 
 
@@ -73,9 +83,16 @@ def quantize(out: Path, target: str, precision: str, strict: bool, **shared: Any
 @_out
 @options.work
 @options.output
-def compile_(out: Path, target: str, precision: str, **shared: Any) -> None:
+def compile_(
+    out: Path,
+    target: str,
+    precision: str,
+    request: Request,
+    workspace: Workspace,
+    output: options.Output,
+) -> None:
     """Compile MODEL to an engine for the target, and list its fused layers and landing."""
-    _files("compile", out, shared, target, precision)
+    _files("compile", out, request, workspace, output, target, precision)
 
 
 @click.command("eval")
@@ -85,7 +102,15 @@ def compile_(out: Path, target: str, precision: str, **shared: Any) -> None:
 @options.junit
 @options.work
 @options.output
-def eval_(target: str, precision: str, strict: bool, junit: Path | None, **shared: Any) -> int:
+def eval_(
+    target: str,
+    precision: str,
+    strict: bool,
+    junit: Path | None,
+    request: Request,
+    workspace: Workspace,
+    output: options.Output,
+) -> int:
     """Measure task score, drop against the baseline and fidelity to FP32, and check their gates.
 
     With --set eval.stop_early=true it stops before the last sample, once the verdict is certain.
@@ -94,19 +119,18 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
     from optkit.cli import summary, terminal
     from optkit.cli.build import write_junit
 
-    request = options.gather(shared)
-    with request.terminal() as ears:
+    with output.terminal() as ears:
         made = api.evaluate(
-            recipe=options.recipe(request),
+            recipe=options.recipe(request, workspace, output),
             target=target,
             precision=precision,
             strict=strict,
-            workspace=options.workspace(request, ears),
+            workspace=options.reporting(workspace, ears),
         )
     gate = made["gate"]
     if junit is not None:
         write_junit(junit, [(made, gate["rows"])], strict=strict)
-    if request.json:
+    if output.json:
         status = "gate_failed" if gate["verdict"] == "fail" else "ok"
         terminal.put_json({"schema": "optkit.eval/v1", "status": status, **made})
     else:
@@ -118,28 +142,33 @@ def eval_(target: str, precision: str, strict: bool, junit: Path | None, **share
 
 
 def _files(
-    stage: Stage, out: Path, shared: dict[str, Any], target: str = "cpu", precision: str = "fp32"
+    stage: Stage,
+    out: Path,
+    request: Request,
+    workspace: Workspace,
+    output: options.Output,
+    target: str = "cpu",
+    precision: str = "fp32",
 ) -> StageFiles:
     from dataclasses import asdict
 
     from optkit import api
     from optkit.cli import summary, terminal
 
-    request = options.gather(shared)
-    with request.terminal() as ears:
+    with output.terminal() as ears:
         made = api.stage_files(
             stage,
-            recipe=options.recipe(request),
+            recipe=options.recipe(request, workspace, output),
             target=target,
             precision=precision,
             out=out,
-            workspace=options.workspace(request, ears),
+            workspace=options.reporting(workspace, ears),
         )
-    if request.json:
+    if output.json:
         terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **asdict(made)})
         return made
     for name in made.files:
         terminal.put(str(Path(made.out) / name))
-    for line in made.notes if request.verbose else summary.rewrites(made.details):
+    for line in made.notes if output.verbose else summary.rewrites(made.details):
         terminal.put(f"  {line}")
     return made

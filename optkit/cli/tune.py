@@ -10,6 +10,8 @@ import click
 
 from optkit.cli import build, options
 from optkit.errors import GateFailed, OptkitError, UsageError
+from optkit.request import Request
+from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from optkit.tuning import Budget
@@ -64,8 +66,7 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
     help="Trials at a time, with --on; default: its cores, in at least four rounds.",
 )
 @options.artifact
-@options.work
-@options.cluster
+@options.work_anywhere
 @options.output
 def tune(
     target: str,
@@ -80,7 +81,9 @@ def tune(
     parallel: int | None,
     out: Path,
     strict: bool,
-    **shared: Any,
+    request: Request,
+    workspace: Workspace,
+    output: options.Output,
 ) -> int:
     """Find the fastest assignment of precisions to the layers of MODEL within a budget.
 
@@ -90,12 +93,11 @@ def tune(
     from optkit import api, tuning
     from optkit.cli import github, terminal
 
-    request = options.gather(shared)
     budget = _budget(max_drop, min_sqnr, max_latency, max_size)
     names = tuple(dict.fromkeys(name.lower() for name in precisions))
-    ears, model = request.terminal(), None
+    ears, model = output.terminal(), None
     try:
-        recipe = options.recipe(request)
+        recipe = options.recipe(request, workspace, output)
         model = recipe.name
         found = api.tune(
             recipe=recipe,
@@ -105,18 +107,18 @@ def tune(
             search=tuning.SearchOptions(trials or tuning.TRIALS, seconds, seed, parallel),
             out=out,
             strict=strict,
-            workspace=options.workspace(request, ears),
+            workspace=options.reporting(workspace, ears),
         )
     except Exception as error:
-        told = terminal.told_as(error, verbose=request.verbose)
+        told = terminal.told_as(error, verbose=output.verbose)
         ears.close()
-        terminal.show_error(told, verbose=request.verbose)
-        if request.json:
+        terminal.show_error(told, verbose=output.verbose)
+        if output.json:
             terminal.put_json(result_of(told, model, target))
         return told.exit_code
     finally:
         ears.close()
-    _show(request, found.document)
+    _show(output, found.document)
     github.summarize([found.folder / "tune.md", *github.reports([found.document["result"]])])
     if found.document["status"] == "gate_failed":
         return GateFailed.exit_code
@@ -157,14 +159,14 @@ def _number(text: str) -> str | float:
         return text
 
 
-def _show(request: options.Request, found: dict[str, Any]) -> None:
+def _show(output: options.Output, found: dict[str, Any]) -> None:
     from optkit.cli import summary, terminal
     from optkit.tuning import document
 
     remarks = summary.remarks(found["result"])
     for remark in [*([found["reason"]] if found["reason"] else []), *remarks]:
         terminal.Terminal().note(remark)
-    if request.json:
+    if output.json:
         terminal.put_json(found)
     else:
         head, *rows = document.rows(found)

@@ -17,7 +17,8 @@ from typing import Any
 
 from optkit.pipeline import Job
 from optkit.places import Place
-from optkit.recipe import Recipe
+from optkit.recipe import Recipe, requested
+from optkit.request import Request
 from optkit.store import write_durably
 
 SUFFIX = "-tuned"
@@ -103,8 +104,8 @@ def reproduction(job: Job, folder: Path, paths: Mapping[str, Sequence[str]]) -> 
     if made.code:
         found = Recipe.from_dict(data, folder)
     else:
-        found = Recipe.load(file, model).with_hugging_face(trusted=_is_trusted(job))
-        found = found.with_overrides(overrides)
+        again = Request(overrides=tuple(overrides), trust_remote_code=_is_trusted(job))
+        found = requested(Recipe.load(file, model), again)
     return Reproduction(file, model, tuple(overrides), found, job, made.code)
 
 

@@ -21,6 +21,7 @@ from optkit import api, graph
 from optkit.data.spool import random_feed
 from optkit.errors import OptkitError
 from optkit.recipe import InputSpec, Recipe, axes_from_json, inputs_from_json
+from optkit.request import Request
 from optkit.runtimes import Session, SessionOptions, backend
 from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
 from optkit.tensors import AxisRange, Feed
@@ -119,10 +120,11 @@ class Row:
         return loaded.model
 
     def _read(self, family: str) -> Recipe:
-        return api.resolve(
-            str(self.folder), recipe={"name": family}, calibration=f"{SAMPLES}:samples",
-            overrides=[f"model.part={self.part}"] if self.part else [],
+        request = Request(
+            str(self.folder), {"name": family}, calibration=f"{SAMPLES}:samples",
+            overrides=(f"model.part={self.part}",) if self.part else (),
         )  # fmt: skip
+        return api.resolve(request, workspace=self._workspace)
 
     def _told(self, message: str) -> str:
         """Without what differs from run to run."""

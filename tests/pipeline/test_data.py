@@ -14,7 +14,8 @@ from optkit.execute.step import Foreign
 from optkit.pipeline import Build, Job, data_of
 from optkit.pipeline.sources import collect
 from optkit.precisions import PRECISIONS
-from optkit.recipe import Recipe
+from optkit.recipe import Recipe, requested
+from optkit.request import Request
 from optkit.steps.collect import Collect, Collected
 
 SETTINGS = {
@@ -70,7 +71,7 @@ def test_paths_start_at_the_recipe_or_at_the_command_line(
     cwd = tmp_path / "cwd"
     cwd.mkdir()
     monkeypatch.chdir(cwd)
-    recipe = Recipe.from_dict(SETTINGS, tmp_path).with_calibration("mine.jsonl")
+    recipe = requested(Recipe.from_dict(SETTINGS, tmp_path), Request(calibration="mine.jsonl"))
     _, runner = asked(recipe, {})
     params, here, _ = runner.asked["calibration"]
     assert params["args"] == {"path": "mine.jsonl", "length": 4}

@@ -20,7 +20,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from optkit import Workspace, api, graph, pipeline
+from optkit import Request, Workspace, api, graph, pipeline
 from optkit.artifact import Artifact
 from optkit.data import parts, spool
 from optkit.data.spool import Spool
@@ -238,7 +238,7 @@ def test_a_build_without_samples_is_refused_before_work(
     ],
 )
 def test_a_rehearsal_knows_what_a_part_needs(part: str, steps: list[str], project: Path) -> None:
-    recipe = api.resolve(recipe=project / "optkit.yaml")
+    recipe = api.resolve(Request(recipe=project / "optkit.yaml"))
     found = api.rehearse(
         recipe=recipe.with_overrides([f"model.part={part}", "eval=null"]),
         target="cpu", precision="int8", workspace=Workspace(project / "store"),
@@ -278,7 +278,7 @@ def test_both_parts_are_calibrated_on_pairs_of_texts(
 def _check_samples(project: Path, store: Path) -> None:
     """The samples in the store are what transformers makes of the texts."""
     runner = Workspace(store).runner()
-    recipe = api.resolve(recipe=project / "optkit.yaml").with_overrides(
+    recipe = api.resolve(Request(recipe=project / "optkit.yaml")).with_overrides(
         ["model.part=decoder", "name=decoder"]
     )
     made = pipeline.run(

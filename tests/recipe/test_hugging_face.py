@@ -9,7 +9,8 @@ import pytest
 
 from optkit import places
 from optkit.errors import RecipeError, UsageError
-from optkit.recipe import InputSpec, Recipe
+from optkit.recipe import InputSpec, Recipe, requested
+from optkit.request import Request
 from optkit.tensors import AxisRange, TensorInfo
 
 
@@ -84,7 +85,9 @@ def test_no_recipe_trusts_code(value: object) -> None:
 
 
 def test_the_command_line_trusts_and_it_is_recorded() -> None:
-    found = recipe(path="bert").with_hugging_face(trusted=True).with_overrides(["bench.seconds=1"])
+    found = requested(
+        recipe(path="bert"), Request(trust_remote_code=True, overrides=("bench.seconds=1",))
+    )
     assert found.source is not None and found.source.trusted
     assert found.to_json()["model"]["trust_remote_code"] is True
     assert "trust_remote_code" not in recipe(path="bert").to_json()["model"]
@@ -93,15 +96,15 @@ def test_the_command_line_trusts_and_it_is_recorded() -> None:
 def test_trust_is_for_hugging_face_models_alone() -> None:
     Path("net.onnx").touch()
     with pytest.raises(UsageError, match="brings code along"):
-        recipe(path="net.onnx").with_hugging_face(trusted=True)
+        requested(recipe(path="net.onnx"), Request(trust_remote_code=True))
 
 
 def test_task_and_adapter_on_the_command_line_name_the_option() -> None:
-    found = recipe(path="bert").with_hugging_face(task="fill-mask", adapter="../elsewhere")
+    found = requested(recipe(path="bert"), Request(task="fill-mask", adapter="../elsewhere"))
     assert found.source is not None and found.source.adapter is not None
     assert found.source.adapter.root == "given"
     with pytest.raises(RecipeError) as caught:
-        recipe(path="bert").with_hugging_face(adapter="nothere")
+        requested(recipe(path="bert"), Request(adapter="nothere"))
     assert caught.value.where == "--adapter nothere"
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from optkit import places, shipped
 from optkit.errors import RecipeError, UnknownName, UsageError
-from optkit.recipe import Recipe, axes_from_json, infos_from_json, inputs_from_json
+from optkit.recipe import Recipe, axes_from_json, infos_from_json, inputs_from_json, requested
 from optkit.recipe.schema import ACCURACY_LIMITS, ENGINE_LIMITS, Limits
+from optkit.request import Request
 from optkit.store import digest_json
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -290,41 +291,47 @@ def test_a_model_alone_gives_a_recipe(folder: Path, model: str, name: str) -> No
 
 def test_shapes_set_ranges(folder: Path) -> None:
     recipe = load(folder)
-    wide = recipe.with_shapes(min="image:2x3x8x8", max="image:64x3x8x8,ids:64x16")
+    wide = requested(
+        recipe, Request(min_shapes="image:2x3x8x8", max_shapes="image:64x3x8x8,ids:64x16")
+    )
     assert wide.axis_ranges()["batch"] == AxisRange(2, 8, 64)
-    one = recipe.with_shapes(all="ids:4x32")
+    one = requested(recipe, Request(shapes="ids:4x32"))
     assert one.axis_ranges() == {"batch": AxisRange(4, 4, 4), "seq": AxisRange(32, 32, 32)}
-    mixed = recipe.with_shapes(all="ids:4x32", max="ids:8x32")
+    mixed = requested(recipe, Request(shapes="ids:4x32", max_shapes="ids:8x32"))
     assert mixed.axis_ranges()["batch"] == AxisRange(4, 4, 8)
-    assert recipe.with_shapes() == recipe
+    assert requested(recipe, Request()) == recipe
 
 
 def test_shapes_of_a_model_whose_recipe_declares_no_inputs() -> None:
     recipe = Recipe.from_dict({"name": "net"})
-    found = recipe.with_shapes(all="x:4x3x64", inputs={"x": ("batch", 3, "width")})
+    request = Request(shapes="x:4x3x64")
+    found = requested(recipe, request, lambda recipe: {"x": ("batch", 3, "width")})
     assert found.axis_ranges() == {"batch": AxisRange(4, 4, 4), "width": AxisRange(64, 64, 64)}
     with pytest.raises(UsageError, match="declares no inputs"):
-        recipe.with_shapes(all="x:4x3x64")
+        requested(recipe, request)
 
 
 @pytest.mark.parametrize(
     ("bounds", "kind", "where", "message"),
     [
-        ({"min": "image:16x3x8x8"}, RecipeError, "--min-shapes image:16x3x8x8", "min 16 is larger"),
-        ({"min": "ids:9x16", "opt": "ids:4x16"}, RecipeError,
+        ({"min_shapes": "image:16x3x8x8"}, RecipeError,
+         "--min-shapes image:16x3x8x8", "min 16 is larger"),
+        ({"min_shapes": "ids:9x16", "opt_shapes": "ids:4x16"}, RecipeError,
          "--min-shapes ids:9x16 --opt-shapes ids:4x16", "axes.batch: min 9 is larger than opt 4"),
-        ({"all": "imag:4x3x8x8"}, UnknownName, "--shapes", "unknown input 'imag'"),
-        ({"all": "image:4x3x8"}, UsageError, "--shapes", "image has 4 axes, not 3"),
-        ({"opt": "image:4x3x8x9"}, UsageError, "--opt-shapes", "axis 3 of image is 8, not 9"),
-        ({"max": "image:4x3x8x8,ids:5x16"}, UsageError, "--max-shapes", "axis 0 of ids is 4, not"),
-        ({"max": "image"}, UsageError, "--max-shapes", "not name:AxBxC"),
+        ({"shapes": "imag:4x3x8x8"}, UnknownName, "--shapes", "unknown input 'imag'"),
+        ({"shapes": "image:4x3x8"}, UsageError, "--shapes", "image has 4 axes, not 3"),
+        ({"opt_shapes": "image:4x3x8x9"}, UsageError, "--opt-shapes",
+         "axis 3 of image is 8, not 9"),
+        ({"max_shapes": "image:4x3x8x8,ids:5x16"}, UsageError, "--max-shapes",
+         "axis 0 of ids is 4, not"),
+        ({"max_shapes": "image"}, UsageError, "--max-shapes", "not name:AxBxC"),
     ],
 )  # fmt: skip
 def test_shapes_that_do_not_fit(
     folder: Path, bounds: dict[str, str], kind: type[UsageError], where: str, message: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        load(folder).with_shapes(**bounds)
+        requested(load(folder), Request(**bounds))
     assert caught.value.where == where
     assert message in caught.value.message
     assert caught.value.hint
@@ -425,17 +432,17 @@ def test_calibration_on_the_command_line_is_data_or_a_source(folder: Path) -> No
     recipe = load(folder, TEXT.replace("batch: 4}", "batch: 4, args: {depth: 2}}"))
     (folder / "pictures").mkdir()
     for named, source in (("a.jsonl", "text"), ("a.npz", "arrays"), ("pictures", "images")):
-        found = recipe.with_calibration(named).calibration
+        found = requested(recipe, Request(calibration=named)).calibration
         assert found is not None and (found.source, found.args) == (source, {"path": named})
         assert (found.samples, found.batch) == (64, 4)
-    found = recipe.with_calibration("digits").calibration
+    found = requested(recipe, Request(calibration="digits")).calibration
     assert found is not None and (found.source, found.args) == ("digits", {})
-    outside = recipe.with_calibration("../outside.py:training").calibration_source
+    outside = requested(recipe, Request(calibration="../outside.py:training")).calibration_source
     assert outside is not None and outside.root == "given"
-    bare = Recipe.for_model("net.onnx").with_calibration("a.txt")
+    bare = requested(Recipe.for_model("net.onnx"), Request(calibration="a.txt"))
     assert bare.calibration is not None and bare.calibration.source == "text"
     with pytest.raises(RecipeError) as caught:
-        recipe.with_calibration("digit")
+        requested(recipe, Request(calibration="digit"))
     assert caught.value.where == "--calibration digit" and "digits" in (caught.value.hint or "")
 
 
@@ -445,7 +452,8 @@ def test_args_of_the_same_reader_stay_and_their_paths_start_where_they_stand(
     text = re.sub(r"calibration: .*", "calibration: {source: text, args: {length: 8}}", TEXT)
     recipe = load(folder, text)
     monkeypatch.chdir(folder.parent)
-    found = recipe.with_overrides(["calibration.args.field=a"]).with_calibration("b.csv")
+    narrowed = recipe.with_overrides(["calibration.args.field=a"])
+    found = requested(narrowed, Request(calibration="b.csv"))
     assert found.calibration is not None
     assert found.calibration.args == {"length": 8, "field": "a", "path": "b.csv"}
     folders = recipe.argument_folders("calibration")
@@ -459,20 +467,21 @@ def test_a_task_of_the_command_line_keeps_the_args_of_the_same(
     monkeypatch.chdir(folder)
     recipe = load(folder, TEXT.replace("eval: {", "eval: {args: {size: 8}, "))
     assert recipe.eval is not None and recipe.eval.args == {"size": 8}
-    same, other = recipe.with_eval(recipe.eval.task).eval, recipe.with_eval("top1").eval
+    same = requested(recipe, Request(eval_task=recipe.eval.task)).eval
+    other = requested(recipe, Request(eval_task="top1")).eval
     assert same == recipe.eval
     assert other is not None and (other.task, other.args) == ("top1", {})
-    assert str(recipe.with_eval("../own.py").eval_task) == "given:own.py"
+    assert str(requested(recipe, Request(eval_task="../own.py")).eval_task) == "given:own.py"
     with pytest.raises(RecipeError, match="unknown evaluation task") as caught:
-        Recipe.for_model("net.onnx").with_eval("top2")
+        requested(Recipe.for_model("net.onnx"), Request(eval_task="top2"))
     assert caught.value.where == "--eval top2"
 
 
 def test_data_for_evaluation_needs_a_task(folder: Path) -> None:
-    found = load(folder).with_eval_data("held.jsonl").eval
+    found = requested(load(folder), Request(eval_data="held.jsonl")).eval
     assert found is not None and found.args == {"path": "held.jsonl"}
     with pytest.raises(RecipeError, match="no task") as caught:
-        Recipe.for_model("net.onnx").with_eval_data("held.jsonl")
+        requested(Recipe.for_model("net.onnx"), Request(eval_data="held.jsonl"))
     assert caught.value.where == "--eval-data held.jsonl"
 
 

@@ -1,0 +1,118 @@
+"""The files that a recipe names, found.
+
+They must exist inside the recipe's project or be shipped with optkit; what stands on the command
+line may be anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from optkit import places
+from optkit.errors import RecipeError, UsageError
+from optkit.places import Place
+from optkit.recipe import checkpoint
+from optkit.recipe.origin import KeyPath, Origin, dotted
+from optkit.recipe.schema import MEMORY, Calibration, Eval, Model
+
+_MODULE_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_MODEL_FORMS = (
+    "a model is file.py:factory, package.module:factory, x.onnx, x.pt2, a Hugging Face folder or "
+    "org/name on the hub"
+)
+
+
+def find_named(
+    origin: Origin, model: Model | None, calibration: Calibration | None, evaluation: Eval | None
+) -> dict[str, Place]:
+    """Dotted key → the file that it names. Raises RecipeError for one that cannot be had."""
+    finder = _Finder(origin)
+    found = dict(finder.of_model(model)) if model is not None else {}
+    if calibration is not None and calibration.source != MEMORY:
+        path = ("calibration", "source")
+        found |= [finder.place(path, places.find_source, calibration.source)]
+    if evaluation is not None:
+        found |= [finder.place(("eval", "task"), places.find_task, evaluation.task)]
+    return found
+
+
+@dataclass(frozen=True)
+class _Finder:
+    origin: Origin
+
+    def of_model(self, model: Model) -> Iterator[tuple[str, Place]]:
+        if model.is_hugging_face:
+            yield from self._folders(model)
+        elif model.path is not None:
+            yield self.place(("model", "path"), places.locate, model.path)
+        if model.factory is not None and not self._is_module(model.factory):
+            key, place = self.place(("model", "factory"), places.locate, model.factory)
+            if place.attribute is None:
+                raise self._refused(("model", "factory"), "names no function", _MODEL_FORMS)
+            yield key, place
+        if model.weights is not None:
+            if not model.weights.endswith(".safetensors"):
+                hint = "save them as safetensors, in Python:\n" + checkpoint.conversion(
+                    model.weights
+                )
+                problem = f"{model.weights!r} is not .safetensors, and pickles are never loaded"
+                raise self._refused(("model", "weights"), problem, hint)
+            yield self.place(("model", "weights"), places.locate, model.weights)
+
+    def place(self, path: KeyPath, find: Callable[..., Place], text: str) -> tuple[str, Place]:
+        given = self.origin.is_given(path)
+        base = self.origin.cwd if given else self.origin.base
+        try:
+            return dotted(path), find(text, base, anywhere=given)
+        except UsageError as error:
+            raise self._refused(path, error.message, error.hint) from None
+
+    def _folders(self, model: Model) -> Iterator[tuple[str, Place]]:
+        folder = partial(places.locate, folder=True)
+        if model.path is not None:
+            key, place = self.place(("model", "path"), folder, model.path)
+            if not (place.path / places.HF_CONFIG).is_file():
+                problem = f"{model.path} holds neither {places.PROJECT_RECIPE} nor config.json"
+                raise self._refused(("model", "path"), problem, _MODEL_FORMS)
+            yield key, place
+        if model.hub is not None and not places.is_hub_name(model.hub):
+            raise self._refused(("model", "hub"), f"{model.hub!r} is not org/name", _MODEL_FORMS)
+        if model.adapter is not None:
+            yield self.place(("model", "adapter"), folder, model.adapter)
+
+    def _is_module(self, factory: str) -> bool:
+        """Whether it names an installed module, which only the command line may do."""
+        path = ("model", "factory")
+        if places.is_python_file(factory):
+            return False
+        if not _MODULE_FACTORY.fullmatch(factory):
+            raise self._refused(path, *_no_factory(factory))
+        if not self.origin.is_given(path):
+            hint = "name a file.py:function, or give the module on the command line"
+            raise self._refused(path, "a recipe may not name an installed module", hint)
+        return True
+
+    def _refused(self, path: KeyPath, problem: str, hint: str | None) -> RecipeError:
+        return self.origin.refused(path, problem, hint)
+
+
+def _no_factory(named: str) -> tuple[str, str]:
+    """What is wrong with a model that reads like no factory, and what to do."""
+    suffix = Path(named).suffix.lower()
+    with_code = "optkit build file.py:factory --set model.weights="
+    if suffix in checkpoint.CHECKPOINTS:
+        return (
+            f"{named!r} is a checkpoint: weights, or a pickle, without the code of the model",
+            f"name the code, and give the weights as safetensors: {with_code}"
+            f"{Path(named).with_suffix('.safetensors').name}, made in Python by\n"
+            + checkpoint.conversion(named),
+        )
+    if suffix == ".safetensors":
+        return f"{named!r} holds weights without the code of the model", f"{with_code}{named}"
+    if suffix in (".yaml", ".yml"):
+        return f"{named!r} is a recipe, not a model", f"--recipe {named}"
+    return f"{named!r} is not file.py:function", _MODEL_FORMS

@@ -1,0 +1,110 @@
+"""The data that a recipe was made from, and where each key of it stands: in a file, or on the
+command line."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from optkit import places
+from optkit.errors import RecipeError
+from optkit.recipe import document
+
+KeyPath = document.Path
+
+HINT = "`optkit init` writes a commented example"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a recipe was made from. `given`: keys that stand on the command line, whose files are
+    relative to `cwd` and may be anywhere. `trusted`: so does --trust-remote-code."""
+
+    data: Any
+    name: str
+    base: Path
+    marks: Mapping[KeyPath, str] = field(default_factory=dict)
+    given: tuple[KeyPath, ...] = ()
+    cwd: Path = field(default_factory=Path.cwd)
+    trusted: bool = False
+
+    def where(self, path: KeyPath) -> str:
+        """The most exact place known for a key path; an option that set part of it comes first."""
+        for key in reversed(self.given):
+            if path and key[: len(path)] == path:
+                return self.marks[key]
+        for end in range(len(path), -1, -1):
+            if path[:end] in self.marks:
+                return self.marks[path[:end]]
+        return ":".join([self.name, *([dotted(path)] if path else [])])
+
+    def is_given(self, path: KeyPath) -> bool:
+        return any(path[:end] in self.given for end in range(1, len(path) + 1))
+
+    def modelled(self, model: str | None) -> Origin:
+        """With that model in place of the one that is named; None changes nothing."""
+        if model is None or not isinstance(self.data, dict):  # what is no mapping is refused later
+            return self
+        return self.put(("model",), {places.model_key(model): model}, f"MODEL {model}")
+
+    def put(self, path: KeyPath, value: Any, where: str) -> Origin:
+        """With `value` at `path`, as given by the option `where`. Missing sections are created."""
+        data = copy.deepcopy(self.data)
+        marks = {key: mark for key, mark in self.marks.items() if key[: len(path)] != path}
+        section = data
+        for depth, part in enumerate(path[:-1], start=1):
+            if section.get(part) is None:
+                section[part] = {}
+                marks.setdefault(path[:depth], where)
+            section = section[part]
+            if not isinstance(section, dict):
+                raise RecipeError(f"{dotted(path[:depth])} holds no keys", where=where, hint=HINT)
+        section[path[-1]] = value
+        marks[path] = where
+        given = tuple(key for key in self.given if key[: len(path)] != path)
+        return replace(self, data=data, marks=marks, given=(*given, path))
+
+    def overridden(self, text: str) -> Origin:
+        """With a `key.path=value` setting on top, its value in YAML. Raises RecipeError whose
+        `where` is the setting."""
+        where = f"--set {text}"
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip(".") or ".." in name:
+            raise RecipeError("not KEY=VALUE", where=where, hint="e.g. --set gates.max_drop=1%")
+        return self.put(_key_path(name.strip(), self.data), _parse(value, where), where)
+
+    def refused(self, path: KeyPath, problem: str, hint: str | None) -> RecipeError:
+        """The error of a key."""
+        return RecipeError(f"{dotted(path)}: {problem}", where=self.where(path), hint=hint or HINT)
+
+
+def dotted(path: KeyPath) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def _key_path(name: str, data: Any) -> KeyPath:
+    """Split at dots, except that an existing key with dots ("inputs.input.1") stays whole."""
+    parts = name.split(".")
+    path: list[str] = []
+    while parts:
+        whole = 1
+        for count in range(len(parts), 1, -1):
+            if isinstance(data, dict) and ".".join(parts[:count]) in data:
+                whole = count
+                break
+        path.append(".".join(parts[:whole]))
+        data = data.get(path[-1]) if isinstance(data, dict) else None
+        parts = parts[whole:]
+    return tuple(path)
+
+
+def _parse(text: str, where: str) -> Any:
+    if not text.strip():
+        return None
+    try:
+        return document.parse(text.encode(), where).data
+    except RecipeError as error:
+        raise RecipeError(error.message, where=where, hint=error.hint) from None

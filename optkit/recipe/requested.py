@@ -1,0 +1,182 @@
+"""The recipe that a Request means: found, then with each of its settings on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from optkit import places, shipped
+from optkit.data.reading import READ, reader_of
+from optkit.errors import RecipeError, UsageError, unknown_name
+from optkit.recipe.recipe import Recipe
+from optkit.recipe.shapes import parse_shapes
+from optkit.request import Request
+
+Shapes = Mapping[str, tuple[int | str, ...]]
+"""Shape by name of an input; a dynamic axis by its name."""
+
+
+def resolve(request: Request, shapes_of: Callable[[Recipe], Shapes] | None = None) -> Recipe:
+    """The recipe that all of a request means together.
+
+    shapes_of: reads the shapes of the inputs from the model itself, where shapes are given and the
+        recipe declares no inputs; empty where the model does not say them.
+
+    Raises UsageError when there is neither model nor recipe, RecipeError for what does not fit.
+    """
+    return requested(_found(request), request, shapes_of)
+
+
+def requested(
+    recipe: Recipe, request: Request, shapes_of: Callable[[Recipe], Shapes] | None = None
+) -> Recipe:
+    """A recipe with the settings of a request on top; its model and its own recipe do not count."""
+    recipe = _with_hugging_face(recipe, request)
+    if request.calibration is not None:  # before the overrides, which may go into its args
+        recipe = _with_calibration(recipe, request.calibration)
+    if request.eval_task is not None:
+        recipe = _with_task(recipe, request.eval_task)
+    recipe = recipe.with_overrides(request.overrides)
+    if request.eval_data is not None:  # behind them: they may name the task
+        recipe = _with_eval_data(recipe, request.eval_data)
+    return _with_shapes(recipe, request, shapes_of)
+
+
+def _found(request: Request) -> Recipe:
+    model, named = request.model, request.recipe
+    if isinstance(named, Mapping):
+        return Recipe.from_dict(named, model=model)
+    if named is not None:
+        return Recipe.load(places.find_recipe(str(named)), model)
+    if model is not None:
+        beside = places.model_recipe(model)
+        return Recipe.for_model(model) if beside is None else Recipe.load(beside)
+    default = places.default_recipe(Path.cwd())
+    if default is None:
+        raise UsageError(
+            "no model and no recipe",
+            where="command line",
+            hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`); "
+            "`optkit build --recipe digits-vit --target l4 --precision int8` builds the "
+            "example that comes along",
+        )
+    return Recipe.load(default)
+
+
+def _with_hugging_face(recipe: Recipe, request: Request) -> Recipe:
+    """With what is said of a Hugging Face model: its task, an adapter to merge, and whether its own
+    code may run."""
+    trusted = request.trust_remote_code
+    if not (trusted or request.task or request.adapter):
+        return recipe
+    origin = replace(recipe.origin, trusted=trusted)
+    for key, value in (("task", request.task), ("adapter", request.adapter)):
+        if value is not None:
+            origin = origin.put(("model", key), value, f"--{key} {value}")
+    found = recipe.rebuilt(origin)
+    if trusted and (found.model is None or not found.model.is_hugging_face):
+        raise UsageError(
+            "only a Hugging Face model brings code along",
+            where="--trust-remote-code",
+            hint="leave it out; a Python factory runs without it",
+        )
+    return found
+
+
+def _with_calibration(recipe: Recipe, named: str) -> Recipe:
+    """With samples from a file or folder of data, which says the reader (args that the recipe has
+    for the same reader stay), or from a source by name or as file.py:function."""
+    origin, where, reader = recipe.origin, f"--calibration {named}", reader_of(named)
+    if not reader and not places.is_python_file(named) and _is_data(named):
+        raise RecipeError(
+            "unknown kind of data" if Path(named).exists() else "no such file or folder",
+            where=where,
+            hint=f"read are {'; '.join(READ.values())}; or name a source "
+            f"({', '.join(shipped.source_names())}) or file.py:function",
+        )
+    if not reader or recipe.calibration is None or recipe.calibration.source != reader:
+        origin = origin.put(("calibration", "source"), reader or named, where)
+        origin = origin.put(("calibration", "args"), {}, where)
+    if reader:
+        origin = origin.put(("calibration", "args", "path"), named, where)
+    return recipe.rebuilt(origin)
+
+
+def _with_task(recipe: Recipe, named: str) -> Recipe:
+    """With that evaluation task; args that the recipe has for the same task stay."""
+    origin, where = recipe.origin, f"--eval {named}"
+    if recipe.eval is None or recipe.eval.task != named:
+        origin = origin.put(("eval", "args"), {}, where)
+    return recipe.rebuilt(origin.put(("eval", "task"), named, where))
+
+
+def _with_eval_data(recipe: Recipe, path: str) -> Recipe:
+    """With the path that the task reads. Raises RecipeError when there is no task."""
+    where = f"--eval-data {path}"
+    if recipe.eval is None:
+        hint = "e.g. --eval top1"
+        raise RecipeError("there is no task to score it", where=where, hint=hint)
+    return recipe.rebuilt(recipe.origin.put(("eval", "args", "path"), path, where))
+
+
+def _with_shapes(
+    recipe: Recipe, request: Request, shapes_of: Callable[[Recipe], Shapes] | None
+) -> Recipe:
+    """With axis ranges from shapes in trtexec's syntax ("image:1x3x224x224").
+
+    Raises UsageError naming the option, or RecipeError when min ≤ opt ≤ max does not hold.
+    """
+    given = {
+        ("--shapes", ("min", "opt", "max")): request.shapes,
+        ("--min-shapes", ("min",)): request.min_shapes,
+        ("--opt-shapes", ("opt",)): request.opt_shapes,
+        ("--max-shapes", ("max",)): request.max_shapes,
+    }
+    if not any(given.values()):
+        return recipe
+    declared: Shapes = {name: part.shape for name, part in recipe.inputs.items()}
+    if not declared and shapes_of is not None:
+        declared = shapes_of(recipe)
+    ranges: dict[str, dict[str, int]] = {}
+    places: dict[str, list[str]] = {}
+    for (option, bounds), text in given.items():
+        if text is None:
+            continue
+        for axis, size in _axis_sizes(text, declared, option).items():
+            ranges.setdefault(axis, recipe.range_of(axis)).update(dict.fromkeys(bounds, size))
+            places.setdefault(axis, []).append(f"{option} {text}")
+    origin = recipe.origin
+    for axis, sizes in ranges.items():
+        origin = origin.put(("axes", axis), sizes, " ".join(places[axis]))
+    return recipe.rebuilt(origin)
+
+
+def _is_data(named: str) -> bool:
+    """Whether it reads like a path, or is one."""
+    return "/" in named or bool(Path(named).suffix) or Path(named).exists()
+
+
+def _axis_sizes(text: str, declared: Shapes, option: str) -> dict[str, int]:
+    """Axis name → size, from shapes that must fit the declared ones."""
+    sizes: dict[str, int] = {}
+    for name, shape in parse_shapes(text, where=option).items():
+        if not declared:
+            hint = "declare them, e.g. inputs: {image: {dtype: float32, shape: [batch, 3, 8, 8]}}"
+            raise UsageError("the recipe declares no inputs", where=option, hint=hint)
+        if name not in declared:
+            raise unknown_name("input", name, declared, where=option)
+        axes = declared[name]
+        told = "x".join(str(axis) for axis in axes)
+        if len(shape) != len(axes):
+            raise UsageError(
+                f"{name} has {len(axes)} axes, not {len(shape)}",
+                where=option,
+                hint=f"{name} is {told}",
+            )
+        for i, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+            expected = axis if isinstance(axis, int) else sizes.setdefault(axis, size)
+            if size != expected:
+                problem = f"axis {i} of {name} is {expected}, not {size}"
+                raise UsageError(problem, where=option, hint=f"{name} is {told}")
+    return sizes

@@ -1,0 +1,41 @@
+"""What a user asks to be worked on, as the command line or a Python call says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Request:
+    """A model, its recipe, and what is to be otherwise than the recipe says.
+
+    model: "file.py:factory", "package.module:factory", "x.onnx", "x.pt2", a Hugging Face folder or
+        "org/name"; None: the recipe's.
+    recipe: the name or path of one, or its keys and values; None: the one in the model's folder,
+        else the project's, else (with a model) one that says nothing but the model.
+    overrides: "KEY=VALUE", each value in YAML, e.g. "gates.max_drop=1%".
+    task, adapter, trust_remote_code: of a Hugging Face model: its task, the folder of a PEFT LoRA
+        adapter to merge, and whether the model's own code may run.
+    calibration: calibration data (a file or folder), or a source.
+    eval_task: the evaluation task, by name or as file.py. eval_data: the path that it reads.
+    shapes, min_shapes, opt_shapes, max_shapes: "NAME:AxBxC,…", as trtexec takes them; `shapes` are
+        all three.
+
+    Relative paths start at the current folder.
+    """
+
+    model: str | None = None
+    recipe: str | Path | Mapping[str, object] | None = None
+    overrides: tuple[str, ...] = ()
+    task: str | None = None
+    adapter: str | None = None
+    trust_remote_code: bool = False
+    calibration: str | None = None
+    eval_task: str | None = None
+    eval_data: str | None = None
+    shapes: str | None = None
+    min_shapes: str | None = None
+    opt_shapes: str | None = None
+    max_shapes: str | None = None
