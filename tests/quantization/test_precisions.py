@@ -217,14 +217,14 @@ def test_what_does_not_compile_is_refused_before_work(capability: str, name: str
     where = target(TARGETS[capability])
     here = TensorRTRTX().refuses(where, PRECISIONS[name]) is None
     if name in SUPPORTED[capability]:
-        check_pair(where, name)
+        check_pair(where, PRECISIONS[name])
         assert here
         return
     if name == "fp32":  # left to the full TensorRT
         assert not here
         return
     with pytest.raises(Impossible) as caught:
-        check_pair(where, name)
+        check_pair(where, PRECISIONS[name])
     assert f"{TARGETS[capability]} takes fp32, fp16" in (caught.value.hint or "")
 
 
@@ -232,9 +232,9 @@ def test_a_processor_refuses_what_it_has_no_kernels_for() -> None:
     for name in PRECISIONS:
         if name in ("bf16", "fp8", "nvfp4"):
             with pytest.raises(Impossible, match="has no kernels in ONNX Runtime"):
-                check_pair(target("cpu"), name)
+                check_pair(target("cpu"), PRECISIONS[name])
         else:
-            check_pair(target("cpu"), name)
+            check_pair(target("cpu"), PRECISIONS[name])
 
 
 @pytest.mark.parametrize("size", [33, 49])
