@@ -17,6 +17,7 @@ from optkit.backends import (
     engine_session,
     layer_times,
     tensorrt,
+    tensorrt_refusals,
     tensorrt_rtx,
 )
 from optkit.backends.tensorrt import TensorRT
@@ -60,6 +61,7 @@ MODULES = (
     engine_session,
     layer_times,
     tensorrt,
+    tensorrt_refusals,
     tensorrt_rtx,
 )
 SOURCE = ast.parse("\n".join(Path(module.__file__ or "").read_text() for module in MODULES))
