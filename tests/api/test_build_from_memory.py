@@ -328,9 +328,9 @@ def test_the_stages_are_functions_too(cache: Path, tmp_path: Path) -> None:
         optkit.export(f"{source}:create", out=tmp_path / "e", **options)
     timed = optkit.bench(f"{source}:create", target="cpu", precision="fp32", batches=[1],
                          limit_ms=60_000, **options)  # fmt: skip
-    assert [one["batch"] for one in timed["latency"]] == [1]
+    assert [one["batch"] for one in timed["latency"]] == [1, 8]  # the one it is tuned for too
     assert timed["latency"][0]["evidence"] == "measured"
-    assert timed["sweep"]["best_under_limit"] == 1
+    assert timed["sweep"]["best_under_limit"] in (1, 8)
     scored = optkit.evaluate(f"{source}:create", target="cpu", precision="fp32", **options)
     assert scored["accuracy"] is None and scored["fidelity"]["cosine"] == pytest.approx(1)
     graph = exported / "model.onnx"  # which is a model as well
