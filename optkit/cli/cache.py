@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from optkit.cli import options
+from optkit.store import eviction
 from optkit.workspace import Workspace
 
 
@@ -87,7 +88,7 @@ def gc(folder: Path | None, max_size: int) -> None:
     """
     from optkit.cli import terminal
 
-    removed, freed = Workspace(folder).store().gc(max_size)
+    removed, freed = eviction.gc(Workspace(folder).store(), max_size)
     terminal.put(f"removed {removed}, freed {freed / 2**20:.1f} MiB")
 
 
@@ -108,9 +109,9 @@ def clear(folder: Path | None, step: str | None) -> None:
         raise unknown_name("step", step, STEPS, where="--step")
     store = Workspace(folder).store()
     if step is not None:
-        terminal.put(f"freed {store.forget(step) / 2**20:.1f} MiB, {store.root}")
+        terminal.put(f"freed {eviction.forget(store, step) / 2**20:.1f} MiB, {store.root}")
         return
-    freed, kept = store.clear()
+    freed, kept = eviction.clear(store)
     used = f", kept {kept / 2**20:.1f} MiB that running commands use" if kept else ""
     terminal.put(f"freed {freed / 2**20:.1f} MiB{used}, {store.root}")
 

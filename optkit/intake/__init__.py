@@ -7,7 +7,9 @@ has no effect.
     files       opens without following links, copies and hashes
     wire        walks protobuf bytes without building objects
     fields      the numbers of its messages
-    scan        what an ONNX file holds: nodes, tensors, external data; counted before expanded
+    messages    reads these messages: names, dimensions, types
+    stored_tensors  tensors: their sizes against their bytes, references to other files
+    scan        what an ONNX file holds: graphs, nodes, functions; counted before expanded
     deduplication  does not copy a large data file that the store already has
     model       an ONNX file and its external data become one folder of the store
     folder      a Hugging Face folder, or an adapter's: what is known to be data, nothing else

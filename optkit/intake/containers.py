@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from optkit.errors import UnsafeFile
-from optkit.intake.files import Limits, Staged, copy_in, opened, publish, scratch, show
+from optkit.intake.files import Limits, Staged, copy_in, located, opened, publish, show
+from optkit.store import scratch
 
 PICKLES = frozenset(
     {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npy", ".npz"}
@@ -69,15 +70,11 @@ _Check = Callable[[BinaryIO, Limits], object]
 
 
 def _stage(path: Path, store_objects: Path, limits: Limits, check: _Check) -> Staged:
-    with opened(path) as source, scratch(store_objects) as folder:
-        copy, where = folder / "file", str(path)
-        sha256, size = copy_in(source, copy, limit_bytes=limits.data_bytes, where=where)
-        try:
-            with copy.open("rb") as file:
-                check(file, limits)
-        except UnsafeFile as error:
-            where = f"{path}, {error.where}" if error.where else where
-            raise UnsafeFile(error.message, where=where, hint=error.hint) from error
+    with opened(path) as source, scratch(store_objects.parent) as folder:
+        copy = folder / "file"
+        sha256, size = copy_in(source, copy, limit_bytes=limits.data_bytes, where=str(path))
+        with located(path), copy.open("rb") as file:
+            check(file, limits)
         place = publish(copy, store_objects, sha256)
     return Staged(place, sha256, size)
 

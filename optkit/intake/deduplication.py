@@ -17,7 +17,7 @@ from optkit.store import Store, digest_json, digest_once, storage_errors
 _WORTH_A_LOOK = 64 << 20
 
 
-class Twins:
+class StoredCopies:
     """Brings the data files of one model into the store."""
 
     def __init__(self, store_objects: Path) -> None:
@@ -33,11 +33,11 @@ class Twins:
         if _WORTH_A_LOOK <= facts.st_size <= limit_bytes:
             identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
             self._keys[name] = digest_json(["staged", *map(str, identity)])
-            twin = self._twin(self._keys[name], facts.st_size)
-            sha256 = _common_digest(source, twin) if twin is not None else None
-            if twin is not None and sha256 is not None:
+            copy = self._copy(self._keys[name], facts.st_size)
+            sha256 = _common_digest(source, copy) if copy is not None else None
+            if copy is not None and sha256 is not None:
                 with storage_errors(target):
-                    target.hardlink_to(twin)
+                    target.hardlink_to(copy)
                 return sha256, facts.st_size
         return copy_in(source, target, limit_bytes=limit_bytes, where=where)
 
@@ -48,20 +48,20 @@ class Twins:
             if self._store.recall(key) != {"path": path}:
                 self._store.remember(key, {"path": path})
 
-    def _twin(self, key: str, size: int) -> Path | None:
+    def _copy(self, key: str, size: int) -> Path | None:
         known = self._store.recall(key) or {}
-        twin = self._objects / str(known.get("path"))
-        sound = twin.is_relative_to(self._objects) and ".." not in twin.parts
-        if not sound or twin.is_symlink() or not twin.is_file() or twin.stat().st_size != size:
+        copy = self._objects / str(known.get("path"))
+        sound = copy.is_relative_to(self._objects) and ".." not in copy.parts
+        if not sound or copy.is_symlink() or not copy.is_file() or copy.stat().st_size != size:
             return None
-        return twin
+        return copy
 
 
-def _common_digest(source: int, twin: Path) -> str | None:
+def _common_digest(source: int, copy: Path) -> str | None:
     """The sha256 of both; None if they differ. Both are read at once."""
     with ThreadPoolExecutor(1) as thread, os.fdopen(os.dup(source), "rb") as file:
-        own = thread.submit(digest_once, twin)
+        stored = thread.submit(digest_once, copy)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        same = own.result() == sha256
+        same = stored.result() == sha256
     os.lseek(source, 0, os.SEEK_SET)
     return sha256 if same else None

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from optkit.errors import InputRefused, StorageError, UnsafeFile
-from optkit.store import digest_once, fsync_dir, own_name, remember_digest, storage_errors
+from optkit.store import digest_once, fsync_dir, remember_digest, scratch, storage_errors
 
 _CHUNK = 4 << 20
 _AHEAD = 32 << 20  # bytes that the system reads while a chunk is written
@@ -63,10 +62,20 @@ def stage_file(path: Path, store_objects: Path, *, limit_bytes: int = Limits.dat
 
     Raises InputRefused (missing), UnsafeFile (not a regular file, too large), StorageError.
     """
-    with opened(path) as source, scratch(store_objects) as folder:
+    with opened(path) as source, scratch(store_objects.parent) as folder:
         sha256, size = copy_in(source, folder / "file", limit_bytes=limit_bytes, where=str(path))
         place = publish(folder / "file", store_objects, sha256)
     return Staged(place, sha256, size)
+
+
+@contextmanager
+def located(path: Path) -> Iterator[None]:
+    """An UnsafeFile of the body says in which file it is."""
+    try:
+        yield
+    except UnsafeFile as error:
+        where = f"{path}, {error.where}" if error.where else str(path)
+        raise UnsafeFile(error.message, where=where, hint=error.hint) from error
 
 
 @contextmanager
@@ -171,19 +180,6 @@ def _copy_hashed(source: int, file: BinaryIO, limit_bytes: int, where: str) -> s
             buffers.reverse()
     file.flush()
     return hasher.hexdigest()
-
-
-@contextmanager
-def scratch(store_objects: Path) -> Iterator[Path]:
-    """A private folder on the store's disk, named so that the store's gc knows its process."""
-    folder = store_objects.parent / "tmp" / own_name()
-    with storage_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def publish(temporary: Path, store_objects: Path, digest: str) -> Path:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from optkit.errors import InputRefused, UnsafeFile
 from optkit.intake.containers import PICKLES, check_weights
-from optkit.intake.deduplication import Twins
-from optkit.intake.files import Limits, opened_beneath, scratch, show
+from optkit.intake.deduplication import StoredCopies
+from optkit.intake.files import Limits, located, opened_beneath, show
 from optkit.intake.tree import Files, publish_tree
-from optkit.store import storage_errors
+from optkit.store import scratch, storage_errors
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -87,11 +85,11 @@ class _Staging:
         self.path = path
         self._base = path.resolve()
         self._objects, self._limits = store_objects, limits
-        self._twins = Twins(store_objects)
+        self._copies = StoredCopies(store_objects)
         self._files: Files = {}
 
     def __enter__(self) -> _Staging:
-        self._scratch = scratch(self._objects)
+        self._scratch = scratch(self._objects.parent)
         self._tree = self._scratch.__enter__() / "folder"
         with storage_errors(self._tree):
             self._tree.mkdir(mode=0o700)
@@ -114,29 +112,21 @@ class _Staging:
     def take_weights(self, name: str) -> None:
         taken = sum(size for _, size in self._files.values())
         copy = self._bring(name, self._limits.data_bytes - taken)
-        with self._told(name):
+        with located(self.path / name):
             check_weights(copy, limits=self._limits)
 
     def publish(self) -> StagedFolder:
         place, digest = publish_tree(self._tree, self._files, self._objects)
-        self._twins.remember(place)
+        self._copies.remember(place)
         return StagedFolder(place, digest, self._files)
 
     def _bring(self, name: str, limit: int) -> Path:
         where = str(self.path / name)
         with opened_beneath(self._base, name, where=where) as source:
-            self._files[name] = self._twins.bring(
+            self._files[name] = self._copies.bring(
                 source, self._tree, name, limit_bytes=limit, where=where
             )
         return self._tree / name
-
-    @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except UnsafeFile as error:
-            where = ", ".join(filter(None, (str(self.path / name), error.where)))
-            raise UnsafeFile(error.message, where=where, hint=error.hint) from error
 
 
 def _weights(staging: _Staging) -> set[str]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optkit.errors import UnsafeFile
-from optkit.intake.deduplication import Twins
-from optkit.intake.files import Limits, copy_in, opened, opened_beneath, scratch, show
-from optkit.intake.scan import External, Scan, check_trip_count
+from optkit.intake.deduplication import StoredCopies
+from optkit.intake.files import Limits, copy_in, located, opened, opened_beneath, show
+from optkit.intake.scan import Scan, check_trip_count
+from optkit.intake.stored_tensors import External
 from optkit.intake.tree import ENTRY, Files, publish_tree
-from optkit.store import storage_errors
+from optkit.store import scratch, storage_errors
 
 _MODEL = "model.onnx"
 
@@ -41,23 +42,19 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
 
     Raises UnsafeFile naming the file and the tensor, InputRefused (missing), StorageError.
     """
-    limits, twins = limits or Limits(), Twins(store_objects)
-    with scratch(store_objects) as folder:
+    limits, copies = limits or Limits(), StoredCopies(store_objects)
+    with scratch(store_objects.parent) as folder:
         tree = folder / "model"
         tree.mkdir(mode=0o700)
         with opened(path) as source:
             limit = limits.proto_bytes
             files = {_MODEL: copy_in(source, tree / _MODEL, limit_bytes=limit, where=str(path))}
-        try:
+        with located(path):
             scan = _scan(tree / _MODEL, limits)
-            files |= _copy_data(scan.external, path.parent.resolve(), tree, limits, twins)
-            for loop, reference in scan.trip_counts:
-                check_trip_count(_read_int64(tree, reference), loop, limits)
-        except UnsafeFile as error:
-            where = f"{path}, {error.where}" if error.where else str(path)
-            raise UnsafeFile(error.message, where=where, hint=error.hint) from error
+            files |= _copy_data(scan.external, path.parent.resolve(), tree, limits, copies)
+            _check_trip_counts(scan, tree, limits)
         place, digest = publish_tree(tree, files, store_objects)
-        twins.remember(place)
+        copies.remember(place)
     return StagedModel(place / _MODEL, digest, files, scan.nodes, scan.tensors)
 
 
@@ -69,16 +66,12 @@ def check_onnx(path: Path, *, limits: Limits | None = None) -> None:
     limits, base = limits or Limits(), path.parent.resolve()
     with opened(path):
         pass
-    try:
+    with located(path):
         scan = _scan(path, limits)
         for location, users in _by_location(scan.external).items():
             with opened_beneath(base, location, where=users[0].tensor) as source:
                 _check_ranges(users, os.fstat(source).st_size)
-        for loop, reference in scan.trip_counts:
-            check_trip_count(_read_int64(base, reference), loop, limits)
-    except UnsafeFile as error:
-        where = f"{path}, {error.where}" if error.where else str(path)
-        raise UnsafeFile(error.message, where=where, hint=error.hint) from error
+        _check_trip_counts(scan, base, limits)
 
 
 def _scan(path: Path, limits: Limits) -> Scan:
@@ -93,7 +86,7 @@ def _scan(path: Path, limits: Limits) -> Scan:
 
 
 def _copy_data(
-    references: list[External], base: Path, tree: Path, limits: Limits, twins: Twins
+    references: list[External], base: Path, tree: Path, limits: Limits, copies: StoredCopies
 ) -> Files:
     files: Files = {}
     left = limits.data_bytes
@@ -104,7 +97,7 @@ def _copy_data(
             _check_ranges(users, os.fstat(source).st_size)
             with storage_errors(tree):
                 (tree / location).parent.mkdir(parents=True, exist_ok=True)
-            files[location] = twins.bring(
+            files[location] = copies.bring(
                 source, tree, location, limit_bytes=left, where=users[0].tensor
             )
         left -= files[location][1]
@@ -130,7 +123,9 @@ def _check_ranges(users: list[External], size: int) -> None:
             )
 
 
-def _read_int64(tree: Path, reference: External) -> int:
-    with (tree / reference.location).open("rb") as file:
-        file.seek(reference.offset)
-        return int.from_bytes(file.read(8), "little", signed=True)
+def _check_trip_counts(scan: Scan, folder: Path, limits: Limits) -> None:
+    for loop, reference in scan.trip_counts:
+        with (folder / reference.location).open("rb") as file:
+            file.seek(reference.offset)
+            count = int.from_bytes(file.read(8), "little", signed=True)
+        check_trip_count(count, loop, limits)

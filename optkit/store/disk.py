@@ -92,7 +92,8 @@ def _here() -> str:
 def scratch(root: Path) -> Iterator[Path]:
     """A private folder on a store's disk, named so that the store's gc knows its process."""
     folder = root / "tmp" / own_name()
-    folder.mkdir(parents=True, mode=0o700)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, mode=0o700)
     try:
         yield folder
     finally:

@@ -27,7 +27,7 @@ class Entry:
     step: str
     path: Path
     files: Mapping[str, str]  # relative name → sha256
-    meta: dict[str, Any]
+    meta: Mapping[str, Any]
     seconds: float
 
     @property
@@ -37,19 +37,13 @@ class Entry:
     def file(self, name: str) -> Path:
         return self.path / name
 
-
-def record(
-    key: str, step: str, files: Mapping[str, str], meta: Mapping[str, Any], seconds: float
-) -> dict[str, Any]:
-    """What entry.json says; it holds a check of itself."""
-    body: dict[str, Any] = {
-        "key": key,
-        "step": step,
-        "files": dict(files),
-        "meta": dict(meta),
-        "seconds": round(seconds, 3),
-    }
-    return {**body, "check": _check(body)}
+    def to_json(self) -> dict[str, Any]:
+        """What entry.json says; it holds a check of itself."""
+        body: dict[str, Any] = {
+            "key": self.key, "step": self.step, "files": dict(self.files), "meta": dict(self.meta),
+            "seconds": round(self.seconds, 3),
+        }  # fmt: skip
+        return {**body, "check": _check(body)}
 
 
 def opened(body: Any, key: str, path: Path) -> Entry:

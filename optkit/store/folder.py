@@ -1,15 +1,13 @@
-"""The folder in which entries are published, looked up, verified and removed."""
+"""The folder in which entries are published, looked up and verified."""
 
 from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import secrets
-import stat
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from glob import glob
@@ -19,20 +17,13 @@ from typing import Any
 from optkit.errors import IntegrityError
 from optkit.store import entry as entries
 from optkit.store.digests import digest_once
-from optkit.store.disk import (
-    fsync_dir,
-    lives,
-    scratch,
-    storage_errors,
-    write_durably,
-)
+from optkit.store.disk import fsync_dir, scratch, storage_errors, write_durably
 from optkit.store.entry import ENTRY, Entry
-from optkit.store.leases import IN_USE_SECONDS, Lease
+from optkit.store.eviction import disk_bytes
+from optkit.store.leases import Lease
 from optkit.store.remote import Damaged, Remote
 from optkit.store.sharing import Sharing
 
-_ABANDONED_SECONDS = 24 * 3600.0
-_ROOMS = ("steps", "objects", "reads", "devices", "quarantine", "locks")
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -72,7 +63,7 @@ class Store:
         return self._fetched(key) if entry is None else entry
 
     def _here(self, key: str) -> Entry | None:
-        path = self._place(key)
+        path = self.place(key)
         with storage_errors(self.root):
             self.lease.use(path / ENTRY)  # first: now nobody removes it while it is read
         try:
@@ -83,7 +74,7 @@ class Store:
 
     def peek(self, key: str) -> Entry | None:
         """What is here, untouched. Raises IntegrityError, or what reading raises, if corrupt."""
-        path = self._place(key)
+        path = self.place(key)
         if not path.exists() and not path.is_symlink():
             return None
         entry = entries.read(path, key)
@@ -117,12 +108,15 @@ class Store:
     ) -> tuple[Entry, bool]:
         """`make` for a step whose key is known only afterwards, from the meta that it returned and
         the digests of its files. `shared`: whether other machines may have the entry."""
-        entry, hit = self._found_or_made(lock, step, find, produce, key_of, on_wait)
+        entry = find()
+        hit = entry is not None
+        if entry is None:
+            entry, hit = self._build(lock, step, find, produce, key_of, on_wait)
         if shared(entry):
             self._share(entry)
         return entry, hit
 
-    def _found_or_made(
+    def _build(
         self,
         lock: str,
         step: str,
@@ -131,36 +125,33 @@ class Store:
         key_of: Callable[[dict[str, Any], Mapping[str, str]], str],
         on_wait: Callable[[], None],
     ) -> tuple[Entry, bool]:
-        found = find()
-        if found is not None:
-            return found, True
         with storage_errors(self.root), self._lock(lock, on_wait):
-            found = find()
-            if found is not None:
-                return found, True
+            other = find()  # of the process that held the lock
+            if other is not None:
+                return other, True
             with self.scratch() as folder:
                 started = time.monotonic()
                 meta = produce(folder)
                 seconds, files = time.monotonic() - started, _digests(folder)
                 key = key_of(meta, files)
                 if self.get(key) is None:
-                    self._publish(folder, key, entries.record(key, step, files, meta, seconds))
-        made = self.get(key)
-        if made is None:
+                    self._publish(folder, Entry(key, step, folder, files, meta, seconds))
+        entry = self.get(key)
+        if entry is None:
             raise IntegrityError(
                 f"the result of step {step!r} changed while it was being stored",
                 where=str(self.root),
             )
-        return made, False
+        return entry, False
 
     def recall(self, key: str) -> dict[str, Any] | None:
         """What a step that runs user code read last time under this key."""
         path = self.root / "reads" / f"{key}.json"
         try:
-            found = json.loads(path.read_bytes())
+            reads = json.loads(path.read_bytes())
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return reads if isinstance(reads, dict) else None
 
     def remember(self, key: str, reads: dict[str, Any]) -> None:
         path = self.root / "reads" / f"{key}.json"
@@ -200,18 +191,16 @@ class Store:
                 used = (path / ENTRY).stat().st_mtime
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 step, used = "(corrupt)", 0.0
-            yield path.name, step, _size(path), used
+            yield path.name, step, disk_bytes(path), used
 
     def history(self) -> dict[str, list[tuple[float, int]]]:
         """Step name → (seconds, bytes) of every entry: what a step like it took here before."""
-        found: dict[str, list[tuple[float, int]]] = {}
+        by_step: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for path in self._entries():
-            try:
+            with suppress(OSError, ValueError, IntegrityError):
                 entry = entries.read(path, path.name)
-            except (OSError, ValueError, IntegrityError):
-                continue
-            found.setdefault(entry.step, []).append((entry.seconds, _size(path)))
-        return found
+                by_step[entry.step].append((entry.seconds, disk_bytes(path)))
+        return dict(by_step)
 
     def verify(self) -> tuple[int, list[str]]:
         """Rehash every entry; corrupt ones go to quarantine. Returns (sound, corrupt keys)."""
@@ -224,108 +213,29 @@ class Store:
                 corrupt.append(key)
         return sound, corrupt
 
-    def gc(self, max_bytes: int) -> tuple[int, int]:
-        """Drop abandoned work, quarantine, and the least recently used beyond `max_bytes`.
-
-        Nothing used within the last hour is touched, and nothing that a running command has used.
-        Returns (removed things, freed bytes). Raises StorageError.
-        """
-        aside = [p for p in self._glob("tmp/*") if _abandoned(p)] + self._glob("quarantine/*")
-        kept = sorted(self._dated())
-        names = Counter(found for p in (*aside, *(p for _, p in kept)) for found in _files(p))
-        freed = sum(_give_up(p, names) for p in aside)
-        total = sum(size for _, size in names)
-        with self._removing() as (remove, since):
-            for path in aside:
-                remove(path)
-            spared = min(time.time() - IN_USE_SECONDS, math.inf if since is None else since)
-            for _, path in kept:
-                if total <= max_bytes:
-                    break
-                used = _used(path)  # it may have been used, or removed, while the rest was counted
-                if used is not None and used < spared:
-                    last = _give_up(path, names)
-                    remove(path)
-                    aside.append(path)
-                    freed, total = freed + last, total - last
-        return len(aside), freed
-
-    def clear(self) -> tuple[int, int]:
-        """Remove everything; beside running commands, all but what they have used, their work, and
-        the locks. Returns the bytes freed and the bytes kept. Raises StorageError."""
-        before = _size(self.root)
-        with self._removing() as (remove, since):
-            if since is None:
-                doomed = [*(self.root / room for room in _ROOMS), *self._glob("tmp/*")]
-            else:
-                doomed = [p for p in self._glob("tmp/*") if _abandoned(p)]
-                doomed += self._glob("quarantine/*")
-                doomed += [path for used, path in self._dated() if used < since]
-                doomed += [p for p in self._glob("reads/*") if (_used(p) or since) < since]
-            for path in doomed:
-                remove(path)
-        kept = 0 if since is None else _size(self.root)
-        return max(0, before - kept), kept
-
-    def forget(self, step: str) -> int:
-        """Remove the results of one kind of step; beside running commands, all but what they have
-        used. Returns the bytes freed. Raises StorageError."""
-        with self._removing() as (remove, since):
-            before = math.inf if since is None else since
-            freed = 0
-            for key, name, size, used in self.entries():
-                if name == step and used < before:
-                    remove(self._place(key))
-                    freed += size
-        return freed
-
-    @contextmanager
-    def _removing(self) -> Iterator[tuple[Callable[[Path], None], float | None]]:
-        """A function that takes something out of the store at once (its bytes go afterwards), and
-        since when others use it, if any do. Nobody begins to use anything meanwhile."""
-        with (
-            storage_errors(self.root),
-            scratch(self.root) as bin_,
-            self.lease.removing() as since,
-        ):
-
-            def remove(path: Path) -> None:
-                if path != bin_:
-                    with suppress(FileNotFoundError):
-                        path.rename(bin_ / secrets.token_hex(8))
-
-            yield remove, since
-
-    def _glob(self, pattern: str) -> list[Path]:
+    def glob(self, pattern: str) -> list[Path]:
         """As far as it is there: another process may remove it meanwhile, which ends Path.glob."""
         return [self.root / name for name in sorted(glob(pattern, root_dir=self.root))]  # noqa: PTH207
 
     def _entries(self) -> list[Path]:
-        return self._glob("steps/*/*")
+        return self.glob("steps/*/*")
 
-    def _dated(self) -> Iterator[tuple[float, Path]]:
-        """(last use as Unix time, place) of what is published and staged."""
-        for path in (*self._entries(), *self._glob("objects/*/*")):
-            used = _used(path)
-            if used is not None:
-                yield used, path
-
-    def _place(self, key: str) -> Path:
+    def place(self, key: str) -> Path:
         return self.root / "steps" / key[:2] / key
 
-    def _publish(self, folder: Path, key: str, body: Mapping[str, Any]) -> None:
-        for name in body["files"]:
+    def _publish(self, folder: Path, entry: Entry) -> None:
+        for name in entry.files:
             with (folder / name).open("rb") as file:
                 os.fsync(file.fileno())
-        write_durably(folder / ENTRY, json.dumps(body).encode())
+        write_durably(folder / ENTRY, json.dumps(entry.to_json()).encode())
         for inner in (p for p in folder.rglob("*") if p.is_dir()):
             fsync_dir(inner)
-        place = self._place(key)
+        place = self.place(entry.key)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             folder.rename(place)
         except OSError as error:  # another process fetched it meanwhile
-            if error.errno not in _TAKEN or self.peek(key) is None:
+            if error.errno not in _TAKEN or self.peek(entry.key) is None:
                 raise
         fsync_dir(place.parent)
         fsync_dir(place.parent.parent)
@@ -366,10 +276,10 @@ class Store:
                 body = remote.record("steps", key)
                 if body is None:
                     return None
-                found = entries.opened(body, key, self._place(key))
+                entry = entries.opened(body, key, self.place(key))
                 with self.scratch() as folder:
-                    self.sharing.bring(found.files, folder)
-                    self._publish(folder, key, body)
+                    self.sharing.bring(entry.files, folder)
+                    self._publish(folder, entry)
                 return self.peek(key)
             except IntegrityError as error:
                 self.warnings.append(
@@ -408,48 +318,3 @@ def _reads(remote: Remote, key: str) -> Any:
         return remote.record("reads", key)
     except Damaged:
         return None
-
-
-def _abandoned(path: Path) -> bool:
-    """Work in progress whose process is gone; where that is not known, work that is old."""
-    alive = lives(path.name)
-    if alive is not None:
-        return not alive
-    try:
-        return time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
-    except FileNotFoundError:
-        return False
-
-
-def _used(path: Path) -> float | None:
-    """When it was used last, as Unix time; None: it is no longer there, or is no whole entry."""
-    try:
-        return (path / ENTRY if path.is_dir() else path).stat().st_mtime
-    except FileNotFoundError:
-        return None
-
-
-def _size(path: Path) -> int:
-    """Bytes on the disk: a file of several names counts once."""
-    return sum(size for _, size in set(_files(path)))
-
-
-def _files(path: Path) -> Iterator[tuple[int, int]]:
-    """(inode, bytes) of every file in a folder, or of the file, as far as it is still there."""
-    inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-    for file in (path,) if path.is_file() else inside:
-        with suppress(FileNotFoundError):
-            facts = file.lstat()
-            if stat.S_ISREG(facts.st_mode):
-                yield facts.st_ino, facts.st_size
-
-
-def _give_up(path: Path, names: Counter[tuple[int, int]]) -> int:
-    """Take its files' names off the count; the bytes of those that have none left."""
-    freed = 0
-    for found in _files(path):
-        names[found] -= 1
-        if not names[found]:
-            del names[found]
-            freed += found[1]
-    return freed

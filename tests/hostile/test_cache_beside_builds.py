@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from optkit.store import Store, own_name
+from optkit.store import Store, eviction, own_name
 
 # Each key's bytes follow from the key, so that a reader knows them. The second entry is made from
 # the first one, as a step is, while that must stay.
@@ -57,8 +57,8 @@ print(turns, errors, wrong, warnings)
 CLEANER = """
 import sys, time, traceback
 from pathlib import Path
-from optkit.store import Store, folder
-folder.IN_USE_SECONDS = 0
+from optkit.store import Store, eviction
+eviction.IN_USE_SECONDS = 0
 root, seconds = Path(sys.argv[1]), float(sys.argv[2])
 ends, turns, errors, freed = time.monotonic() + seconds, 0, 0, 0
 while time.monotonic() < ends:
@@ -66,9 +66,9 @@ while time.monotonic() < ends:
     try:
         store = Store(root)
         if turns % 2:
-            store.gc(0)
+            eviction.gc(store, 0)
         else:
-            store.clear()
+            eviction.clear(store)
         store.history(), list(store.entries())
     except Exception:
         traceback.print_exc()
@@ -123,14 +123,14 @@ def test_what_a_running_command_has_used_stays(tmp_path: Path) -> None:
     work = running.objects.parent / "tmp" / own_name()
     work.mkdir()
     cleaner = Store(tmp_path)
-    assert cleaner.gc(0)[0] == 1  # bb, which nobody has used for long
-    assert cleaner.forget("say") == 0
-    _, kept = cleaner.clear()
+    assert eviction.gc(cleaner, 0)[0] == 1  # bb, which nobody has used for long
+    assert eviction.forget(cleaner, "say") == 0
+    _, kept = eviction.clear(cleaner)
     assert [key for key, *_ in running.entries()] == ["aa"] and kept > 0
     assert work.is_dir() and running.recall("rr") == {}
     del running
     gc.collect()
-    assert cleaner.clear()[1] == 0
+    assert eviction.clear(cleaner)[1] == 0
     assert not list(cleaner.entries()) and not work.exists() and cleaner.recall("rr") is None
 
 
@@ -138,5 +138,5 @@ def test_a_user_that_was_killed_keeps_nothing(tmp_path: Path) -> None:
     Store(tmp_path).make("aa", "say", lambda folder: {})
     (tmp_path / "users").mkdir(exist_ok=True)
     (tmp_path / "users" / f"999999999-{own_name().partition('-')[2]}").touch()
-    assert Store(tmp_path).clear()[1] == 0
+    assert eviction.clear(Store(tmp_path))[1] == 0
     assert [path.name for path in (tmp_path / "users").iterdir()] == ["lock"]

@@ -18,7 +18,7 @@ import pytest
 from filelock import FileLock
 
 from optkit.artifact import Artifact
-from optkit.store import Store
+from optkit.store import Store, eviction
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "digits-vit-l4-int8"
@@ -106,7 +106,7 @@ class Demo:
         """No entry is torn, and what killed builds left behind is gone after a gc."""
         _, corrupt = self.store.verify()
         assert corrupt == []
-        self.store.gc(2**40)
+        eviction.gc(self.store, 2**40)
         left = [*self.cache.glob("tmp/*"), *self.cache.glob("quarantine/*")]
         left += [path for path in self.cache.glob("reads/*") if path.suffix != ".json"]
         assert left == []

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from optkit import store as stores
 from optkit.errors import InputRefused, OptkitError, StorageError
-from optkit.store import Store, digest_json, digests, durably, own_name
+from optkit.store import Store, digest_json, digests, durably, eviction, own_name
 
 
 def write(text: str):
@@ -204,7 +204,7 @@ def test_kill_at_random_instants_leaves_whole_entries(tmp_path: Path) -> None:
     store = Store(root)
     sound, corrupt = store.verify()
     assert sound > 0 and corrupt == []
-    store.gc(max_bytes=1 << 40)
+    eviction.gc(store, max_bytes=1 << 40)
     assert not list((root / "tmp").iterdir())
 
 
@@ -214,9 +214,9 @@ def test_gc_drops_the_least_recently_used(tmp_path: Path) -> None:
         entry, _ = store.make(n, "say", write("x" * 1000))
         then = time.time() - age
         os.utime(entry.path / "entry.json", (then, then))
-    store.gc(max_bytes=0)
+    eviction.gc(store, max_bytes=0)
     assert [key for key, *_ in store.entries()] == ["cc"]  # used within the hour
-    freed, kept = store.clear()
+    freed, kept = eviction.clear(store)
     assert freed > 0 and kept == 0 and list(store.entries()) == []
 
 
@@ -224,9 +224,9 @@ def test_the_results_of_one_kind_of_step_can_be_forgotten(tmp_path: Path) -> Non
     store = Store(tmp_path)
     for key, step in (("aa", "bench"), ("bb", "fuse")):
         store.make(key, step, write("x" * 1000))
-    assert store.forget("bench") >= 1000
+    assert eviction.forget(store, "bench") >= 1000
     assert [step for _, step, *_ in store.entries()] == ["fuse"]
-    assert store.forget("bench") == 0
+    assert eviction.forget(store, "bench") == 0
 
 
 def test_reads_are_remembered(tmp_path: Path) -> None:
@@ -335,12 +335,12 @@ def test_gc_counts_a_linked_file_once(tmp_path: Path) -> None:
         then = time.time() - age
         os.utime(store.get(key).path / "entry.json", (then, then))
     shared = 50_000
-    removed, freed = store.gc(max_bytes=shared + 20_000)
+    removed, freed = eviction.gc(store, max_bytes=shared + 20_000)
     assert removed == 1 and 150_000 < freed < 160_000  # of aa: b.txt and entry.json, not a.txt
     assert [key for key, *_ in store.entries()] == ["bb"]
     then = time.time() - 8000
     os.utime(store.get("bb").path / "entry.json", (then, then))
-    removed, freed = store.gc(max_bytes=0)
+    removed, freed = eviction.gc(store, max_bytes=0)
     assert removed == 1 and freed >= shared + 10_000
 
 
@@ -357,7 +357,7 @@ def test_work_of_another_machine_is_abandoned_when_it_is_old(tmp_path: Path) -> 
         (tmp_path / "tmp" / name).mkdir(parents=True)
     then = time.time() - 48 * 3600
     os.utime(tmp_path / "tmp" / names[3], (then, then))
-    Store(tmp_path).gc(max_bytes=1 << 30)
+    eviction.gc(Store(tmp_path), max_bytes=1 << 30)
     assert sorted(path.name for path in (tmp_path / "tmp").iterdir()) == sorted(
         [names[0], names[2]]
     )
@@ -377,5 +377,5 @@ def test_abandoned_links_free_nothing(tmp_path: Path) -> None:
     left = tmp_path / "tmp" / f"999999999-{own_name().partition('-')[2]}"
     left.mkdir(parents=True)
     (left / "w.data").hardlink_to(entry.file("a.txt"))
-    assert store.gc(max_bytes=1 << 30) == (1, 0)
+    assert eviction.gc(store, max_bytes=1 << 30) == (1, 0)
     assert store.get("aa") == entry
