@@ -91,7 +91,7 @@ def _print(result: dict[str, Any]) -> None:
             f"| {each['network']} | {nodes['exported']} | {nodes['standard']} | {nodes['ort']} "
             f"| {kinds} | {each['difference']:.1e} |"
         )
-    print("\n| network | workload | plain export ms | ort ms | speed relative to the plain export (quartiles) |")
+    print("\n| network | workload | plain export ms | ort ms | speed ratio (quartiles) |")
     print("|---|---|---|---|---|")
     for each in result["networks"]:
         for timed in each["latency"]:
