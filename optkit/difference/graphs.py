@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
 from optkit.documents.diff import (
     ChangedNode,
@@ -22,6 +22,8 @@ from optkit.documents.diff import (
     WeightChanges,
     WeightFacts,
 )
+from optkit.execute.codec import to_json
+from optkit.steps.outline import GraphOutline, NodeOutline, WeightOutline
 
 QDQ = ("QuantizeLinear", "DequantizeLinear")
 _TOLERANCE = 1e-6  # relative: a scale that was stored in another float type has not moved
@@ -31,39 +33,43 @@ _TOLERANCE = 1e-6  # relative: a scale that was stored in another float type has
 class Outline:
     """A graph as the step `outline` tells it; scales float64 [count] by tensor."""
 
-    data: Mapping[str, Any]
+    data: GraphOutline
     scales: Mapping[str, np.ndarray]
 
 
 def compare(a: Outline, b: Outline) -> GraphDiff:
     """`graph` of optkit.diff/v1. A node is the same where its name is; one whose inputs alone have
     other names is `rewired`."""
-    found = GraphDiff(
+    diff = GraphDiff(
         same=True,
-        opset=(a.data["opset"], b.data["opset"]),
-        inputs=(a.data["inputs"], b.data["inputs"]),
-        outputs=(a.data["outputs"], b.data["outputs"]),
+        opset=_both("opset", a, b),
+        inputs=_both("inputs", a, b),
+        outputs=_both("outputs", a, b),
         operators=_operators(a.data, b.data),
         nodes=_nodes(a.data, b.data),
         precision=_precision(a.data, b.data),
         weights=_weights(a.data, b.data),
         scales=_scales(a.scales, b.scales),
     )
-    return found.model_copy(update={"same": _same(found)})
+    return diff.model_copy(update={"same": _same(diff)})
 
 
-def _same(found: GraphDiff) -> bool:
-    nodes, weights = found.nodes, found.weights
-    return all(a == b for a, b in (found.opset, found.inputs, found.outputs)) and not (
-        found.operators or found.precision or nodes.rewired or found.scales.moved
+def _both(field: str, a: Outline, b: Outline) -> tuple[JsonValue, JsonValue]:
+    return to_json(getattr(a.data, field)), to_json(getattr(b.data, field))
+
+
+def _same(diff: GraphDiff) -> bool:
+    nodes, weights = diff.nodes, diff.weights
+    return all(a == b for a, b in (diff.opset, diff.inputs, diff.outputs)) and not (
+        diff.operators or diff.precision or nodes.rewired or diff.scales.moved
         or nodes.added or nodes.removed or nodes.changed
         or weights.added or weights.removed or weights.changed
     )  # fmt: skip
 
 
-def _operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[OperatorCount, ...]:
+def _operators(a: GraphOutline, b: GraphOutline) -> tuple[OperatorCount, ...]:
     """Operators that occur more or less often."""
-    before, after = (Counter(node["op"] for node in side["nodes"]) for side in (a, b))
+    before, after = (Counter(node.op for node in side.nodes) for side in (a, b))
     return tuple(
         OperatorCount(op=op, a=before[op], b=after[op])
         for op in sorted({*before, *after})
@@ -71,24 +77,24 @@ def _operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[OperatorCoun
     )
 
 
-def _nodes(a: Mapping[str, Any], b: Mapping[str, Any]) -> NodeChanges:
-    before, after = ({node["name"]: node for node in side["nodes"]} for side in (a, b))
+def _nodes(a: GraphOutline, b: GraphOutline) -> NodeChanges:
+    before, after = ({node.name: node for node in side.nodes} for side in (a, b))
     changed, rewired = [], 0
     for name in before.keys() & after.keys():
         old, new = before[name], after[name]
         attributes = sorted(
             key
-            for key in {*old["attributes"], *new["attributes"]}
-            if old["attributes"].get(key) != new["attributes"].get(key)
+            for key in {*old.attributes, *new.attributes}
+            if old.attributes.get(key) != new.attributes.get(key)
         )
-        if attributes or old["op"] != new["op"]:
-            both = (old["op"], new["op"])
+        if attributes or old.op != new.op:
+            both = (old.op, new.op)
             changed.append(ChangedNode(name=name, op=both, attributes=tuple(attributes)))
-        elif old["inputs"] != new["inputs"]:
+        elif old.inputs != new.inputs:
             rewired += 1
     return NodeChanges(
-        a=len(a["nodes"]),
-        b=len(b["nodes"]),
+        a=len(a.nodes),
+        b=len(b.nodes),
         added=_only(after, before),
         removed=_only(before, after),
         changed=tuple(sorted(changed, key=lambda row: row.name)),
@@ -96,17 +102,18 @@ def _nodes(a: Mapping[str, Any], b: Mapping[str, Any]) -> NodeChanges:
     )
 
 
-def _only(these: Mapping[str, Any], those: Mapping[str, Any]) -> tuple[NamedNode, ...]:
+def _only(
+    these: Mapping[str, NodeOutline], those: Mapping[str, NodeOutline]
+) -> tuple[NamedNode, ...]:
     return tuple(
-        NamedNode(name=name, op=node["op"]) for name, node in these.items() if name not in those
+        NamedNode(name=name, op=node.op) for name, node in these.items() if name not in those
     )
 
 
-def _precision(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[ProductChange, ...]:
+def _precision(a: GraphOutline, b: GraphOutline) -> tuple[ProductChange, ...]:
     """What products of the same name multiply, where that differs."""
     before, after = (
-        {node["name"]: node["multiplies"] for node in side["nodes"] if node["multiplies"]}
-        for side in (a, b)
+        {node.name: node.multiplies for node in side.nodes if node.multiplies} for side in (a, b)
     )
     return tuple(
         ProductChange(node=name, a=before[name], b=after[name])
@@ -115,8 +122,8 @@ def _precision(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[ProductChang
     )
 
 
-def _weights(a: Mapping[str, Any], b: Mapping[str, Any]) -> WeightChanges:
-    before, after = ({one["name"]: one for one in side["weights"]} for side in (a, b))
+def _weights(a: GraphOutline, b: GraphOutline) -> WeightChanges:
+    before, after = ({weight.name: weight for weight in side.weights} for side in (a, b))
     return WeightChanges(
         bytes=(_bytes(before), _bytes(after)),
         added=tuple(name for name in after if name not in before),
@@ -124,17 +131,17 @@ def _weights(a: Mapping[str, Any], b: Mapping[str, Any]) -> WeightChanges:
         changed=tuple(
             ChangedWeight(name=name, a=_weight(before[name]), b=_weight(after[name]))
             for name in before
-            if name in after and before[name]["digest"] != after[name]["digest"]
+            if name in after and before[name].digest != after[name].digest
         ),
     )
 
 
-def _bytes(weights: Mapping[str, Any]) -> int:
-    return sum(one["bytes"] for one in weights.values())
+def _bytes(weights: Mapping[str, WeightOutline]) -> int:
+    return sum(weight.bytes for weight in weights.values())
 
 
-def _weight(one: Mapping[str, Any]) -> WeightFacts:
-    return WeightFacts(dtype=one["dtype"], shape=tuple(one["shape"]), bytes=one["bytes"])
+def _weight(weight: WeightOutline) -> WeightFacts:
+    return WeightFacts(dtype=weight.dtype, shape=weight.shape, bytes=weight.bytes)
 
 
 def _scales(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> ScaleChanges:

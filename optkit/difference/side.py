@@ -15,11 +15,12 @@ from optkit.documents.diff import ComparedSide, Kind
 from optkit.documents.report import REPORT, Report
 from optkit.documents.result import RESULT, Result
 from optkit.errors import InputRefused, UsageError
+from optkit.execute.codec import from_json
 from optkit.execute.runner import Runner
 from optkit.intake.files import show
 from optkit.pipeline import Foreign
 from optkit.report.contract import Mismatch, conform, parsed, report_of, result_of
-from optkit.steps import OUTLINE, SCALES, outline
+from optkit.steps import outline
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _outline(file: Path, sha256: str, runner: Runner) -> Outline:
     from safetensors.numpy import load_file
 
     entry = runner.do(outline.Outline(model=Foreign(file, sha256)), "read the graph")
-    data = json.loads(entry.file(OUTLINE).read_bytes())
-    numbers = load_file(entry.file(SCALES))
-    scales = {name: numbers[str(index)] for index, name in enumerate(data["scales"])}
+    data = from_json(outline.GraphOutline, json.loads(entry.file(outline.OUTLINE).read_bytes()))
+    numbers = load_file(entry.file(outline.SCALES))
+    scales = {name: numbers[str(index)] for index, name in enumerate(data.scales)}
     return Outline(data, scales)

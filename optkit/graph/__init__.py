@@ -1,15 +1,16 @@
 """The graph that every stage reads and rewrites: `Graph` is `onnx_ir.Model`.
 
-serde      reads and writes files; the functions of the onnx library (checker, shape inference,
-           opset conversion, evaluation of one node). Only this module imports `onnx`
+serde      reads, writes and checks files
+semantics  what the onnx library knows of operators: shape inference, opset conversion, evaluation
+           of one node. Only this module and `serde` import `onnx`
 opsets     conversions of older opsets that the onnx library does not do
 shapes     inputs, outputs, named axes with fixed sizes, taps (inner values as outputs)
 nodes      identity of nodes, constant weights, finite numbers
 arguments  inputs that are shapes, axes or indices
-weights    weights on disk: rows and columns, tensors computed while they are written, links
+weights    weights on disk: rows and columns, tensors computed while they are written
+data_files the files that weights are written into, or linked to
 cutting    consecutive parts of a graph, each a small graph
 codes      which nodes multiply integer codes, and whether their sums need VNNI
-outline    the graph as plain data, for a comparison
 costs      parameters, bytes and multiply-accumulates; the summary that `inspect` prints
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from onnx_ir import Model as Graph
 
-from optkit.graph.arguments import Argument, arguments
+from optkit.graph.arguments import arguments
 from optkit.graph.codes import assumes_vnni, multiplies_codes
 from optkit.graph.costs import (
     NodeCost,
@@ -45,25 +46,14 @@ from optkit.graph.nodes import (
     unique_name,
     value_names,
 )
-from optkit.graph.outline import outline
-from optkit.graph.serde import (
-    INLINE_LIMIT,
-    check,
-    digest,
-    evaluate,
-    infer_shapes,
-    load,
-    save,
-    takes_half,
-    upgrade,
-)
+from optkit.graph.semantics import evaluate, infer_shapes, takes_half, upgrade
+from optkit.graph.serde import INLINE_LIMIT, check, load, save
 from optkit.graph.shapes import bind, dims, expose, inputs, outputs, typed
-from optkit.graph.weights import Form, Stored, columns, computed, rows, spread, store
+from optkit.graph.weights import Form, Stored, blocks, columns, computed, rows, spread
 
 __all__ = [
     "INLINE_LIMIT",
     "WEIGHTED",
-    "Argument",
     "Form",
     "Graph",
     "NodeCost",
@@ -76,6 +66,7 @@ __all__ = [
     "assumes_vnni",
     "between",
     "bind",
+    "blocks",
     "border_bytes",
     "check",
     "check_finite",
@@ -85,7 +76,6 @@ __all__ = [
     "constant_weight",
     "costs",
     "cut",
-    "digest",
     "dims",
     "ensure_names",
     "evaluate",
@@ -98,7 +88,6 @@ __all__ = [
     "module_of",
     "multiplies_codes",
     "names_in",
-    "outline",
     "outputs",
     "parameters",
     "peak_live_bytes",
@@ -107,7 +96,6 @@ __all__ = [
     "rows",
     "save",
     "spread",
-    "store",
     "summary",
     "takes_half",
     "typed",

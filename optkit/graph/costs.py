@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from optkit.graph.nodes import WEIGHTED, is_constant
 from optkit.graph.shapes import axes_in, bind, inputs, outputs
+from optkit.tensors import TensorInfo
 
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
@@ -44,7 +45,7 @@ def border_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
     """Bytes of all inputs and outputs; one of unknown size counts as nothing."""
     static = bind(model, axes)
     border = (*static.graph.inputs, *static.graph.outputs)
-    return sum(_total([value]) or 0 for value in border if not is_constant(value))
+    return sum(map(_activation_bytes, border))
 
 
 def peak_live_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
@@ -54,15 +55,19 @@ def peak_live_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
     static = bind(model, axes)
     kept = dict.fromkeys((*static.graph.inputs, *static.graph.outputs))
     last = {value: at for at, node in enumerate(static.graph) for value in node.inputs}
-    live = peak = sum(_total([value]) or 0 for value in kept if not is_constant(value))
+    live = peak = sum(_activation_bytes(value) for value in kept)
     for at, node in enumerate(static.graph):
-        live += sum(_total([value]) or 0 for value in node.outputs if value not in kept)
+        live += sum(_activation_bytes(value) for value in node.outputs if value not in kept)
         peak = max(peak, live)
         ended = {
             v for v in (*node.inputs, *node.outputs) if v is not None and last.get(v, at) == at
         }
-        live -= sum(_total([v]) or 0 for v in ended if v not in kept and not is_constant(v))
+        live -= sum(_activation_bytes(value) for value in ended if value not in kept)
     return peak
+
+
+def _activation_bytes(value: ir.Value) -> int:
+    return 0 if is_constant(value) else _total([value]) or 0
 
 
 def parameters(model: ir.Model) -> int:
@@ -73,31 +78,32 @@ def parameters(model: ir.Model) -> int:
 
 def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Plain data about a model, for `optkit inspect`. Axes that are not given count as 1."""
-    specs = {"inputs": inputs(model), "outputs": outputs(model)}
-    sizes = {axis: 1 for spec in specs["inputs"] for dim in spec.shape for axis in axes_in(dim)}
+    sizes = {axis: 1 for spec in inputs(model) for dim in spec.shape for axis in axes_in(dim)}
     sizes |= dict(axes or {})
     ops = Counter(node.op_type for node in model.graph.all_nodes())
-    dtypes = Counter(v.const_value.dtype.name.lower() for v in _constants(model) if v.const_value)
+    tensors = [value.const_value for value in _constants(model) if value.const_value]
     known = [cost.macs for cost in costs(model, sizes).values()]
     return {
-        **{
-            key: [{"name": s.name, "dtype": s.dtype, "shape": list(s.shape)} for s in tensors]
-            for key, tensors in specs.items()
-        },
+        "inputs": [_tensor(info) for info in inputs(model)],
+        "outputs": [_tensor(info) for info in outputs(model)],
         "opset": dict(sorted(model.opset_imports.items())),
         "nodes": sum(ops.values()),
         "operators": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
         "parameters": parameters(model),
-        "weight_bytes": sum(v.const_value.nbytes for v in _constants(model) if v.const_value),
+        "weight_bytes": sum(tensor.nbytes for tensor in tensors),
         "axes": sizes,
         "macs": sum(macs for macs in known if macs is not None),
         "macs_unknown": sum(macs is None for macs in known),
         "precision": {
-            "initializers": dict(sorted(dtypes.items())),
+            "initializers": dict(sorted(Counter(t.dtype.name.lower() for t in tensors).items())),
             "weighted_nodes": sum(ops[op] for op in (*WEIGHTED, *_RUNTIME_PRODUCTS)),
             "quantized_nodes": sum(_is_quantized(node) for node in model.graph.all_nodes()),
         },
     }
+
+
+def _tensor(info: TensorInfo) -> dict[str, Any]:
+    return {"name": info.name, "dtype": info.dtype, "shape": list(info.shape)}
 
 
 def _cost(node: ir.Node) -> NodeCost:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from optkit.errors import InputRefused
-from optkit.graph.weights import rows, spread
+from optkit.graph.weights import blocks, spread
 
 WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 """Operators that multiply by a weight; the ones that may be quantized and whose MACs count."""
@@ -17,8 +17,6 @@ _WEIGHT_INPUTS = {"Conv": (1,), "ConvTranspose": (1,), "MatMul": (1, 0), "Gemm":
 _TRANSPARENT = ("Transpose", "DequantizeLinear", "QuantizeLinear", "Cast", "Identity")
 _BLOCK_BYTES = 4 << 20
 _PARAMETRIC = (*WEIGHTED, "BatchNormalization", "LayerNormalization", "GroupNormalization")
-
-
 _AND = " + "
 
 
@@ -158,7 +156,7 @@ def _count_bad(value: ir.Value) -> int:
     magnitude = unsigned.type(np.iinfo(unsigned).max >> 1)
     return sum(
         int(np.count_nonzero((block.view(unsigned) & magnitude) >= infinity))
-        for block in _blocks(tensor)
+        for block in blocks(tensor, _BLOCK_BYTES)
     )
 
 
@@ -167,14 +165,9 @@ def _is_mask(value: ir.Value) -> bool:
     assert tensor is not None
     if any(node.op_type in _PARAMETRIC for node in value.consumers()):
         return False
-    return all(bool((np.isinf(block) | (block == 0)).all()) for block in _blocks(tensor))
-
-
-def _blocks(tensor: ir.TensorProtocol) -> Iterator[np.ndarray]:
-    """The numbers in blocks of a few MiB."""
-    dims = tensor.shape.numpy()
-    row = tensor.nbytes // dims[0] if dims and dims[0] else 0
-    return rows(tensor, max(_BLOCK_BYTES // max(row, 1), 1))
+    return all(
+        bool((np.isinf(block) | (block == 0)).all()) for block in blocks(tensor, _BLOCK_BYTES)
+    )
 
 
 def _not_finite(value: ir.Value, bad: int) -> InputRefused:

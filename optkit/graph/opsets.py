@@ -8,6 +8,8 @@ as it was: written so that the converted graph means the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -50,16 +52,16 @@ def complete(model: ir.Model, opset: int) -> None:
             _scale_channels(node, names)
 
 
-def forget_placeholders(model: ir.Model) -> None:
-    """An axis of size −1 or named "?" is one of any size, of which nothing is known."""
+def forget_dims(model: ir.Model, unknown: Callable[[int | ir.SymbolicDim], bool]) -> None:
+    """Make dimensions that say nothing `unknown`, in place."""
     for part in model.graphs():
         for value in ir.convenience.create_value_mapping(part, include_subgraphs=False).values():
-            dims = list(value.shape or ())
-            if any(_is_placeholder(dim) for dim in dims):
-                value.shape = ir.Shape(None if _is_placeholder(dim) else dim for dim in dims)
+            if any(map(unknown, value.shape or ())):
+                value.shape = ir.Shape(None if unknown(dim) else dim for dim in value.shape or ())
 
 
-def _is_placeholder(dim: int | ir.SymbolicDim) -> bool:
+def is_placeholder(dim: int | ir.SymbolicDim) -> bool:
+    """An axis of size −1 or named "?" is one of any size."""
     return dim < 0 if isinstance(dim, int) else dim.value == "?"
 
 

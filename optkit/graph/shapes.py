@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import onnx_ir as ir
 
 from optkit.errors import InputRefused, OptkitError
-from optkit.graph.serde import infer_shapes
+from optkit.graph.semantics import infer_shapes
 from optkit.tensors import TensorInfo
 
 

@@ -1,25 +1,20 @@
-"""Weights that need not fit in memory: read by rows, computed while they are written, linked.
+"""Weights that need not fit in memory: read by rows, computed while they are written.
 
     data file ── Stored ──► rows ──► pieces ── Computed ──► data file of the next graph
                     └────────────── untouched: a hard link, no byte is read ──────────►
 
-At most one piece of one weight is in memory. Hard links join only files that nobody may write
-(mode 0444): the store's own, which stay as they are for as long as they exist.
+At most one piece of one weight is in memory. What is written and linked is in `data_files`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import io
 import mmap
 import os
-import shutil
-from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,16 +22,7 @@ import onnx_ir as ir
 
 from optkit.errors import OptkitError
 
-INLINE_BYTES = 1024
-"""A tensor up to this size stands in the model file, whatever the others weigh."""
-
-_ALIGNMENT = 4096  # of each tensor in a data file: a page, so that a runtime can map it
-_WORTH_A_LINK = 16 << 20  # a smaller data file is copied into the new one
-_USED = 0.9  # share of a linked file that must still be read: dead bytes travel with it
-_COPY_BYTES = 8 << 20
 _THREADS = min(4, os.cpu_count() or 1)
-_WRITABLE, _READ_ONLY = 0o222, 0o444
-_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # this place knows none
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,13 +71,19 @@ class Stored(ir.ExternalTensor):
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         return os.fdopen(descriptor, "rb")
 
+    def fill(self, block: np.ndarray, file: io.BufferedReader) -> None:
+        """Read the next bytes of its opened data file into `block`."""
+        data = block.reshape(-1).view(np.uint8)
+        if file.readinto(data.data) != data.nbytes:
+            raise _cut_short(self)
+
 
 class Computed(ir.LazyTensor):
     """A tensor whose numbers are computed when they are asked for, with those of its group."""
 
     __slots__ = ("group", "index")
 
-    def __init__(self, group: _Group, index: int) -> None:
+    def __init__(self, group: Group, index: int) -> None:
         form = group.forms[index]
         super().__init__(
             lambda: group.tensors()[index], form.dtype, ir.Shape(form.shape), name=form.name
@@ -109,7 +101,7 @@ def computed(forms: Sequence[Form], compute: Compute) -> list[ir.TensorProtocol]
     once for every `numpy()`; it gives the same bytes each time. Pieces that do not fit their form
     raise OptkitError naming the tensor.
     """
-    group = _Group(tuple(forms), compute)
+    group = Group(tuple(forms), compute)
     return [Computed(group, index) for index in range(len(group.forms))]
 
 
@@ -131,9 +123,18 @@ def rows(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray
         file.seek(tensor.offset or 0)
         for at in range(0, shape[0], count):
             block = np.empty((min(count, shape[0] - at), *row), dtype)
-            _fill(file, block, tensor)
+            tensor.fill(block, file)
             os.posix_fadvise(file.fileno(), file.tell(), block.nbytes, os.POSIX_FADV_WILLNEED)
             yield block
+
+
+def blocks(value: ir.Value | ir.TensorProtocol, most_bytes: int) -> Iterator[np.ndarray]:
+    """A constant in blocks of rows, of about so many bytes each; see `rows`."""
+    tensor = value.const_value if isinstance(value, ir.Value) else value
+    assert tensor is not None
+    dims = tensor.shape.numpy()
+    row = tensor.nbytes // dims[0] if dims and dims[0] else 0
+    return rows(tensor, max(most_bytes // max(row, 1), 1))
 
 
 def columns(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray]:
@@ -169,53 +170,7 @@ def spread(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
             yield waiting.popleft().result()
 
 
-def store(values: Sequence[ir.Value], path: Path) -> None:
-    """Give each value's tensor a place in data files beside the model `path`, and refer to it.
-
-    `<name>.<n>.data` are links to data files that are still used almost whole, `<name>.data` holds
-    the rest in the order of the values. Both are read-only. Small ones come into memory, so that
-    they are written into the model file. Values are changed in place.
-    """
-    large = [v for v in values if v.const_value is not None and _is_large(v.const_value)]
-    inline(set(values) - set(large))
-    linked = _link(large, path)
-    places: dict[Hashable, int] = {}
-    plan: list[tuple[int, ir.TensorProtocol]] = []
-    groups: dict[_Group, dict[int, int]] = defaultdict(dict)
-    end = 0
-    for tensor in _in_groups([v.const_value for v in large if v not in linked]):
-        if (key := _identity(tensor)) in places:
-            continue
-        start = -(-end // _ALIGNMENT) * _ALIGNMENT
-        end = start + tensor.nbytes
-        places[key] = start
-        if isinstance(tensor, Computed):
-            groups[tensor.group][tensor.index] = start
-        else:
-            plan.append((start, tensor))
-    name = f"{path.name}.data"
-    if places:
-        _write(path.with_name(name), end, plan, groups)
-    for value in large:
-        location, start = linked.get(value) or (name, places[_identity(value.const_value)])
-        value.const_value = _refer(value, location, start, path.parent)
-
-
-def inline(values: Iterable[ir.Value]) -> None:
-    """Bring into memory what is not, so that it is written into the model file. In place."""
-    done: dict[_Group, list[ir.Tensor[np.ndarray]]] = {}
-    for value in values:
-        tensor = value.const_value
-        if isinstance(tensor, Computed):
-            if tensor.group not in done:
-                done[tensor.group] = tensor.group.tensors()
-            value.const_value = done[tensor.group][tensor.index]
-            value.const_value.name = value.name
-        elif isinstance(tensor, ir.ExternalTensor):
-            value.const_value = ir.Tensor(tensor.numpy().copy(), name=value.name)
-
-
-class _Group:
+class Group:
     """Tensors that are computed together."""
 
     def __init__(self, forms: tuple[Form, ...], compute: Compute) -> None:
@@ -251,138 +206,8 @@ class _Group:
         ]
 
 
-def _link(values: Iterable[ir.Value], path: Path) -> dict[ir.Value, tuple[str, int]]:
-    """Link the data files that stay almost whole: value → (file name, offset)."""
-    readers: dict[str, list[tuple[ir.Value, Stored]]] = defaultdict(list)
-    for value in values:
-        if isinstance(value.const_value, Stored):
-            readers[value.const_value.path].append((value, value.const_value))
-    linked: dict[ir.Value, tuple[str, int]] = {}
-    count = 0
-    for source, uses in readers.items():
-        info = os.lstat(source)
-        used = sum(size for _, size in {(t.offset or 0, t.nbytes) for _, t in uses})
-        if info.st_size < _WORTH_A_LINK or info.st_mode & _WRITABLE or used < _USED * info.st_size:
-            continue
-        name = f"{path.name}.{count}.data"
-        _link_file(Path(source), path.with_name(name))
-        linked.update({value: (name, tensor.offset or 0) for value, tensor in uses})
-        count += 1
-    return linked
-
-
-def _link_file(source: Path, target: Path) -> None:
-    temporary = target.with_name(f".{target.name}.part")
-    temporary.unlink(missing_ok=True)
-    try:
-        temporary.hardlink_to(source)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        shutil.copyfile(source, temporary, follow_symlinks=False)
-        temporary.chmod(_READ_ONLY)
-    temporary.replace(target)
-    temporary.unlink(missing_ok=True)  # renaming onto another name of the same file does nothing
-
-
-def _write(
-    target: Path,
-    size: int,
-    plan: Iterable[tuple[int, ir.TensorProtocol]],
-    groups: Mapping[_Group, Mapping[int, int]],
-) -> None:
-    temporary = target.with_name(f".{target.name}.part")
-    with temporary.open("wb", buffering=0) as file:
-        file.truncate(size)
-        for start, tensor in plan:
-            if isinstance(tensor, Stored):
-                _copy(tensor, file, start)
-            else:
-                _put(file, start, np.frombuffer(tensor.tobytes(), np.uint8))
-        for group, starts in groups.items():
-            at = dict(starts)
-            for index, data in group.pieces():
-                if index in at:
-                    _put(file, at[index], data)
-                    at[index] += data.nbytes
-    temporary.chmod(_READ_ONLY)
-    temporary.replace(target)
-
-
-def _copy(tensor: Stored, file: io.FileIO, start: int) -> None:
-    """The tensor's bytes to `start` of the file, inside the kernel where it can."""
-    done, total = 0, tensor.nbytes
-    with tensor.open() as source:
-        with contextlib.suppress(OSError):  # not between these two file systems
-            while done < total:
-                copied = os.copy_file_range(
-                    source.fileno(), file.fileno(), total - done, (tensor.offset or 0) + done,
-                    start + done,
-                )  # fmt: skip
-                if not copied:
-                    break
-                done += copied
-        source.seek((tensor.offset or 0) + done)
-        while done < total:
-            block = np.empty(min(_COPY_BYTES, total - done), np.uint8)
-            _fill(source, block, tensor)
-            _put(file, start + done, block)
-            done += block.nbytes
-
-
-def _put(file: io.FileIO, start: int, data: np.ndarray) -> None:
-    view = data.data
-    while view:
-        written = os.pwrite(file.fileno(), view, start)
-        view, start = view[written:], start + written
-
-
-def _fill(file: io.BufferedReader, block: np.ndarray, tensor: Stored) -> None:
-    data = block.reshape(-1).view(np.uint8)
-    if file.readinto(data.data) != data.nbytes:
-        raise _cut_short(tensor)
-
-
 def _cut_short(tensor: ir.TensorProtocol) -> OptkitError:
     return OptkitError("its data file was cut", where=f"tensor {tensor.name!r}")
-
-
-def _in_groups(tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[ir.TensorProtocol]:
-    """In order, but the members of a group where the first of them stands."""
-    stored = [tensor for tensor in tensors if tensor is not None]
-    members: dict[_Group, list[ir.TensorProtocol]] = defaultdict(list)
-    for tensor in stored:
-        if isinstance(tensor, Computed):
-            members[tensor.group].append(tensor)
-    for tensor in stored:
-        if isinstance(tensor, Computed):
-            yield from members.pop(tensor.group, ())
-        else:
-            yield tensor
-
-
-def _identity(tensor: ir.TensorProtocol | None) -> Hashable:
-    """Tensors that are alike in this have the same bytes."""
-    if isinstance(tensor, Stored):
-        return tensor.path, tensor.offset or 0, tensor.nbytes
-    if isinstance(tensor, Computed):
-        return tensor.group, tensor.index
-    return id(tensor)
-
-
-def _is_large(tensor: ir.TensorProtocol) -> bool:
-    if tensor.dtype == ir.DataType.STRING:
-        return False
-    return tensor.nbytes > INLINE_BYTES or isinstance(tensor, Computed)
-
-
-def _refer(value: ir.Value, location: str, start: int, folder: Path) -> Stored:
-    tensor = value.const_value
-    assert tensor is not None
-    return Stored(
-        location, start, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()),
-        name=str(value.name), base_dir=folder,
-    )  # fmt: skip
 
 
 def _nbytes(form: Form) -> int:

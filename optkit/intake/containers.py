@@ -47,7 +47,7 @@ def stage_weights(path: Path, store_objects: Path, *, limits: Limits | None = No
 
 def stage_pt2(path: Path, store_objects: Path, *, limits: Limits | None = None) -> Staged:
     """Check a torch.export archive (a zip file) and copy it into the store. Opens no member."""
-    return _stage(path, store_objects, limits or Limits(), _members)
+    return _stage(path, store_objects, limits or Limits(), _check_members)
 
 
 def check_weights(path: Path, *, limits: Limits | None = None) -> None:
@@ -56,17 +56,7 @@ def check_weights(path: Path, *, limits: Limits | None = None) -> None:
         _check_safetensors(file, limits or Limits())
 
 
-def zip_members(path: Path, *, limits: Limits | None = None) -> tuple[str, ...]:
-    """The names of a zip file's members, all of them safe to extract within the limits.
-
-    Raises UnsafeFile: too many members, a bomb, a link, an encrypted or overlapping member, or a
-    name that leads outside.
-    """
-    with path.open("rb") as file:
-        return _members(file, limits or Limits())
-
-
-_Check = Callable[[BinaryIO, Limits], object]
+_Check = Callable[[BinaryIO, Limits], None]
 
 
 def _stage(path: Path, store_objects: Path, limits: Limits, check: _Check) -> Staged:
@@ -142,7 +132,9 @@ class _Bounded(io.BufferedReader):
         return super().read(size)
 
 
-def _members(file: BinaryIO, limits: Limits) -> tuple[str, ...]:
+def _check_members(file: BinaryIO, limits: Limits) -> None:
+    """Whether all members of a zip file are safe to extract within the limits: not too many, no
+    bomb, no link, none encrypted, overlapping or with a name that leads outside."""
     total = file.seek(0, io.SEEK_END)
     try:
         raw = io.FileIO(file.fileno(), closefd=False)
@@ -165,7 +157,6 @@ def _members(file: BinaryIO, limits: Limits) -> tuple[str, ...]:
         raise UnsafeFile("two members have one name")
     for member in members:
         _check_member(member)
-    return tuple(names)
 
 
 def _check_member(member: zipfile.ZipInfo) -> None:

@@ -30,11 +30,6 @@ def inputs_from_json(rows: Iterable[Mapping[str, Any]]) -> tuple[InputSpec, ...]
     return tuple(map(InputSpec.from_json, rows))
 
 
-def infos_from_json(rows: Iterable[Mapping[str, Any]]) -> tuple[TensorInfo, ...]:
-    """Names, dtypes and shapes alone."""
-    return tuple(spec.info for spec in inputs_from_json(rows))
-
-
 def axes_from_json(rows: Mapping[str, Mapping[str, int]]) -> dict[str, AxisRange]:
     """What `Recipe.to_json()["axes"]` holds."""
     return {name: AxisRange(**row) for name, row in rows.items()}

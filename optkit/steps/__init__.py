@@ -46,7 +46,7 @@ from optkit.steps.likeness import compare_layers
 from optkit.steps.measuring import bench, compare, evaluate, predict
 from optkit.steps.memory import peak
 from optkit.steps.ort import ToOrt
-from optkit.steps.outline import OUTLINE, SCALES, Outline
+from optkit.steps.outline import Outline
 from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import Quantize
 from optkit.steps.quantize_layers import QuantizeLayers
@@ -57,9 +57,7 @@ from optkit.steps.summary import Summarize
 __all__ = [
     "ASSETS",
     "GRAPH",
-    "OUTLINE",
     "RAW_SCORES",
-    "SCALES",
     "SCORES",
     "SIMULATION",
     "STATISTICS",

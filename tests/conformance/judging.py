@@ -22,7 +22,7 @@ import onnxruntime
 from optkit import graph
 from optkit.data import spool
 from optkit.errors import InputRefused
-from optkit.recipe import InputSpec, infos_from_json
+from optkit.recipe import InputSpec, inputs_from_json
 from optkit.steps import STEPS
 from optkit.steps.bodies.graphs import signature
 from optkit.steps.files import GRAPH
@@ -115,7 +115,7 @@ def _fused(exported: Path, feeds: Sequence[Feed]) -> Path:
         if "random inputs" not in error.message:
             raise
     samples = exported.parent.parent / "samples"
-    infos = infos_from_json(params["inputs"])
+    infos = [spec.info for spec in inputs_from_json(params["inputs"])]
     names = {info.name for info in infos}
     given = [{name: x for name, x in feed.items() if name in names} for feed in feeds]
     spool.write(

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError, UnsafeFile
-from optkit.graph import weights
+from optkit.graph import data_files
 from optkit.graph.weights import Stored
 
 DTYPES = {
@@ -81,7 +81,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def linking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data files of any size are worth a link."""
-    monkeypatch.setattr(weights, "_WORTH_A_LINK", 1)
+    monkeypatch.setattr(data_files, "_WORTH_A_LINK", 1)
 
 
 # reading

@@ -1,21 +1,147 @@
+"""A graph as plain data that two graphs can be compared by: weights stand as digests."""
+
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import onnx_ir as ir
 from safetensors.numpy import save_file
 
 from optkit import graph
+from optkit.execute.codec import to_json
 from optkit.execute.step import Progress, Result
 from optkit.steps.files import GRAPH
-from optkit.steps.outline import OUTLINE, SCALES, Outline
+from optkit.steps.outline import (
+    OUTLINE,
+    SCALES,
+    GraphOutline,
+    NodeOutline,
+    Outline,
+    WeightOutline,
+)
+
+_BLOCK_BYTES = 8 << 20
+_QDQ = ("QuantizeLinear", "DequantizeLinear")
+_PRODUCTS = (*graph.WEIGHTED, "MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
+_THROUGH = ("Transpose", "Reshape", "Identity")
 
 
 def run(step: Outline, out: Path, progress: Progress) -> Result:
     """The outline, and the scales by number, whose tensors the outline names."""
     place = step.model.path
     model = graph.load(place / GRAPH if place.is_dir() else place)
-    data, scales = graph.outline(graph.infer_shapes(model, strict=False))
-    (out / OUTLINE).write_text(json.dumps({**data, "scales": list(scales)}))
-    save_file({str(index): one for index, one in enumerate(scales.values())}, out / SCALES)
+    data, scales = outline(graph.infer_shapes(model, strict=False))
+    (out / OUTLINE).write_text(json.dumps(to_json(data)))
+    save_file({str(index): numbers for index, numbers in enumerate(scales)}, out / SCALES)
     return Result()
+
+
+def outline(model: ir.Model) -> tuple[GraphOutline, list[np.ndarray]]:
+    """The outline, and the numbers of every QuantizeLinear and DequantizeLinear, float64 [count],
+    by the tensor they belong to. At most one block of one weight per thread is in memory."""
+    nodes = list(model.graph.all_nodes())
+    scaling = {node.inputs[1] for node in nodes if node.op_type in _QDQ}
+    weights = [
+        value
+        for part in model.graphs()
+        for value in part.initializers.values()
+        if value not in scaling
+    ]
+    digests = graph.spread(_digest, [value.const_value for value in weights])
+    scales = dict(_scales(nodes))
+    data = GraphOutline(
+        opset=dict(sorted(model.opset_imports.items())),
+        inputs=tuple((info.name, info.dtype, info.shape) for info in graph.inputs(model)),
+        outputs=tuple((info.name, info.dtype, info.shape) for info in graph.outputs(model)),
+        nodes=tuple(map(_node, nodes)),
+        weights=tuple(
+            WeightOutline(str(value.name), *_form(value.const_value), digest)
+            for value, digest in zip(weights, digests, strict=True)
+        ),
+        scales=tuple(scales),
+    )
+    return data, list(scales.values())
+
+
+def _node(node: ir.Node) -> NodeOutline:
+    return NodeOutline(
+        name=node.name or str(node.outputs[0].name if node.outputs else ""),
+        op=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+        inputs=tuple(None if value is None else value.name for value in node.inputs),
+        attributes={
+            name: _attribute(attribute) for name, attribute in sorted(node.attributes.items())
+        },
+        multiplies=_multiplied(node) if node.op_type in _PRODUCTS else None,
+    )
+
+
+def _attribute(attribute: ir.Attr) -> str:
+    """The value as text; of tensors and long lists their digest."""
+    if isinstance(attribute.value, ir.TensorProtocol):
+        return _digest(attribute.value)
+    text = "subgraph" if isinstance(attribute.value, ir.Graph) else str(attribute.value)
+    return text if len(text) <= 200 else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _multiplied(node: ir.Node) -> str:
+    """The dtypes of both operands, of those behind Q/DQ as they are stored: "uint8 × int8"."""
+    if node.op_type not in graph.WEIGHTED:
+        return node.op_type
+    return " × ".join(_dtype(value) for value in node.inputs[:2])
+
+
+def _dtype(value: ir.Value | None) -> str:
+    producer = value.producer() if value is not None else None
+    while producer is not None and producer.op_type in _THROUGH and producer.inputs[0] is not None:
+        value = producer.inputs[0]
+        producer = value.producer()
+    if producer is not None and producer.op_type == "DequantizeLinear":
+        value = producer.inputs[0]
+        producer = value.producer() if value is not None else None
+        if producer is not None and producer.op_type == "QuantizeLinear":
+            return _quantized(producer)
+    if value is None:
+        return "?"
+    dtype = value.const_value.dtype if value.const_value is not None else value.dtype
+    return "?" if dtype is None else dtype.name.lower()
+
+
+def _quantized(node: ir.Node) -> str:
+    """What a QuantizeLinear makes: the type of its zero point, else its attribute, else uint8."""
+    point = node.inputs[2] if len(node.inputs) > 2 else None
+    if point is not None and point.const_value is not None:
+        return point.const_value.dtype.name.lower()
+    named = node.attributes.get("output_dtype")
+    return ir.DataType(named.as_int()).name.lower() if named and named.as_int() else "uint8"
+
+
+def _scales(nodes: Sequence[ir.Node]) -> Iterator[tuple[str, np.ndarray]]:
+    for node in nodes:
+        if node.op_type in _QDQ and node.inputs[0] is not None:
+            scale = graph.array(node.inputs[1])
+            produced = node.inputs[0].producer()
+            again = produced is not None and produced.op_type == "QuantizeLinear"
+            if scale is not None and not again:  # a DequantizeLinear behind it has the same
+                yield str(node.inputs[0].name), np.asarray(scale, np.float64).ravel()
+
+
+def _form(tensor: ir.TensorProtocol | None) -> tuple[str | None, tuple[int, ...], int]:
+    """Its dtype, shape and bytes."""
+    if tensor is None:
+        return None, (), 0
+    return tensor.dtype.name.lower(), tuple(tensor.shape.numpy()), tensor.nbytes
+
+
+def _digest(tensor: ir.TensorProtocol | None) -> str:
+    """sha256 over dtype, shape and numbers, block by block."""
+    dtype, shape, size = _form(tensor)
+    form = {"dtype": dtype, "shape": list(shape), "bytes": size}
+    hasher = hashlib.sha256(json.dumps(form).encode())
+    if tensor is not None:
+        for block in graph.blocks(tensor, _BLOCK_BYTES):
+            hasher.update(np.ascontiguousarray(block).tobytes())
+    return hasher.hexdigest()

@@ -279,7 +279,7 @@ def test_the_log_is_json_and_the_graph_the_same_bytes_each_time(
     for name in ("a", "b"):
         quantized, _, log = workshop.quantize(network(NETWORKS["residual"]), "gpu")
         graph.save(quantized, tmp_path / name)
-        found.append((graph.digest(tmp_path / name), json.dumps(log.to_json())))
+        found.append(((tmp_path / name).read_bytes(), json.dumps(log.to_json())))
     assert found[0] == found[1]
     assert json.loads(found[0][1])["nodes"]["conv1"]["activation"] == "sr"
 

@@ -1,0 +1,202 @@
+"""What the onnx library knows of operators: shape inference, conversion to a newer opset, the
+evaluation of one node, and the types that an operator takes.
+
+Weights never pass through the library: it gets a copy of the graph in which large initializers are
+declared as inputs, so a model's size does not matter to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.reference
+import onnx.shape_inference
+import onnx.version_converter
+import onnx_ir as ir
+from onnx_ir import serde
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+
+from optkit.errors import InputRefused
+from optkit.graph import opsets
+from optkit.graph.nodes import ensure_names
+from optkit.graph.serde import last_line
+from optkit.graph.weights import Computed
+
+_MINIMUM_IR_VERSION = 10  # the first that may hold opset 21
+_INFERENCE_ERRORS = (RuntimeError, ValueError, onnx.shape_inference.InferenceError)
+_SMALL_BYTES = 1024  # initializers up to this size stay visible to shape inference (shapes, axes)
+
+
+def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
+    """Fill in dtype and shape of every value that they follow for. In place; returns the model.
+
+    Raises InputRefused, naming the node, where an operator's inputs do not fit it (`strict`).
+    """
+    opsets.forget_dims(model, _is_guess)  # they would hide what is known by now
+    light, _ = _without_weights(model)
+    _take_shapes(model.graph, _inferred(light, strict).graph)
+    return model
+
+
+def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
+    """The form all stages start from: plain ONNX at opset ≥ `minimum`, no model-local functions,
+    constants as initializers that are no inputs as well (older files list them there, and as
+    defaults nobody feeds they hide that weights are constant), every node named. The given model
+    may be consumed.
+
+    Raises InputRefused where the graph cannot be converted.
+    """
+    for value in [value for value in model.graph.inputs if value.is_initializer()]:
+        model.graph.inputs.remove(value)
+    opsets.forget_dims(model, opsets.is_placeholder)
+    # before the conversion: up to version 3 the library takes no constant that is no input
+    model.ir_version = max(model.ir_version, _MINIMUM_IR_VERSION)
+    InlinePass()(model)
+    version = model.opset_imports.setdefault("", minimum)  # other domains' operators alone: any
+    opsets.prepare(model)
+    if version < minimum:
+        model = _convert(model, minimum)
+        opsets.complete(model, version)
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    ensure_names(model)
+    return infer_shapes(model)
+
+
+def evaluate(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> list[np.ndarray]:
+    """Run one node on arrays with ONNX's reference implementation (`None`: an absent input).
+
+    Raises InputRefused where the reference has no implementation for these inputs.
+    """
+    names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names)
+    proto.output.extend(f"o{index}" for index in range(len(node.outputs)))
+    proto.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
+    feed = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    try:
+        session = onnx.reference.ReferenceEvaluator(proto, opsets={"": opset})
+        return [np.asarray(array) for array in session.run(None, feed)]
+    except Exception as error:  # each operator raises its own kinds
+        raise InputRefused(last_line(error), where=node.name) from error
+
+
+def takes_half(
+    node: ir.Node, dtype: ir.DataType = ir.DataType.FLOAT16
+) -> tuple[list[bool], list[bool]] | None:
+    """Per input and per output: may it be half (`dtype`) by the operator's definition?
+
+    None for an operator that ONNX does not define.
+    """
+    opset = node.graph.opset_imports.get(node.domain, 0) if node.graph is not None else 0
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+
+    wanted = f"tensor({dtype.name.lower()})"
+
+    def side(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> list[bool]:
+        last = len(parameters) - 1  # a variadic parameter stands for all that follow
+        return [wanted in parameters[min(index, last)].types for index in range(count)]
+
+    return side(schema.inputs, len(node.inputs)), side(schema.outputs, len(node.outputs))
+
+
+def _convert(model: ir.Model, target: int) -> ir.Model:
+    source = model.opset_imports.get("", 0)
+    light, large = _without_weights(model)
+    try:
+        converted = ir.from_proto(onnx.version_converter.convert_version(light, target))
+    except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
+        raise InputRefused(
+            f"opset {source} cannot be converted to {target}: {last_line(error)}",
+            hint=f"export the model again at opset {target} or later",
+        ) from error
+    for value in [value for value in converted.graph.inputs if value.name in large]:
+        converted.graph.inputs.remove(value)
+        value.const_value = large[str(value.name)].const_value
+        converted.graph.register_initializer(value)
+    known = ir.convenience.create_value_mapping(model.graph)
+    for name, value in ir.convenience.create_value_mapping(converted.graph).items():
+        if name in known:  # the converter forgets the axis names that exporters knew
+            value.type, value.shape = known[name].type, known[name].shape
+    return converted
+
+
+def _without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+    """The model in which large initializers are mere inputs, and these by name."""
+    _load_constants_of_subgraphs(model)
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    for domain, version in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    proto.functions.extend(map(serde.serialize_function, model.functions.values()))
+    main, large = proto.graph, {}
+    main.name = model.graph.name or "graph"
+    main.input.extend(map(serde.serialize_value, model.graph.inputs))
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        if tensor.nbytes <= _SMALL_BYTES and not isinstance(tensor, Computed):
+            small = ir.Tensor(tensor.numpy(), tensor.dtype, name=name)
+            main.initializer.append(serde.serialize_tensor(small))
+            continue
+        large[name] = value
+        if not value.is_graph_input():
+            shape = ir.Shape(tensor.shape.numpy())
+            declared = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape)
+            main.input.append(serde.serialize_value(declared))
+    for node in model.graph:
+        main.node.append(serde.serialize_node(node))
+        known = (v for v in node.outputs if v.type is not None and not v.is_graph_output())
+        main.value_info.extend(map(serde.serialize_value, known))
+    main.output.extend(map(serde.serialize_value, model.graph.outputs))
+    return proto, large
+
+
+def _load_constants_of_subgraphs(model: ir.Model) -> None:
+    """Subgraphs keep theirs, and the library would look for the data file."""
+    for graph in model.graphs():
+        for value in graph.initializers.values() if graph is not model.graph else ():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=value.name)
+
+
+def _inferred(light: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
+    """The model with the shapes of its values, those too that follow from known numbers.
+
+    onnx 1.23 takes the numbers of a matrix for those of a vector and finds that two do not fit
+    each other where they do. So strict inference without numbers decides whether a graph is valid.
+    """
+    infer = onnx.shape_inference.infer_shapes
+    with suppress(*_INFERENCE_ERRORS):
+        return infer(light, check_type=strict, strict_mode=strict, data_prop=True)
+    try:
+        infer(light, check_type=strict, strict_mode=strict)
+        return infer(light, data_prop=True)
+    except _INFERENCE_ERRORS as error:
+        raise InputRefused(f"shapes do not fit: {last_line(error)}") from error
+
+
+def _take_shapes(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
+    """Dtype and shape of the same graph's values, and of its subgraphs'."""
+    infos = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
+    for node, theirs in zip(graph, inferred.node, strict=True):
+        for value in node.outputs:
+            declared = infos.get(value.name or "")
+            if declared is not None:
+                value.type = serde.deserialize_type_proto_for_type(declared) or value.type
+                shape = serde.deserialize_type_proto_for_shape(declared)
+                value.shape = shape if shape is not None else value.shape  # [] is false
+        inner = {attribute.name: attribute for attribute in theirs.attribute}
+        for name, attribute in node.attributes.items():
+            if attribute.type == ir.AttributeType.GRAPH:
+                _take_shapes(attribute.as_graph(), inner[name].g)
+
+
+def _is_guess(dim: int | ir.SymbolicDim) -> bool:
+    """Whether an earlier inference made up the axis' name."""
+    return isinstance(dim, ir.SymbolicDim) and (dim.value or "").startswith("unk__")
