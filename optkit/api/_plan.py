@@ -15,22 +15,29 @@ from optkit.api.plan_subject import Subject
 from optkit.decoder import DecoderSizes
 from optkit.devices import Target
 from optkit.devices import target as find_target
-from optkit.errors import (
-    Impossible,
-    OptkitError,
-    ToolchainMissing,
-    UsageError,
-    from_json,
-    unknown_name,
+from optkit.documents.plan import (
+    PLAN,
+    Asked,
+    CheapestChoice,
+    FitFacts,
+    Method,
+    Plan,
+    PlanFailure,
+    PlannedDecoder,
+    PlannedGraph,
+    PlannedLatency,
+    PlanRow,
 )
-from optkit.precisions import PRECISIONS, precision
+from optkit.documents.prices import DatedPrice
+from optkit.errors import Impossible, OptkitError, ToolchainMissing, UsageError, unknown_name
+from optkit.precisions import PRECISIONS, Precision, precision
 from optkit.request import Request
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-SCHEMA = "optkit.plan/v1"
+METHODS: tuple[Method, ...] = get_args(Method)
 
 # What is planned where no precision is named, as far as the target has it.
 _USUAL = ("fp16", "int8", "fp8", "int4")
@@ -48,8 +55,9 @@ class _Question:
     latency_ms: float | None
     throughput: float | None
     prices: Path | None
-    training: tuple[str, ...]
+    training: tuple[Method, ...]
     quick: bool
+    partial: bool
 
 
 def plan(
@@ -92,7 +100,8 @@ def plan(
     """
     question = _Question(
         _names(target), _names(precision), tuple(batches), prompt, new_tokens, latency_ms,
-        throughput, None if prices is None else Path(prices), tuple(training), quick,
+        throughput, None if prices is None else Path(prices), tuple(map(_method, training)), quick,
+        partial,
     )  # fmt: skip
     if decoder is None:
         runner = workspace.runner()
@@ -105,64 +114,73 @@ def plan(
         subject = plan_subject.described(decoder, prompt, new_tokens)
     else:
         raise UsageError("a model and a description of one exclude each other", where="decoder")
-    found = _plan(subject, question)
-    if found["error"] is not None and not partial:
-        raise from_json(found["error"])
-    return found
+    return _plan(subject, question).to_json()
 
 
-def failed(error: OptkitError) -> dict[str, Any]:
-    """The object of a plan that never came to a figure."""
-    return {
-        "schema": SCHEMA, "status": "error", "error": error.to_json(), "model": None,
-        "asked": None, "results": [], "cheapest": None, "advice": [], "fit": None,
-    }  # fmt: skip
+def failed(error: OptkitError) -> Plan:
+    """The document of a plan that never came to a figure."""
+    failure = PlanFailure.from_object(error)
+    return Plan(schema=PLAN, status="error", error=failure, results=(), advice=())
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _plan(subject: Subject, question: _Question) -> dict[str, Any]:
-    from optkit.prediction import advice, cost, memory
+def _method(name: str) -> Method:
+    for method in METHODS:
+        if name == method:
+            return method
+    raise unknown_name("training method", name, METHODS)
+
+
+def _plan(subject: Subject, question: _Question) -> Plan:
+    from optkit.prediction import advice, cost
     from optkit.prediction.fitted import fitted
 
     _check(subject, question)
     overrides = {} if question.prices is None else cost.read_prices(question.prices)
-    results, refused = [], None
-    devices = {found.name: found for found in map(find_target, question.targets)}
+    results: list[PlanRow] = []
+    refused: OptkitError | None = None
+    devices = {device.name: device for device in map(find_target, question.targets)}
     for device in devices.values():
-        for name in _precisions(device, question):
+        for scheme in _precisions(device, question):
             try:
-                results.append(_row(subject, device, name, question, overrides))
+                results.append(_row(subject, device, scheme, question, overrides))
             except (Impossible, ToolchainMissing) as error:
                 refused = refused or error
-                results.append(_refused(device, name, error))
+                results.append(_refused(device, scheme, error))
+    if refused is not None and not question.partial:
+        raise refused
     fit = fitted()
-    return {
-        "schema": SCHEMA,
-        "status": "ok" if refused is None else "impossible",
-        "error": None if refused is None else refused.to_json(),
-        "model": {
-            "name": subject.name, **subject.facts, "assumed": list(subject.assumed),
-            "quick_training": memory.quick(2 * subject.facts["parameters"]).to_json()
-            if question.quick else None,
-        },
-        "asked": {
-            "latency_ms": question.latency_ms, "throughput": question.throughput,
-            "batches": list(question.batches),
-        },
-        "results": results,
-        "cheapest": _cheapest(results, question),
-        "advice": advice.advise(results, limit_ms=question.latency_ms),
-        "fit": {"rows": fit.rows, "half_widths": dict(fit.widths)},
-    }  # fmt: skip
+    return Plan(
+        schema=PLAN,
+        status="ok" if refused is None else "impossible",
+        error=None if refused is None else PlanFailure.from_object(refused),
+        model=_model(subject, question),
+        asked=Asked(
+            latency_ms=question.latency_ms,
+            throughput=question.throughput,
+            batches=question.batches,
+        ),
+        results=tuple(results),
+        cheapest=_cheapest(results, question),
+        advice=tuple(advice.advise(results, limit_ms=question.latency_ms)),
+        fit=FitFacts(rows=fit.rows, half_widths=dict(fit.widths)),
+    )
+
+
+def _model(subject: Subject, question: _Question) -> PlannedGraph | PlannedDecoder:
+    from optkit.prediction import memory
+
+    if not question.quick:
+        return subject.facts
+    held = memory.quick(2 * subject.facts.parameters).rounded()
+    return subject.facts.model_copy(update={"quick_training": held})
 
 
 def _check(subject: Subject, question: _Question) -> None:
     """Raises UsageError for what no plan can start from."""
-    from optkit.prediction import memory
-
     if not question.targets:
         raise UsageError("no target", where="--target", hint="see `optkit targets`")
     numbers = {
@@ -179,9 +197,6 @@ def _check(subject: Subject, question: _Question) -> None:
     ):
         if value is not None and not 0 < value < inf:
             raise UsageError("it must be a number above 0", where=option)
-    for method in question.training:
-        if method not in get_args(memory.Method):
-            raise unknown_name("training method", method, get_args(memory.Method))
     fixed = subject.batches if len(subject.batches) == 1 else None
     other = [batch for batch in question.batches if fixed and batch not in fixed]
     if fixed and other:
@@ -191,23 +206,27 @@ def _check(subject: Subject, question: _Question) -> None:
         )  # fmt: skip
 
 
-def _precisions(device: Target, question: _Question) -> Sequence[str]:
+def _precisions(device: Target, question: _Question) -> Sequence[Precision]:
     if question.precisions:
-        return [precision(name).name for name in dict.fromkeys(question.precisions)]
-    return [
-        name for name in _USUAL if all(device.supports(need) for need in PRECISIONS[name].needs)
-    ] or ["fp16"]  # fmt: skip
+        return [precision(name) for name in dict.fromkeys(question.precisions)]
+    usual = [PRECISIONS[name] for name in _USUAL]
+    able = [scheme for scheme in usual if all(device.supports(need) for need in scheme.needs)]
+    return able or [PRECISIONS["fp16"]]
 
 
 def _row(
-    subject: Subject, device: Target, name: str, question: _Question, overrides: Mapping[str, Any]
-) -> dict[str, Any]:
+    subject: Subject,
+    device: Target,
+    scheme: Precision,
+    question: _Question,
+    overrides: Mapping[str, DatedPrice],
+) -> PlanRow:
     from optkit.prediction import cost, plans
 
-    if "gpu" not in PRECISIONS[name].runs_on:
-        raise Impossible(f"{name} runs on ONNX Runtime's CPU kernels only", where=device.name)
-    for need in PRECISIONS[name].needs:
-        reason = device.why_not(need, of=name)
+    if "gpu" not in scheme.runs_on:
+        raise Impossible(f"{scheme} runs on ONNX Runtime's CPU kernels only", where=device.name)
+    for need in scheme.needs:
+        reason = device.why_not(need, of=scheme.name)
         if reason is not None:
             raise Impossible(reason, where=device.name, hint=f"see `optkit targets {device.name}`")
     if device.vendor != "nvidia":
@@ -216,51 +235,55 @@ def _row(
             hint="`optkit bench --target cpu` measures this machine",
         )  # fmt: skip
     batches = tuple(sorted({*subject.batches, *question.batches}))
-    return plans.row(
-        subject.model,
-        device,
-        name,
-        batches,
-        cost.price_of(device, overrides),
-        question.training,  # type: ignore[arg-type]  # checked above
-    )
+    price = cost.price_of(device, overrides)
+    return plans.row(subject.model, device, scheme, batches, price, question.training)
 
 
-def _refused(device: Target, name: str, error: OptkitError) -> dict[str, Any]:
-    """A row without figures; the same fields as any."""
-    return {
-        "target": device.name, "precision": name, "status": "impossible", "reason": error.message,
-        "devices": None, "latency": [], "memory": None, "largest_batch": None,
-        "largest_context": None, "kv_bytes_per_token": None, "decode": None, "notes": [],
-        "price": None, "unverified": [], "measured_generation": None, "training": [],
-    }  # fmt: skip
+def _refused(device: Target, scheme: Precision, error: OptkitError) -> PlanRow:
+    """A row without figures."""
+    return PlanRow(
+        target=device.name, precision=scheme.name, status="impossible", reason=error.message,
+        latency=(), notes=(), unverified=(), training=(),
+    )  # fmt: skip
 
 
-def _cheapest(results: Sequence[Mapping[str, Any]], question: _Question) -> dict[str, Any] | None:
+def _cheapest(results: Sequence[PlanRow], question: _Question) -> CheapestChoice | None:
     """The pair and batch of the lowest price that meets the limits: per hour for a throughput that
-    is asked, else per million. `certain`: the whole interval meets the latency. None: nothing that
-    has a price meets them."""
-    options = []
-    for row in results:
-        for one in row["latency"]:
-            late = question.latency_ms is not None and one["p50_ms"] > question.latency_ms
-            if late or row["price"] is None:
-                continue
-            copies = (
-                1 if question.throughput is None else ceil(question.throughput / one["throughput"])
-            )
-            devices = copies * row["devices"]
-            hourly = devices * row["price"]["usd_per_hour"]
-            options.append(
-                {
-                    "target": row["target"], "precision": row["precision"], "batch": one["batch"],
-                    "devices": devices, "usd_per_hour": hourly,
-                    "usd_per_million": one["usd_per_million"],
-                    "kwh_per_million": one["kwh_per_million"], "p50_ms": one["p50_ms"],
-                    "band": one["band"], "throughput": one["throughput"] * copies,
-                    "price": row["price"], "evidence": "predicted",
-                    "certain": question.latency_ms is None or one["band"][1] <= question.latency_ms,
-                }
-            )  # fmt: skip
-    key = "usd_per_million" if question.throughput is None else "usd_per_hour"
-    return min(options, key=lambda one: (one[key], one["usd_per_million"]), default=None)
+    is asked, else per million. None: nothing that has a price meets them."""
+    options = [
+        choice
+        for row in results
+        for call in row.latency
+        if (choice := _choice(row, call, question)) is not None
+    ]
+    if question.throughput is None:
+        return min(options, key=lambda choice: choice.usd_per_million, default=None)
+    return min(options, key=lambda choice: (choice.usd_per_hour, choice.usd_per_million),
+               default=None)  # fmt: skip
+
+
+def _choice(row: PlanRow, call: PlannedLatency, question: _Question) -> CheapestChoice | None:
+    """A call on as many devices as the throughput needs. `certain`: its whole interval meets the
+    latency. None: it is too slow, or without a price."""
+    limit = inf if question.latency_ms is None else question.latency_ms
+    if row.price is None or row.devices is None or call.usd_per_million is None:
+        return None
+    if call.p50_ms > limit:
+        return None
+    copies = 1 if question.throughput is None else ceil(question.throughput / call.throughput)
+    devices = copies * row.devices
+    return CheapestChoice(
+        target=row.target,
+        precision=row.precision,
+        batch=call.batch,
+        devices=devices,
+        usd_per_hour=devices * row.price.usd_per_hour,
+        usd_per_million=call.usd_per_million,
+        kwh_per_million=call.kwh_per_million,
+        p50_ms=call.p50_ms,
+        band=call.band,
+        throughput=call.throughput * copies,
+        price=row.price,
+        evidence="predicted",
+        certain=call.band[1] <= limit,
+    )

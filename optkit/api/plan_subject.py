@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optkit import pipeline
 from optkit.decoder import DecoderSizes
+from optkit.documents.plan import PlannedDecoder, PlannedGraph
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
 from optkit.pipeline import Job
@@ -26,14 +27,11 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with what is told of it, the batch sizes that it can have, and a sentence for each
-    size that was assumed."""
+    """A model, what a plan says of it, and the batch sizes that it can have."""
 
-    name: str
     model: Graphed | Decoding
-    facts: Mapping[str, Any]
+    facts: PlannedGraph | PlannedDecoder
     batches: tuple[int, ...]
-    assumed: tuple[str, ...] = field(default=())
 
 
 def described(sizes: DecoderSizes, prompt: int, new_tokens: int) -> Subject:
@@ -44,7 +42,7 @@ def described(sizes: DecoderSizes, prompt: int, new_tokens: int) -> Subject:
     shape, assumed = shapes.described(sizes)
     model = Decoding(shape, sizes.parameters, prompt, new_tokens)
     name = f"decoder-{sizes.parameters / 1e9:.3g}b"
-    return Subject(name, model, _decoder_facts(model), BATCHES, tuple(assumed))
+    return Subject(model, _decoder(name, model, assumed), BATCHES)
 
 
 def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
@@ -72,7 +70,7 @@ def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
     if decoder is not None:
         shape = shapes.of_graph(decoder, graph.costs(fused, sizes), count)
         model = Decoding(shape, count, prompt, new_tokens)
-        return Subject(name, model, _decoder_facts(model), BATCHES)
+        return Subject(model, _decoder(name, model), BATCHES)
 
     @cache
     def at(batch: int) -> Mapping[str, NodeCost]:
@@ -91,12 +89,11 @@ def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
     one = _with_batch(sizes, axis, batches[0])
     passed = sum(_bytes(info, one) for info in (*made.inputs, *made.outputs))
     macs = sum(found.macs or 0 for found in at(batches[0]).values())
-    facts = {
-        "kind": "graph", "parameters": count, "macs": macs // batches[0],
-        "axes": {n: size for n, size in sizes.items() if n != axis},
-    }  # fmt: skip
-    model_ = Graphed(count, at, live, passed / batches[0])
-    return Subject(name, model_, facts, batches)
+    facts = PlannedGraph(
+        name=name, kind="graph", parameters=count, macs=macs // batches[0],
+        axes={n: size for n, size in sizes.items() if n != axis}, assumed=(),
+    )  # fmt: skip
+    return Subject(Graphed(count, at, live, passed / batches[0]), facts, batches)
 
 
 def _with_batch(sizes: Mapping[str, int], axis: int | str | None, batch: int) -> dict[str, int]:
@@ -125,9 +122,9 @@ def _bytes(info: TensorInfo, sizes: Mapping[str, int]) -> int:
     return width * prod(size_of(dim, known) for dim in info.shape)
 
 
-def _decoder_facts(model: Decoding) -> dict[str, Any]:
-    return {
-        "kind": "decoder", "parameters": round(model.parameters), "shape": asdict(model.shape),
-        "prompt_tokens": model.prompt, "new_tokens": model.new,
-        "kv_bytes_per_token_fp16": model.shape.kv_bytes(),
-    }  # fmt: skip
+def _decoder(name: str, model: Decoding, assumed: Sequence[str] = ()) -> PlannedDecoder:
+    return PlannedDecoder(
+        name=name, kind="decoder", parameters=round(model.parameters), shape=asdict(model.shape),
+        prompt_tokens=model.prompt, new_tokens=model.new,
+        kv_bytes_per_token_fp16=model.shape.kv_bytes(), assumed=tuple(assumed),
+    )  # fmt: skip

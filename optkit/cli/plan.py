@@ -15,6 +15,7 @@ from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from optkit.decoder import DecoderSizes
+    from optkit.documents.plan import Plan
 
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SHOWN = (1, 8, 64)  # batches of the table where none is named
@@ -180,6 +181,7 @@ def plan(
     """
     from optkit import api
     from optkit.cli import terminal
+    from optkit.documents.plan import Plan
 
     if plot is not None and plot.suffix not in (".html", ".svg"):
         raise UsageError("a plot is .html or .svg", where="--plot")
@@ -201,15 +203,16 @@ def plan(
             partial=True,
             workspace=options.reporting(workspace, ears),
         )
+    planned = Plan.from_json(found)
     if plot is not None:
-        _draw(found, plot)
+        _draw(planned, plot)
     if output.json:
         terminal.put_json(found)
     else:
-        _show(found, batches or _SHOWN)
-    if found["error"] is None:
+        _show(planned, batches or _SHOWN)
+    if planned.error is None:
         return 0
-    error = from_json(found["error"])
+    error = from_json(planned.error.to_json())
     terminal.show_error(error)
     return error.exit_code
 
@@ -218,26 +221,26 @@ def result_of(error: OptkitError) -> dict[str, Any]:
     """The object of a plan that never came to a figure."""
     from optkit.api._plan import failed
 
-    return failed(error)
+    return failed(error).to_json()
 
 
-def _draw(found: dict[str, Any], path: Path) -> None:
+def _draw(plan: Plan, path: Path) -> None:
     """Write the plot. Raises UsageError when nothing could be predicted."""
     from optkit.report.plan import to_html, to_svg
 
-    if not any(row["latency"] for row in found["results"]):
+    if not any(row.latency for row in plan.results):
         raise UsageError("there is nothing to plot", where="--plot")
-    text = to_html(found) if path.suffix == ".html" else to_svg(found)
+    text = to_html(plan) if path.suffix == ".html" else to_svg(plan)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"it cannot be written: {error.strerror}", where=str(path)) from error
 
 
-def _show(found: dict[str, Any], batches: tuple[int, ...]) -> None:
+def _show(plan: Plan, batches: tuple[int, ...]) -> None:
     """Tables of at most 80 columns, then advice."""
     from optkit.cli import terminal
     from optkit.cli.planned import lines
 
-    for line in lines(found, batches):
+    for line in lines(plan, batches):
         terminal.put(line)

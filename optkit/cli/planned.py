@@ -3,86 +3,86 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from optkit.cli.terminal import table
+from optkit.documents.plan import Plan, PlannedDecoder, PlannedGraph, PlannedLatency, PlanRow
+from optkit.documents.prices import DatedPrice
 from optkit.report.figures import name as visible
 
 _WIDTH = 80
 
 
-def lines(found: Mapping[str, Any], batches: Sequence[int]) -> Iterator[str]:
-    """Model, latency per target and precision at these batches, memory, the cheapest, advice."""
-    model = found["model"]
-    decodes = model["kind"] == "decoder"
-    yield from _wrapped(_model(model, decodes))
-    if model["assumed"]:
-        yield from _wrapped(f"assumed: {'; '.join(model['assumed'])}")
-    for target in dict.fromkeys(row["target"] for row in found["results"]):
-        rows = [row for row in found["results"] if row["target"] == target and row["latency"]]
+def lines(plan: Plan, batches: Sequence[int]) -> Iterator[str]:
+    """Model, latency per target and precision at these batches, memory, the cheapest, advice: of a
+    plan that came to figures."""
+    assert plan.model is not None
+    yield from _wrapped(_model(plan.model))
+    if plan.model.assumed:
+        yield from _wrapped(f"assumed: {'; '.join(plan.model.assumed)}")
+    decodes = plan.model.kind == "decoder"
+    for target in dict.fromkeys(row.target for row in plan.results):
+        rows = [row for row in plan.results if row.target == target and row.latency]
         if rows:
             yield ""
-            yield f"{target}{_price(rows[0])}"
+            yield f"{target}{_price(rows[0].price)}"
             yield table(*_latency(rows, batches, decodes))
             yield table(*_memory(rows, batches, decodes))
-    for row in found["results"]:
-        if not row["latency"]:
-            yield from _wrapped(
-                f"{row['target']} {row['precision']}: {row['status']}: {row['reason']}"
-            )
-    yield from _training(found)
+    for row in plan.results:
+        if not row.latency:
+            yield from _wrapped(f"{row.target} {row.precision}: {row.status}: {row.reason}")
+    for line in dict.fromkeys(_training(plan.model, plan.results)):
+        yield from _wrapped(line)
     yield ""
-    for line in (*_cheapest(found), *found["advice"], *_notes(found)):
+    for line in (*_cheapest(plan), *plan.advice, *_notes(plan.results)):
         yield from _wrapped(f"- {line}")
 
 
-def _model(model: Mapping[str, Any], decodes: bool) -> str:
-    size = f"{visible(model['name'])}: {_si(model['parameters']).strip()} parameters"
-    if decodes:
+def _model(model: PlannedGraph | PlannedDecoder) -> str:
+    size = f"{visible(model.name)}: {_si(model.parameters).strip()} parameters"
+    if isinstance(model, PlannedDecoder):
         return (
-            f"{size}, {model['kv_bytes_per_token_fp16']:,} bytes of cache per token at FP16, "
-            f"{model['prompt_tokens']:,} tokens read and {model['new_tokens']:,} written; "
+            f"{size}, {model.kv_bytes_per_token_fp16:,} bytes of cache per token at FP16, "
+            f"{model.prompt_tokens:,} tokens read and {model.new_tokens:,} written; "
             "all figures predicted"
         )
-    axes = "".join(f", {visible(name)} {size}" for name, size in model["axes"].items())
-    return f"{size}, {_si(2 * model['macs'])}FLOP per sample{axes}; all figures predicted"
+    axes = "".join(f", {visible(name)} {size}" for name, size in model.axes.items())
+    return f"{size}, {_si(2 * model.macs)}FLOP per sample{axes}; all figures predicted"
 
 
-def _price(row: Mapping[str, Any]) -> str:
-    price = row["price"]
+def _price(price: DatedPrice | None) -> str:
     if price is None:
         return ", price unknown"
-    known = "" if price["verified"] else ", unverified"
-    return f", ${price['usd_per_hour']:g} per hour ({price['provider']}, {price['as_of']}{known})"
+    known = "" if price.verified else ", unverified"
+    return f", ${price.usd_per_hour:g} per hour ({price.provider}, {price.as_of}{known})"
 
 
 def _latency(
-    rows: Sequence[Mapping[str, Any]], batches: Sequence[int], decodes: bool
+    rows: Sequence[PlanRow], batches: Sequence[int], decodes: bool
 ) -> tuple[list[str], list[list[str]]]:
     head = ["precision", "batch", "ms/token" if decodes else "ms", "interval",
             "tokens/s" if decodes else "per s", "bound", "$/1M"]  # fmt: skip
     cells = []
     for row in rows:
         for at, one in enumerate(_chosen(row, batches)):
-            low, high = one["band"]
+            low, high = one.band
             cells.append(
                 [
-                    _marked(row) if at == 0 else "", str(one["batch"]), _short(one["p50_ms"]),
-                    f"{_short(low)}..{_short(high)}", _short(one["throughput"]),
-                    list(one["bounds"].values())[-1], _short(one["usd_per_million"], 2),
+                    _marked(row) if at == 0 else "", str(one.batch), _short(one.p50_ms),
+                    f"{_short(low)}..{_short(high)}", _short(one.throughput),
+                    list(one.bounds.values())[-1], _short(one.usd_per_million, 2),
                 ]
             )  # fmt: skip
     return head, cells
 
 
-def _chosen(row: Mapping[str, Any], batches: Sequence[int]) -> list[Mapping[str, Any]]:
+def _chosen(row: PlanRow, batches: Sequence[int]) -> Sequence[PlannedLatency]:
     """The batches to show, or the largest that fits where none of them does."""
-    return [one for one in row["latency"] if one["batch"] in batches] or row["latency"][-1:]
+    return [one for one in row.latency if one.batch in batches] or row.latency[-1:]
 
 
 def _memory(
-    rows: Sequence[Mapping[str, Any]], batches: Sequence[int], decodes: bool
+    rows: Sequence[PlanRow], batches: Sequence[int], decodes: bool
 ) -> tuple[list[str], list[list[str]]]:
     """Decimal gigabytes at the smallest batch, as memory is marketed; what fits at most; and of
     decoders the time to the first token, and the shares of the peaks at the largest batch shown."""
@@ -90,85 +90,80 @@ def _memory(
     head += ["context<=", "ttft ms", "MFU", "MBU"] if decodes else []
     cells = []
     for row in rows:
-        held = row["memory"]
-        rest = held["activations"] + held["workspace"] + held["runtime"]
-        sizes = [_short(size / 1e9, 2) for size in (held["weights"], held["cache"], rest)]
-        most = "-" if row["largest_batch"] is None else f"{row['largest_batch']:,}"
-        cells.append([row["precision"], str(row["devices"]), *sizes, most])
+        held = row.memory
+        assert held is not None  # a row with figures
+        rest = held.activations + held.workspace + held.runtime
+        sizes = [_short(size / 1e9, 2) for size in (held.weights, held.cache, rest)]
+        most = "-" if row.largest_batch is None else f"{row.largest_batch:,}"
+        cells.append([row.precision, str(row.devices), *sizes, most])
         if decodes:
             last = _chosen(row, batches)[-1]
             cells[-1] += [
-                f"{row['largest_context']}", _short(last["first_token_ms"]),
-                f"{last['mfu']:.0%}", f"{last['mbu']:.0%}",
+                f"{row.largest_context}", _short(last.first_token_ms),
+                f"{last.mfu or 0:.0%}", f"{last.mbu or 0:.0%}",
             ]  # fmt: skip
     return head, cells
 
 
-def _training(found: Mapping[str, Any]) -> Iterator[str]:
-    quick = found["model"]["quick_training"]
-    if quick is not None:
-        total = _short(quick["total"] / 1e9)
-        yield from _wrapped(f"training, quick rule: {total} GB (FP16 weights × 7)")
-    told = set()
-    for row in found["results"]:
-        for one in row["training"]:
-            for kept in ("none", "full"):
-                held = one[f"recompute_{kept}"]
-                if held["activations"] is None:
+def _training(model: PlannedGraph | PlannedDecoder, rows: Sequence[PlanRow]) -> Iterator[str]:
+    if model.quick_training is not None:
+        total = _short(model.quick_training.total / 1e9)
+        yield f"training, quick rule: {total} GB (FP16 weights × 7)"
+    for row in rows:
+        for training in row.training:
+            for kept, held in (
+                ("kept", training.recompute_none), ("recomputed", training.recompute_full),
+            ):  # fmt: skip
+                if held.activations is None:
                     continue
-                items = ", ".join(
-                    f"{name} {_short(held[name] / 1e9)}"
-                    for name in ("weights", "gradients", "optimizer", "activations")
+                items = {"weights": held.weights, "gradients": held.gradients,
+                         "optimizer": held.optimizer, "activations": held.activations}  # fmt: skip
+                told = ", ".join(f"{name} {_short((n or 0) / 1e9)}" for name, n in items.items())
+                most = held.devices or "none, a sample's activations do not fit on one"
+                yield (
+                    f"{training.method} training on {row.target}, activations {kept}: "
+                    f"{_short(held.total / 1e9)} GB ({told}); GPUs, fully sharded: {most}"
                 )
-                most = held["devices"] or "none, a sample's activations do not fit on one"
-                line = (
-                    f"{one['method']} training on {row['target']}, activations "
-                    f"{'kept' if kept == 'none' else 'recomputed'}: "
-                    f"{_short(held['total'] / 1e9)} GB ({items}); GPUs, fully sharded: {most}"
-                )
-                if line not in told:
-                    told.add(line)
-                    yield from _wrapped(line)
 
 
-def _cheapest(found: Mapping[str, Any]) -> Iterator[str]:
-    one, asked = found["cheapest"], found["asked"]
-    if one is None:
-        if asked["latency_ms"] is not None or asked["throughput"] is not None:
+def _cheapest(plan: Plan) -> Iterator[str]:
+    best, asked = plan.cheapest, plan.asked
+    if best is None:
+        if asked and (asked.latency_ms is not None or asked.throughput is not None):
             yield "nothing that has a price meets the limits."
         return
-    price = one["price"]
-    sure = "" if one["certain"] else f"; its interval ends at {_short(one['band'][1])} ms"
+    price = ""
+    if best.price is not None:
+        known = "" if best.price.verified else ", unverified"
+        price = f" Price: {best.price.provider}, {best.price.as_of}{known}."
+    sure = "" if best.certain else f"; its interval ends at {_short(best.band[1])} ms"
     yield (
-        f"cheapest: {one['devices']} × {one['target']} {one['precision']} at batch {one['batch']}, "
-        f"${_short(one['usd_per_million'])} and {_short(one['kwh_per_million'])} kWh per million, "
-        f"${one['usd_per_hour']:.2f} per hour, "
-        f"{_short(one['p50_ms'])} ms{sure}. Price: {price['provider']}, {price['as_of']}"
-        f"{'' if price['verified'] else ', unverified'}."
+        f"cheapest: {best.devices} × {best.target} {best.precision} at batch {best.batch}, "
+        f"${_short(best.usd_per_million)} and {_short(best.kwh_per_million)} kWh per million, "
+        f"${best.usd_per_hour:.2f} per hour, "
+        f"{_short(best.p50_ms)} ms{sure}.{price}"
     )
 
 
-def _notes(found: Mapping[str, Any]) -> Iterator[str]:
+def _notes(rows: Sequence[PlanRow]) -> Iterator[str]:
     noted: dict[tuple[str, str], list[str]] = {}
-    for row in found["results"]:
-        for note in row["notes"]:
-            noted.setdefault((row["target"], note), []).append(row["precision"])
+    for row in rows:
+        for note in row.notes:
+            noted.setdefault((row.target, note), []).append(row.precision)
     for (target, note), precisions in noted.items():
         yield f"{target} {', '.join(precisions)}: {visible(note)}."
     guessed: dict[str, set[str]] = {}
-    for row in found["results"]:
-        guessed.setdefault(row["target"], set()).update(row["unverified"])
+    for row in rows:
+        guessed.setdefault(row.target, set()).update(row.unverified)
     for target, names in guessed.items():
         if names:
             yield f"? {target}: unverified figures of the device: {', '.join(sorted(names))}."
-    for target in dict.fromkeys(
-        row["target"] for row in found["results"] if row["measured_generation"] is False
-    ):
+    for target in dict.fromkeys(row.target for row in rows if row.measured_generation is False):
         yield f"{target}: no device of its generation was among the measurements of the fit."
 
 
-def _marked(row: Mapping[str, Any]) -> str:
-    return f"{row['precision']}{'?' if row['unverified'] else ''}"
+def _marked(row: PlanRow) -> str:
+    return f"{row.precision}{'?' if row.unverified else ''}"
 
 
 def _wrapped(text: str) -> list[str]:

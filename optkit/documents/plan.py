@@ -15,6 +15,7 @@ PLAN: Final = "optkit.plan/v1"
 
 Bound = Literal["compute", "memory", "unpack", "launch", "link", "host", "pcie"]
 Predicted = Literal["predicted"]
+Method = Literal["full", "lora", "qlora"]
 
 
 class PlanFailure(Failure):
@@ -134,7 +135,7 @@ class DecodeBounds(Record):
 class PlannedTraining(Record):
     """Memory of training for one sample, by how much is computed again."""
 
-    method: Literal["full", "lora", "qlora"]
+    method: Method
     tokens: int | None = None
     evidence: Predicted
     recompute_none: TrainingMemory

@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from optkit.devices import Target, names
 from optkit.devices import target as find_target
+from optkit.documents.prices import DatedPrice
 from optkit.errors import InputRefused, UsageError, unknown_name
 
 
-@dataclass(frozen=True)
-class Price:
-    """US dollars per device and hour. `as_of`: the day it was read."""
-
-    usd_per_hour: float
-    provider: str
-    as_of: str
-    verified: bool
-    source: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"usd_per_hour": self.usd_per_hour, "provider": self.provider, "as_of": self.as_of,
-                "verified": self.verified, "source": self.source}  # fmt: skip
-
-
-def price_of(target: Target, overrides: Mapping[str, Price]) -> Price | None:
+def price_of(target: Target, overrides: Mapping[str, DatedPrice]) -> DatedPrice | None:
     """The user's price, else the lowest of the target's file, verified ones first."""
     if target.name in overrides:
         return overrides[target.name]
     listed = [
-        Price(float(p["usd_per_hour"]), p["provider"], str(p["as_of"]), p["verified"], p["source"])
+        DatedPrice(
+            usd_per_hour=float(p["usd_per_hour"]), provider=p["provider"], as_of=str(p["as_of"]),
+            verified=p["verified"], source=p["source"],
+        )
         for p in target.prices
-    ]
+    ]  # fmt: skip
     return min(listed, key=lambda p: (not p.verified, p.usd_per_hour), default=None)
 
 
-def read_prices(path: Path) -> dict[str, Price]:
+def read_prices(path: Path) -> dict[str, DatedPrice]:
     """A price file: target → {usd_per_hour, provider, as_of}, or a list of such, of which the
     lowest counts. Raises UsageError for an unknown target or a malformed entry, InputRefused for a
     file that is no YAML."""
@@ -68,7 +56,7 @@ def read_prices(path: Path) -> dict[str, Price]:
 _FORM = 'write it like l4: {usd_per_hour: 0.70, provider: "mine", as_of: 2026-11-01}'
 
 
-def _price(entry: Any, where: str, source: str) -> Price:
+def _price(entry: Any, where: str, source: str) -> DatedPrice:
     keys = {"usd_per_hour", "provider", "as_of"}
     if not isinstance(entry, dict) or set(entry) != keys:
         raise UsageError(f"a price has exactly {', '.join(sorted(keys))}", where=where, hint=_FORM)
@@ -79,10 +67,13 @@ def _price(entry: Any, where: str, source: str) -> Price:
         raise UsageError(str(error), where=where, hint=_FORM) from error
     if not 0 < hourly < 1e6:
         raise UsageError(f"{hourly} dollars per hour are no price", where=where, hint=_FORM)
-    return Price(hourly, str(entry["provider"]), day.isoformat(), True, source)
+    return DatedPrice(
+        usd_per_hour=hourly, provider=str(entry["provider"]), as_of=day.isoformat(), verified=True,
+        source=source,
+    )  # fmt: skip
 
 
-def per_million(price: Price, throughput: float, devices: int = 1) -> float:
+def per_million(price: DatedPrice, throughput: float, devices: int = 1) -> float:
     """Dollars for a million of what `throughput` counts per second over all devices."""
     return price.usd_per_hour * devices / 3600 / throughput * 1e6
 

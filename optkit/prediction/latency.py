@@ -14,12 +14,13 @@ c bytes to the share c / (c + b), weights likewise by their total.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Literal, NamedTuple
 
 from optkit.devices import Target
+from optkit.documents.plan import Bound
 from optkit.errors import ToolchainMissing
 from optkit.prediction.work import BITS, Work
 
@@ -64,11 +65,18 @@ class Seconds(NamedTuple):
     link: float
 
     @property
-    def bound(self) -> str:
-        """The largest part: compute, memory, unpack, launch or link."""
-        parts = self._asdict()
-        del parts["total"]
-        return max(parts, key=parts.__getitem__)
+    def parts(self) -> dict[Bound, float]:
+        return {"compute": self.compute, "memory": self.memory, "unpack": self.unpack,
+                "launch": self.launch, "link": self.link}  # fmt: skip
+
+    @property
+    def bound(self) -> Bound:
+        """The largest part."""
+        return longest(self.parts)
+
+
+def longest(parts: Mapping[Bound, float]) -> Bound:
+    return max(parts, key=lambda name: parts[name])
 
 
 def seconds(

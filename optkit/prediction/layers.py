@@ -8,7 +8,7 @@ planned; products of two activations stay in its carrier.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from optkit.devices import Target
@@ -57,7 +57,7 @@ def multiplies_in(precision: Precision) -> str:
     return precision.carrier if codes is None else PEAKS[codes.dtype]
 
 
-def category(works: list[Work]) -> str:
+def category(works: Sequence[Work]) -> str:
     """Which measured kind of model this is like: `convolution` or `encoder`."""
     convolved = sum(w.operations for w in works if w.kind == "conv")
     return "convolution" if 2 * convolved > sum(w.operations for w in works) else "encoder"

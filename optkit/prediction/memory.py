@@ -9,10 +9,11 @@ activations, Korthikanti et al. 2022 (arXiv 2205.05198); QLoRA: Dettmers et al. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil, floor
 from typing import Literal
 
+from optkit.documents.plan import InferenceMemory, Method, TrainingBytes
 from optkit.errors import Impossible
 from optkit.prediction.decoder import DecoderShape, Numbers
 from optkit.prediction.work import BITS
@@ -20,7 +21,6 @@ from optkit.prediction.work import BITS
 RUNTIME_BYTES = 500_000_000  # CUDA context and libraries; 0.3 to 0.6 GB, unverified
 CACHE_SHARE = 0.9  # of what is left, that servers give to the cache: TensorRT-LLM's default
 
-Method = Literal["full", "lora", "qlora"]
 Recompute = Literal["none", "selective", "full"]
 
 _NF4_BITS = 4.127  # with double-quantized scales, blocks of 64
@@ -41,9 +41,12 @@ class Memory:
     def total(self) -> float:
         return self.weights + self.cache + self.activations + self.workspace + self.runtime
 
-    def to_json(self) -> dict[str, int]:
-        return {**{name: round(size) for name, size in asdict(self).items()},
-                "total": round(self.total)}  # fmt: skip
+    def rounded(self) -> InferenceMemory:
+        return InferenceMemory(
+            weights=round(self.weights), cache=round(self.cache),
+            activations=round(self.activations), workspace=round(self.workspace),
+            runtime=round(self.runtime), total=round(self.total),
+        )  # fmt: skip
 
 
 def of_decoder(
@@ -127,9 +130,13 @@ class Training:
         items = (self.weights, self.gradients, self.optimizer, self.activations or 0.0)
         return sum(items) + self.temporary
 
-    def to_json(self) -> dict[str, int | None]:
-        items = {n: None if v is None else round(v) for n, v in asdict(self).items()}
-        return {**items, "total": round(self.total)}
+    def rounded(self) -> TrainingBytes:
+        return TrainingBytes(
+            weights=round(self.weights), gradients=round(self.gradients),
+            optimizer=round(self.optimizer),
+            activations=None if self.activations is None else round(self.activations),
+            temporary=round(self.temporary), total=round(self.total),
+        )  # fmt: skip
 
 
 def training(

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from optkit.prediction.cost import Price, per_million
+from optkit.documents.prices import DatedPrice
+from optkit.prediction.cost import per_million
 from optkit.report import details, figures, view
 from optkit.report.drawing.scatter import Point, Scatter, scatter
 from optkit.report.html import render
@@ -255,7 +256,7 @@ def _landed(landing: Json) -> Entry:
 def _cost(price: Json | None, latency: Json | None) -> Entry:
     if price is None or latency is None:
         return _ABSENT
-    cost = per_million(Price(**price), latency["throughput"])
+    cost = per_million(DatedPrice(**price), latency["throughput"])
     return Entry(f"{cost:.3g}", value=cost)
 
 

@@ -4,16 +4,14 @@ one row with figures at least (documents/plan.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from optkit.documents.plan import Plan
 from optkit.report.drawing.roofline import roofline
 from optkit.report.html import render, render_alone
 
 
-def to_html(plan: Mapping[str, Any]) -> str:
+def to_html(plan: Plan) -> str:
     return render("plan.html", plan=plan, chart=roofline(plan))
 
 
-def to_svg(plan: Mapping[str, Any]) -> str:
+def to_svg(plan: Plan) -> str:
     return render_alone("roofline", roofline(plan), width=900, height=534)

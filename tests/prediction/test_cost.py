@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from optkit.devices import target
-from optkit.prediction.cost import Price, energy_per_million, per_million, price_of
+from optkit.documents.prices import DatedPrice
+from optkit.prediction.cost import energy_per_million, per_million, price_of
 
-MINE = Price(3.6, "mine", "2026-11-01", True, "prices.yaml")
+MINE = DatedPrice(
+    usd_per_hour=3.6, provider="mine", as_of="2026-11-01", verified=True, source="prices.yaml"
+)
 
 
 def test_all_devices_are_paid_for() -> None:

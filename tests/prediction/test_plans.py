@@ -14,6 +14,7 @@ import pytest
 import optkit
 from optkit import DecoderSizes
 from optkit.devices import target
+from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 from optkit.errors import InputRefused, UnknownName, UsageError
 from optkit.graph import NodeCost, costs, peak_live_bytes
 from optkit.precisions import precision
@@ -217,15 +218,12 @@ def test_advice_names_the_figures(plan: dict[str, Any]) -> None:
 
 def test_queueing_leaves_room_for_the_batch_before() -> None:
     """Within 20 ms: two runs of 8 ms and 4 ms of waiting; batch 16 would take 2 × 12 ms."""
-    rows = [
-        {
-            "target": "l4", "precision": "int8", "decode": None,
-            "latency": [
-                {"batch": n, "p50_ms": ms, "throughput": n / ms, "bounds": {"call": "pcie"}}
-                for n, ms in ((8, 8.0), (16, 12.0))
-            ],
-        }
-    ]  # fmt: skip
+    call = PlannedLatency.model_construct(bounds={"call": "pcie"})
+    latency = tuple(
+        call.model_copy(update={"batch": n, "p50_ms": ms, "throughput": n / ms})
+        for n, ms in ((8, 8.0), (16, 12.0))
+    )
+    rows = [PlanRow.model_construct(target="l4", precision="int8", latency=latency, devices=1)]
     told = advice.advise(rows, limit_ms=20)
     assert any("up to 8 and a queue delay of at most 4 ms" in line for line in told)
     assert "bound by pcie" in told[0]
@@ -233,13 +231,13 @@ def test_queueing_leaves_room_for_the_batch_before() -> None:
 
 
 def test_the_plot_is_one_file_that_loads_nothing(plan: dict[str, Any]) -> None:
-    drawn = ElementTree.fromstring(to_svg(plan))
+    drawn = ElementTree.fromstring(to_svg(Plan.from_json(plan)))
     points = [one for one in drawn.iter() if one.get("class", "").startswith("call ")]
     assert len(points) == sum(len(row["latency"]) for row in plan["results"])
     for point in points:
         assert 0 < float(point.attrib["cx"].removesuffix("%")) < 100
         assert 36 < float(point.attrib["cy"]) < 496  # the panel
     assert not any("var(" in text for text in drawn.itertext())  # not every viewer knows it
-    page = to_html({**plan, "model": {**plan["model"], "name": "<script>"}})
+    page = to_html(Plan.from_json({**plan, "model": {**plan["model"], "name": "<script>"}}))
     assert "&lt;script&gt;" in page and page.count("<script") == 1  # ours
     assert not re.findall(r"(?:src|href)=", page)

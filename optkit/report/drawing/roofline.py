@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
-from typing import Any
 
 from optkit.devices import target as find_target
+from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 from optkit.precisions import precision
 from optkit.prediction.layers import multiplies_in
 from optkit.report import figures
@@ -67,22 +67,22 @@ class _Peak:
         return self.rate / self.bandwidth
 
 
-def roofline(plan: Mapping[str, Any]) -> Roofline:
+def roofline(plan: Plan) -> Roofline:
     """The drawing of an object of optkit.plan/v1 that has one row with figures at least."""
-    rows = [row for row in plan["results"] if row["latency"]]
+    rows = [row for row in plan.results if row.latency]
     calls = [
         (row, call)
         for row in rows
-        for call in row["latency"]
-        if call["operations"] and call["bytes"]  # a logarithm has no place for others
+        for call in row.latency
+        if call.operations and call.bytes  # a logarithm has no place for others
     ]
     peaks = _peaks(rows)
     x = _decades([_intensity(call) for _, call in calls] + [peak.intensity for peak in peaks])
     y = _decades([_rate(call) for _, call in calls] + [peak.rate for peak in peaks])
-    names = list(dict.fromkeys(row["target"] for row in rows))
+    names = list(dict.fromkeys(row.target for row in rows))
     colours = {name: f"target{index % _COLOURS}" for index, name in enumerate(names)}
     points = tuple(
-        Point(x.at(_intensity(call)), y.at(_rate(call)), colours[row["target"]], _told(row, call))
+        Point(x.at(_intensity(call)), y.at(_rate(call)), colours[row.target], _told(row, call))
         for row, call in calls
     )
     return Roofline(
@@ -92,29 +92,29 @@ def roofline(plan: Mapping[str, Any]) -> Roofline:
     )  # fmt: skip
 
 
-def _intensity(call: Mapping[str, Any]) -> float:
+def _intensity(call: PlannedLatency) -> float:
     """Operations per byte."""
-    return float(call["operations"] / call["bytes"])
+    return float(call.operations / call.bytes)
 
 
-def _rate(call: Mapping[str, Any]) -> float:
+def _rate(call: PlannedLatency) -> float:
     """Operations per second."""
-    return float(call["operations"] / call["p50_ms"] * 1e3)
+    return float(call.operations / call.p50_ms * 1e3)
 
 
-def _told(row: Mapping[str, Any], call: Mapping[str, Any]) -> str:
+def _told(row: PlanRow, call: PlannedLatency) -> str:
     return (
-        f"{row['target']} {row['precision']} batch {call['batch']}: {figures.ms(call['p50_ms'])}, "
-        f"{figures.span(call['band'], figures.ms)}, predicted"
+        f"{row.target} {row.precision} batch {call.batch}: {figures.ms(call.p50_ms)}, "
+        f"{figures.span(call.band, figures.ms)}, predicted"
     )
 
 
-def _peaks(rows: Sequence[Mapping[str, Any]]) -> list[_Peak]:
+def _peaks(rows: Sequence[PlanRow]) -> list[_Peak]:
     """Each peak once, the highest first."""
     dtypes: dict[tuple[str, float, float], list[str]] = {}
     for row in rows:
-        device = find_target(row["target"])
-        dtype = multiplies_in(precision(row["precision"]))
+        device = find_target(row.target)
+        dtype = multiplies_in(precision(row.precision))
         peak = device.peak(dtype)
         if peak is not None and device.bandwidth is not None:
             dtypes.setdefault((device.name, peak, device.bandwidth), []).append(dtype)
