@@ -1,10 +1,153 @@
-"""Reading a graph backwards from a node: what rules ask of the values they look at."""
+"""Patterns of nodes, and what else rules read of the values they look at.
+
+A pattern says how a value is made, as a tree of operators:
+
+    half = Op("Mul", Var("x"), Op("Sigmoid", Var("x")))        x · σ(x), the operands in any order
+    for match in half.matches(node.outputs[0]): match["x"]
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 import onnx_ir as ir
 
 from optkit import graph
+
+_COMMUTATIVE = ("Add", "Mul")
+
+
+@dataclass(frozen=True)
+class Match:
+    """What the names in a pattern stand for."""
+
+    values: Mapping[str, ir.Value] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> ir.Value:
+        return self.values[name]
+
+    def bind(self, name: str, value: ir.Value) -> Match:
+        return replace(self, values={**self.values, name: value})
+
+    def count(self, name: str, number: float) -> Match:
+        return replace(self, numbers={**self.numbers, name: number})
+
+
+class Pattern(Protocol):
+    def matches(self, value: ir.Value | None, match: Match = Match()) -> Iterator[Match]:
+        """Every way in which `value` is made so, given what names stand for already."""
+        ...
+
+
+@dataclass(frozen=True)
+class Var:
+    """Any value, the same one wherever the name is repeated."""
+
+    name: str
+
+    def matches(self, value: ir.Value | None, match: Match = Match()) -> Iterator[Match]:
+        if value is not None and match.values.get(self.name, value) is value:
+            yield match.bind(self.name, value)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A constant that holds one number: this one, or any under a name."""
+
+    number: float | str
+
+    def matches(self, value: ir.Value | None, match: Match = Match()) -> Iterator[Match]:
+        number = scalar(value)
+        if number is not None and isinstance(self.number, str):
+            yield match.count(self.number, number)
+        elif number is not None and number == self.number:
+            yield match
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """s · x by constants: s under the name `factor`, 1 where nothing scales x."""
+
+    source: Pattern
+    factor: str
+
+    def matches(self, value: ir.Value | None, match: Match = Match()) -> Iterator[Match]:
+        until = match.values.get(self.source.name) if isinstance(self.source, Var) else None
+        source, factor = scaled(value, until=until)
+        yield from self.source.matches(source, match.count(self.factor, factor))
+
+
+@dataclass(frozen=True)
+class Either:
+    """The first pattern, or another."""
+
+    patterns: tuple[Pattern, ...]
+
+    def matches(self, value: ir.Value | None, match: Match = Match()) -> Iterator[Match]:
+        for pattern in self.patterns:
+            yield from pattern.matches(value, match)
+
+
+class Op:
+    """The result of an operator whose first inputs match these patterns, those of Add and Mul in
+    any order. `result`: its name in the match; `where`: what else must hold of the node."""
+
+    def __init__(
+        self,
+        op: str,
+        *inputs: Pattern,
+        result: str | None = None,
+        where: Callable[[ir.Node], bool] = lambda node: True,
+    ) -> None:
+        self._op, self._inputs, self._result, self._where = op, inputs, result, where
+
+    def matches(self, value: ir.Value | None, match: Match = Match()) -> Iterator[Match]:
+        node = made_by(value, self._op)
+        if value is None or node is None or len(node.inputs) < len(self._inputs):
+            return
+        if self._where(node):
+            match = match if self._result is None else match.bind(self._result, value)
+            yield from self._inputs_match(list(node.inputs), match)
+            if self._op in _COMMUTATIVE:
+                yield from self._inputs_match([node.inputs[1], node.inputs[0]], match)
+
+    def _inputs_match(self, values: list[ir.Value | None], match: Match) -> Iterator[Match]:
+        matches = [match]
+        for pattern, value in zip(self._inputs, values, strict=False):
+            matches = [after for before in matches for after in pattern.matches(value, before)]
+        yield from matches
+
+
+def first_match(pattern: Pattern, value: ir.Value | None, known: Match = Match()) -> Match | None:
+    """The first way in which `value` is made as the pattern says."""
+    return next(pattern.matches(value, known), None)
+
+
+class Cut(NamedTuple):
+    """What a Slice takes along one axis, in steps of one; the ends as the graph writes them."""
+
+    axis: int
+    start: int
+    stop: int
+
+    def within(self, size: int) -> tuple[int, int]:
+        """[start, stop) of an axis of this size."""
+        start, stop, _ = slice(self.start, self.stop).indices(size)
+        return start, stop
+
+
+def cut_by(node: ir.Node) -> Cut | None:
+    """None for another operator, several axes, steps, or ends that are computed."""
+    if node.op_type != "Slice" or node.domain != "" or len(node.inputs) < 4:
+        return None
+    starts, ends, axes = (ints(value) for value in node.inputs[1:4])
+    steps = ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
+    if starts is None or ends is None or axes is None or len(axes) != 1 or steps != [1]:
+        return None
+    return Cut(axes[0], starts[0], ends[0])
 
 
 def made_by(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node | None:
@@ -84,8 +227,7 @@ def of_float_product(value: ir.Value | None) -> bool:
 
 def biased_product(add: ir.Node) -> tuple[ir.Value, ir.Value] | None:
     """(product, bias) where an Add puts one constant per feature behind a product of floats."""
-    for index in (0, 1):
-        product, bias = operands(add, index)
+    for product, bias in sides(add):
         numbers, shape = graph.array(bias), product.shape if product is not None else None
         if product is None or bias is None or numbers is None or shape is None:
             continue
@@ -97,6 +239,11 @@ def biased_product(add: ir.Node) -> tuple[ir.Value, ir.Value] | None:
 def operands(node: ir.Node, index: int) -> tuple[ir.Value | None, ir.Value | None]:
     """Input `index` of a node with two inputs, and the other one."""
     return node.inputs[index], node.inputs[1 - index]
+
+
+def sides(node: ir.Node | None) -> list[tuple[ir.Value | None, ir.Value | None]]:
+    """The two inputs of a node in both orders; nothing without a node."""
+    return [] if node is None else [operands(node, 0), operands(node, 1)]
 
 
 def permutation(node: ir.Node) -> list[int] | None:

@@ -101,6 +101,10 @@ def replace(result: ir.Value, source: ir.Value) -> None:
 
 def remove(node: ir.Node) -> None:
     """Take a node whose results nobody uses out of its graph."""
-    graph = node.graph
-    assert graph is not None
-    graph.remove(node, safe=True)
+    owner_of(node).remove(node, safe=True)
+
+
+def owner_of(node: ir.Node) -> ir.Graph:
+    """The graph that a rule rewrites."""
+    assert isinstance(node.graph, ir.Graph)
+    return node.graph

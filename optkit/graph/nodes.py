@@ -96,6 +96,33 @@ def value_names(model: ir.Model) -> set[str]:
     return {name for known in values for name in known}
 
 
+class FreeNames:
+    """Names that no value and no node of a model has, subgraphs included; each is given once."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._values = value_names(model)
+        self._nodes = {str(node.name) for node in model.graph.all_nodes()}
+
+    def value(self, name: str) -> str:
+        return claim_name(name, self._values)
+
+    def node(self, name: str) -> str:
+        return claim_name(name, self._nodes)
+
+
+def replace_output(owner: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """Let the graph give `new` away wherever it gave `old`."""
+    for index, output in enumerate(owner.outputs):
+        if output is old:
+            owner.outputs[index] = new
+
+
+def new_constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
+    """A new initializer under a free name that begins so."""
+    taken = ir.convenience.create_value_mapping(owner)
+    return add_constant(owner, unique_name(name, taken), numbers)
+
+
 def add_constant(graph: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
     """A new initializer. The caller has made sure that no value has that name."""
     return add_tensor(graph, ir.Tensor(np.asarray(numbers, order="C"), name=name))

@@ -20,17 +20,26 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.fusion.ort.write import MICROSOFT, Attributes, put
 from optkit.fusion.pattern import (
+    Match,
+    Number,
+    Op,
+    Scaled,
+    Var,
     biased_product,
+    first_match,
     made_by,
-    operands,
     read_once,
     reader,
     scalar,
-    scaled,
 )
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.rule import Declined, Rule
 
 _ACTIVATIONS = ("Tanh", "Sigmoid", "Relu")
+
+_SIGMOID = Op("Sigmoid", Scaled(Var("x"), "slope"))
+_ERF = Op("Add", Op("Erf", Scaled(Var("x"), "slope")), Number(1.0))
+_CUBE = Op("Add", Var("x"), Scaled(Op("Pow", Var("x"), Number(3.0)), "weight"))
+_TANH = Op("Add", Op("Tanh", Scaled(_CUBE, "slope")), Number(1.0))
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,6 @@ def activate(match: Activation) -> str:
         node, match.op, [match.source], node.outputs[0],
         attributes=match.attributes, domain=match.domain,
     )  # fmt: skip
-    remove(node)
     return "one operator"
 
 
@@ -91,12 +99,10 @@ def check_bias(node: ir.Node) -> Biased | Declined | None:
 
 
 def take_bias(match: Biased) -> str:
-    gelu = match.gelu
+    gelu, inputs = match.gelu, [match.product, match.bias]
     tanh = gelu.attributes.get_string("approximate", "none") == "tanh"
     op = "FastGelu" if tanh else "BiasGelu"
-    put(gelu, op, [match.product, match.bias], gelu.outputs[0], domain=MICROSOFT)
-    remove(gelu)
-    remove(match.add)
+    put(gelu, op, inputs, gelu.outputs[0], domain=MICROSOFT, removed=(gelu, match.add))
     return "the bias is added on the way"
 
 
@@ -116,10 +122,8 @@ def activate_gemm(node: ir.Node) -> str:
     attributes: Attributes = {**given, **scales, "activation": behind.op_type}
     put(
         node, "FusedGemm", node.inputs, behind.outputs[0],
-        attributes=attributes, domain=MICROSOFT,
+        attributes=attributes, domain=MICROSOFT, removed=(behind, node),
     )  # fmt: skip
-    remove(behind)
-    remove(node)
     return f"{behind.op_type} on the way out"
 
 
@@ -127,44 +131,18 @@ def _gated(
     factor: float, source: ir.Value | None, gate: ir.Value | None
 ) -> tuple[str, str, Attributes] | None:
     """(operator, domain, attributes) that gives factor · source · gate."""
-    sigmoid = made_by(gate, "Sigmoid")
-    if sigmoid is not None and factor == 1.0:
-        inner, slope = scaled(sigmoid.inputs[0], until=source)
-        return ("QuickGelu", MICROSOFT, {"alpha": slope}) if inner is source else None
-    curve = _above_one(gate)
-    if curve is None or not _near(factor, 0.5):
+    known = Match() if source is None else Match({"x": source})
+    if factor == 1.0 and (match := first_match(_SIGMOID, gate, known)) is not None:
+        return "QuickGelu", MICROSOFT, {"alpha": match.numbers["slope"]}
+    if not _near(factor, 0.5):
         return None
-    if curve.op_type == "Erf":
-        inner, slope = scaled(curve.inputs[0], until=source)
-        return ("Gelu", "", {}) if inner is source and _near(slope, sqrt(0.5)) else None
-    inner, slope = scaled(curve.inputs[0])
-    if not _near(slope, sqrt(2 / pi)) or not _with_cube(inner, source):
+    if (match := first_match(_ERF, gate, known)) is not None:
+        return ("Gelu", "", {}) if _near(match.numbers["slope"], sqrt(0.5)) else None
+    if (match := first_match(_TANH, gate, known)) is None:
         return None
-    return "Gelu", "", {"approximate": "tanh"}
-
-
-def _above_one(value: ir.Value | None) -> ir.Node | None:
-    """The Erf or Tanh that 1 is added to."""
-    add = made_by(value, "Add")
-    for index in (0, 1) if add is not None else ():
-        assert add is not None
-        curve, addend = operands(add, index)
-        if scalar(addend) == 1.0:
-            return made_by(curve, "Erf", "Tanh")
-    return None
-
-
-def _with_cube(value: ir.Value | None, source: ir.Value | None) -> bool:
-    """It is source + 0.044715 · source³."""
-    add = made_by(value, "Add")
-    for index in (0, 1) if add is not None else ():
-        assert add is not None
-        straight, bent = operands(add, index)
-        cube, weight = scaled(bent)
-        power = made_by(cube, "Pow")
-        if straight is source and power is not None and power.inputs[0] is source:
-            return scalar(power.inputs[1]) == 3.0 and _near(weight, 0.044715)
-    return False
+    slope, weight = match.numbers["slope"], match.numbers["weight"]
+    fits = _near(slope, sqrt(2 / pi)) and _near(weight, 0.044715)
+    return ("Gelu", "", {"approximate": "tanh"}) if fits else None
 
 
 def _factors(node: ir.Node) -> tuple[float, list[ir.Value | None]]:

@@ -18,19 +18,23 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from optkit.fusion import pattern
 from optkit.fusion.ort.heads import Cache, Rows, continued, joined, repeated_from, split_from
 from optkit.fusion.ort.mask import Keys, above_lowest, as_integers, hides_nothing, keys
 from optkit.fusion.ort.write import MICROSOFT, Attributes, put, too_old
 from optkit.fusion.pattern import (
+    Either,
+    Op,
+    Scaled,
+    Var,
     dims,
     known_equal,
     made_by,
-    operands,
     permutation,
     read_once,
     scaled,
 )
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.rule import Declined, Rule, owner_of, remove
 
 
 @dataclass(frozen=True)
@@ -54,50 +58,63 @@ class Match:
     mask: ir.Value | Keys | None
     scale: float
 
+    @property
+    def rows(self) -> list[Rows]:
+        """Of Q, K and V, if all three are known and the result is joined to rows again."""
+        parts = (self.query, self.key, self.value)
+        rows = [each.rows for each in parts if each.rows is not None]
+        return rows if len(rows) == 3 and joined(self.node.outputs[0]) is not None else []
+
+    @property
+    def caches(self) -> list[Cache]:
+        return [each.cache for each in (self.key, self.value) if each.cache is not None]
+
+    @property
+    def takes_keys(self) -> bool:
+        """MultiHeadAttention: as many key heads as query heads, and no cache."""
+        alike = self.query.rows and self.key.rows and self.query.rows.heads == self.key.rows.heads
+        plain = self.key.cache is None and self.node.outputs[0].dtype == ir.DataType.FLOAT
+        return bool(self.rows) and bool(alike) and plain
+
+
+_SCORES = Op("MatMul", Var("query"), Var("key"), result="scores")
+_MASKED = Op("Add", Scaled(_SCORES, "inner"), Var("mask"))
+_SUM = Scaled(Either((_SCORES, _MASKED)), "outer")
+_WEIGHTS = Op("Softmax", _SUM, result="weights")
+
 
 def check(node: ir.Node) -> Match | Declined | None:
+    sums = _WEIGHTS.matches(node.inputs[0])
+    match = next((m for m in sums if "mask" not in m.values or m.numbers["outer"] == 1.0), None)
     softmax = made_by(node.inputs[0], "Softmax")
-    if softmax is None or dims(softmax.outputs[0], 4) is None:
-        return None
-    scores, scale = scaled(softmax.inputs[0])
-    add, mask = made_by(scores, "Add"), None
-    product = made_by(scores, "MatMul")
-    for index in (0, 1) if add is not None else ():
-        assert add is not None
-        inner, other = operands(add, index)
-        behind, factor = scaled(inner)
-        if product is None and made_by(behind, "MatMul") is not None and scale == 1.0:
-            product, mask, scale = made_by(behind, "MatMul"), other, factor
-    if product is None:
+    if match is None or softmax is None or dims(match["weights"], 4) is None:
         return None
     if softmax.attributes.get_int("axis", -1) not in (-1, 3):
         return Declined("its softmax runs along another axis")
-    if not read_once(softmax.outputs[0]) or not read_once(product.outputs[0]):
+    if not read_once(match["weights"]) or not read_once(match["scores"]):
         return Declined("its weights are also used elsewhere")
-    return too_old(node) or _match(node, product, mask, scale)
+    scale = match.numbers["outer"] * match.numbers.get("inner", 1.0)
+    return too_old(node) or _match(node, match, scale)
 
 
 def attend(match: Match) -> str:
     node, result = match.node, match.node.outputs[0]
-    parts = (match.query, match.key, match.value)
-    rows, join = [each.rows for each in parts if each.rows is not None], joined(result)
-    inputs, between = [each.value for each in parts], [node]
-    if len(rows) == 3 and join is not None:
-        result, made_from = join
-        inputs, between = [each.value for each in rows], [*made_from, node]
-    else:
-        rows = []
+    inputs = [each.value for each in (match.query, match.key, match.value)]
+    replaced, rows = [node], match.rows
+    if rows and (join := joined(result)) is not None:
+        inputs, (result, behind) = [each.value for each in rows], join
+        replaced = [*behind, node]
     operator = _with_keys if isinstance(match.mask, Keys) else _with_mask
     op, domain, masks, attributes = operator(match, [each.heads for each in rows])
-    caches = [each.cache for each in parts[1:] if each.cache is not None]
+    caches = match.caches
     more = [_twin(cache.present) for cache in caches]
     put(
-        between[0], op, [*inputs, *masks, *(cache.past for cache in caches)], result,
-        more=more, attributes=attributes, domain=domain, name=node.name,
+        replaced[0], op, [*inputs, *masks, *(cache.past for cache in caches)], result,
+        more=more, attributes=attributes, domain=domain, name=node.name, removed=(),
     )  # fmt: skip
     for cache, longer in zip(caches, more, strict=True):
         _hand_out(node, cache.present, longer)
-    for each in between:
+    for each in replaced:
         remove(each)
     how = "one operator on rows" if rows else "one operator on heads"
     return f"{how}, with the cache" if caches else how
@@ -123,33 +140,33 @@ def _with_keys(match: Match, heads: list[int]) -> Operator:
     return "MultiHeadAttention", MICROSOFT, [None, present], attributes
 
 
-def _match(
-    node: ir.Node, product: ir.Node, mask: ir.Value | None, scale: float
-) -> Match | Declined:
-    given, before = scaled(product.inputs[0])
-    query = Heads(given, split_from(given))
-    key, between = _key(product.inputs[1])
+def _match(node: ir.Node, product: pattern.Match, scale: float) -> Match | Declined:
+    source, before = scaled(product["query"])
+    query = Heads(source, split_from(source))
+    key, between = _key(product["key"])
     value = _unrepeated(node.inputs[1])
     scale *= before * between
     if key is None or not math.isfinite(scale) or scale <= 0:
         return Declined("its keys are not the transposed heads, or its scale is not positive")
     if not _continue_alike(key, value):
         key, value = _whole(key), _whole(value)
-    on_rows = all(each.rows is not None for each in (query, key, value))
-    on_rows = on_rows and joined(node.outputs[0]) is not None
-    if key.value is None and not on_rows:
+    match = Match(node, query, key, value, product.values.get("mask"), scale)
+    if key.value is None and not match.rows:
         return Declined("its keys are transposed with the heads, and the rows are not known")
     if reason := _why_not(query, key, value):
         return Declined(reason)
-    match = Match(node, query, key, value, mask, scale)
-    if mask is not None and hides_nothing(mask) and not _widens(mask, product.outputs[0]):
+    return _with_fitting_mask(match, product["scores"])
+
+
+def _with_fitting_mask(match: Match, scores: ir.Value) -> Match | Declined:
+    """With its mask in a form that an operator takes, or without one that hides nothing."""
+    mask = match.mask
+    if isinstance(mask, ir.Value) and hides_nothing(mask) and not _widens(mask, scores):
         return replace(match, mask=None)
-    if mask is None or _fits(mask, product.outputs[0]):
+    if not isinstance(mask, ir.Value) or _fits(mask, scores):
         return match
-    same = on_rows and query.rows and key.rows and query.rows.heads == key.rows.heads
-    same = same and node.outputs[0].dtype == ir.DataType.FLOAT
-    per_key = keys(mask) if same and key.cache is None else None
-    if per_key is None or not _fits_keys(per_key, product.outputs[0]):
+    per_key = keys(mask) if match.takes_keys else None
+    if per_key is None or not _fits_keys(per_key, scores):
         return Declined("its mask is not known to hold a number per query and key")
     return replace(match, mask=per_key)
 
@@ -248,8 +265,7 @@ def _twin(value: ir.Value) -> ir.Value:
 
 def _hand_out(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
     """As a graph output. Others read the value that the operator's inputs may depend on."""
-    owner = node.graph
-    assert owner is not None
+    owner = owner_of(node)
     if old.is_graph_output():
         owner.outputs[[*owner.outputs].index(old)] = new
         old.name, new.name = new.name, old.name

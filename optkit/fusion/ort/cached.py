@@ -29,7 +29,7 @@ from optkit.decoder import IN_PLACE
 from optkit.fusion.ort.mask import HIDDEN
 from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, length, once, put
 from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
-from optkit.fusion.rule import Declined, Guards, Rule, remove, replace, unmet
+from optkit.fusion.rule import Declined, Guards, Rule, owner_of, remove, replace, unmet
 
 _PAST = (3, 4)  # inputs of GroupQueryAttention
 _ATTRIBUTES = {"q_num_heads", "kv_num_heads", "scale"}
@@ -161,8 +161,7 @@ _GUARDS: Guards[_Candidate] = (
 
 def attend(match: Cached) -> str:
     node, lengths = match.node, match.lengths
-    owner = node.graph
-    assert owner is not None
+    owner = owner_of(node)
     given = node.attributes
     attributes: Attributes = {
         "num_heads": given.get_int("q_num_heads"),
@@ -177,7 +176,7 @@ def attend(match: Cached) -> str:
     inputs = [*node.inputs[:3], *node.inputs[4:], last, total, None, None, None, bias]
     put(
         node, "GroupQueryAttention", inputs, result, more=longer, attributes=attributes,
-        domain=MICROSOFT,
+        domain=MICROSOFT, removed=(),
     )  # fmt: skip
     for old, new in zip(presents, longer, strict=True):
         name = old.name
@@ -201,8 +200,7 @@ def check_past(node: ir.Node) -> Past | None:
 
 
 def subtract(match: Past) -> str:
-    node, owner = match.node, match.node.graph
-    assert owner is not None
+    node, owner = match.node, owner_of(match.node)
     total = length(owner, match.lengths.mask, 1)
     new = length(owner, match.lengths.new, match.lengths.axis)
     replace(node.outputs[0], once(owner, "cache.past", "Sub", [total, new]))

@@ -11,6 +11,7 @@ cache   past [B, G, P, D], [B, G, S, D] ─Concat(2)→ [B, G, P + S, D]
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +20,7 @@ from optkit import graph
 from optkit.fusion.ort.write import constant, put
 from optkit.fusion.pattern import (
     chain,
+    cut_by,
     dims,
     ints,
     known_equal,
@@ -26,7 +28,7 @@ from optkit.fusion.pattern import (
     permutation,
     sole_readers,
 )
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.rule import Declined, Rule, owner_of
 
 SPLIT = [0, 2, 1, 3]
 
@@ -135,22 +137,26 @@ def check_packed(node: ir.Node) -> Packed | Declined | None:
         return None
     rows = nodes[1].inputs[0]
     before, apart = dims(rows, 3), dims(nodes[0].inputs[0], 5)
-    if rows is None or before is None or apart is None:
-        return None
+    return None if rows is None or not before or not apart else _packed(node, cut, rows, apart)
+
+
+def _packed(
+    node: ir.Node, cut: ir.Node, rows: ir.Value, apart: list[int | ir.SymbolicDim]
+) -> Packed | Declined:
+    before = dims(rows, 3) or []
     index = _index(node, cut)
-    parts, heads, size = apart[2:]
-    if index is None or not all(isinstance(dim, int) for dim in (parts, heads, size)):
+    sizes = [dim for dim in apart[2:] if isinstance(dim, int)]
+    if index is None or len(sizes) < 3:
         return Declined("it takes more than one of the packed parts")
-    assert isinstance(parts, int) and isinstance(heads, int) and isinstance(size, int)
-    if before[2] != parts * heads * size or not known_equal(before[1], apart[1]) or index >= parts:
+    if before[2] != prod(sizes) or not known_equal(before[1], apart[1]) or index >= sizes[0]:
         return Declined("what it takes is not known to be a range of features")
-    width = heads * size
-    return Packed(node, rows, index * width, (index + 1) * width, heads)
+    width = sizes[1] * sizes[2]
+    return Packed(node, rows, index * width, (index + 1) * width, sizes[1])
 
 
 def unpack(match: Packed) -> str:
-    node, owner = match.node, match.node.graph
-    assert owner is not None and match.rows.shape is not None
+    node, owner = match.node, owner_of(match.node)
+    assert match.rows.shape is not None
     size = (match.stop - match.start) // match.heads
     batch, sequence, _ = match.rows.shape.dims
     name = str(node.name)
@@ -167,7 +173,6 @@ def unpack(match: Packed) -> str:
     apart.shape = ir.Shape([batch, sequence, match.heads, size])
     owner.insert_before(node, [cut, reshape])
     put(node, "Transpose", [apart], node.outputs[0], attributes={"perm": SPLIT})
-    remove(node)
     return f"features {match.start} to {match.stop} of the packed rows"
 
 
@@ -178,12 +183,11 @@ def _index(squeeze: ir.Node, cut: ir.Node) -> int | None:
         at_front = cut.attributes.get_int("axis", 0) == 0
         position = int(index) if index is not None and index.ndim == 0 and at_front else -1
         return position if position >= 0 else None
-    starts, ends, axes = (ints(value) for value in (*cut.inputs[1:4], None, None)[:3])
-    steps = ints(cut.inputs[4]) if len(cut.inputs) > 4 else [1]
+    taken = cut_by(cut)
     dropped = ints(squeeze.inputs[1]) if len(squeeze.inputs) > 1 else None
-    if starts is None or ends is None or axes != [0] or steps != [1] or dropped != [0]:
+    if taken is None or taken.axis != 0 or dropped != [0]:
         return None
-    return starts[0] if starts[0] >= 0 and ends[0] == starts[0] + 1 else None
+    return taken.start if taken.start >= 0 and taken.stop == taken.start + 1 else None
 
 
 unpack_heads: Rule[Packed] = Rule(

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from optkit.fusion.ort.write import constant
 from optkit.fusion.pattern import dims, made_by
-from optkit.fusion.rule import Rule
+from optkit.fusion.rule import Rule, owner_of
 
 _INTEGER = ("Conv", "Add", "MaxPool", "AveragePool", "Concat")
 _ACTIVATIONS = ("Relu", "Clip")
@@ -38,8 +38,7 @@ def check(node: ir.Node) -> ir.Node | None:
 
 
 def turn(node: ir.Node) -> str:
-    owner, codes = node.graph, node.outputs[0]
-    assert owner is not None
+    owner, codes = owner_of(node), node.outputs[0]
     batch, channels, height, width = dims(codes, 4) or []
     uses = list(codes.uses())
     same = constant(owner, "layout.same", np.zeros(4, np.int64))

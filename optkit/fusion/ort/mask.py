@@ -18,7 +18,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.fusion.ort.write import constant, put
 from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.rule import Declined, Rule, owner_of
 from optkit.fusion.standard.guard import interval
 
 HIDDEN = np.float32(-3.4e38)
@@ -65,8 +65,8 @@ def check_grid(node: ir.Node) -> Grid | Declined | None:
 
 
 def look_up(match: Grid) -> str:
-    node, owner, source = match.node, match.node.graph, match.source
-    assert owner is not None and source.shape is not None
+    node, owner, source = match.node, owner_of(match.node), match.source
+    assert source.shape is not None
     if match.columns is not None:
         taken = ir.Value(name=f"{node.name}.columns", type=source.type)
         taken.shape = ir.Shape([source.shape[0], _length(match.columns)])
@@ -76,7 +76,6 @@ def look_up(match: Grid) -> str:
         source = taken
     axes = constant(owner, "mask.axes", np.array([1, 2], np.int64))
     put(node, "Unsqueeze", [source, axes], node.outputs[0])
-    remove(node)
     return "its columns at once"
 
 
@@ -106,8 +105,7 @@ def is_above_lowest(mask: ir.Value) -> bool:
 
 def above_lowest(mask: ir.Value, node: ir.Node) -> ir.Value:
     """max(mask, HIDDEN), unless it is known to be above; the layers share it."""
-    owner = node.graph
-    assert owner is not None
+    owner = owner_of(node)
     if is_above_lowest(mask):
         return mask
     name = f"{mask.name}.bounded"
@@ -126,8 +124,7 @@ def as_integers(present: ir.Value, node: ir.Node) -> ir.Value:
     """[B, T] int32 of booleans, as ONNX Runtime's attentions read it; the layers share it."""
     if present.dtype == ir.DataType.INT32:
         return present
-    owner, name = node.graph, f"{present.name}.keys"
-    assert owner is not None
+    owner, name = owner_of(node), f"{present.name}.keys"
     for use in present.uses():
         if use.node.name == name:
             return use.node.outputs[0]

@@ -19,14 +19,8 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.ort.write import Attributes, put, too_old
-from optkit.fusion.pattern import (
-    biased_product,
-    made_by,
-    operands,
-    read_once,
-    reader,
-)
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.pattern import biased_product, made_by, read_once, reader, sides
+from optkit.fusion.rule import Declined, Rule
 from optkit.fusion.standard.norm import over_root_mean_square
 
 
@@ -52,8 +46,7 @@ class Residual:
 
 
 def check_rms(node: ir.Node) -> RmsNorm | Declined | None:
-    for index in (0, 1):
-        normalized, gain = operands(node, index)
+    for normalized, gain in sides(node):
         root = over_root_mean_square(normalized)
         if root is None:
             continue
@@ -73,7 +66,6 @@ def normalize(match: RmsNorm) -> str:
     put(
         node, "RMSNormalization", [match.source, match.gain], node.outputs[0], attributes=attributes
     )
-    remove(node)
     return "one operator"
 
 
@@ -93,8 +85,7 @@ def keep_apart(node: ir.Node) -> str:
 
 
 def check_bias(node: ir.Node) -> Residual | Declined | None:
-    for index in (0, 1) if len(node.inputs) == 2 else ():
-        branch, residual = operands(node, index)
+    for branch, residual in sides(node) if len(node.inputs) == 2 else ():
         add = made_by(branch, "Add")
         biased = biased_product(add) if add is not None else None
         if add is None or biased is None or residual is None or graph.is_constant(residual):
@@ -107,10 +98,8 @@ def check_bias(node: ir.Node) -> Residual | Declined | None:
 
 
 def take_bias(match: Residual) -> str:
-    node = match.node
-    put(node, "Sum", [match.product, match.bias, match.residual], node.outputs[0])
-    remove(node)
-    remove(match.add)
+    node, inputs = match.node, [match.product, match.bias, match.residual]
+    put(node, "Sum", inputs, node.outputs[0], removed=(node, match.add))
     return "the bias is added on the way"
 
 

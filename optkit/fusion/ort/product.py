@@ -12,15 +12,15 @@ share a weight. Also the columns of a product that are only read apart become pr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.ort.write import MICROSOFT, constant, put
-from optkit.fusion.pattern import ints, made_by, operands, reader
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.pattern import cut_by, made_by, operands, reader
+from optkit.fusion.rule import Declined, Rule, owner_of, remove
 
 _A, _W, _SCALE_A, _SCALE_W, _ZERO_A, _ZERO_W, _BIAS = range(7)
 
@@ -46,35 +46,31 @@ class Columns:
 
 
 def check_product(node: ir.Node) -> Product | Declined | None:
-    activation = made_by(node.inputs[0], "DequantizeLinear")
-    weight = made_by(node.inputs[1], "DequantizeLinear")
+    activation, weight = (made_by(value, "DequantizeLinear") for value in node.inputs[:2])
     if node.domain != "" or activation is None or weight is None:
         return None
-    attributes = node.attributes
-    if attributes.get_int("transA", 0) or attributes.get_float("alpha", 1.0) != 1.0:
+    if node.attributes.get_int("transA", 0) or node.attributes.get_float("alpha", 1.0) != 1.0:
         return Declined("Gemm with transA or alpha")
-    transposed = bool(attributes.get_int("transB", 0))
+    transposed = bool(node.attributes.get_int("transB", 0))
     if reason := _why_not(activation, weight, 0 if transposed else 1):
         return Declined(reason)
     if reader(node.outputs[0], "QuantizeLinear") is not None:
         return Declined("its result is quantized: ONNX Runtime writes the codes at once")
-    if node.inputs[0] is None or len(node.inputs[0].shape or ()) < 2:
+    if len(activation.outputs[0].shape or ()) < 2:
         return Declined("its activation is not known to have rows")
-    columns = _columns(weight, transposed)
-    if node.op_type == "Gemm":
-        bias = _gemm_bias(node, columns)
-        return (
-            bias
-            if isinstance(bias, Declined)
-            else Product(node, activation, weight, transposed, None, bias)
-        )
-    add, bias = _bias_behind(node, columns)
-    return Product(node, activation, weight, transposed, add, bias)
+    codes = graph.array(weight.inputs[0])
+    assert codes is not None
+    columns = codes.shape[0 if transposed else 1]
+    if node.op_type == "MatMul":
+        return Product(node, activation, weight, transposed, *_bias_behind(node, columns))
+    bias = _gemm_bias(node, columns)
+    if isinstance(bias, Declined):
+        return bias
+    return Product(node, activation, weight, transposed, None, bias)
 
 
 def multiply_codes(match: Product) -> str:
-    node, owner = match.node, match.node.graph
-    assert owner is not None
+    node, owner = match.node, owner_of(match.node)
     codes, scale_w, zero_w = _parameters(match.weight)
     if match.transposed:
         numbers = graph.array(codes)
@@ -84,10 +80,8 @@ def multiply_codes(match: Product) -> str:
     codes_a, scale_a, zero_a = _parameters(match.activation)
     inputs = [codes_a, codes, scale_a, scale_w, zero_a, _unless_zero(zero_w), bias]
     result = (match.add or node).outputs[0]
-    put(node, "MatMulIntegerToFloat", inputs, result, domain=MICROSOFT)
-    if match.add is not None:
-        remove(match.add)
-    remove(node)
+    removed = [each for each in (match.add, node) if each is not None]
+    put(node, "MatMulIntegerToFloat", inputs, result, domain=MICROSOFT, removed=removed)
     return "codes are multiplied" + (", the bias is added on the way out" if bias else "")
 
 
@@ -114,8 +108,7 @@ def check_columns(node: ir.Node) -> Columns | Declined | None:
 
 
 def part_columns(match: Columns) -> str:
-    node, owner = match.product, match.product.graph
-    assert owner is not None
+    node, owner = match.product, owner_of(match.product)
     readers = {use.node for use in node.outputs[0].uses()}
     for index, (value, start, stop) in enumerate(match.parts):
         inputs = list(node.inputs)
@@ -126,7 +119,9 @@ def part_columns(match: Columns) -> str:
                 cut = numbers[..., start:stop]
                 inputs[which] = constant(owner, f"{source.name}_{start}_{stop}", cut)
         name = None if index == 0 else f"{node.name}_{start}_{stop}"
-        put(node, "MatMulIntegerToFloat", inputs, value, domain=MICROSOFT, name=name)
+        put(
+            node, "MatMulIntegerToFloat", inputs, value, domain=MICROSOFT, name=name, removed=()
+        )  # fmt: skip
     for each in readers:
         remove(each)
     remove(node)
@@ -134,8 +129,8 @@ def part_columns(match: Columns) -> str:
 
 
 def _why_not(activation: ir.Node, weight: ir.Node, axis: int) -> str | None:
-    codes_a, scale_a, zero_a = _parameters(activation)
-    codes_w, scale_w, zero_w = _parameters(weight)
+    codes_a, _, zero_a = _parameters(activation)
+    codes_w, _, zero_w = _parameters(weight)
     numbers = graph.array(codes_w)
     if numbers is None:
         return "its weight is not constant"
@@ -143,30 +138,32 @@ def _why_not(activation: ir.Node, weight: ir.Node, axis: int) -> str | None:
         return f"its weight is {numbers.ndim}-d {numbers.dtype}"
     if codes_a is None or codes_a.dtype != ir.DataType.UINT8:
         return "its activation is not uint8"
+    if reason := _why_not_its_scales(activation.inputs[1], weight, numbers.shape[axis], axis):
+        return reason
+    if any(zero is not None and not graph.is_constant(zero) for zero in (zero_a, zero_w)):
+        return "a zero point is not constant"
+    return None
+
+
+def _why_not_its_scales(
+    scale_a: ir.Value | None, weight: ir.Node, columns: int, axis: int
+) -> str | None:
+    scale_w = weight.inputs[1]
     if scale_a is None or scale_w is None or _size(scale_a) != 1 or scale_a.dtype != scale_w.dtype:
         return "its activation has more than one scale"
     if scale_w.dtype != ir.DataType.FLOAT or not graph.is_constant(scale_w):
         return "its weight's scale is not constant or not float32"
-    size = _size(scale_w)
-    along = weight.attributes.get_int("axis", 1) % 2
     if weight.attributes.get_int("block_size", 0):
         return "its weight has a scale per block"
-    if size != 1 and (size != numbers.shape[axis] or along != axis):
+    along = weight.attributes.get_int("axis", 1) % 2 == axis
+    if _size(scale_w) != 1 and (_size(scale_w) != columns or not along):
         return "its weight's scales do not lie along the output channels"
-    if any(zero is not None and not graph.is_constant(zero) for zero in (zero_a, zero_w)):
-        return "a zero point is not constant"
     return None
 
 
 def _parameters(dequantize: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
     codes, scale, *rest = dequantize.inputs
     return codes, scale, rest[0] if rest else None
-
-
-def _columns(weight: ir.Node, transposed: bool) -> int:
-    numbers = graph.array(weight.inputs[0])
-    assert numbers is not None
-    return int(numbers.shape[0 if transposed else 1])
 
 
 def _gemm_bias(node: ir.Node, columns: int) -> np.ndarray | Declined | None:
@@ -226,25 +223,19 @@ def _size(value: ir.Value) -> int | None:
 
 def _ranges(node: ir.Node, rank: int, columns: int) -> list[tuple[ir.Value, int, int]] | None:
     """(result, start, stop) of what a Slice or Split takes of the last axis."""
-    if node.domain != "" or not rank:
+    if (taken := cut_by(node)) is not None:
+        start, stop = taken.within(columns)
+        whole = taken.axis in (-1, rank - 1) and start < stop
+        return [(node.outputs[0], start, stop)] if whole else None
+    along = node.attributes.get_int("axis", 0) in (-1, rank - 1)
+    if node.op_type != "Split" or node.domain != "" or not along:
         return None
-    if node.op_type == "Split":
-        if node.attributes.get_int("axis", 0) not in (-1, rank - 1):
-            return None
-        shapes = [value.shape for value in node.outputs]
-        sizes = [shape[-1] if shape is not None and len(shape) else None for shape in shapes]
-        if not all(isinstance(size, int) for size in sizes) or sum(sizes) != columns:  # type: ignore[arg-type]
-            return None
-        stops = np.cumsum(sizes).tolist()  # type: ignore[arg-type]
-        return list(zip(node.outputs, [0, *stops[:-1]], stops, strict=True))
-    if node.op_type != "Slice" or len(node.inputs) < 4:
+    last = [value.shape[-1] if value.shape else None for value in node.outputs]
+    sizes = [size for size in last if isinstance(size, int)]
+    if len(sizes) != len(last) or sum(sizes) != columns:
         return None
-    starts, ends, axes = (ints(value) for value in node.inputs[1:4])
-    steps = ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
-    if starts is None or ends is None or axes not in ([-1], [rank - 1]) or steps != [1]:
-        return None
-    start, stop, _ = slice(starts[0], ends[0]).indices(columns)
-    return [(node.outputs[0], start, stop)] if start < stop else None
+    stops = list(accumulate(sizes))
+    return list(zip(node.outputs, [0, *stops[:-1]], stops, strict=True))
 
 
 multiply: Rule[Product] = Rule(

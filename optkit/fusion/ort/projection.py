@@ -9,7 +9,6 @@ keys only. Products of codes stay products of their own (`product`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.ort.mask import Keys, as_integers, is_above_lowest, keys
-from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, put
+from optkit.fusion.ort.write import MICROSOFT, Attributes, constant, joined, put
 from optkit.fusion.pattern import (
     biased_product,
     dims,
@@ -26,9 +25,7 @@ from optkit.fusion.pattern import (
     of_float_product,
     read_once,
 )
-from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, Rule, remove
-
-_BLOCK = 256  # rows
+from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, Rule, owner_of
 
 
 @dataclass(frozen=True)
@@ -70,9 +67,8 @@ def check(node: ir.Node) -> Projected | Declined | None:
 
 
 def project(match: Projected) -> str:
-    node, owner = match.node, match.node.graph
-    assert owner is not None
-    weight = _joined(owner, f"{node.name}.weight", [each.weight for each in match.parts])
+    node, owner = match.node, owner_of(match.node)
+    weight = joined(owner, f"{node.name}.weight", [each.weight for each in match.parts], axis=1)
     bias = constant(owner, f"{node.name}.bias", np.concatenate([*map(_bias, match.parts)]))
     attributes: Attributes = {
         "num_heads": match.heads,
@@ -84,9 +80,10 @@ def project(match: Projected) -> str:
         attributes = {**attributes, "mask_filter_value": match.mask.low}
     elif match.mask is not None:
         inputs += [None, None, match.mask]
-    put(node, "Attention", inputs, node.outputs[0], attributes=attributes, domain=MICROSOFT)
-    for each in (node, *(step for part in match.parts for step in part.nodes)):
-        remove(each)
+    put(
+        node, "Attention", inputs, node.outputs[0], attributes=attributes, domain=MICROSOFT,
+        removed=(node, *(step for part in match.parts for step in part.nodes)),
+    )  # fmt: skip
     return "with its projections"
 
 
@@ -131,11 +128,9 @@ def _projection(value: ir.Value | None) -> Projection | None:
             return None
         product, bias = biased
     multiplication = made_by(product, "MatMul")
-    if (
-        multiplication is None
-        or not of_float_product(product)
-        or dims(multiplication.inputs[0], 3) is None
-    ):
+    if multiplication is None or not of_float_product(product):
+        return None
+    if dims(multiplication.inputs[0], 3) is None:
         return None
     source, weight = multiplication.inputs
     assert source is not None and weight is not None
@@ -153,20 +148,6 @@ def _why_not_joined(parts: tuple[Projection, ...]) -> str | None:
     if copied > GROWTH_LIMIT_BYTES:
         return f"its weights are shared: joined they would add {copied:,} bytes to the model"
     return None
-
-
-def _joined(owner: ir.Graph, name: str, parts: list[ir.Value]) -> ir.Value:
-    """[H, 3·N·D], read in blocks when it is written: no weight is held in memory."""
-    tensors = [part.const_value for part in parts if part.const_value is not None]
-    height, width = tensors[0].shape.numpy()
-    name = graph.unique_name(name, ir.convenience.create_value_mapping(owner))
-
-    def blocks() -> Iterator[list[np.ndarray]]:
-        for rows in zip(*(graph.rows(tensor, _BLOCK) for tensor in tensors), strict=True):
-            yield [np.concatenate(rows, axis=1)]
-
-    form = graph.Form(name, ir.DataType.FLOAT, (height, width * len(tensors)))
-    return graph.add_tensor(owner, *graph.computed([form], blocks))
 
 
 def _bias(part: Projection) -> np.ndarray:

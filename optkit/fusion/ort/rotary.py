@@ -19,8 +19,8 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.fusion.ort.heads import SPLIT, Rows, split_from
 from optkit.fusion.ort.write import MICROSOFT, constant, once, put, too_old
-from optkit.fusion.pattern import dims, ints, known_equal, made_by, operands, scalar
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.pattern import Op, Var, cut_by, dims, first_match, known_equal, made_by, scalar
+from optkit.fusion.rule import Declined, Rule, owner_of
 
 
 @dataclass(frozen=True)
@@ -34,30 +34,42 @@ class Rotation:
     sin: ir.Value
 
 
+def _takes_half(cut: ir.Node, which: int) -> bool:
+    """It takes the lower (0) or upper (1) half of the last of four axes."""
+    taken, shape = cut_by(cut), dims(cut.inputs[0], 4)
+    if taken is None or taken.axis not in (-1, 3) or shape is None or not isinstance(shape[3], int):
+        return False
+    half = shape[3] // 2
+    return taken.within(shape[3]) == (which * half, (which + 1) * half)
+
+
+def _joins_halves(concat: ir.Node) -> bool:
+    return len(concat.inputs) == 2 and concat.attributes.get_int("axis", 0) in (-1, 3)
+
+
+_LOWER = Op("Slice", Var("x"), where=lambda node: _takes_half(node, 0))
+_UPPER = Op("Slice", Var("x"), where=lambda node: _takes_half(node, 1))
+_ROTATED = Op("Concat", Op("Neg", _UPPER), _LOWER, where=_joins_halves)
+_ROTATION = Op("Add", Op("Mul", _ROTATED, Var("sin")), Op("Mul", Var("x"), Var("cos")))
+
+
 def check(node: ir.Node) -> Rotation | Declined | None:
-    for index in (0, 1):
-        straight, turned = operands(node, index)
-        rotated = _rotated(turned)
-        if rotated is None:
-            continue
-        source, sin = rotated
-        cos = _other_factor(straight, source)
-        if cos is None:
-            continue
-        for angles in (cos, sin):
-            if reason := _why_not(angles, source):
-                return Declined(reason)
-        if _per_token(cos) != _per_token(sin):
-            return Declined("one of its angles is per token, the other per position")
-        if _per_token(cos) and (declined := too_old(node)):
-            return declined
-        return Rotation(node, source, split_from(source), cos, sin)
-    return None
+    match = first_match(_ROTATION, node.outputs[0])
+    if match is None:
+        return None
+    source, cos, sin = match["x"], match["cos"], match["sin"]
+    for angles in (cos, sin):
+        if reason := _why_not(angles, source):
+            return Declined(reason)
+    if _per_token(cos) != _per_token(sin):
+        return Declined("one of its angles is per token, the other per position")
+    if _per_token(cos) and (declined := too_old(node)):
+        return declined
+    return Rotation(node, source, split_from(source), cos, sin)
 
 
 def rotate(match: Rotation) -> str:
-    node, owner, rows = match.node, match.node.graph, match.rows
-    assert owner is not None
+    node, owner, rows = match.node, owner_of(match.node), match.rows
     caches = [_cache(match.cos, node), _cache(match.sin, node)]
     domain = "" if _per_token(match.cos) else MICROSOFT
     if domain:
@@ -65,7 +77,6 @@ def rotate(match: Rotation) -> str:
     result = node.outputs[0]
     if rows is None:
         put(node, "RotaryEmbedding", [match.source, *caches], result, domain=domain)
-        remove(node)
         return "one operator on heads"
     transpose = match.source.producer()
     reshape = transpose.inputs[0].producer() if transpose and transpose.inputs[0] else None
@@ -89,50 +100,7 @@ def rotate(match: Rotation) -> str:
     owner.insert_before(node, [rotary, split])
     owner.opset_imports.setdefault(domain, 1)
     put(node, "Transpose", [apart], result, attributes={"perm": SPLIT})
-    remove(node)
     return "one operator on rows"
-
-
-def _rotated(value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-    """(x, sin) if `value` is rotate(x) · sin."""
-    product = made_by(value, "Mul")
-    for index in (0, 1) if product is not None else ():
-        assert product is not None
-        turned, sin = operands(product, index)
-        concat = made_by(turned, "Concat")
-        if concat is None or len(concat.inputs) != 2 or sin is None:
-            continue
-        if concat.attributes.get_int("axis", 0) not in (-1, 3):
-            continue
-        negative = made_by(concat.inputs[0], "Neg")
-        upper = _half(negative.inputs[0], 1) if negative is not None else None
-        lower = _half(concat.inputs[1], 0)
-        if lower is not None and upper is lower:
-            return lower, sin
-    return None
-
-
-def _half(value: ir.Value | None, which: int) -> ir.Value | None:
-    """What `value` is the lower (0) or upper (1) half of the last axis of."""
-    cut = made_by(value, "Slice")
-    source = cut.inputs[0] if cut is not None else None
-    shape = dims(source, 4)
-    if cut is None or shape is None or not isinstance(shape[3], int) or len(cut.inputs) < 4:
-        return None
-    starts, ends, axes = (ints(each) for each in cut.inputs[1:4])
-    steps = ints(cut.inputs[4]) if len(cut.inputs) > 4 else [1]
-    if starts is None or ends is None or axes not in ([-1], [3]) or steps != [1]:
-        return None
-    half = shape[3] // 2
-    start, stop, _ = slice(starts[0], ends[0]).indices(shape[3])
-    return source if (start, stop) == (which * half, (which + 1) * half) else None
-
-
-def _other_factor(value: ir.Value | None, source: ir.Value) -> ir.Value | None:
-    product = made_by(value, "Mul")
-    if product is None or source not in product.inputs:
-        return None
-    return product.inputs[1 if product.inputs[0] is source else 0]
 
 
 def _why_not(angles: ir.Value, source: ir.Value) -> str | None:
@@ -144,16 +112,21 @@ def _why_not(angles: ir.Value, source: ir.Value) -> str | None:
     if not batch or shape[1] != 1 or shape[3] != heads[3] or not known_equal(shape[2], heads[2]):
         return "its angles are not one row per position"
     numbers = graph.array(angles)
-    if numbers is not None:
-        lower, upper = np.split(numbers, 2, axis=-1)
-        return None if np.array_equal(lower, upper) else "the halves of its angles differ"
+    if numbers is None:
+        return _why_not_doubled(angles, heads[3])
+    lower, upper = np.split(numbers, 2, axis=-1)
+    return None if np.array_equal(lower, upper) else "the halves of its angles differ"
+
+
+def _why_not_doubled(angles: ir.Value, size: int) -> str | None:
+    """Why computed angles are not made of a row of `size` / 2 numbers, joined to itself."""
     twice, _ = _doubled(angles)
     if twice is None or len(twice.inputs) != 2 or twice.inputs[0] is not twice.inputs[1]:
         return "the halves of its angles are not known to be the same"
     joined = twice.outputs[0].shape
     if joined is None or twice.attributes.get_int("axis", 0) not in (-1, len(joined) - 1):
         return "its angles interleave"
-    return None if joined[-1] == heads[3] else "its angles are not one row per position"
+    return None if joined[-1] == size else "its angles are not one row per position"
 
 
 def _per_token(angles: ir.Value) -> bool:
@@ -175,8 +148,7 @@ def _doubled(angles: ir.Value) -> tuple[ir.Node | None, list[ir.Node]]:
 def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
     """[S, D/2], or [B, S, D/2] per token: the first half of every row; the layers that read the
     same angles share it."""
-    owner = node.graph
-    assert owner is not None
+    owner = owner_of(node)
     name = f"{angles.name}.rows"
     numbers = graph.array(angles)
     if numbers is not None:
@@ -196,8 +168,7 @@ def _cache(angles: ir.Value, node: ir.Node) -> ir.Value:
 def _computed(source: ir.Value, steps: list[ir.Node]) -> ir.Value:
     """The steps that were taken with every number twice, with every number once; layers that each
     take the same steps share what they make."""
-    value, owner = source, steps[0].graph
-    assert owner is not None
+    value, owner = source, owner_of(steps[0])
     for step in steps:
         constants = [each for each in step.inputs[1:] if each is not None]
         name = ".".join(map(str, [value.name, *(c.name for c in constants), step.op_type.lower()]))
@@ -211,8 +182,8 @@ def _computed(source: ir.Value, steps: list[ir.Node]) -> ir.Value:
 
 
 def _cut(angles: ir.Value, node: ir.Node, name: str) -> ir.Value:
-    owner, producer = node.graph, angles.producer()
-    assert owner is not None and producer is not None and angles.shape is not None
+    owner, producer = owner_of(node), angles.producer()
+    assert producer is not None and angles.shape is not None
     batch, _, sequence, size = angles.shape.dims
     assert isinstance(size, int)
     leading = [batch, sequence] if _per_token(angles) else [sequence]

@@ -9,18 +9,16 @@ number changes. The product bears the names of all it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.ort.write import MICROSOFT, constant
-from optkit.fusion.rule import Declined, Rule, remove
+from optkit.fusion.ort.write import MICROSOFT, constant, joined
+from optkit.fusion.rule import Declined, Rule, owner_of, remove
 
 _B, _SCALES, _ZERO_POINTS = range(1, 4)
-_BLOCK = 1024  # rows
 _OUTPUTS = "N"
 
 
@@ -33,12 +31,10 @@ class Siblings:
 
 def check(node: ir.Node) -> Siblings | Declined | None:
     source = node.inputs[0]
-    if node.domain != MICROSOFT or source is None or node.graph is None:
+    if source is None:
         return None
-    kind = _kind(node)
-    alike = {use.node for use in source.uses() if use.idx == 0 and _kind(use.node) == kind}
-    nodes = tuple(each for each in node.graph if each in alike) if len(alike) > 1 else ()
-    if kind is None or not nodes:
+    nodes = _alike(node, source)
+    if len(nodes) < 2:
         return None
     weights = [value for each in nodes for value in each.inputs[1:] if value is not None]
     if not all(graph.is_constant(value) and len(value.uses()) == 1 for value in weights):
@@ -47,11 +43,11 @@ def check(node: ir.Node) -> Siblings | Declined | None:
 
 
 def multiply_together(match: Siblings) -> str:
-    first, owner = match.nodes[0], match.nodes[0].graph
-    assert owner is not None
+    first, owner = match.nodes[0], owner_of(match.nodes[0])
     sizes = [each.attributes.get_int(_OUTPUTS, 0) for each in match.nodes]
     name = graph.join_names([str(each.name) for each in match.nodes])
-    weights = [_stacked(owner, part) for part in zip(*_weights(match), strict=True)]
+    parts = zip(*([v for v in each.inputs[_B:] if v] for each in match.nodes), strict=True)
+    weights = [joined(owner, str(part[0].name), part, axis=0) for part in parts]
     attributes = [*(a for a in first.attributes.values() if a.name != _OUTPUTS),
                   ir.AttrInt64(_OUTPUTS, sum(sizes))]  # fmt: skip
     product = ir.node(first.op_type, [first.inputs[0], *weights], domain=MICROSOFT, name=name)
@@ -73,6 +69,14 @@ def multiply_together(match: Siblings) -> str:
     return f"{len(sizes)} products of one input"
 
 
+def _alike(node: ir.Node, source: ir.Value) -> tuple[ir.Node, ...]:
+    """The products of `source` of the node's kind."""
+    kind = _kind(node)
+    alike = {use.node for use in source.uses() if use.idx == 0 and _kind(use.node) == kind}
+    several = kind is not None and len(alike) > 1 and node.graph is not None
+    return tuple(each for each in node.graph or () if each in alike) if several else ()
+
+
 Kind = tuple[tuple[tuple[str, int], ...], int]
 
 
@@ -89,25 +93,6 @@ def _kind(node: ir.Node) -> Kind | None:
         name: attribute.as_int() for name, attribute in node.attributes.items() if name != _OUTPUTS
     }
     return tuple(sorted(attributes.items())), len(given)
-
-
-def _weights(match: Siblings) -> Iterator[list[ir.Value]]:
-    for node in match.nodes:
-        yield [value for value in node.inputs[_B:] if value is not None]
-
-
-def _stacked(owner: ir.Graph, parts: Sequence[ir.Value]) -> ir.Value:
-    """The rows of all parts, read in blocks when they are written: no weight is held in memory."""
-    tensors = [part.const_value for part in parts if part.const_value is not None]
-    height = sum(tensor.shape.numpy()[0] for tensor in tensors)
-
-    def blocks() -> Iterator[list[np.ndarray]]:
-        for tensor in tensors:
-            yield from ([block] for block in graph.rows(tensor, _BLOCK))
-
-    name = graph.unique_name(str(parts[0].name), ir.convenience.create_value_mapping(owner))
-    form = graph.Form(name, tensors[0].dtype, (height, *tensors[0].shape.numpy()[1:]))
-    return graph.add_tensor(owner, *graph.computed([form], blocks))
 
 
 together: Rule[Siblings] = Rule("together", frozenset({"MatMulNBits"}), check, multiply_together)

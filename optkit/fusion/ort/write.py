@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import Declined
+from optkit.fusion.rule import Declined, owner_of, remove
 
 Attributes = Mapping[str, int | float | str | Sequence[int]]
 
 MICROSOFT = "com.microsoft"
 """ONNX Runtime's own operators: docs/ContribOperators.md in its repository."""
+
+_BLOCK = 256  # rows
 
 OPSET = 23
 """The first with Attention, RMSNormalization and RotaryEmbedding. From opset 21 on it only allows
@@ -38,15 +40,13 @@ def put(
     attributes: Attributes | None = None,
     domain: str = "",
     name: str | None = None,
-) -> ir.Node:
+    removed: Sequence[ir.Node] | None = None,
+) -> None:
     """Insert a node before `at` (under its name, if no other is given) that makes `result`, and
-    behind it the outputs `more`.
-
-    What made `result` before makes a value of its own from now on, which nobody reads; the caller
-    removes that node. The graph's opset imports come to name the domain.
+    behind it the outputs `more`, and take out the nodes that it stands for: `removed`, the last
+    first, or `at` alone. The graph's opset imports come to name the domain.
     """
-    owner = at.graph
-    assert owner is not None
+    owner = owner_of(at)
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]
     output = ir.Value()
@@ -55,16 +55,15 @@ def put(
         outputs=[output, *more],
     )  # fmt: skip
     output.type, output.shape = result.type, result.shape
-    at_result = result.producer()
-    owner.insert_before(
-        at_result if at_result is not None and at_result.graph is owner else at, node
-    )
+    producer = result.producer()
+    owner.insert_before(producer or at, node)
     owner.opset_imports.setdefault(domain, 1)
     text = result.name
     result.replace_all_uses_with(output, replace_graph_outputs=True)
     result.name = None
     output.name = text
-    return node
+    for each in (at,) if removed is None else removed:
+        remove(each)
 
 
 def constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
@@ -73,7 +72,26 @@ def constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
     old = graph.array(known.get(name))
     if old is not None and old.dtype == numbers.dtype and np.array_equal(old, numbers):
         return known[name]
-    return graph.add_constant(owner, graph.unique_name(name, known), numbers)
+    return graph.new_constant(owner, name, numbers)
+
+
+def joined(owner: ir.Graph, name: str, parts: Sequence[ir.Value], axis: int) -> ir.Value:
+    """Constants under each other (axis 0) or side by side (1), read in blocks of rows when they are
+    written: no weight is held in memory."""
+    tensors = [part.const_value for part in parts if part.const_value is not None]
+    shape = list(tensors[0].shape.numpy())
+    shape[axis] = sum(tensor.shape.numpy()[axis] for tensor in tensors)
+
+    def blocks() -> Iterator[list[np.ndarray]]:
+        readers = [graph.rows(tensor, _BLOCK) for tensor in tensors]
+        if axis == 0:
+            yield from ([block] for reader in readers for block in reader)
+        else:
+            yield from ([np.concatenate(rows, axis=1)] for rows in zip(*readers, strict=True))
+
+    name = graph.unique_name(name, ir.convenience.create_value_mapping(owner))
+    form = graph.Form(name, tensors[0].dtype, tuple(shape))
+    return graph.add_tensor(owner, *graph.computed([form], blocks))
 
 
 def length(owner: ir.Graph, source: ir.Value, axis: int) -> ir.Value:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.fusion.pattern import dims
 from optkit.fusion.rule import Declined, Rule
 from optkit.fusion.standard import linear
 
@@ -26,15 +27,13 @@ def check(node: ir.Node) -> linear.Affine | Declined | None:
     if layer is None:
         producer = source.producer() if source is not None else None
         return Declined(f"its input is made by {producer.op_type if producer else 'no node'}")
-    parameters = [graph.array(value) for value in node.inputs[1:5]]
-    if any(numbers is None for numbers in parameters):
+    arrays = (graph.array(value) for value in node.inputs[1:5])
+    parameters = [numbers.astype(np.float64) for numbers in arrays if numbers is not None]
+    if len(parameters) < 4:
         return Declined("its parameters are not constant")
-    rank = len(source.shape) if source is not None and source.shape is not None else None
-    if layer.channel_axis == -1 and rank != 2:
+    if layer.channel_axis == -1 and dims(source, 2) is None:
         return Declined("its channels are not the columns of the product")
-    gamma, beta, mean, variance = (
-        numbers.astype(np.float64) for numbers in parameters if numbers is not None
-    )
+    gamma, beta, mean, variance = parameters
     scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
     return linear.compose(node, layer, scale, beta - scale * mean)
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.pattern import made_by, operands
+from optkit.fusion.pattern import Op, Var, first_match, made_by, sides
 from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
 
 Interval = tuple[np.float32, np.float32]
@@ -42,6 +42,9 @@ _MOVES = frozenset(
 )
 """Operators whose results are numbers of their first input."""
 
+_P = Op("Softmax", Var("scores"), result="p")
+_GUARDED = Op("Where", Op("IsNaN", _P), Var("zero"), Var("p"))
+
 
 @dataclass(frozen=True)
 class Guard:
@@ -52,12 +55,11 @@ class Guard:
 
 
 def check(node: ir.Node) -> Guard | Declined | None:
-    test = made_by(node.inputs[0], "IsNaN")
-    softmax = made_by(node.inputs[2], "Softmax")
-    if test is None or softmax is None or test.inputs[0] is not softmax.outputs[0]:
+    match = first_match(_GUARDED, node.outputs[0])
+    softmax = made_by(match["p"], "Softmax") if match is not None else None
+    if match is None or softmax is None:
         return None
-    scores = softmax.inputs[0]
-    assert scores is not None
+    scores = match["scores"]
     rank = len(scores.shape) if scores.shape is not None else None
     if rank is None or softmax.attributes.get_int("axis", -1) not in (-1, rank - 1):
         return Declined("the softmax is not known to run along the last axis")
@@ -98,10 +100,7 @@ def interval(value: ir.Value | None) -> Interval | str:
 
 def _why_nan(scores: ir.Value) -> str | None:
     """Why a row may have no finite number, or one that is NaN or +inf; None if it has neither."""
-    add = made_by(scores, "Add")
-    for index in (0, 1) if add is not None else ():
-        assert add is not None
-        mask, other = operands(add, index)
+    for mask, other in sides(made_by(scores, "Add")):
         numbers = graph.array(mask)
         if numbers is not None and not np.isfinite(numbers).all():
             if not _leaves_a_number_per_row(numbers):

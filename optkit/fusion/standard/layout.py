@@ -16,7 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import Declined, Rule, keeps_output, remove, replace
+from optkit.fusion.pattern import chain, made_by, permutation, read_once
+from optkit.fusion.rule import Declined, Rule, keeps_output, owner_of, remove, replace
 from optkit.fusion.standard.noop import same_shape, unequal
 
 _ORDER_KEEPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -37,7 +38,8 @@ def check_transposes(node: ir.Node) -> Pair | None:
 
 
 def merge_permutations(pair: Pair) -> str:
-    p, q = (_permutation(node, len(pair.source.shape or ())) for node in (pair.first, pair.second))
+    p, q = permutation(pair.first), permutation(pair.second)
+    assert p is not None and q is not None  # the rank is known
     pair.second.replace_input_with(0, pair.source)
     pair.second.attributes["perm"] = ir.AttrInt64s("perm", [p[i] for i in q])
     return f"reads through {pair.first.name}"
@@ -75,20 +77,18 @@ def check_target(node: ir.Node) -> ir.Node | None:
 
 
 def write_target(node: ir.Node) -> str:
-    shape, owner = node.outputs[0].shape, node.graph
-    assert shape is not None and owner is not None
+    shape, owner = node.outputs[0].shape, owner_of(node)
+    assert shape is not None
     target = np.array([dim if isinstance(dim, int) else -1 for dim in shape], np.int64)
-    known = ir.convenience.create_value_mapping(owner)
-    name = graph.unique_name(f"{node.name}.shape", known)
-    node.replace_input_with(1, graph.add_constant(owner, name, target))
+    node.replace_input_with(1, graph.new_constant(owner, f"{node.name}.shape", target))
     return f"its shape is {target.tolist()}"
 
 
 def check_swap(node: ir.Node) -> Pair | Declined | None:
-    swap = _producer(node, "Transpose")
-    fold = _producer(swap, "Reshape") if swap is not None else None
-    if swap is None or fold is None or _permutation(swap, 3) != [0, 2, 1]:
+    nodes = chain(node.inputs[0], "Transpose", "Reshape")
+    if nodes is None or permutation(nodes[0]) != [0, 2, 1]:
         return None
+    swap, fold = nodes
     source, folded, result = fold.inputs[0], fold.outputs[0], node.outputs[0]
     if source is None or any(v.shape is None for v in (source, folded, result)):
         return None
@@ -116,7 +116,7 @@ def swap_last_axes(pair: Pair) -> str:
 
 
 def _pair(node: ir.Node, *ops: str) -> Pair | None:
-    first = _producer(node, *ops)
+    first = made_by(node.inputs[0], *ops)
     source = first.inputs[0] if first is not None else None
     if first is None or source is None or source.shape is None:
         return None
@@ -125,21 +125,7 @@ def _pair(node: ir.Node, *ops: str) -> Pair | None:
 
 def _only_reader(pair: Pair) -> bool:
     """Reading past `first` makes it dead; otherwise nothing would be gained."""
-    between = pair.first.outputs[0]
-    return len(between.uses()) == 1 and not between.is_graph_output()
-
-
-def _producer(node: ir.Node, *ops: str) -> ir.Node | None:
-    """What makes the node's first input, if it is one of these operators in the same graph."""
-    first = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if first is None or first.op_type not in ops or first.graph is not node.graph:
-        return None
-    return first
-
-
-def _permutation(node: ir.Node, rank: int) -> list[int]:
-    order = node.attributes.get_ints("perm")
-    return list(order) if order is not None else list(reversed(range(rank)))
+    return read_once(pair.first.outputs[0])
 
 
 settle_reshape: Rule[ir.Node] = Rule(

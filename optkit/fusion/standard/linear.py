@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, remove, replace
+from optkit.fusion.pattern import made_by, sides
+from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, owner_of, remove, replace
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,14 @@ class Affine:
 
 def find(value: ir.Value | None) -> Linear | Declined | None:
     """The linear operator that makes `value`; None if something else does."""
-    node = value.producer() if value is not None else None
-    if value is None or node is None or node.domain != "":
-        return None
-    if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+    node = made_by(value, "Conv", "ConvTranspose", "Gemm", "MatMul")
+    if node is not None:
         return _linear(node, None)
-    if node.op_type != "Add":
-        return None
-    for index in (0, 1):
-        inner = node.inputs[index]
-        product = inner.producer() if inner is not None else None
-        if product is not None and product.op_type == "MatMul":
-            return _linear(product, node) if graph.is_constant(node.inputs[1 - index]) else None
+    add = made_by(value, "Add")
+    for inner, bias in sides(add):
+        product = made_by(inner, "MatMul")
+        if product is not None:
+            return _linear(product, add) if graph.is_constant(bias) else None
     return None
 
 
@@ -210,8 +207,5 @@ def _is_shared(value: ir.Value) -> bool:
 
 
 def _new_constant(linear: Linear, what: str, numbers: np.ndarray) -> ir.Value:
-    owner = linear.node.graph
-    assert owner is not None
-    known = ir.convenience.create_value_mapping(owner)
-    name = graph.unique_name(f"{linear.node.name}.{what}", known)
-    return graph.add_constant(owner, name, numbers)
+    name = f"{linear.node.name}.{what}"
+    return graph.new_constant(owner_of(linear.node), name, numbers)

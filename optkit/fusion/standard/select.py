@@ -19,8 +19,8 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.fusion.pattern import ints, known_equal, permutation, read_once
-from optkit.fusion.rule import Rule, remove, replace
+from optkit.fusion.pattern import cut_by, ints, known_equal, permutation, read_once
+from optkit.fusion.rule import Rule, owner_of, remove, replace
 
 _UNARY = frozenset(
     {
@@ -126,8 +126,8 @@ def _move(match: Early) -> None:
 
 
 def split_one(match: One) -> str:
-    node, source, owner = match.gather, match.gather.inputs[0], match.gather.graph
-    assert source is not None and owner is not None
+    node, source, owner = match.gather, match.gather.inputs[0], owner_of(match.gather)
+    assert source is not None
     taken = _take(source, match.row, node)
     axes = _constant(owner, f"select.{match.row.axis}", match.row.axis)
     result = node.outputs[0]
@@ -142,8 +142,7 @@ def split_one(match: One) -> str:
 
 def _take(value: ir.Value, rows: Rows, reader: ir.Node) -> ir.Value:
     """The rows of `value`; whoever takes the same ones shares them."""
-    owner = reader.graph
-    assert owner is not None
+    owner = owner_of(reader)
     name = f"{value.name}.rows_{rows.axis}_{rows.start}_{rows.end}"
     for use in value.uses():
         if use.node.name == name:
@@ -168,21 +167,17 @@ def _constant(owner: ir.Graph, name: str, number: int) -> ir.Value:
     known = ir.convenience.create_value_mapping(owner)
     if ints(known.get(name)) == [number]:
         return known[name]
-    return graph.add_constant(owner, graph.unique_name(name, known), np.array([number], np.int64))
+    return graph.new_constant(owner, name, np.array([number], np.int64))
 
 
 def _rows(node: ir.Node) -> Rows | None:
     """What a Slice along one axis takes, where the number of rows is known."""
-    source, shape = node.inputs[0], node.outputs[0].shape
-    if node.domain or source is None or shape is None or len(node.inputs) < 4:
+    cut, shape = cut_by(node), node.outputs[0].shape
+    if cut is None or shape is None:
         return None
-    starts, ends, axes = (ints(value) for value in node.inputs[1:4])
-    steps = ints(node.inputs[4]) if len(node.inputs) > 4 else [1]
-    if starts is None or ends is None or axes is None or len(axes) != 1 or steps != [1]:
-        return None
-    axis = axes[0] % len(shape)
+    axis = cut.axis % len(shape)
     count = shape[axis]
-    return Rows(axis, starts[0], ends[0], count) if isinstance(count, int) else None
+    return Rows(axis, cut.start, cut.stop, count) if isinstance(count, int) else None
 
 
 def _wanted(producer: ir.Node, axis: int) -> Wanted | None:
@@ -275,14 +270,13 @@ def _stays(dims: list[int | ir.SymbolicDim], target: list[int], axis: int) -> bo
 
 def _shorten(reshape: ir.Node, rows: Rows) -> None:
     """The target of a Reshape whose rows are fewer; one axis that follows (−1) still does."""
-    target, owner = ints(reshape.inputs[1]), reshape.graph
-    assert target is not None and owner is not None
+    target = ints(reshape.inputs[1])
+    assert target is not None
     if target[rows.axis] > 0:
         target[rows.axis] = rows.count
-        known = ir.convenience.create_value_mapping(owner)
-        name = graph.unique_name(f"{reshape.name}.shape", known)
         numbers = np.array(target, np.int64)
-        reshape.replace_input_with(1, graph.add_constant(owner, name, numbers))
+        shape = graph.new_constant(owner_of(reshape), f"{reshape.name}.shape", numbers)
+        reshape.replace_input_with(1, shape)
 
 
 _RULES: dict[str, Callable[[ir.Node, int], Wanted | None]] = {

@@ -46,38 +46,41 @@ def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[F
     """Turn float16 and bfloat16 into float32, subgraphs included, in place. One entry if anything
     was half, none else. `inline_limit`: from that many bytes of half weights on, large ones stay
     stored as they are. Raises InputRefused where an operator needs the half precision."""
-    if not any(_is_half(value) for value in _values(model)):
+    if not _halves(model):
         return ()
     foreign = next((node for node in model.graph.all_nodes() if node.domain != ""), None)
     if foreign is not None:
         reason = f"{foreign.domain}.{foreign.op_type} may need half precision"
         return (FusionEntry("widen", str(foreign.name), "declined", reason),)
     borders = {value: value.dtype for value in (*model.graph.inputs, *model.graph.outputs)}
-    names = graph.value_names(model)
-    nodes = {str(node.name) for node in model.graph.all_nodes()}
-    _part_roundings(model, names, nodes)
+    names = graph.FreeNames(model)
+    _part_roundings(model, names)
     roundings = _roundings(model)
-    if all(value in roundings for value in _values(model) if _is_half(value)):
+    if roundings.issuperset(_halves(model)):
         return ()
     stay = _large_weights(model, inline_limit) - borders.keys()
-    for value in _values(model):
-        inside = value not in borders or value.producer() is not None
-        if _is_half(value) and inside and value not in stay | roundings:
+    _widen_inside(model, {value for value in borders if value.producer() is None}, stay, roundings)
+    for value in sorted(stay, key=lambda value: str(value.name)):
+        _cast_behind(model.graph, value, names)
+    halves = {value: dtype for value, dtype in borders.items() if dtype in _HALVES}
+    for value, dtype in halves.items():
+        _cast_at_border(model.graph, value, dtype, names)
+    graph.infer_shapes(model)
+    what = f"half became float32, {len(halves)} borders kept"
+    what += f", {len(stay)} weights stored as they are" if stay else ""
+    return (FusionEntry("widen", "", "applied", what),)
+
+
+def _widen_inside(
+    model: ir.Model, inputs: set[ir.Value], stay: set[ir.Value], roundings: set[ir.Value]
+) -> None:
+    """All but these values, and the attributes of the nodes that make them."""
+    for value in _halves(model):
+        if value not in inputs | stay | roundings:
             _widen_value(value)
     for node in model.graph.all_nodes():
         if roundings.isdisjoint(node.outputs):
             _widen_attributes(node)
-    for value in sorted(stay, key=lambda value: str(value.name)):
-        _cast_behind(model.graph, value, names, nodes)
-    casts = 0
-    for value, dtype in borders.items():
-        if dtype in _HALVES:
-            _cast_at_border(model.graph, value, dtype, names, nodes)
-            casts += 1
-    graph.infer_shapes(model)
-    what = f"half became float32, {casts} borders kept"
-    what += f", {len(stay)} weights stored as they are" if stay else ""
-    return (FusionEntry("widen", "", "applied", what),)
 
 
 def _roundings(model: ir.Model) -> set[ir.Value]:
@@ -109,7 +112,7 @@ def _passes(node: ir.Node, index: int, roundings: set[ir.Value]) -> bool:
     return ends or (index == 0 and node.outputs[0] in roundings)
 
 
-def _part_roundings(model: ir.Model, names: set[str], nodes: set[str]) -> None:
+def _part_roundings(model: ir.Model, names: graph.FreeNames) -> None:
     """A Cast to half whose result is cast back, and is also computed with or handed out, becomes
     two: one for each kind of reader."""
     for cast in [node for node in model.graph.all_nodes() if node.op_type == "Cast"]:
@@ -121,15 +124,13 @@ def _part_roundings(model: ir.Model, names: set[str], nodes: set[str]) -> None:
         ]
         if not back or (len(back) == len(value.uses()) and not value.is_graph_output()):
             continue
-        name = graph.claim_name(f"{value.name}.rounded", names)
-        node = graph.claim_name(f"cast_{name}", nodes)
-        twin = ir.node("Cast", [source], dict(cast.attributes), name=node)
-        twin.outputs[0].name, twin.outputs[0].type = name, value.type
-        twin.outputs[0].shape = value.shape
+        name = names.value(f"{value.name}.rounded")
+        second = ir.node("Cast", [source], dict(cast.attributes), name=names.node(f"cast_{name}"))
+        second.outputs[0].name, second.outputs[0].type = name, value.type
+        second.outputs[0].shape = value.shape
         assert cast.graph is not None
-        cast.graph.insert_before(cast, twin)
-        for use in back:
-            use.node.replace_input_with(use.idx, twin.outputs[0])
+        cast.graph.insert_before(cast, second)
+        _redirect(back, second.outputs[0])
 
 
 def _large_weights(model: ir.Model, inline_limit: int) -> set[ir.Value]:
@@ -140,68 +141,59 @@ def _large_weights(model: ir.Model, inline_limit: int) -> set[ir.Value]:
     return {value for value, size in halves.items() if size >= _LARGE_BYTES}
 
 
-def _cast_behind(main: ir.Graph, value: ir.Value, names: set[str], nodes: set[str]) -> None:
+def _cast_behind(main: ir.Graph, value: ir.Value, names: graph.FreeNames) -> None:
     """Let all that read a value without a producer read it in FP32; of a table that rows are looked
     up in, the rows."""
     uses = list(value.uses())
     for use in [use for use in uses if (use.node.op_type, use.idx) == ("Gather", 0)]:
-        if use.node.graph is main and not use.node.outputs[0].is_graph_output():
-            _cast_rows(main, use.node, value.dtype, names, nodes)
+        rows = use.node.outputs[0]
+        if use.node.graph is main and not rows.is_graph_output():
+            readers = list(rows.uses())
+            cast = _cast(rows, _FLOAT, names)
+            main.insert_after(use.node, cast)
+            rows.type = None if value.dtype is None else ir.TensorType(value.dtype)
+            _redirect(readers, cast.outputs[0])
             uses.remove(use)
-    if not uses:
-        return
-    name, node = _claim(value, names, nodes)
-    cast = ir.node("Cast", [value], {"to": _FLOAT.value}, name=node)
-    main.insert_before(main[0], cast)
-    cast.outputs[0].name, cast.outputs[0].type = name, ir.TensorType(_FLOAT)
-    cast.outputs[0].shape = value.shape
-    for use in uses:
-        use.node.replace_input_with(use.idx, cast.outputs[0])
+    if uses:
+        cast = _cast(value, _FLOAT, names)
+        main.insert_before(main[0], cast)
+        _redirect(uses, cast.outputs[0])
 
 
-def _cast_rows(
-    main: ir.Graph, lookup: ir.Node, dtype: ir.DataType | None, names: set[str], nodes: set[str]
-) -> None:
-    rows = lookup.outputs[0]
-    uses, (name, node) = list(rows.uses()), _claim(rows, names, nodes)
-    cast = ir.node("Cast", [rows], {"to": _FLOAT.value}, name=node)
-    wide = cast.outputs[0]
-    wide.name, wide.type, wide.shape = name, ir.TensorType(_FLOAT), rows.shape
-    main.insert_after(lookup, cast)
-    rows.type = None if dtype is None else ir.TensorType(dtype)
-    for use in uses:
-        use.node.replace_input_with(use.idx, wide)
+def _cast(value: ir.Value, dtype: ir.DataType, names: graph.FreeNames) -> ir.Node:
+    """A Cast of `value` that stands nowhere yet; its result is called after its FP32 side."""
+    name = names.value(f"{value.name}.fp32")
+    cast = ir.node("Cast", [value], {"to": dtype.value}, name=names.node(f"cast_{name}"))
+    result = cast.outputs[0]
+    result.name, result.type, result.shape = name, ir.TensorType(dtype), value.shape
+    return cast
 
 
-def _claim(value: ir.Value, names: set[str], nodes: set[str]) -> tuple[str, str]:
-    """Fresh names for a Cast beside `value`: of its FP32 side, and of the node."""
-    name = graph.claim_name(f"{value.name}.fp32", names)
-    return name, graph.claim_name(f"cast_{name}", nodes)
+def _redirect(uses: Iterable[tuple[ir.Node, int]], value: ir.Value) -> None:
+    for node, index in uses:
+        node.replace_input_with(index, value)
 
 
 def _cast_at_border(
-    main: ir.Graph, value: ir.Value, dtype: ir.DataType, names: set[str], nodes: set[str]
+    main: ir.Graph, value: ir.Value, dtype: ir.DataType, names: graph.FreeNames
 ) -> None:
     if value.producer() is None:
-        _cast_behind(main, value, names, nodes)
-    else:
-        name, node = _claim(value, names, nodes)
-        cast = ir.node("Cast", [value], {"to": dtype.value}, name=node)
-        main.append(cast)
-        cast.outputs[0].name, value.name = value.name, name
-        cast.outputs[0].type = ir.TensorType(dtype)
-        for index, output in enumerate(main.outputs):
-            if output is value:
-                main.outputs[index] = cast.outputs[0]
-        cast.outputs[0].shape = value.shape
+        _cast_behind(main, value, names)
+        return
+    cast = _cast(value, dtype, names)
+    main.append(cast)
+    result = cast.outputs[0]
+    result.name, value.name = value.name, result.name
+    graph.replace_output(main, value, result)
 
 
-def _values(model: ir.Model) -> Iterable[ir.Value]:
+def _halves(model: ir.Model) -> list[ir.Value]:
+    """The values in half precision, subgraphs included."""
+    values: list[ir.Value] = []
     for part in model.graphs():
-        yield from part.inputs
-        yield from part.initializers.values()
-        for node in part:
-            yield from node.outputs
+        values += [*part.inputs, *part.initializers.values()]
+        values += [value for node in part for value in node.outputs]
+    return [value for value in values if _is_half(value)]
 
 
 def _is_half(value: ir.Value) -> bool:
