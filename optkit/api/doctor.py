@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 from optkit.devices import gpus
 from optkit.execute.reads import installed
@@ -22,42 +23,48 @@ _LIBRARIES = (
 )
 
 
-def diagnose() -> list[dict[str, Any]]:
-    """Rows {what, state, version, needed, note}; state is ok, missing or broken."""
-    rows = [_library(*line) for line in _LIBRARIES]
-    runtimes = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
-    rows.append(
-        {
-            "what": "one ONNX Runtime",
-            "state": ("missing", "ok", "broken")[len(runtimes)],
-            "version": None,
-            "needed": True,
-            "note": (
-                "pip install 'optkit[cpu]'",
-                runtimes[0] if runtimes else "",
-                "both wheels overwrite each other's files: uninstall both, install one",
-            )[len(runtimes)],
-        }
-    )
-    found = gpus()
-    names = ", ".join(f"{gpu.name} ({gpu.target or 'no target'})" for gpu in found.devices)
-    state = "ok" if found.devices else "missing"
-    rows.append(_row("GPU", state, None, names or found.reason or "none"))
-    return rows
+@dataclass(frozen=True)
+class Check:
+    """A library, or what else a build depends on. `needed`: nothing can be built without it."""
+
+    what: str
+    state: Literal["ok", "missing", "broken"]
+    version: str | None
+    needed: bool
+    note: str
 
 
-def _library(name: str, purpose: str, extra: str, module: str) -> dict[str, Any]:
+def diagnose() -> list[Check]:
+    """Every library of optkit, and whether there is a GPU."""
+    return [*(_library(*line) for line in _LIBRARIES), _runtime(), _gpu()]
+
+
+def _library(name: str, purpose: str, extra: str, module: str) -> Check:
     version = installed(name)
     if version is None:
-        return _row(name, "missing", None, f"{purpose}; pip install 'optkit[{extra}]'")
+        return Check(name, "missing", None, False, f"{purpose}; pip install 'optkit[{extra}]'")
     tried = subprocess.run(
         [sys.executable, "-c", f"import {module}"], capture_output=True, text=True, check=False
     )
     if tried.returncode == 0:
-        return _row(name, "ok", version, purpose)
+        return Check(name, "ok", version, False, purpose)
     lines = tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"]
-    return _row(name, "broken", version, f"does not import: {lines[-1]}")
+    return Check(name, "broken", version, False, f"does not import: {lines[-1]}")
 
 
-def _row(what: str, state: str, version: str | None, note: str) -> dict[str, Any]:
-    return {"what": what, "state": state, "version": version, "needed": False, "note": note}
+def _runtime() -> Check:
+    what = "one ONNX Runtime"
+    wheels = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
+    if len(wheels) == 1:
+        return Check(what, "ok", None, True, wheels[0])
+    if not wheels:
+        return Check(what, "missing", None, True, "pip install 'optkit[cpu]'")
+    both = "both wheels overwrite each other's files: uninstall both, install one"
+    return Check(what, "broken", None, True, both)
+
+
+def _gpu() -> Check:
+    found = gpus()
+    names = ", ".join(f"{gpu.name} ({gpu.target or 'no target'})" for gpu in found.devices)
+    state: Literal["ok", "missing"] = "ok" if found.devices else "missing"
+    return Check("GPU", state, None, False, names or found.reason or "none")

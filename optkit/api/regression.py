@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,15 @@ from optkit.api.artifacts import load
 from optkit.artifact import Artifact
 from optkit.benchmarking import regression
 from optkit.devices import target
+from optkit.documents.against import AGAINST, Against, AgainstRow
+from optkit.documents.measured import DifferenceFigures, LatencyFigures
 from optkit.errors import InputRefused, UsageError
-from optkit.measurement import Difference
+from optkit.measurement import Difference, Latency, Outcome
 from optkit.pipeline.against import against
-from optkit.report.result import plain
 from optkit.workspace import Workspace
 
-AGAINST = "optkit.against/v1"
 _OVERRIDES = ("bench.seconds", "bench.warmup_seconds", "bench.threads")
-_WORST_FIRST = ("fail", "inconclusive", "pass")
+_WORST_FIRST: tuple[Outcome, ...] = ("fail", "inconclusive", "pass")
 
 
 def bench_against(
@@ -32,7 +32,7 @@ def bench_against(
     strict: bool = False,
     trusted: bool = False,
     workspace: Workspace = Workspace(),
-) -> dict[str, Any]:
+) -> Against:
     """Time both artifacts in one run on their target, which this machine must have.
 
     batches: batch sizes; none: the one that the candidate is tuned for.
@@ -42,7 +42,7 @@ def bench_against(
     strict: a run under bad conditions is done once more.
     trusted: engines that were not compiled on this machine may be opened.
 
-    Returns an optkit.against/v1 object: by batch size the latencies and the slowdown of the
+    Returns by batch size the latencies and the slowdown of the
     candidate with its interval, and the verdict. Raises ToolchainMissing (no such device here),
     IntegrityError (damaged), InputRefused (other inputs or another target, no engine, somebody
     else's, several graphs), UsageError (a batch it is not built for, another override).
@@ -64,21 +64,19 @@ def bench_against(
     device = target(ours.manifest.target)
     check_device(device, str(candidate))
     made = against(ours, theirs, device, batches, runner, overrides=overrides, strict=strict)
-    rows = [_row(row, max_slowdown) for row in made.meta["rows"]]
-    outcomes = {row["outcome"] for row in rows}
-    verdict = next((one for one in _WORST_FIRST if one in outcomes), None)
-    return plain(
-        {
-            "schema": AGAINST,
-            "status": "gate_failed" if verdict == "fail" else "ok",
-            "artifact": str(candidate),
-            "against": str(reference),
-            "target": device.name,
-            "max_slowdown": max_slowdown,
-            "verdict": verdict,
-            "rows": rows,
-            "conditions": made.meta["conditions"],
-        }
+    rows = tuple(_row(row, max_slowdown) for row in made.meta["rows"])
+    outcomes = {row.outcome for row in rows}
+    verdict = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None)
+    return Against(
+        schema=AGAINST,
+        status="gate_failed" if verdict == "fail" else "ok",
+        artifact=str(candidate),
+        against=str(reference),
+        target=device.name,
+        max_slowdown=max_slowdown,
+        verdict=verdict,
+        rows=rows,
+        conditions=made.meta["conditions"],
     )
 
 
@@ -94,20 +92,16 @@ def _opened(path: Path, trusted: bool) -> Artifact:
     return artifact
 
 
-def _row(row: dict[str, Any], limit: float | None) -> dict[str, Any]:
-    found = regression.slowdown(Difference.from_json(row["speedup"]))
-    outcome, reason = (None, None) if limit is None else regression.judge(found, limit)
-    marks = dict.fromkeys([*row["engine"]["marks"], *row["baseline"]["marks"]])
-    return {
-        "batch": row["engine"]["batch"],
-        "latency": _without_samples(row["engine"]),
-        "against_latency": _without_samples(row["baseline"]),
-        "slowdown": found.to_json(),
-        "outcome": outcome,
-        "reason": reason,
-        "marks": list(marks),
-    }
-
-
-def _without_samples(latency: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in latency.items() if key not in ("samples_ms", "rounds")}
+def _row(row: Mapping[str, Any], limit: float | None) -> AgainstRow:
+    ours, theirs = (Latency.from_json(row[side]) for side in ("engine", "baseline"))
+    slower = regression.slowdown(Difference.from_json(row["speedup"]))
+    outcome, reason = (None, None) if limit is None else regression.judge(slower, limit)
+    return AgainstRow(
+        batch=ours.batch,
+        latency=LatencyFigures.from_object(ours),
+        against_latency=LatencyFigures.from_object(theirs),
+        slowdown=DifferenceFigures.from_object(slower),
+        outcome=outcome,
+        reason=reason,
+        marks=tuple(dict.fromkeys([*ours.marks, *theirs.marks])),
+    )

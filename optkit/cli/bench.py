@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from optkit.cli.terminal import Terminal
 from optkit.errors import UsageError
 from optkit.request import Request
 from optkit.workspace import Workspace
+
+if TYPE_CHECKING:
+    from optkit.documents.against import Against
 
 
 def _share(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -174,42 +177,42 @@ def _show_figures(
     for told in summary.stored(figures["latency"]):
         ears.note(told)
     rows = (*figures["latency"], *figures["baseline_latency"])
-    return _ended(ears, rows, strict)
+    return _ended(ears, (mark for row in rows for mark in row["marks"]), strict)
 
 
-def _show_race(race: dict[str, Any], output: options.Output, ears: Terminal, strict: bool) -> int:
+def _show_race(race: Against, output: options.Output, ears: Terminal, strict: bool) -> int:
     from optkit.cli import summary, terminal
 
     if output.json:
-        terminal.put_json(race)
+        terminal.put_json(race.to_json())
     else:
         terminal.put(summary.race(race))
-    if race["verdict"] == "inconclusive":
+    if race.verdict == "inconclusive":
         longer = "a longer run (--set bench.seconds=10)"
         ears.note(f"inconclusive: {longer} or a quieter machine may decide")
-    code = _ended(ears, race["rows"], strict)
-    failed = race["verdict"] == "fail" or (strict and race["verdict"] == "inconclusive")
+    code = _ended(ears, (mark for row in race.rows for mark in row.marks), strict)
+    failed = race.verdict == "fail" or (strict and race.verdict == "inconclusive")
     return 3 if failed else code
 
 
-def _named(made: dict[str, Any]) -> dict[str, Any]:
+def _named(race: Against) -> dict[str, Any]:
     """What a suite of tests tells of the comparison."""
-    name = f"{Path(made['artifact']).name} against {Path(made['against']).name}"
-    return {**made, "model": name, "precision": None}
+    name = f"{Path(race.artifact).name} against {Path(race.against).name}"
+    return {**race.to_json(), "model": name, "precision": None}
 
 
-def _cases(made: dict[str, Any]) -> list[dict[str, Any]]:
+def _cases(race: Against) -> list[dict[str, Any]]:
     """A case per batch size."""
     return [
-        {"gate": f"max_slowdown batch {row['batch']}", "outcome": row["outcome"],
-         "reason": row["reason"], "evidence": row["slowdown"]["evidence"]}
-        for row in made["rows"]
+        {"gate": f"max_slowdown batch {row.batch}", "outcome": row.outcome,
+         "reason": row.reason, "evidence": row.slowdown.evidence}
+        for row in race.rows
     ]  # fmt: skip
 
 
-def _ended(ears: Terminal, rows: Iterable[Mapping[str, Any]], strict: bool) -> int:
+def _ended(ears: Terminal, marks: Iterable[str], strict: bool) -> int:
     """Tell of bad conditions; the exit code."""
-    marks = dict.fromkeys(mark for row in rows for mark in row["marks"])
-    if marks:
-        ears.note(f"measured under bad conditions: {'; '.join(marks)}")
-    return 3 if marks and strict else 0
+    told = list(dict.fromkeys(marks))
+    if told:
+        ears.note(f"measured under bad conditions: {'; '.join(told)}")
+    return 3 if told and strict else 0

@@ -138,16 +138,19 @@ def _gib(size: int | None) -> str:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def doctor(as_json: bool) -> int:
     """Check what is installed and usable here; exit 4 when nothing can be built."""
+    from dataclasses import asdict
+
     from optkit import api
     from optkit.cli import terminal
 
-    rows = api.diagnose()
+    checks = api.diagnose()
     if as_json:
+        rows = [asdict(check) for check in checks]
         terminal.put_json({"schema": "optkit.doctor/v1", "checks": rows})
     else:
         marks = {"ok": "ok", "missing": "--", "broken": "!!"}
-        lines = [[marks[r["state"]], r["what"], r["version"] or "", r["note"]] for r in rows]
+        lines = [[marks[c.state], c.what, c.version or "", c.note] for c in checks]
         terminal.put(terminal.table(["", "what", "version", "note"], lines))
-    broken = any(row["state"] == "broken" for row in rows)
-    needed = any(row["state"] != "ok" and row["needed"] for row in rows)
+    broken = any(check.state == "broken" for check in checks)
+    needed = any(check.state != "ok" and check.needed for check in checks)
     return 4 if broken or needed else 0

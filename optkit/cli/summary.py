@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from optkit.cli import terminal
+from optkit.documents.against import Against
+from optkit.documents.measured import DifferenceFigures, LatencyFigures
 from optkit.measurement import Difference
 from optkit.report.figures import measured, name
 
@@ -98,31 +100,31 @@ def stored(latencies: Iterable[Json | None]) -> list[str]:
             for one in dict.fromkeys(told)]  # fmt: skip
 
 
-def race(made: Json) -> str:
+def race(against: Against) -> str:
     """Two artifacts side by side, one line per batch size."""
     rows = [
         [
-            str(row["batch"]),
-            _median(row["latency"]),
-            _median(row["against_latency"]),
-            _slowdown(row["slowdown"]),
-            row["outcome"] or "-",
+            str(row.batch),
+            _median(row.latency),
+            _median(row.against_latency),
+            _slowdown(row.slowdown),
+            row.outcome or "-",
         ]
-        for row in made["rows"]
+        for row in against.rows
     ]
     lines = [terminal.table(["batch", "latency", "against", "slower by", "outcome"], rows)]
-    lines += [f"batch {row['batch']}: {row['reason']}" for row in made["rows"] if row["reason"]]
+    lines += [f"batch {row.batch}: {row.reason}" for row in against.rows if row.reason]
     return "\n".join(lines)
 
 
-def _median(one: Json) -> str:
-    low, high = one["ci95_ms"] or (one["p50_ms"], one["p50_ms"])
-    return f"{one['p50_ms']:.4g} ms [{low:.4g}, {high:.4g}]"
+def _median(latency: LatencyFigures) -> str:
+    low, high = latency.ci95_ms or (latency.p50_ms, latency.p50_ms)
+    return f"{latency.p50_ms:.4g} ms [{low:.4g}, {high:.4g}]"
 
 
-def _slowdown(one: Json) -> str:
-    low, high = (100 * end for end in one["ci95"] or (one["value"], one["value"]))
-    return f"{100 * one['value']:+.2f}% [{low:+.2f}, {high:+.2f}]"
+def _slowdown(slower: DifferenceFigures) -> str:
+    low, high = (100 * end for end in slower.ci95 or (slower.value, slower.value))
+    return f"{100 * slower.value:+.2f}% [{low:+.2f}, {high:+.2f}]"
 
 
 def verdict(result: Json) -> str:
