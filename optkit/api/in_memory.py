@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from optkit import pipeline
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError, located
 from optkit.evidence import Evidence
@@ -106,7 +106,7 @@ def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Entry:
     infos = _inputs(job, runner)
     names = [info.name for info in infos]
     with located("calibration"), runner.store.scratch() as folder:
-        info = spool.write(
+        info = spool_writer.write(
             (_feed(batch, names) for batch in batches),
             folder,
             infos,

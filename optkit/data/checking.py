@@ -247,3 +247,8 @@ def fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
 def count_of(feed: Feed, batched: Collection[str]) -> int:
     """Samples in a feed, by the inputs whose axis 0 counts them."""
     return next((len(feed[name]) for name in feed if name in batched), 1)
+
+
+def rows_of(feed: Feed, batched: Collection[str], rows: slice | Sequence[int] | np.ndarray) -> Feed:
+    """Some samples of a feed; inputs without a batch axis are as they were."""
+    return {name: a[rows] if name in batched else a for name, a in feed.items()}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optkit.data.spool import random_feed
+from optkit.data.synthetic import random_feed
 from optkit.errors import ExportFailed
 from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session

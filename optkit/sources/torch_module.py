@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optkit import user_code
-from optkit.data.spool import random_feed
+from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
 from optkit.recipe import InputSpec, checkpoint
 from optkit.runtimes import Progress, Session

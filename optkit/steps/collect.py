@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from optkit.data.spool import SpoolInfo
+from optkit.data.spool_writer import SpoolInfo
 from optkit.execute.step import ReadsCode, Result, Step, always, beside_the_key, named
 from optkit.recipe import InputSpec
 

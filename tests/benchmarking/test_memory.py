@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit import graph
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.steps import GRAPH, STEPS
 from optkit.tensors import TensorInfo
 
@@ -33,7 +33,7 @@ def test_the_peak_is_that_of_the_graph(tmp_path: Path, used_before: int) -> None
     for path in inputs.values():
         path.mkdir()
     graph.save(model, inputs["graph"] / GRAPH)
-    spool.write(
+    spool_writer.write(
         [{"x": weight[:8]}], inputs["samples"], (TensorInfo("x", "float32", ("N", 1024)),),
         limit_samples=None, memory_bytes=MIB, progress=quiet,
     )  # fmt: skip

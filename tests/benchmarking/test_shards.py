@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit import graph, places, shipped
-from optkit.data import spool
+from optkit.data import spool, spool_writer
 from optkit.errors import InputRefused, IntegrityError
 from optkit.steps import GRAPH, SCORES, STEPS
 from optkit.steps.files import Counted
@@ -73,7 +73,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
                 text = MODEL % (axes, axes, width, weight)
                 graph.save(ir.from_onnx_text(text), paths[name] / GRAPH)
             x = rng.standard_normal((SAMPLES, *shape)).astype(np.float32)
-            spool.write(
+            spool_writer.write(
                 batches(x, labels(kind, shape, rng)), paths["samples"],
                 (TensorInfo("x", "float32", ("N", *shape)),),
                 limit_samples=None, memory_bytes=1 << 20, progress=quiet,

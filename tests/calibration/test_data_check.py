@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.errors import InputRefused
 from optkit.steps import ASSETS, GRAPH, STEPS
 from optkit.tensors import Feed, TensorInfo
@@ -50,7 +50,7 @@ def spooled(folder: Path, feed: Feed, *, labelled: bool = False) -> Path:
         (part, np.zeros(len(next(iter(part.values()))), np.int64)) if labelled else part
         for part in sets.split(feed)
     )
-    spool.write(items, folder, infos, limit_samples=None, memory_bytes=1 << 24,
+    spool_writer.write(items, folder, infos, limit_samples=None, memory_bytes=1 << 24,
                 progress=lambda *_: None)  # fmt: skip
     return folder
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit import graph, runtimes
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.precisions import PRECISIONS
 from optkit.statistics import CHUNK
@@ -36,7 +36,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (root / name).mkdir()
     graph.save(ir.from_onnx_text(MODEL), root / "graph" / GRAPH)
     x = np.random.default_rng(1).standard_normal((5 * CHUNK + 7, 16)).astype(np.float32)
-    spool.write(
+    spool_writer.write(
         ({"x": part} for part in np.array_split(x, 11)), root / "samples",
         (TensorInfo("x", "float32", ("N", 16)),),
         limit_samples=None, memory_bytes=1 << 20, progress=quiet,

@@ -20,7 +20,7 @@ import onnx
 import onnxruntime
 
 from optkit import graph
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec, inputs_from_json
 from optkit.steps import STEPS
@@ -118,7 +118,7 @@ def _fused(exported: Path, feeds: Sequence[Feed]) -> Path:
     infos = [spec.info for spec in inputs_from_json(params["inputs"])]
     names = {info.name for info in infos}
     given = [{name: x for name, x in feed.items() if name in names} for feed in feeds]
-    spool.write(
+    spool_writer.write(
         given, samples, infos, limit_samples=None, memory_bytes=1 << 28,
         progress=lambda what, fraction: None,
         optional=[axis for info in infos for axis in axes_of(info.shape)],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optkit.data import sequences, spool
+from optkit.data import sequences, spool, spool_writer, synthetic
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
 from optkit.tensors import TensorInfo
@@ -29,7 +29,7 @@ def completed(**feed: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def written(tmp_path: Path, feed: dict[str, np.ndarray], optional: list[str]) -> spool.Spool:
-    spool.write([feed], tmp_path, list(INPUTS.values()), limit_samples=None,
+    spool_writer.write([feed], tmp_path, list(INPUTS.values()), limit_samples=None,
                 memory_bytes=1 << 20, progress=lambda what, done: None,
                 optional=optional)  # fmt: skip
     return spool.Spool(tmp_path)
@@ -101,7 +101,7 @@ def test_a_sum_of_axes_is_checked(tmp_path: Path) -> None:
        seed=st.integers(0, 99))  # fmt: skip
 def test_masks_of_decoders_are_of_left_padding(batch: int, past: int, new: int, seed: int) -> None:
     specs = [InputSpec(info, (0, 96)) for info in INPUTS.values()]
-    feed = spool.random_feed(specs, {"batch": batch, "past": past, "new": new}, seed)
+    feed = synthetic.random_feed(specs, {"batch": batch, "past": past, "new": new}, seed)
     mask, positions = feed["attention_mask"], feed["position_ids"]
     assert mask.shape == (batch, past + new)
     assert (np.diff(mask, axis=1) >= 0).all()  # zeros, then ones
@@ -114,7 +114,7 @@ def test_masks_of_decoders_are_of_left_padding(batch: int, past: int, new: int, 
 
 def test_without_positions_random_masks_are_of_right_padding() -> None:
     specs = [InputSpec(INPUTS[name], (0, 96)) for name in ("input_ids", "attention_mask")]
-    mask = spool.random_feed(specs, {"batch": 3, "past": 0, "new": 6}, 0)["attention_mask"]
+    mask = synthetic.random_feed(specs, {"batch": 3, "past": 0, "new": 6}, 0)["attention_mask"]
     assert mask.tolist() == [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0]]
 
 
@@ -122,11 +122,11 @@ def test_no_random_mask_over_an_encoder_hides_all_of_it() -> None:
     info = TensorInfo("encoder_attention_mask", "int64", ("batch", "tokens"))
     specs = [InputSpec(info, (0, 1))]
     for tokens, wanted in ((1, [[1], [1]]), (4, [[1, 1, 1, 0], [1, 1, 0, 0]])):
-        feed = spool.random_feed(specs, {"batch": 2, "tokens": tokens}, 0)
+        feed = synthetic.random_feed(specs, {"batch": 2, "tokens": tokens}, 0)
         assert feed[info.name].tolist() == wanted
 
 
 def test_a_mask_of_floats_is_left_as_it_was_drawn() -> None:
     spec = InputSpec(TensorInfo("attention_mask", "float32", ("batch", 6)))
-    feed = spool.random_feed([spec], {"batch": 2}, 0)
+    feed = synthetic.random_feed([spec], {"batch": 2}, 0)
     assert len(np.unique(feed["attention_mask"])) == 12

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.data import labelled, spool
+from optkit.data import labelled, spool_writer
 from optkit.data.spool import Spool
 from optkit.errors import InputRefused
 from optkit.tensors import TensorInfo
@@ -17,7 +17,7 @@ X = (TensorInfo("x", "float32", ("batch", 2)),)
 
 
 def written(batches: Any, path: Path, inputs: Any = X) -> Spool:
-    spool.write(batches, path, inputs, limit_samples=None, memory_bytes=1 << 20,
+    spool_writer.write(batches, path, inputs, limit_samples=None, memory_bytes=1 << 20,
                 progress=lambda *_: None, fill=True)  # fmt: skip
     return Spool(path)
 

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from optkit.data import packing, spool
+from optkit.data import packing, spool_writer
 from optkit.data.checking import DTYPES
-from optkit.data.spool import Spool, SpoolInfo, counting, overlap, random_feed
+from optkit.data.spool import Spool, counting, overlap
+from optkit.data.spool_writer import SpoolInfo
+from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused, IntegrityError, StorageError
 from optkit.recipe.inputs import InputSpec
 from optkit.tensors import TensorInfo
@@ -39,7 +41,7 @@ def write(
     memory: int = 1 << 20,
     fill: bool = False,
 ) -> SpoolInfo:
-    return spool.write(
+    return spool_writer.write(
         batches, path, inputs, limit_samples=limit, memory_bytes=memory, progress=lambda *_: None,
         fill=fill,
     )  # fmt: skip
@@ -169,7 +171,7 @@ def test_memory_holds_one_shard_only(tmp_path: Path) -> None:
 
 def test_progress_is_told(tmp_path: Path) -> None:
     told: list[tuple[str, float]] = []
-    spool.write(
+    spool_writer.write(
         images(2, 2), tmp_path, IMAGE, limit_samples=4, memory_bytes=1 << 20,
         progress=lambda *news: told.append(news),
     )  # fmt: skip
@@ -334,7 +336,7 @@ def test_a_text_is_found_again_whatever_it_is_padded_to(
     with tempfile.TemporaryDirectory() as folder:
         read = []
         for name, rows, width, side in zip("ab", (texts, others), widths, sides, strict=True):
-            spool.write(
+            spool_writer.write(
                 [padded(rows, width, side, inputs)], Path(folder) / name, inputs,
                 limit_samples=None, memory_bytes=1 << 20, progress=lambda *_: None,
                 optional=("past_sequence",),
@@ -509,7 +511,7 @@ def test_no_samples(tmp_path: Path) -> None:
 
 def test_a_batch_of_no_samples_is_refused_where_its_axis_may_be_empty(tmp_path: Path) -> None:
     with pytest.raises(InputRefused, match="input 'image' is empty") as caught:
-        spool.write(
+        spool_writer.write(
             images(2, 0), tmp_path, IMAGE, limit_samples=None, memory_bytes=1 << 20,
             progress=lambda *_: None, optional=["batch"],
         )  # fmt: skip
@@ -560,10 +562,10 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
     """In a child: the limit on file size stands in for a disk that is full."""
     code = (
         "import resource, sys\nfrom pathlib import Path\nimport numpy as np\n"
-        "from optkit.data import spool\nfrom optkit.errors import StorageError\n"
+        "from optkit.data import spool_writer\nfrom optkit.errors import StorageError\n"
         "from optkit.tensors import TensorInfo\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "try: spool.write([{'x': np.zeros((1, 3 << 20), np.float32)}], Path(sys.argv[1]),\n"
+        "try: spool_writer.write([{'x': np.zeros((1, 3 << 20), np.float32)}], Path(sys.argv[1]),\n"
         "    [TensorInfo('x', 'float32', ('batch', 3 << 20))], limit_samples=None,\n"
         "    memory_bytes=1 << 30, progress=lambda *_: None)\n"
         "except StorageError as error: print(error); sys.exit(8)\n"

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from optkit import graph
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.errors import InputRefused
 from optkit.steps import GRAPH, STEPS
 from optkit.steps.bodies.graphs import signature
@@ -32,7 +32,7 @@ def run(folder: Path, text: str, **feed: np.ndarray) -> dict[str, Any]:
     inputs = {"graph": folder / "in"}
     if feed:
         inputs["samples"] = folder / "samples"
-        spool.write(
+        spool_writer.write(
             [feed], inputs["samples"], infos, limit_samples=None, memory_bytes=1 << 20,
             progress=lambda what, fraction: None,
         )  # fmt: skip

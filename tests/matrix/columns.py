@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from optkit import api, graph
-from optkit.data.spool import random_feed
+from optkit.data.synthetic import random_feed
 from optkit.errors import OptkitError
 from optkit.recipe import InputSpec, Recipe, axes_from_json, inputs_from_json
 from optkit.request import Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from optkit.data.spool import random_feed
+from optkit.data.synthetic import random_feed
 from optkit.recipe import InputSpec
 from optkit.tensors import Feed, TensorInfo
 

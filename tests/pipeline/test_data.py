@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from optkit.data.spool import SpoolInfo
+from optkit.data.spool_writer import SpoolInfo
 from optkit.devices import target
 from optkit.execute.step import Foreign
 from optkit.pipeline import Build, Job, data_of

@@ -22,7 +22,7 @@ from transformers import (
 
 from optkit import Request, Workspace, api, graph, pipeline
 from optkit.artifact import Artifact
-from optkit.data import parts, spool
+from optkit.data import parts, spool_writer
 from optkit.data.spool import Spool
 from optkit.devices import target
 from optkit.errors import InputRefused
@@ -73,7 +73,7 @@ def divided(
     tmp_path: Path, items: list[Any], known: dict[str, Any], part: str, memory: int = 1 << 20
 ) -> Spool:
     given = {"limit_samples": None, "memory_bytes": 1 << 20, "progress": quiet}
-    spool.write(items, tmp_path / "whole", known["whole"], **given)  # type: ignore[arg-type]
+    spool_writer.write(items, tmp_path / "whole", known["whole"], **given)  # type: ignore[arg-type]
     inputs = {"samples": tmp_path / "whole"}
     if part == "decoder":
         inputs["encoder"] = save_encoder(tmp_path / "encoder")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.devices import cpu, target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.pipeline import Foreign, Job, check, check_timed, refusals
@@ -43,7 +43,7 @@ def test_axes_without_a_range_have_the_sizes_of_the_samples(tmp_path: Path) -> N
     inputs = (TensorInfo("x", "float32", shape),)
     sizes = [(8, 20), (16, 20), (8, 12)]
     feeds = [{"x": np.zeros((1, 3, *size), np.float32)} for size in sizes]
-    spool.write(
+    spool_writer.write(
         feeds, tmp_path, inputs, limit_samples=None, memory_bytes=1 << 20,
         progress=lambda what, fraction: None,
     )  # fmt: skip

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from optkit import shipped, store
-from optkit.data import spool
-from optkit.data.spool import SpoolInfo
+from optkit.data import spool_writer
+from optkit.data.spool_writer import SpoolInfo
 from optkit.devices import target
 from optkit.engines import Engine, Landing
 from optkit.evidence import Evidence
@@ -117,7 +117,7 @@ class Recorder:
         out = Path(task["out"])
         if step == "collect":  # the samples of two sources are compared
             feeds = [{"x": np.float32([[len(self.made), row]])} for row in range(8)]
-            spool.write(feeds, out, [TensorInfo("x", "float32", ("batch", 2))],
+            spool_writer.write(feeds, out, [TensorInfo("x", "float32", ("batch", 2))],
                         limit_samples=None, memory_bytes=1 << 20, progress=_quiet)  # fmt: skip
         (out / "model.onnx").write_text(name)
         files = {file.name: digest_file(file) for file in out.iterdir()}

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.precision_cast import magnitude
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
@@ -419,7 +419,7 @@ def test_the_step_measures_on_samples_and_says_on_which(tmp_path: Path) -> None:
     model = graph.upgrade(ir.from_onnx_text(HEAD + LARGE))
     graph.save(model, tmp_path / "graph" / "model.onnx")
     feeds = ({"x": X} for _ in range(20))
-    spool.write(
+    spool_writer.write(
         feeds, tmp_path / "samples", [TensorInfo("x", "float32", ("n", 4))],
         limit_samples=None, memory_bytes=1 << 20, progress=lambda what, done: None,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat
@@ -124,7 +124,7 @@ class Chain:
         exported.mkdir(parents=True)
         graph.save(model, exported / "model.onnx")
         infos = list(graph.inputs(model))
-        spool.write(
+        spool_writer.write(
             feeds, samples, infos, limit_samples=None, memory_bytes=1 << 28, progress=_silent
         )
         self.fused, _ = self._step("fuse", {"graph": exported}, **_ALONE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optkit.data.spool import random_feed
+from optkit.data.synthetic import random_feed
 from optkit.errors import InputRefused
 from optkit.sources import explain, toolchain
 from optkit.sources.axes import traced_sizes

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from optkit import user_code
-from optkit.data import parts, reads, spool
+from optkit.data import parts, reads, spool_writer
 from optkit.errors import InputRefused, located, nearest
 from optkit.execute.step import Progress
 from optkit.steps.bodies.recorded import recording
@@ -34,7 +34,7 @@ def run(step: Collect, out: Path, progress: Progress) -> Collected:
         items = user_code.guarded(function, _bound(function, args, scoring, offered), path)
         first = list(islice(items, 1))
         whole = bool(both and first) and parts.is_whole(first[0], both, infos)
-        written = spool.write(
+        written = spool_writer.write(
             chain(first, items),
             out,
             both if whole else infos,
@@ -61,7 +61,7 @@ def run(step: Collect, out: Path, progress: Progress) -> Collected:
     )
 
 
-def _left_out(written: spool.SpoolInfo) -> tuple[str, ...]:
+def _left_out(written: spool_writer.SpoolInfo) -> tuple[str, ...]:
     if not written.left_out:
         return ()
     return (f"{written.left_out} samples are left out: they do not fill the model's fixed batch",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from optkit.data import spool
+from optkit.data import spool, synthetic
 from optkit.errors import InputRefused, OptkitError
 from optkit.runtimes import Level, Session
 from optkit.steps.files import cpu
@@ -152,7 +152,7 @@ def random_feed(drawn: RandomInputs, bound: str, seed: int, guess: int = 2) -> F
     batch = batch_axis(spec.info for spec in specs)
     ends = {name: getattr(axis, bound) for name, axis in drawn.axes.items()}
     sizes = {name: ends.get(name, 2 if name == batch else guess) for name in names}
-    feed = spool.random_feed(specs, sizes, seed)
+    feed = synthetic.random_feed(specs, sizes, seed)
     for name, argument in drawn.arguments.items():
         if argument.numbers is not None and name in feed:
             feed[name] = np.asarray(argument.numbers, feed[name].dtype).reshape(feed[name].shape)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from optkit.data import parts, spool
+from optkit.data import parts, spool, spool_writer
 from optkit.execute.step import Progress
 from optkit.runtimes import Session
 from optkit.steps.collect import Samples
@@ -25,7 +25,7 @@ def run(step: Divide, out: Path, progress: Progress) -> Samples:
                 (parts.of_encoder(spool.counting(feed, feed, labels)), labels)
                 for feed, labels in samples
             )
-        written = spool.write(
+        written = spool_writer.write(
             items,
             out,
             [spec.info for spec in step.specs],

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit.benchmarking import sequential
-from optkit.data import spool
+from optkit.data import spool, spool_writer
 from optkit.execute.step import Progress
 from optkit.steps.collect import Samples
 from optkit.steps.draw import Draw
@@ -12,7 +12,7 @@ from optkit.steps.draw import Draw
 def run(step: Draw, out: Path, progress: Progress) -> Samples:
     samples = spool.Spool(step.samples.path)
     numbers = sequential.order(len(samples))[step.start : step.stop]
-    written = spool.write(
+    written = spool_writer.write(
         samples.chosen(numbers.tolist()), out, samples.inputs, limit_samples=None,
         memory_bytes=step.memory, progress=progress, optional=step.optional, fill=True,
     )  # fmt: skip

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.execute.step import Progress
 from optkit.steps.bodies.comparison import random_feed
 from optkit.steps.collect import Samples
@@ -12,7 +12,7 @@ from optkit.steps.random import Random
 def run(step: Random, out: Path, progress: Progress) -> Samples:
     drawn = step.random
     feeds = (random_feed(drawn, "opt", seed) for seed in range(8))
-    written = spool.write(
+    written = spool_writer.write(
         feeds, out, [spec.info for spec in drawn.inputs], limit_samples=None,
         memory_bytes=1 << 28, progress=progress,
         optional=[name for name, axis in drawn.axes.items() if not axis.min],

@@ -14,7 +14,7 @@ import pytest
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
-from optkit.data import spool
+from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.precisions import PRECISIONS
 from optkit.quantization.choose_qparams import choose_qparams
@@ -90,7 +90,7 @@ class Bench:
         (folder / "fused").mkdir()
         graph.save(model, folder / "fused" / "model.onnx", inline_limit=0)
         infos = list(graph.inputs(model))
-        spool.write(feeds(1), folder / "samples", infos, limit_samples=None,
+        spool_writer.write(feeds(1), folder / "samples", infos, limit_samples=None,
                     memory_bytes=1 << 28, progress=quiet)  # fmt: skip
 
     def quantize(

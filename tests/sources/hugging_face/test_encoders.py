@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
-from optkit.data.spool import random_feed
+from optkit.data.synthetic import random_feed
 from optkit.errors import ExportFailed, InputRefused, UsageError
 from optkit.recipe import InputSpec
 from optkit.runtimes import backend

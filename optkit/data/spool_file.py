@@ -1,0 +1,91 @@
+"""What a spool is on disk: its index, and its batches in safetensors files.
+
+folder/00000.safetensors …   batches as they came, tensors "<batch>/<input>", "<batch>|labels"
+folder/index.json            written last: inputs, batch sizes, one sha256 per sample
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from optkit.errors import IntegrityError
+from optkit.store import storage_errors
+from optkit.tensors import Feed, TensorInfo
+
+SCHEMA = "optkit.spool/v1"
+INDEX = "index.json"
+EMBEDDED = "optkit.spool"  # the index in a single file's metadata; one key, so one byte order
+
+
+@dataclass(frozen=True)
+class Index:
+    """`digest` covers samples and labels, whatever batches they came in; `rows`: the file that each
+    batch is in; `digests`: one sha256 per sample without its padding, see `identity`; `slices`:
+    what the source called the slice of each sample, none where it did not."""
+
+    inputs: tuple[TensorInfo, ...]
+    labelled: bool
+    digest: str
+    rows: list[str]
+    digests: list[str]
+    slices: list[str] = field(default_factory=list)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # what a caller adds
+
+    def to_json(self) -> str:
+        return json.dumps({"schema": SCHEMA, **asdict(self)})
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The index of a folder, or the one inside a single file. Raises IntegrityError."""
+        try:
+            if path.is_file():
+                data = json.loads(opened(path).metadata()[EMBEDDED])
+            else:
+                data = json.loads((path / INDEX).read_bytes())
+            if data.pop("schema") != SCHEMA:
+                raise ValueError(SCHEMA)
+            inputs = [TensorInfo(i["name"], i["dtype"], tuple(i["shape"])) for i in data["inputs"]]
+            return cls(**{**data, "inputs": tuple(inputs)})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IntegrityError("not a spool of samples, or damaged", where=str(path)) from error
+
+
+def arrays(row: int, feed: Feed, labels: np.ndarray | None) -> dict[str, np.ndarray]:
+    """One batch as it is kept. Copies: a source may fill the same buffer again, and slices are not
+    contiguous."""
+    named = {f"{row}/{name}": array for name, array in feed.items()}
+    if labels is not None:
+        named[f"{row}|labels"] = labels
+    return {name: np.array(array, order="C") for name, array in named.items()}
+
+
+def opened(path: Path) -> Any:
+    from safetensors import safe_open
+
+    try:
+        return safe_open(path, framework="numpy")
+    except Exception as error:  # the library's own class, or an OSError
+        raise IntegrityError("a file of samples is damaged", where=str(path)) from error
+
+
+def save(arrays: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """`save_file` with StorageErrors: the library hides an OSError in a class of its own."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    with storage_errors(path):
+        try:
+            save_file(arrays, path, metadata)
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))
+            number = int(code[1]) if code else errno.EIO
+            raise OSError(number, os.strerror(number), str(path)) from error

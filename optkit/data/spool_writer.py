@@ -1,0 +1,174 @@
+"""Samples checked against the model's inputs and written into a spool.
+
+A source that yields nonsense is told of before any work. Memory holds one shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from optkit.data import identity, spool_file
+from optkit.data.checking import Checker, Item, parted, rows_of
+from optkit.data.spool_file import Index
+from optkit.errors import InputRefused
+from optkit.runtimes import Progress
+from optkit.store import storage_errors, write_durably
+from optkit.tensors import Feed, TensorInfo
+
+_SHARD_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class SpoolInfo:
+    """What was written. `digest` covers samples and labels, whatever batches they came in."""
+
+    samples: int
+    batches: int
+    bytes: int
+    labelled: bool
+    digest: str
+    left_out: int = 0  # of an incomplete last batch, where the model's is fixed
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def write(
+    batches: Iterable[Item],
+    path: Path,
+    inputs: Sequence[TensorInfo],
+    *,
+    limit_samples: int | None,
+    memory_bytes: int,
+    progress: Progress,
+    optional: Collection[str] = (),
+    fill: bool = False,
+) -> SpoolInfo:
+    """Check and spool what `batches` yields, at most `limit_samples` samples, into folder `path`.
+
+    Axis 0 of an input is the batch where the model has one: where its size is that of the first
+    input's axis 0. Of a model whose batch size is fixed, whole batches are taken; an incomplete
+    last one is left out, or with `fill` filled up by its own samples again, which have no labels
+    and do not count. Axes named by `optional` may be empty; inputs that a feed lacks are filled in
+    where `sequences` knows how.
+    Raises InputRefused naming sample and input: a missing or unknown name, another dtype or shape,
+    a value that is not finite, labels that do not fit, no samples at all. StorageError: disk full.
+    """
+    writer = _Writer(path, inputs, memory_bytes, optional, fill)
+    for item in batches:
+        feed, labels, slices = parted(item, writer.samples)
+        left = None if limit_samples is None else limit_samples - writer.samples
+        writer.add(feed, labels, slices, left)
+        if limit_samples is None:
+            progress(f"{writer.samples} samples", 0.0)
+            continue
+        progress(f"{writer.samples} of {limit_samples} samples", writer.samples / limit_samples)
+        if writer.samples >= limit_samples:
+            break
+    return writer.finish()
+
+
+class _Writer:
+    """Holds the current shard; `finish` writes the index, without which there is no spool."""
+
+    def __init__(
+        self,
+        path: Path,
+        inputs: Sequence[TensorInfo],
+        memory_bytes: int,
+        optional: Collection[str],
+        fill: bool,
+    ) -> None:
+        self.samples = 0
+        self._left_out = 0
+        self._fill = fill
+        self._path = path
+        self._checker = Checker(inputs, optional)
+        self._memory = memory_bytes
+        self._shard: dict[str, np.ndarray] = {}
+        self._held = 0  # bytes in it
+        self._shards = 0
+        self._bytes = 0
+        self._rows: list[str] = []
+        self._digests: list[str] = []
+        self._exact: list[str] = []
+        self._labels = hashlib.sha256()
+        self._slices: list[str] = []
+
+    def add(self, given: Mapping[str, Any], labels: Any, slices: Any, left: int | None) -> None:
+        """A batch; of one of a model whose batch is not fixed at most `left` samples."""
+        fixed, batched = self._checker.fixed, self._checker.batched
+        feed, count = self._checker.feed(given, self.samples)
+        tags = self._checker.labels(labels, count, self.samples)
+        names = self._checker.slices(slices, count, self.samples)
+        if fixed is not None and count < fixed and not self._fill:
+            self._left_out = count
+            return
+        if left is not None and left < count and fixed is None:
+            feed = rows_of(feed, batched, slice(left))
+            tags, count = None if tags is None else tags[:left], left
+        for sample in islice(identity.samples(feed, batched), count):
+            self._note(sample)
+        self._slices += names[:count]
+        if tags is not None:
+            self._labels.update(tags.tobytes())
+        self._hold(spool_file.arrays(len(self._rows), feed, tags))
+        self.samples += count
+
+    def _hold(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """A batch into the current shard, or the first one of the next."""
+        size = sum(array.nbytes for array in arrays.values())
+        if size > self._memory:
+            raise InputRefused(
+                f"a batch of {size} bytes is over the memory budget of {self._memory}",
+                where=f"sample {self.samples}",
+                hint="yield smaller batches, or raise --memory",
+            )
+        # half: the library holds what it writes once more
+        if self._shard and self._held + size > min(self._memory // 2, _SHARD_BYTES):
+            self._flush()
+        self._held += size
+        self._shard |= arrays
+        self._rows.append(f"{self._shards:05d}.safetensors")
+        self._bytes += size
+
+    def finish(self) -> SpoolInfo:
+        checker = self._checker
+        if not self.samples and self._left_out:
+            raise InputRefused(
+                f"fewer samples ({self._left_out}) than the model's fixed batch of {checker.fixed}",
+                hint="give more data, or export the model with a named batch axis",
+            )
+        if not self.samples:
+            hint = "check its arguments and its data"
+            raise InputRefused("the source yielded no samples", hint=hint)
+        self._flush()
+        content = [self._exact, checker.label_kind, self._labels.hexdigest()]
+        content += [self._slices] if self._slices else []
+        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        inputs, labelled = tuple(checker.inputs.values()), bool(checker.labelled)
+        index = Index(inputs, labelled, digest, self._rows, self._digests, self._slices)
+        with storage_errors(self._path):
+            write_durably(self._path / spool_file.INDEX, index.to_json().encode())
+        return SpoolInfo(
+            self.samples, len(self._rows), self._bytes, labelled, digest, self._left_out
+        )
+
+    def _note(self, sample: Feed) -> None:
+        exact, bare = identity.digest(sample), identity.unpadded(sample, self._checker.inputs)
+        self._exact.append(exact)
+        self._digests.append(exact if bare is sample else identity.digest(bare))
+
+    def _flush(self) -> None:
+        with storage_errors(self._path):
+            self._path.mkdir(parents=True, exist_ok=True)
+        spool_file.save(self._shard, self._path / f"{self._shards:05d}.safetensors")
+        self._shard, self._held, self._shards = {}, 0, self._shards + 1

@@ -1,0 +1,37 @@
+"""Random values for a model's inputs, such as its data could be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optkit.data import sequences
+from optkit.tensors import Feed, size_of
+
+if TYPE_CHECKING:
+    from optkit.recipe.inputs import InputSpec
+
+
+def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int) -> Feed:
+    """Seeded random values for each input at those axis sizes, the same on every machine.
+
+    Floats are standard normal, or uniform in the input's range; integers uniform in the range, both
+    ends included, else 0 or 1. A mask and positions are such as a tokenizer would give.
+    """
+    random = np.random.default_rng(seed)
+    feed = {}
+    for spec in specs:
+        shape = tuple(size_of(dim, sizes) for dim in spec.info.shape)
+        dtype = np.dtype(spec.info.dtype)
+        values: np.ndarray
+        if dtype.kind != "f":
+            low, high = spec.range or (0, 1)
+            values = random.integers(int(low), int(high), shape, endpoint=True)
+        elif spec.range is None:
+            values = np.asarray(random.standard_normal(shape))
+        else:
+            values = np.asarray(random.uniform(*spec.range, shape))
+        feed[spec.info.name] = np.asarray(values, dtype)
+    return sequences.plausible(feed)
