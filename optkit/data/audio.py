@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from optkit.data import folders, reading, reads, rows, targets, tokens
+from optkit.data import folders, pretrained, reading, rows, targets, tokens
 from optkit.data.parts import DECODER_IDS
 from optkit.data.reading import SOUNDS, Inputs
 from optkit.errors import InputRefused
-from optkit.tensors import Feed, TensorInfo
+from optkit.tensors import Feed
 
-_CONFIGS = ("preprocessor_config.json", "processor_config.json")
 _METADATA = ("metadata.csv", "metadata.jsonl")
 _FILE = "file_name"
 
@@ -49,12 +48,12 @@ def samples(
 
     Raises InputRefused naming the file that cannot be read.
     """
-    found = recordings(path)
+    files = [file for file, _ in recordings(path)]
     prepared = features(extractor, model, inputs)
     written = targets.column(target, inputs)
     said = {name: _said(path, name) for name in written}
     spoken = tokens.load(tokenizer, model) if written else None
-    for group in reading.grouped([file for file, _ in found], inputs):
+    for group in reading.grouped(files, inputs):
         feed = prepared([read(file, prepared.rate) for file in group])
         if spoken is not None and target is not None:
             texts = [_text(said[target], file, path) for file in group]
@@ -73,10 +72,10 @@ def labelled(
 ) -> Iterator[tuple[Feed, np.ndarray]]:
     """Recordings with the class of their subfolder, int64 [batch]: its place in `classes`, by
     default the model's, or the sorted names of the subfolders. Arguments as for `samples`."""
-    found = recordings(path)
-    names = folders.classes(path, found, classes, model, "recordings")
+    files = recordings(path)
+    names = folders.classes(path, files, classes, model, "recordings")
     prepared = features(extractor, model, inputs)
-    for group in reading.grouped(found, inputs):
+    for group in reading.grouped(files, inputs):
         labels = np.asarray([names.index(name) for _, name in group], np.int64)
         yield prepared([read(file, prepared.rate) for file, _ in group]), labels
 
@@ -99,16 +98,16 @@ class Features:
     def __call__(self, waveforms: Sequence[np.ndarray]) -> Feed:
         """Of waveforms float32 [samples] in [-1, 1], in the dtypes of the model's inputs. Raises
         InputRefused."""
-        made = self._extractor(
+        extracted = self._extractor(
             list(waveforms), sampling_rate=self.rate, return_tensors="np", **self._padding()
         )
         inputs = self.inputs or {}
-        taken = {name: made[name] for name in made if name in inputs}
-        own = self._extractor.model_input_names[0]
-        taken[_receiving(inputs, own, made[own].ndim)] = made[own]
+        feed = {name: extracted[name] for name in extracted if name in inputs}
+        name = self._extractor.model_input_names[0]
+        feed[_receiving(inputs, name, extracted[name].ndim)] = extracted[name]
         return {
             name: np.asarray(array, inputs[name].dtype if name in inputs else np.float32)
-            for name, array in taken.items()
+            for name, array in feed.items()
         }
 
     def _padding(self) -> dict[str, Any]:
@@ -123,23 +122,22 @@ class Features:
 def features(extractor: Path | None, model: str | None, inputs: Inputs | None) -> Features:
     """The feature extractor in folder `extractor`, else the model's own. Raises InputRefused."""
     folder = extractor or (Path(model) if model else None)
-    if folder is None or not any((folder / name).is_file() for name in _CONFIGS):
+    if folder is None or not pretrained.holds_processor(folder):
         raise InputRefused(
-            f"no feature extractor: there is no {_CONFIGS[0]}"
+            f"no feature extractor: there is no {pretrained.PROCESSORS[0]}"
             if extractor
             else "the model has no feature extractor",
             where=str(folder) if extractor else None,
             hint="args.extractor: the folder of one, as its save_pretrained writes it",
         )
-    reads.note_names(folder)  # another file would be read if it came
-    auto = reading.optional("transformers", "hf").AutoFeatureExtractor
+    load = pretrained.loader("AutoFeatureExtractor", folder)
     try:
-        found = auto.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        rate = int(found.sampling_rate)
-    except Exception as error:  # whatever its many classes raise; of pictures it has no rate
-        told = f"the feature extractor of sound cannot be read: {error}"
-        raise InputRefused(told, where=str(folder), hint="save it again") from error
-    return Features(rate, _window(found, inputs), inputs, found)
+        loaded = load()
+        rate = int(loaded.sampling_rate)
+    except Exception as error:  # that of pictures has no rate
+        reason = f"the feature extractor of sound cannot be read: {error}"
+        raise InputRefused(reason, where=str(folder), hint="save it again") from error
+    return Features(rate, _window(loaded, inputs), inputs, loaded)
 
 
 def read(file: Path, rate: int) -> np.ndarray:
@@ -147,12 +145,12 @@ def read(file: Path, rate: int) -> np.ndarray:
 
     Raises InputRefused for what is no sound WAV file.
     """
-    found, wave = _decoded(file)
-    if rate != found:
-        common = gcd(rate, found)
+    recorded, wave = _decoded(file)
+    if rate != recorded:
+        common = gcd(rate, recorded)
         from scipy.signal import resample_poly  # half a second, which few recordings need
 
-        wave = resample_poly(wave, rate // common, found // common)
+        wave = resample_poly(wave, rate // common, recorded // common)
     return wave.astype(np.float32, copy=False)
 
 
@@ -173,9 +171,9 @@ def _decoded(file: Path) -> tuple[int, np.ndarray]:
         if not np.isfinite(wave).all():
             raise ValueError("it holds values that are no numbers")
     except Exception as error:  # a damaged file makes the library raise nearly anything
-        told = f"not a WAV file that can be read: {error}"
+        reason = f"not a WAV file that can be read: {error}"
         hint = "PCM of 8 to 32 bits, or floats; ffmpeg -i FILE out.wav makes one"
-        raise InputRefused(told, where=str(file), hint=hint) from error
+        raise InputRefused(reason, where=str(file), hint=hint) from error
     return int(rate), wave
 
 
@@ -192,8 +190,8 @@ def _window(extractor: Any, inputs: Inputs | None) -> int | None:
     """What the extractor says (Whisper's), of bare waveforms the size of the input they go to.
     Raises InputRefused where no input takes them."""
     if not inputs or not _bare(extractor):
-        own: int | None = getattr(extractor, "n_samples", None)
-        return own
+        window: int | None = getattr(extractor, "n_samples", None)
+        return window
     shape = inputs[_receiving(inputs, extractor.model_input_names[0], 2)].shape
     return shape[-1] if len(shape) == 2 and isinstance(shape[-1], int) else None
 
@@ -203,22 +201,22 @@ def _bare(extractor: Any) -> bool:
     return getattr(extractor, "feature_size", None) == 1
 
 
-def _receiving(inputs: Inputs, own: str, rank: int) -> str:
-    """The input with the extractor's `own` name, else the only one of floats with as many axes.
+def _receiving(inputs: Inputs, name: str, rank: int) -> str:
+    """The input with the extractor's `name` for it, else the only one of floats with as many axes.
     Raises InputRefused where none or several are."""
-    if not inputs or own in inputs:
-        return own
-    fitting = [name for name, info in inputs.items() if _takes(info, rank)]
+    if not inputs or name in inputs:
+        return name
+    fitting = [
+        other
+        for other, info in inputs.items()
+        if info.dtype.startswith("float") and len(info.shape) == rank
+    ]
     if len(fitting) != 1:
         raise InputRefused(
-            f"the model has {len(fitting)} inputs that could take recordings, and no {own!r}",
+            f"the model has {len(fitting)} inputs that could take recordings, and no {name!r}",
             hint=f"its inputs are {', '.join(inputs)}; write a source that knows them",
         )
     return fitting[0]
-
-
-def _takes(info: TensorInfo, rank: int) -> bool:
-    return info.dtype.startswith("float") and len(info.shape) == rank
 
 
 def _said(folder: Path, column: str) -> Mapping[str, str]:

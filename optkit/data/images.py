@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from optkit.data import folders, reading, reads
+from optkit.data import folders, pretrained, reading
 from optkit.data.reading import PICTURES, Inputs
 from optkit.errors import InputRefused
 from optkit.tensors import Feed, TensorInfo
 
-_CONFIGS = ("preprocessor_config.json", "processor_config.json")
 _PIXELS = "pixel_values"
 
 Numbers = float | list[float]
@@ -45,10 +44,10 @@ def samples(
 
     Raises InputRefused naming the picture that cannot be decoded.
     """
-    found = [picture for picture, _ in pictures(path)]
+    paths = [picture for picture, _ in pictures(path)]
     name, info = _pixels(inputs)
     transform = _transform(size, resize, mean, std, processor, model, info)
-    for group in reading.grouped(found, inputs):
+    for group in reading.grouped(paths, inputs):
         yield {name: _prepared(group, transform, info)}
 
 
@@ -66,13 +65,13 @@ def labelled(
 ) -> Iterator[tuple[Feed, np.ndarray]]:
     """Pictures with the class of their subfolder, int64 [batch]: its place in `classes`, by default
     the model's, or the sorted names of the subfolders. Arguments as for `samples`."""
-    found = pictures(path)
-    names = folders.classes(path, found, classes, model, "pictures")
-    taken, info = _pixels(inputs)
+    files = pictures(path)
+    names = folders.classes(path, files, classes, model, "pictures")
+    pixels, info = _pixels(inputs)
     transform = _transform(size, resize, mean, std, processor, model, info)
-    for group in reading.grouped(found, inputs):
+    for group in reading.grouped(files, inputs):
         labels = np.asarray([names.index(name) for _, name in group], np.int64)
-        yield {taken: _prepared([picture for picture, _ in group], transform, info)}, labels
+        yield {pixels: _prepared([picture for picture, _ in group], transform, info)}, labels
 
 
 def pictures(folder: Path) -> folders.Found:
@@ -81,21 +80,21 @@ def pictures(folder: Path) -> folders.Found:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """The transform that the args tell."""
+class _Normalization:
+    """Values in [0, 1] less the mean, over the standard deviation, as the args say."""
 
     size: tuple[int, int]  # height, width
     resize: int | None
     mean: np.ndarray  # [channels, 1, 1] or [1]
     std: np.ndarray
 
-    def __call__(self, given: Sequence[Any]) -> np.ndarray:
-        values = np.stack([self._one(picture) for picture in given])  # [batch, H, W, channels]
+    def __call__(self, pictures: Sequence[Any]) -> np.ndarray:
+        values = np.stack(list(map(self._resized, pictures)))  # [batch, H, W, channels]
         scaled = values.transpose(0, 3, 1, 2).astype(np.float32) / 255
         normal: np.ndarray = (scaled - self.mean) / self.std
         return normal
 
-    def _one(self, picture: Any) -> np.ndarray:
+    def _resized(self, picture: Any) -> np.ndarray:
         height, width = self.size
         if self.resize is None:
             picture = picture.resize((width, height), _bilinear())
@@ -120,43 +119,44 @@ def _transform(
 ) -> Transform:
     """Raises InputRefused when neither args nor a processor tell how to prepare pictures."""
     if mean is None:
-        folder = processor or (Path(model) if model else None)
-        if folder is not None and any((folder / name).is_file() for name in _CONFIGS):
-            return _processor(folder)
-        if processor is not None:
-            raise InputRefused(f"no {_CONFIGS[0]}", where=str(processor), hint="name its folder")
-        raise InputRefused(
-            "the model has no image processor",
-            where=model,
-            hint="args.processor: the folder of one, or args.mean and args.std (and args.size)",
-        )
-    own = info.shape[2:] if info is not None and len(info.shape) == 4 else ()
-    sides = [size] if isinstance(size, int) else list(size or ())
-    sides = sides or [side for side in own if isinstance(side, int)]
+        return _processor(processor, model)
+    sides = [size] if isinstance(size, int) else list(size or _fixed_sides(info))
     if len(sides) not in (1, 2) or std is None:
         missing = "std" if std is None else "size"
         raise InputRefused(
             f"args.mean is given, args.{missing} is not",
             hint="e.g. {mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225], size: 224}",
         )
-    return _Told((sides[0], sides[-1]), resize, _channels(mean), _channels(std))
+    return _Normalization((sides[0], sides[-1]), resize, _channels(mean), _channels(std))
 
 
-def _processor(folder: Path) -> Transform:
-    """The model's own, in its Pillow form."""
-    reads.note_names(folder)  # another file would be read if it came
-    auto = reading.optional("transformers", "hf").AutoImageProcessor
-    try:
-        found = auto.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False, backend="pil"
+def _fixed_sides(info: TensorInfo | None) -> list[int]:
+    """Height and width of the model's input, where they are fixed."""
+    sides = info.shape[2:] if info is not None and len(info.shape) == 4 else ()
+    return [side for side in sides if isinstance(side, int)]
+
+
+def _processor(named: Path | None, model: str | None) -> Transform:
+    """The processor in folder `named`, else the model's own, in its Pillow form."""
+    folder = named or (Path(model) if model else None)
+    if folder is None or not pretrained.holds_processor(folder):
+        raise InputRefused(
+            f"no {pretrained.PROCESSORS[0]}" if named else "the model has no image processor",
+            where=str(named) if named else model,
+            hint="name its folder"
+            if named
+            else "args.processor: the folder of one, or args.mean and args.std (and args.size)",
         )
-    except Exception as error:  # whatever its many classes raise
-        told = f"the image processor cannot be read: {error}"
-        raise InputRefused(told, where=str(folder), hint="give args.mean and args.std") from error
+    load = pretrained.loader("AutoImageProcessor", folder)
+    try:
+        processor = load(backend="pil")
+    except Exception as error:
+        reason = f"the image processor cannot be read: {error}"
+        raise InputRefused(reason, where=str(folder), hint="give args.mean and args.std") from error
 
-    def transform(given: Sequence[Any]) -> np.ndarray:
-        made: np.ndarray = found(images=list(given), return_tensors="np")[_PIXELS]
-        return made
+    def transform(pictures: Sequence[Any]) -> np.ndarray:
+        pixels: np.ndarray = processor(images=list(pictures), return_tensors="np")[_PIXELS]
+        return pixels
 
     return transform
 
@@ -175,8 +175,8 @@ def _decoded(path: Path, mode: str) -> Any:
         with path.open("rb") as file, image.open(file) as picture:
             return _of_8_bits(turn.exif_transpose(picture), picture.format).convert(mode)
     except Exception as error:  # a damaged file makes Pillow raise nearly anything
-        told = f"not a picture that can be decoded: {error}"
-        raise InputRefused(told, where=str(path), hint="repair or remove it") from error
+        reason = f"not a picture that can be decoded: {error}"
+        raise InputRefused(reason, where=str(path), hint="repair or remove it") from error
 
 
 def _of_8_bits(picture: Any, form: str | None) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from optkit.data import reading, reads
+from optkit.data import pretrained, reading, reads
 from optkit.errors import InputRefused
 
 _LONGEST = 1 << 20  # a tokenizer that knows no limit says 10³⁰
@@ -61,19 +61,19 @@ class Tokenizer:
             self.fast.no_truncation()
         else:
             self.fast.enable_truncation(length)
-        found = self.fast.encode_batch(
+        encoded = self.fast.encode_batch(
             list(texts), is_pretokenized=words, add_special_tokens=special
         )
-        return [Encoded(one.ids, one.type_ids, one.word_ids, one.offsets) for one in found]
+        return [Encoded(text.ids, text.type_ids, text.word_ids, text.offsets) for text in encoded]
 
     def ending(self, token: str | None) -> int:
         """The id of `token`, or of the tokenizer's own end of sequence. Raises InputRefused."""
-        found: int | None = self.end if token is None else self.fast.token_to_id(token)
-        if found is None:
-            told = "names no end-of-sequence token" if token is None else f"has no token {token!r}"
+        number: int | None = self.end if token is None else self.fast.token_to_id(token)
+        if number is None:
+            lack = "names no end-of-sequence token" if token is None else f"has no token {token!r}"
             hint = 'args.eos: the token that ends a text, e.g. "</s>"'
-            raise InputRefused(f"the tokenizer {told}", where=self.where, hint=hint)
-        return found
+            raise InputRefused(f"the tokenizer {lack}", where=self.where, hint=hint)
+        return number
 
 
 def load(given: str | Path | None, model: str | None) -> Tokenizer:
@@ -100,25 +100,24 @@ def _is_tokenizer(folder: Path) -> bool:
 
 
 def _of_transformers(path: Path) -> Tokenizer:
-    auto = reading.optional("transformers", "hf").AutoTokenizer
+    load = pretrained.loader("AutoTokenizer", path)
     try:
-        found = auto.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever its many classes raise
+        tokenizer = load()
+    except Exception as error:
         raise _unreadable(path, error) from error
-    fast = getattr(found, "backend_tokenizer", None)
+    fast = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
         raise InputRefused(
-            f"{type(found).__name__} has no fast form",
+            f"{type(tokenizer).__name__} has no fast form",
             where=str(path),
             hint=f"convert it to a {_FILE} with transformers",
         )
     # what native code opens; the others are seen, and a model's folder may hold its weights too
-    for name in {_FILE, *found.vocab_files_names.values()}:
+    for name in {_FILE, *tokenizer.vocab_files_names.values()}:
         reads.note(path / name)
-    reads.note_names(path)  # another file would be read if it came
-    longest = found.model_max_length
+    longest = tokenizer.model_max_length
     return Tokenizer(
-        fast, found.eos_token_id, found.pad_token_id, found.padding_side,
+        fast, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.padding_side,
         longest if longest < _LONGEST else None, str(path),
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from optkit.documents.diff import (
     KnownFigure,
     LayerChange,
     MovedScale,
+    NamedNode,
 )
 from optkit.report import figures
 
@@ -50,7 +51,7 @@ def _figures(rows: Sequence[FigureDiff]) -> list[str]:
         return []
     lines = ["figures"]
     for row in rows:
-        a, b = (_value(one, row.unit) for one in (row.a, row.b))
+        a, b = (_value(figure, row.unit) for figure in (row.a, row.b))
         lines.append(f"  {figures.name(row.figure)}: {a} -> {b}{_evidence(row)}")
         if row.change is not None:
             lines.append(f"    {_claim(row, row.change)}")
@@ -60,7 +61,7 @@ def _figures(rows: Sequence[FigureDiff]) -> list[str]:
 
 
 def _evidence(row: FigureDiff) -> str:
-    known = dict.fromkeys(one.evidence for one in (row.a, row.b) if one.evidence)
+    known = dict.fromkeys(side.evidence for side in (row.a, row.b) if side.evidence)
     return f" ({', '.join(known)})" if known else ""
 
 
@@ -68,16 +69,16 @@ def _claim(row: FigureDiff, change: FigureChange) -> str:
     show = figures.times if change.kind == "ratio" else _signed
     low, high = change.interval
     kind = "band" if "predicted" in _evidence(row) else "95 % interval"
-    told = f"{show(change.value)}, {kind} {show(low)} to {show(high)}"
-    return f"{'no difference seen' if row.seen == 'none' else row.seen}: {told}"
+    interval = f"{show(change.value)}, {kind} {show(low)} to {show(high)}"
+    return f"{'no difference seen' if row.seen == 'none' else row.seen}: {interval}"
 
 
 def _signed(value: float) -> str:
     return f"{value:+.3g}"
 
 
-def _value(one: KnownFigure, unit: str | None) -> str:
-    value = one.value
+def _value(figure: KnownFigure, unit: str | None) -> str:
+    value = figure.value
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -101,11 +102,8 @@ def _graph(graph: GraphDiff) -> list[str]:
         lines += [f"  {name}: {_was(before, after)}"] if before != after else []
     counts = [f"{row.op} {row.a} -> {row.b}" for row in graph.operators]
     lines += _listed("  operators", counts)
-    for name, sign, rows in (("removed", "-", nodes.removed), ("added", "+", nodes.added)):
-        told = [f"{sign} {row.op} {row.name}" for row in rows if row.op not in QDQ]
-        pairs = len(rows) - len(told)
-        told += [f"{sign} {pairs} {' and '.join(QDQ)}"] if pairs else []
-        lines += _listed(f"  nodes {name}", told)
+    lines += _listed("  nodes removed", _nodes("-", nodes.removed))
+    lines += _listed("  nodes added", _nodes("+", nodes.added))
     lines += _listed("  nodes changed", [_changed(row) for row in nodes.changed])
     if nodes.rewired:
         lines.append(f"  {nodes.rewired} nodes read other values, and are the same otherwise")
@@ -119,6 +117,12 @@ def _graph(graph: GraphDiff) -> list[str]:
     return lines
 
 
+def _nodes(sign: str, rows: Sequence[NamedNode]) -> list[str]:
+    others = [f"{sign} {row.op} {row.name}" for row in rows if row.op not in QDQ]
+    pairs = len(rows) - len(others)
+    return [*others, *([f"{sign} {pairs} {' and '.join(QDQ)}"] if pairs else [])]
+
+
 def _changed(row: ChangedNode) -> str:
     before, after = row.op
     parts = [f"{before} -> {after}"] if before != after else [before]
@@ -126,7 +130,7 @@ def _changed(row: ChangedNode) -> str:
 
 
 def _weight(row: ChangedWeight) -> str:
-    forms = [f"{one.dtype} {'x'.join(map(str, one.shape))}" for one in (row.a, row.b)]
+    forms = [f"{side.dtype} {'x'.join(map(str, side.shape))}" for side in (row.a, row.b)]
     return f"{row.name}: {'other numbers' if forms[0] == forms[1] else ' -> '.join(forms)}"
 
 
@@ -138,12 +142,12 @@ def _scale(row: MovedScale) -> str:
 
 
 def _layers(rows: Sequence[LayerChange]) -> list[str]:
-    told = []
+    lines = []
     for row in rows:
         pairs = (("planned", row.precision), ("runs as", row.runs))
         changed = [f"{word} {_was(*pair)}" for word, pair in pairs if pair[0] != pair[1]]
-        told.append(f"{row.node}: {', '.join(changed)}")
-    return _listed("layers", told)
+        lines.append(f"{row.node}: {', '.join(changed)}")
+    return _listed("layers", lines)
 
 
 def _keys(title: str, rows: Sequence[KeyDiff]) -> list[str]:

@@ -75,40 +75,56 @@ def decode(
         ids[row, longest - len(prompt) :] = prompt
         mask[row, : longest - len(prompt)] = 0
     positions = np.maximum(mask.cumsum(axis=1) - 1, 0)
-    found: list[list[int]] = [[] for _ in prompts]
-    made = -rows  # choices behind the first, which is prefill's; one that ends a row is one too
-    reasons: list[FinishReason | None] = [None] * rows
+    text = _Text(ending, heard, rows)
     start = {**_empty(decoder, rows), **(crossed or {})}
     # the last of the new tokens is chosen and not read
     loop = session.loop(decoder.carried, start, longest + ending.limit - 1)
 
     marks = [time.perf_counter()]
     for seen in range(longest, longest + ending.limit):
-        feed = {IDS: ids, MASK: mask[:, :seen], POSITIONS: positions[:, seen - ids.shape[1] : seen]}
-        if not decoder.positions:
-            del feed[POSITIONS]
-        if not decoder.masked:
-            del feed[MASK]
+        feed = {IDS: ids}
+        if decoder.masked:
+            feed[MASK] = mask[:, :seen]
+        if decoder.positions:
+            feed[POSITIONS] = positions[:, seen - ids.shape[1] : seen]
         chosen = choose(loop.run(feed)[LOGITS][:, -1])
         marks.append(time.perf_counter())
-        made += reasons.count(None)
-        for row in (row for row in range(rows) if reasons[row] is None):
-            token = int(chosen[row])
-            if token in ending.ends:
-                reasons[row] = "stop"
-                continue
-            found[row].append(token)
-            heard(row, token)
-        if None not in reasons:
+        ids = text.extended(chosen)
+        if not len(ids):
             break
-        ids = np.array([[ending.pad if r else t] for r, t in zip(reasons, chosen, strict=True)])
-    read = sum(map(len, prompts))
     return Decoded(
-        found,
-        [reason or "length" for reason in reasons],
-        Pace(read, marks[1] - marks[0]),
-        Pace(made, marks[-1] - marks[1]),
+        text.tokens,
+        [reason or "length" for reason in text.reasons],
+        Pace(sum(map(len, prompts)), marks[1] - marks[0]),
+        Pace(text.choices - rows, marks[-1] - marks[1]),
     )
+
+
+class _Text:
+    """The tokens of all rows as they come. `choices`: how many were made for rows that were not
+    done, a row's last one among them."""
+
+    def __init__(self, ending: Ending, heard: Heard, rows: int) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(rows)]
+        self.reasons: list[FinishReason | None] = [None] * rows
+        self.choices = 0
+        self._ending, self._heard = ending, heard
+
+    def extended(self, chosen: np.ndarray) -> np.ndarray:
+        """What is fed next, [rows, 1]; nothing where all rows are done."""
+        for row, token in enumerate(map(int, chosen)):
+            if self.reasons[row] is not None:
+                continue
+            self.choices += 1
+            if token in self._ending.ends:
+                self.reasons[row] = "stop"
+                continue
+            self.tokens[row].append(token)
+            self._heard(row, token)
+        if None not in self.reasons:
+            return np.empty((0, 1), np.int64)
+        next_ids = zip(self.reasons, chosen, strict=True)
+        return np.array([[self._ending.pad if reason else token] for reason, token in next_ids])
 
 
 def _empty(decoder: Decoder, rows: int) -> Feed:

@@ -13,7 +13,7 @@ lengths that the file may ask for are not read: a text is greedy, or drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,14 +94,12 @@ def _read(
 ) -> list[int | None]:
     language, task, tasks = said.get("language"), said.get("task"), said.get("task_to_id", {})
     read: list[int | None] = [first]
-    if language is None and task is None:  # they replace it
-        forced = dict(said.get("forced_decoder_ids", ()))
-        while len(read) in forced:
-            read.append(forced[len(read)])
+    if language is None and task is None:
+        read += _forced(said)
     known = None if language is None else _language(language, languages, where)
     if known is not None or (languages and (len(read) == 1 or read[1] is None)):
         read[1:2] = [known]
-    if task is not None and task in tasks:
+    if task in tasks:
         read.append(tasks[task])
     elif language is not None and _TASK in tasks and not set(tasks.values()) & set(read):
         read.append(tasks[_TASK])
@@ -109,6 +107,15 @@ def _read(
     if silent is not None and not said.get("return_timestamps") and read[-1] != silent:
         read.append(silent)
     return read
+
+
+def _forced(said: Mapping[str, Any]) -> Iterator[int | None]:
+    """The tokens behind the first in older files, which a language or a task replaces."""
+    forced = dict(said.get("forced_decoder_ids", ()))
+    place = 1
+    while place in forced:
+        yield forced[place]
+        place += 1
 
 
 def _language(name: str, languages: Mapping[str, int], where: str) -> int:

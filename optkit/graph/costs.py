@@ -78,26 +78,27 @@ def parameters(model: ir.Model) -> int:
 
 def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Plain data about a model, for `optkit inspect`. Axes that are not given count as 1."""
-    sizes = {axis: 1 for spec in inputs(model) for dim in spec.shape for axis in axes_in(dim)}
-    sizes |= dict(axes or {})
+    taken = inputs(model)
+    sizes = {axis: 1 for info in taken for dim in info.shape for axis in axes_in(dim)}
+    sizes |= axes or {}
     ops = Counter(node.op_type for node in model.graph.all_nodes())
     tensors = [value.const_value for value in _constants(model) if value.const_value]
-    known = [cost.macs for cost in costs(model, sizes).values()]
+    macs = [cost.macs for cost in costs(model, sizes).values()]
     return {
-        "inputs": [_tensor(info) for info in inputs(model)],
-        "outputs": [_tensor(info) for info in outputs(model)],
+        "inputs": list(map(_tensor, taken)),
+        "outputs": list(map(_tensor, outputs(model))),
         "opset": dict(sorted(model.opset_imports.items())),
         "nodes": sum(ops.values()),
         "operators": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
         "parameters": parameters(model),
         "weight_bytes": sum(tensor.nbytes for tensor in tensors),
         "axes": sizes,
-        "macs": sum(macs for macs in known if macs is not None),
-        "macs_unknown": sum(macs is None for macs in known),
+        "macs": sum(filter(None, macs)),
+        "macs_unknown": macs.count(None),
         "precision": {
             "initializers": dict(sorted(Counter(t.dtype.name.lower() for t in tensors).items())),
             "weighted_nodes": sum(ops[op] for op in (*WEIGHTED, *_RUNTIME_PRODUCTS)),
-            "quantized_nodes": sum(_is_quantized(node) for node in model.graph.all_nodes()),
+            "quantized_nodes": sum(map(_is_quantized, model.graph.all_nodes())),
         },
     }
 

@@ -22,7 +22,7 @@ from optkit.places import Place
 from optkit.recipe import document
 from optkit.recipe.inputs import InputSpec
 from optkit.recipe.named_files import find_named
-from optkit.recipe.origin import HINT, KeyPath, Origin, dotted
+from optkit.recipe.origin import HINT, KeyPath, Origin
 from optkit.recipe.problems import refusal
 from optkit.recipe.schema import (
     Axis,
@@ -124,8 +124,8 @@ class Recipe(Part):
 
     def with_axes(self, axes: Mapping[str, AxisRange]) -> Self:
         """With ranges for the axes of which the recipe says nothing."""
-        own = {name: Axis(min=one.min, opt=one.opt, max=one.max) for name, one in axes.items()}
-        return self.model_copy(update={"axes": {**own, **self.axes}})
+        others = {name: Axis(min=r.min, opt=r.opt, max=r.max) for name, r in axes.items()}
+        return self.model_copy(update={"axes": {**others, **self.axes}})
 
     def argument_folders(self, section: str) -> dict[str, Path]:
         """Where a relative path starts, for each of the args of `section` (calibration or eval):
@@ -209,8 +209,8 @@ class Recipe(Part):
         infos = {info.name: info for info in model}
         for name, spec in declared.items():
             if name not in infos:
-                told = unknown_name("input", name, infos)
-                raise self._refused(("inputs", name), "the model has no such input", told.hint)
+                hint = unknown_name("input", name, infos).hint
+                raise self._refused(("inputs", name), "the model has no such input", hint)
             if spec.info.dtype != infos[name].dtype:
                 problem = f"the model wants {infos[name].dtype}, not {spec.info.dtype}"
                 raise self._refused(("inputs", name, "dtype"), problem, "correct the recipe")
@@ -254,31 +254,30 @@ class Recipe(Part):
         return used
 
     def _check_axes(self) -> None:
-        used, of_model = self._used_axes(), self.model is not None and self.model.is_hugging_face
+        """Every axis that a shape names is declared, and the other way round; a Hugging Face model
+        has axes of its own."""
+        self._check_batch()
+        if self.model is not None and self.model.is_hugging_face:
+            return
+        used = self._used_axes()
         for axis, path in used.items():
-            if axis not in self.axes and axis != "batch" and not of_model:
+            if axis not in self.axes and axis != "batch":
                 close = nearest(axis, self.axes)
                 hint = f"did you mean {close[0]}? else add" if close else "add"
-                raise RecipeError(
-                    f"{dotted(path)}: axis {axis!r} is not declared",
-                    where=self._origin.where(path),
-                    hint=f"{hint} axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}",
-                )
-        batch = batch_axis(TensorInfo(n, i.dtype, i.shape) for n, i in self.inputs.items())
-        for name, span in self.axes.items():
-            if name in ("batch", batch) and not span.min:
-                hint = "give 1 or more; only an axis of tokens of the past may be empty"
-                raise self._refused(("axes", name, "min"), "a batch is never empty", hint)
-        for axis in self.axes:
-            if self.inputs and axis not in used and not of_model:
-                path = ("axes", axis)
+                hint += f" axes: {{{axis}: {{min: 1, opt: 8, max: 32}}}}"
+                raise self._refused(path, f"axis {axis!r} is not declared", hint)
+        for axis in self.axes if self.inputs else ():
+            if axis not in used:
                 close = nearest(axis, used)
                 hint = f"did you mean {close[0]}?" if close else "remove it, or name it in a shape"
-                raise RecipeError(
-                    f"{dotted(path)}: no input has this axis",
-                    where=self._origin.where(path),
-                    hint=hint,
-                )
+                raise self._refused(("axes", axis), "no input has this axis", hint)
+
+    def _check_batch(self) -> None:
+        batch = batch_axis(TensorInfo(n, i.dtype, i.shape) for n, i in self.inputs.items())
+        for axis, span in self.axes.items():
+            if axis in ("batch", batch) and not span.min:
+                hint = "give 1 or more; only an axis of tokens of the past may be empty"
+                raise self._refused(("axes", axis, "min"), "a batch is never empty", hint)
 
     def _refused(self, path: KeyPath, problem: str, hint: str | None) -> RecipeError:
         return self._origin.refused(path, problem, hint)

@@ -129,13 +129,10 @@ def _input(name: str) -> str:
 def _forward(file: Path, function: str) -> tuple[list[str], list[str]]:
     """The arguments that the forward of what `function` returns requires, and the others; none
     where the text does not tell."""
-    try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return [], []
+    tree = _parsed(file)
     for name in _returned(tree, function):
-        found = _class(tree, name, file.parent)
-        for method in found.body if found else ():
+        model = _class(tree, name, file.parent)
+        for method in model.body if model else ():
             if isinstance(method, ast.FunctionDef) and method.name == "forward":
                 return _parameters(method.args)
     return [], []
@@ -153,45 +150,58 @@ def _parameters(args: ast.arguments) -> tuple[list[str], list[str]]:
 def _returned(tree: ast.Module, function: str) -> Iterator[str]:
     """Names of classes that `function` may return, itself among them where it is a class."""
     yield function
-    makers = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == function]
-    for maker in makers:
-        assigned = {
-            target.id: one.value
-            for one in ast.walk(maker)
-            if isinstance(one, ast.Assign)
-            for target in one.targets
-            if isinstance(target, ast.Name)
-        }
-        for one in ast.walk(maker):
-            value = one.value if isinstance(one, ast.Return) else None
-            if isinstance(value, ast.Name):
-                value = assigned.get(value.id)
-            while isinstance(value, ast.Call):  # Net(...).eval().half()
-                value = value.func
-                if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Call):
-                    value = value.value
-            if isinstance(value, ast.Name):
-                yield value.id
+    for factory in tree.body:
+        if isinstance(factory, ast.FunctionDef) and factory.name == function:
+            assigned = _assigned(factory)
+            for node in ast.walk(factory):
+                value = node.value if isinstance(node, ast.Return) else None
+                if isinstance(value, ast.Name):
+                    value = assigned.get(value.id)
+                name = _called(value)
+                if isinstance(name, ast.Name):
+                    yield name.id
+
+
+def _assigned(factory: ast.FunctionDef) -> dict[str, ast.expr]:
+    """Variable → what was assigned to it last."""
+    assignments = (node for node in ast.walk(factory) if isinstance(node, ast.Assign))
+    return {
+        target.id: node.value
+        for node in assignments
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _called(value: ast.expr | None) -> ast.expr | None:
+    """Net of Net(...).eval().half()."""
+    while isinstance(value, ast.Call):
+        value = value.func
+        if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Call):
+            value = value.value
+    return value
 
 
 def _class(tree: ast.Module, name: str, folder: Path) -> ast.ClassDef | None:
     """The class of that name, in the module or in the neighbour that it is imported from."""
-    for one in tree.body:
-        if isinstance(one, ast.ClassDef) and one.name == name:
-            return one
-        if isinstance(one, ast.ImportFrom) and any(
-            (alias.asname or alias.name) == name for alias in one.names
-        ):
-            neighbour = folder / f"{(one.module or '').replace('.', '/')}.py"
-            try:
-                other = ast.parse(neighbour.read_text(encoding="utf-8"))
-            except (OSError, SyntaxError, ValueError):
-                return None
-            own = next(alias.name for alias in one.names if (alias.asname or alias.name) == name)
-            return next(
-                (c for c in other.body if isinstance(c, ast.ClassDef) and c.name == own), None
-            )
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef) and statement.name == name:
+            return statement
+        names = statement.names if isinstance(statement, ast.ImportFrom) else ()
+        original = next((a.name for a in names if (a.asname or a.name) == name), None)
+        if isinstance(statement, ast.ImportFrom) and original is not None:
+            neighbour = folder / f"{(statement.module or '').replace('.', '/')}.py"
+            classes = (c for c in _parsed(neighbour).body if isinstance(c, ast.ClassDef))
+            return next((c for c in classes if c.name == original), None)
     return None
+
+
+def _parsed(file: Path) -> ast.Module:
+    """An empty module where it cannot be read."""
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def _calibration(folder: Path, given: str | None) -> str:

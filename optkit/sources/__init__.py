@@ -61,15 +61,15 @@ def export(
             inputs["model"], specs, axes, out, task=task, part=part, trusted=trusted,
             adapter=inputs.get("adapter"), session=session, progress=progress,
         )  # fmt: skip
-    from optkit.sources import torch_module
+    from optkit.sources import model_factory, torch_module
 
     assert factory is not None
     progress("loading the model", 0.0)
     untrained: str | None = None
     if "weights" in inputs:
-        module = torch_module.load(factory, args or {}, inputs["weights"])
+        module = model_factory.load(factory, args or {}, inputs["weights"])
     else:
-        module, untrained = torch_module.load_unweighted(factory, args or {})
+        module, untrained = model_factory.load_unweighted(factory, args or {})
     log = torch_module.export(
         module, specs, axes, out, session=session, progress=progress, owned=True
     )

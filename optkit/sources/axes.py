@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from optkit import graph
 from optkit.errors import InputRefused, UsageError, unknown_name
 from optkit.recipe import InputSpec
-from optkit.tensors import AxisRange, axes_of, with_sizes
+from optkit.tensors import AxisRange, TensorInfo, axes_of, with_sizes
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -69,16 +69,7 @@ def declare(model: ir.Model, specs: Sequence[InputSpec]) -> None:
     input, its dtype or its shape is not what is declared.
     """
     known = {str(value.name): value for value in model.graph.inputs if not value.is_initializer()}
-    for spec in specs:
-        if spec.info.name not in known:
-            told = unknown_name("input", spec.info.name, known)
-            raise InputRefused(f"the graph has no input {spec.info.name!r}", hint=told.hint)
-    missing = known.keys() - {spec.info.name for spec in specs}
-    if missing:
-        raise InputRefused(
-            f"the graph also has the inputs {', '.join(sorted(missing))}",
-            hint="declare all of the graph's inputs, or none",
-        )
+    _check_names(known, specs)
     names: dict[str, int | str] = {}
     for spec in specs:
         names |= _name_dims(known[spec.info.name], spec, names)
@@ -91,13 +82,30 @@ def declare(model: ir.Model, specs: Sequence[InputSpec]) -> None:
     for value in values(model):
         if value.shape is not None and not value.shape.is_static():
             value.shape = ir.Shape([_renamed(dim, names, sums) for dim in value.shape])
-    for found in graph.inputs(model):
-        wanted = next(spec.info for spec in specs if spec.info.name == found.name)
-        if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
+    _check_declared(graph.inputs(model), {spec.info.name: spec.info for spec in specs})
+
+
+def _check_names(known: Collection[str], specs: Sequence[InputSpec]) -> None:
+    for spec in specs:
+        if spec.info.name not in known:
+            hint = unknown_name("input", spec.info.name, known).hint
+            raise InputRefused(f"the graph has no input {spec.info.name!r}", hint=hint)
+    missing = set(known) - {spec.info.name for spec in specs}
+    if missing:
+        raise InputRefused(
+            f"the graph also has the inputs {', '.join(sorted(missing))}",
+            hint="declare all of the graph's inputs, or none",
+        )
+
+
+def _check_declared(infos: Sequence[TensorInfo], declared: Mapping[str, TensorInfo]) -> None:
+    for info in infos:
+        wanted = declared[info.name]
+        if (info.dtype, info.shape) != (wanted.dtype, wanted.shape):
             raise InputRefused(
-                f"the model has {found.dtype} {list(found.shape)}, declared is {wanted.dtype} "
+                f"the model has {info.dtype} {list(info.shape)}, declared is {wanted.dtype} "
                 f"{list(wanted.shape)}",
-                where=f"input {found.name!r}",
+                where=f"input {info.name!r}",
                 hint="declare the input as the model has it",
             )
 
@@ -118,16 +126,16 @@ def _name_dims(
     dims = list(value.shape or ())
     if len(dims) != len(spec.info.shape):
         return {}  # told with all other differences
-    found: dict[str, int | str] = {}
+    renamed: dict[str, int | str] = {}
     for axis, (dim, wanted) in enumerate(zip(dims, spec.info.shape, strict=True)):
         if isinstance(dim, int):
             continue
         if dim.value is None:
             dims[axis] = _dim(wanted)
         elif str(dim.value) not in names:
-            found.setdefault(str(dim.value), wanted)
+            renamed.setdefault(str(dim.value), wanted)
     value.shape = ir.Shape(dims)
-    return found
+    return renamed
 
 
 def _dim(size: int | str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from optkit.errors import ExportFailed
 if TYPE_CHECKING:
     from torch import nn
 
+_LISTED = 5
 _DATA_DEPENDENT = re.compile(r"data-dependent expression (.+?)(\s*\(unhinted|\.\s|$)")
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)'")
 _SUGGESTED = re.compile(r"Suggested fixes:\s*(.+?)\s*(\n\n|$)", re.DOTALL)
@@ -133,6 +134,12 @@ def _root(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error
+
+
+def some(names: Collection[str]) -> str:
+    """The first five, and how many more there are."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(sorted(names)[:_LISTED]) + more
 
 
 def first_line(error: BaseException) -> str:

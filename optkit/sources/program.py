@@ -90,27 +90,33 @@ def _info(name: str, tensor: Any) -> TensorInfo:
     return TensorInfo(name, str(tensor.dtype).removeprefix("torch."), shape)
 
 
-def _declared(own: Sequence[TensorInfo], specs: Sequence[InputSpec], where: str) -> list[InputSpec]:
+def _declared(
+    inputs: Sequence[TensorInfo], specs: Sequence[InputSpec], where: str
+) -> list[InputSpec]:
     """One spec per program input, in the program's order."""
     if not specs:
-        first = own[0].shape[0] if own and own[0].shape else None
-        shapes = [
-            tuple("batch" if dim == first and isinstance(dim, str) else dim for dim in info.shape)
-            for info in own
-        ]
-        return [InputSpec(replace(i, shape=s)) for i, s in zip(own, shapes, strict=True)]
+        return _with_batch(inputs)
     by_name = {spec.info.name: spec for spec in specs}
-    if by_name.keys() == {info.name for info in own}:
-        return [by_name[info.name] for info in own]
-    if len(specs) == len(own):
+    names = [info.name for info in inputs]
+    if by_name.keys() == set(names):
+        return [by_name[name] for name in names]
+    if len(specs) == len(inputs):
         return list(specs)
-    names = [info.name for info in own]
     close = [near for name in by_name if name not in names for near in nearest(name, names)]
     raise InputRefused(
-        f"{len(specs)} inputs are declared, the program has {len(own)}: {', '.join(names)}",
+        f"{len(specs)} inputs are declared, the program has {len(inputs)}: {', '.join(names)}",
         where=where,
         hint=f"did you mean {' or '.join(close)}?" if close else "declare all of them, or none",
     )
+
+
+def _with_batch(inputs: Sequence[TensorInfo]) -> list[InputSpec]:
+    """The program's own inputs; the first axis of the first one is named "batch"."""
+    first = inputs[0].shape[0] if inputs and inputs[0].shape else None
+    if not isinstance(first, str):
+        return [InputSpec(info) for info in inputs]
+    shapes = [tuple("batch" if dim == first else dim for dim in info.shape) for info in inputs]
+    return [InputSpec(replace(i, shape=s)) for i, s in zip(inputs, shapes, strict=True)]
 
 
 def _moving(
@@ -167,8 +173,10 @@ def _call(program: ExportedProgram, declared: Sequence[InputSpec], feed: Feed) -
     from torch.utils import _pytree
 
     tensors = iter([torch.from_numpy(feed[spec.info.name]) for spec in declared])
-    own = {info.name for info in _inputs(program)}
-    flat = [next(tensors) if name in own else name for name in program.graph_signature.user_inputs]
+    names = {info.name for info in _inputs(program)}
+    flat = [
+        next(tensors) if name in names else name for name in program.graph_signature.user_inputs
+    ]
     assert program.call_spec.in_spec is not None
     args, kwargs = _pytree.tree_unflatten(flat, program.call_spec.in_spec)
     with torch.no_grad():

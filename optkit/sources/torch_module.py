@@ -1,19 +1,18 @@
-"""An nn.Module, from a factory and safetensors weights or from memory, to an ONNX graph."""
+"""An nn.Module to an ONNX graph."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optkit import user_code
 from optkit.data.synthetic import random_feed
-from optkit.errors import InputRefused, OptkitError, UsageError, nearest
-from optkit.recipe import InputSpec, checkpoint
+from optkit.errors import InputRefused, UsageError
+from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
 from optkit.sources import agreement, explain, toolchain, translation
 from optkit.sources.axes import compared_sizes, fix_single_sizes, traced_sizes
@@ -27,107 +26,6 @@ if TYPE_CHECKING:
 
 Bind = Callable[[Mapping[str, Any]], inspect.BoundArguments]
 """Values by input name → arguments of `forward`."""
-
-_TOLD = 5  # names listed in one message
-_TOLD_APART = 64  # values of a parameter
-_OTHERWISE = 0x5EED
-_PREFIXES = ("module.", "_orig_mod.", "model.", "state_dict.")
-"""What wrappers put before the names: DistributedDataParallel, torch.compile, Lightning."""
-
-
-def load(factory: str, args: Mapping[str, Any], weights: Path | None) -> nn.Module:
-    """Call `factory` ("file.py:name" or "package.module:name"), load safetensors into the module.
-
-    Raises InputRefused for code that fails and weights that do not fit, UsageError for arguments
-    the factory does not take, ToolchainMissing without torch.
-    """
-    toolchain.require()
-    module = _created(factory, args)
-    if weights is not None:
-        _load_weights(module, weights)
-    return module
-
-
-def load_unweighted(factory: str, args: Mapping[str, Any]) -> tuple[nn.Module, str | None]:
-    """What `factory` returns, to which nobody gives weights, and in words which of its parameters
-    are random: those that differ where torch is seeded otherwise. They are looked for only where
-    the factory drew random numbers at all, and then it is called twice. Raises as `load`."""
-    toolchain.require()
-    import torch
-
-    before = torch.get_rng_state()
-    with _seeded_otherwise():
-        seeded = torch.get_rng_state()
-        module = _created(factory, args)
-        if torch.equal(seeded, torch.get_rng_state()):
-            torch.set_rng_state(before)
-            return module, None
-    others = _first_values(module)
-    del module  # one copy of its weights at a time
-    torch.set_rng_state(before)
-    module = _created(factory, args)
-    own = _first_values(module)
-    random = [name for name, values in own.items() if others.get(name) != values]
-    if not random:
-        return module, None
-    told = (
-        f"the model is not trained: there is no model.weights, and the factory leaves "
-        f"{len(random)} of {len(own)} parameters random ({_some(random)})"
-    )
-    return module, told
-
-
-@contextmanager
-def _seeded_otherwise() -> Iterator[None]:
-    """torch's generator starts elsewhere, also where the body seeds it."""
-    import torch
-
-    own = torch.manual_seed
-
-    def reseed(seed: int) -> torch.Generator:
-        return own(seed ^ _OTHERWISE)
-
-    torch.manual_seed = reseed
-    try:
-        own(_OTHERWISE)
-        yield
-    finally:
-        torch.manual_seed = own
-
-
-def _first_values(module: nn.Module) -> dict[str, bytes]:
-    """The first values of each parameter that has any: enough to tell random ones apart."""
-    from torch.nn.parameter import is_lazy
-
-    return {
-        name: parameter.detach().reshape(-1)[:_TOLD_APART].double().cpu().numpy().tobytes()
-        for name, parameter in module.named_parameters()
-        if not is_lazy(parameter) and not parameter.is_meta
-    }
-
-
-def _created(factory: str, args: Mapping[str, Any]) -> nn.Module:
-    from torch import nn
-
-    create = user_code.load_factory(factory)
-    _check_args(create, args, factory)
-    try:
-        module = create(**args)
-    except OptkitError:
-        raise
-    except Exception as error:
-        raise InputRefused(
-            f"{type(error).__name__}: {error}",
-            where=explain.line(error) or factory,
-            hint="the factory must return the model",
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise InputRefused(
-            f"the factory returned {type(module).__name__}, not an nn.Module",
-            where=factory,
-            hint="the factory must return the model",
-        )
-    return module
 
 
 def export(
@@ -226,67 +124,6 @@ def _as_array(value: Any, name: str) -> np.ndarray:
         f"example input {name!r} is {getattr(value, 'dtype', type(value).__name__)}",
         hint="give tensors or numpy arrays of float32, float16, integers or bool",
     )
-
-
-def _check_args(create: Callable[..., Any], args: Mapping[str, Any], factory: str) -> None:
-    try:
-        signature = inspect.signature(create)
-    except (TypeError, ValueError):  # a callable without a signature of its own
-        return
-    try:
-        signature.bind(**args)
-    except TypeError as error:
-        known = list(signature.parameters)
-        close = [near for name in args if name not in known for near in nearest(name, known)]
-        hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {signature}"
-        raise UsageError(
-            f"the factory's arguments do not fit: {error}", where=factory, hint=hint
-        ) from error
-
-
-def _load_weights(module: nn.Module, path: Path) -> None:
-    """Strictly: every parameter and buffer of the module, nothing else, the same shapes."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_model
-
-    try:
-        missing, unexpected = load_model(module, path, strict=False)
-    except (OSError, SafetensorError) as error:
-        raise InputRefused(
-            f"not a safetensors file: {error}", where=str(path), hint="save with safetensors"
-        ) from error
-    except RuntimeError as error:  # load_state_dict lists the shapes that differ
-        told = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
-        raise _misfit("; ".join(told[:_TOLD]), path) from error
-    if missing or unexpected:
-        parts = (("the model needs", missing), ("the model has no", unexpected))
-        problem = "; ".join(f"{what} {_some(keys)}" for what, keys in parts if keys)
-        raise _misfit(problem, path, _prefix(missing, unexpected))
-
-
-def _prefix(missing: Collection[str], unexpected: Collection[str]) -> str | None:
-    """What every name in the file begins with, where the model needs the names without it."""
-    for one in _PREFIXES if missing else ():
-        own = {name.removeprefix(one) for name in unexpected if name.startswith(one)}
-        if len(own) == len(unexpected) and own >= set(missing):
-            return one
-    return None
-
-
-def _misfit(message: str, path: Path, prefix: str | None = None) -> InputRefused:
-    hint = "do the factory's arguments describe the model that was trained?"
-    if prefix is not None:
-        hint = (
-            f"every name in the file begins with {prefix!r}, which a wrapper put there "
-            f"(DistributedDataParallel, torch.compile, a trainer); in Python:\n"
-            + checkpoint.without_prefix(str(path), prefix)
-        )
-    return InputRefused(f"the weights do not fit: {message}", where=str(path), hint=hint)
-
-
-def _some(names: Collection[str]) -> str:
-    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    return ", ".join(sorted(names)[:_TOLD]) + more
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

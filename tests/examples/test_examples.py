@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from optkit import places, user_code
 from optkit.recipe import Recipe
-from optkit.sources import torch_module
+from optkit.sources import model_factory
 
 ROOT = Path(__file__).resolve().parents[2]
 CALIBRATION = user_code.load_module(ROOT / "calibration" / "digits.py")
@@ -43,7 +43,7 @@ def test_recipe_names_the_example_its_samples_and_its_task(recipe: Recipe) -> No
 def test_committed_weights_reach_97_percent_on_held_out_digits(recipe: Recipe) -> None:
     source = recipe.source
     assert source is not None and source.place is not None and source.weights is not None
-    module = torch_module.load(f"{source.place.path}:create", {}, source.weights.path).eval()
+    module = model_factory.load(f"{source.place.path}:create", {}, source.weights.path).eval()
     scores = []
     with torch.no_grad():
         for feed, labels in TASK.samples(**recipe.eval.args):  # type: ignore[union-attr]
@@ -62,7 +62,7 @@ def test_weights_are_small_and_in_half_precision(recipe: Recipe) -> None:
 
 
 def test_cnn_is_wide_enough_for_integer_convolutions() -> None:
-    module = torch_module.load(
+    module = model_factory.load(
         f"{ROOT / 'examples' / '01_digits_cnn' / 'model.py'}:create", {}, None
     )
     widths = {m.out_channels for m in module.modules() if isinstance(m, torch.nn.Conv2d)}

@@ -20,7 +20,7 @@ from optkit import graph, user_code
 from optkit.errors import ExportFailed, InputRefused, ToolchainMissing, UsageError
 from optkit.recipe import InputSpec, checkpoint
 from optkit.runtimes import backend
-from optkit.sources import torch_module
+from optkit.sources import model_factory, torch_module
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -351,7 +351,7 @@ def test_load_takes_args_and_half_precision_weights(factory: Path, tmp_path: Pat
     source = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
     state = {k: v.half() if v.is_floating_point() else v for k, v in source.state_dict().items()}
     save_file(state, tmp_path / "w.safetensors")
-    module = torch_module.load(f"{factory}:create", {"width": 5}, tmp_path / "w.safetensors")
+    module = model_factory.load(f"{factory}:create", {"width": 5}, tmp_path / "w.safetensors")
     loaded = module.state_dict()
     assert loaded["0.weight"].dtype == torch.float32
     assert all(torch.equal(loaded[name], value.to(loaded[name])) for name, value in state.items())
@@ -370,14 +370,14 @@ def test_factories_that_cannot_be_used(
     name: str, args: dict[str, int], error: type[Exception], message: str, told: str, factory: Path
 ) -> None:
     with pytest.raises(error, match=message) as caught:
-        torch_module.load(f"{factory}:{name}", args, None)
+        model_factory.load(f"{factory}:{name}", args, None)
     assert told in f"{caught.value.where} {caught.value.hint}"  # type: ignore[attr-defined]
 
 
 def test_factory_in_an_installed_module() -> None:
-    assert isinstance(torch_module.load("torch.nn:Identity", {}, None), nn.Identity)
+    assert isinstance(model_factory.load("torch.nn:Identity", {}, None), nn.Identity)
     with pytest.raises(InputRefused, match="nosuchpackage"):
-        torch_module.load("nosuchpackage.models:create", {}, None)
+        model_factory.load("nosuchpackage.models:create", {}, None)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_weights_that_do_not_fit_are_named(
     changed = {k: v for k, v in {**state, **change}.items() if v is not None}
     save_file(changed, tmp_path / "w.safetensors")
     with pytest.raises(InputRefused, match=message):
-        torch_module.load(f"{factory}:create", {}, tmp_path / "w.safetensors")
+        model_factory.load(f"{factory}:create", {}, tmp_path / "w.safetensors")
 
 
 UNTRAINED = """
@@ -442,7 +442,7 @@ def test_random_parameters_that_nobody_gave_values_are_named(
     (tmp_path / "model.py").write_text(UNTRAINED)
     torch.save(nn.Linear(3, 4).state_dict(), tmp_path / "w.pt")
     seed, before = torch.manual_seed, torch.get_rng_state()
-    module, found = torch_module.load_unweighted(f"{tmp_path / 'model.py'}:{name}", {})
+    module, found = model_factory.load_unweighted(f"{tmp_path / 'model.py'}:{name}", {})
     assert (told is None and found is None) or (told is not None and told in str(found))
     if name == "seeded":  # what is built is what the factory makes, not what it was compared with
         seed(0)
@@ -459,11 +459,11 @@ def test_a_wrappers_prefix_is_recognised_and_the_hint_takes_it_off(
     file = tmp_path / "w.safetensors"
     save_file({f"{prefix}{name}": value for name, value in state.items()}, file)
     with pytest.raises(InputRefused, match="the weights do not fit") as caught:
-        torch_module.load(f"{factory}:create", {}, file)
+        model_factory.load(f"{factory}:create", {}, file)
     told, _, lines = (caught.value.hint or "").partition("in Python:\n")
     assert f"begins with {prefix!r}" in told
     exec(lines, {})
-    torch_module.load(f"{factory}:create", {}, file)
+    model_factory.load(f"{factory}:create", {}, file)
 
 
 @pytest.mark.parametrize("nested", [None, "state_dict", "model"])
@@ -483,7 +483,7 @@ def test_the_lines_that_convert_a_checkpoint_do(
 def test_weights_that_are_no_safetensors(factory: Path, tmp_path: Path) -> None:
     torch.save({"0.weight": torch.zeros(4, 3)}, tmp_path / "w.pt")
     with pytest.raises(InputRefused, match="not a safetensors file"):
-        torch_module.load(f"{factory}:create", {}, tmp_path / "w.pt")
+        model_factory.load(f"{factory}:create", {}, tmp_path / "w.pt")
 
 
 def test_inputs_must_be_declared(tmp_path: Path) -> None:

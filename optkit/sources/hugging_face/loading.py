@@ -8,7 +8,7 @@ as in a checkpoint of another task.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 GENERATION = "text-generation"
-_TOLD = 5  # names listed in one message
 
 
 @dataclass(frozen=True)
@@ -78,39 +77,54 @@ def _has_code(folder: Path) -> bool:
 def _class(config: Any, task: str | None, where: str, *, trusted: bool) -> tuple[Any, str | None]:
     """The class to load, and the task it is for: the one that config.json names where it is for
     that task, else the task's Auto class."""
-    import transformers
     from optimum.exporters.tasks import TasksManager
 
-    architectures = getattr(config, "architectures", None) or []
-    own = next((cls for name in architectures if (cls := getattr(transformers, name, None))), None)
-    auto_map = getattr(config, "auto_map", None) or {}
-    if own is None and trusted:  # a class of the folder's own code, behind an Auto class
-        named = (name for name in auto_map if name.startswith("AutoModel"))
-        own = next((getattr(transformers, name, None) for name in named), None)
-    own_task = None if own is None else _task_of(own)
-    if task is None and own is None:
-        told = f"{architectures[0]}, which transformers lacks" if architectures else "no class"
-        raise InputRefused(
-            f"config.json names {told}",
-            where=where,
-            hint="its class is in the folder's own code: whoever trusts that builds with "
-            "--trust-remote-code"
-            if auto_map
-            else "install a newer transformers, or name the task, e.g. --task text-classification",
-        )
+    named = _named_class(config, trusted=trusted)
+    its_task = None if named is None else _task_of(named)
     if task is None:
-        return own, own_task
+        if named is None:
+            raise _no_class(config, where)
+        return named, its_task
     task = TasksManager.map_from_synonym(task)
     if task not in TasksManager.get_all_tasks():
         raise unknown_name("task", task, TasksManager.get_all_tasks(), where="--task")
-    if task == own_task:
-        return own, task
+    if task == its_task:
+        return named, task
     try:
         return TasksManager.get_model_class_for_task(task, model_type=config.model_type), task
     except (KeyError, ValueError) as error:
         raise InputRefused(
             f"no class of {config.model_type} is for {task}", where=where, hint=_OTHER_TASK
         ) from error
+
+
+def _named_class(config: Any, *, trusted: bool) -> Any:
+    """The class that config.json names: one of transformers', or of the folder's own code."""
+    import transformers
+
+    names = list(getattr(config, "architectures", None) or ())
+    classes = [getattr(transformers, name, None) for name in names]
+    if not any(classes) and trusted:  # behind an Auto class
+        autos = (name for name in _auto_map(config) if name.startswith("AutoModel"))
+        classes = [getattr(transformers, name, None) for name in autos][:1]
+    return next(filter(None, classes), None)
+
+
+def _auto_map(config: Any) -> Mapping[str, Any]:
+    return getattr(config, "auto_map", None) or {}
+
+
+def _no_class(config: Any, where: str) -> InputRefused:
+    names = getattr(config, "architectures", None)
+    named = f"{names[0]}, which transformers lacks" if names else "no class"
+    return InputRefused(
+        f"config.json names {named}",
+        where=where,
+        hint="its class is in the folder's own code: whoever trusts that builds with "
+        "--trust-remote-code"
+        if _auto_map(config)
+        else "install a newer transformers, or name the task, e.g. --task text-classification",
+    )
 
 
 def _task_of(cls: Any) -> str | None:
@@ -157,13 +171,15 @@ def _accounted(model: nn.Module, info: Any, where: str) -> tuple[str, ...]:
         ("the model has no", foreign),
         ("of another shape are", shapes),
     )
-    if told := "; ".join(f"{what} {_some(names)}" for what, names in parts if names):
+    if told := "; ".join(f"{what} {explain.some(names)}" for what, names in parts if names):
         raise InputRefused(
             f"the weights do not fit {type(model).__name__}: {told}",
             where=where,
             hint="config.json must describe the model that was saved beside it; " + _OTHER_TASK,
         )
-    return (f"weights of heads that {type(model).__name__} has not: {_some(left)}",) if left else ()
+    if not left:
+        return ()
+    return (f"weights of heads that {type(model).__name__} has not: {explain.some(left)}",)
 
 
 def _is_head(model: nn.Module, key: str) -> bool:
@@ -181,11 +197,6 @@ def _is_head(model: nn.Module, key: str) -> bool:
             return inner is None
         here = inner
     return False
-
-
-def _some(names: Collection[str]) -> str:
-    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    return ", ".join(list(names)[:_TOLD]) + more
 
 
 _OTHER_TASK = "another task may fit: --task"

@@ -1,0 +1,26 @@
+"""What transformers loads from a model's folder: local files only, and no code of the folder's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from optkit.data import reading, reads
+
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+"""The configuration of an image processor or a feature extractor."""
+
+
+def holds_processor(folder: Path) -> bool:
+    """Whether a folder has the configuration of one."""
+    return any((folder / name).is_file() for name in PROCESSORS)
+
+
+def loader(auto: str, folder: Path) -> Callable[..., Any]:
+    """`from_pretrained` of transformers' class `auto` for that folder; it raises whatever its many
+    classes do. Raises ToolchainMissing."""
+    reads.note_names(folder)  # another file would be read if it came
+    load = getattr(reading.optional("transformers", "hf"), auto).from_pretrained
+    return partial(load, str(folder), local_files_only=True, trust_remote_code=False)
