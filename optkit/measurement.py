@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import log10
 from typing import Any, Literal, NamedTuple, Self
 
 from optkit.evidence import Evidence
@@ -132,6 +133,28 @@ class Difference:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         return cls(**_typed(data))
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """`noise`: error power over signal power, 0 for equal outputs. `divergence`: nats, None where
+    no output has a last axis of two or more, or one distribution excludes what the other holds."""
+
+    noise: float
+    divergence: float | None
+    samples: int
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """None: the outputs are equal."""
+        return -10 * log10(self.noise) if self.noise > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["noise"], data["divergence"], data["samples"])
 
 
 def _typed(data: Mapping[str, Any]) -> dict[str, Any]:

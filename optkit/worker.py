@@ -85,12 +85,12 @@ def _without_folders(where: str | None, task: dict[str, Any]) -> str | None:
 
 
 def _perform(task: dict[str, Any]) -> dict[str, Any]:
-    from optkit.steps import STEPS
+    from optkit.steps import perform
 
     inputs = {name: Path(path) for name, path in task["inputs"].items()}
     if task["step"] == SERVE:
         return _serve(inputs["model"], task["params"], *task["pipes"])
-    return STEPS[task["step"]].run(inputs, task["params"], Path(task["out"]), _progress(task))
+    return perform(task["step"], inputs, task["params"], Path(task["out"]), _progress(task))
 
 
 def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[str, Any]:

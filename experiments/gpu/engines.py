@@ -30,7 +30,7 @@ from optkit.engines import BuildSpec, Engine
 from optkit.errors import ToolchainMissing
 from optkit.precisions import PRECISIONS
 from optkit.runtimes import Noted, Phased, Profiled, Session, SessionOptions, backend
-from optkit.steps.memory import on_device
+from optkit.steps.bodies.peak import on_device
 from optkit.tensors import AxisRange, Feed, TensorInfo
 
 RUNS = 200
@@ -135,7 +135,7 @@ class Ways:
         """Memory that an engine takes on the device beyond the CUDA context."""
         file, engine = self.compiled(name, self.spec(name, device))
         found = on_device(lambda: self.opened(name, file, device), self.feed, quiet)
-        return {**found, "stated_bytes": engine.stated_bytes}
+        return {**found.to_json(), "stated_bytes": engine.stated_bytes}
 
     def engine(self, name: str, device: Target) -> dict[str, Any]:
         """Built, described, run with launches one by one and recorded."""

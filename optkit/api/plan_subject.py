@@ -19,7 +19,7 @@ from optkit.pipeline import Job
 from optkit.tensors import TensorInfo, axes_of, size_of
 
 if TYPE_CHECKING:  # opens graphs, which a described decoder does not need
-    from optkit.graph import NodeCost
+    from optkit.node_cost import NodeCost
     from optkit.prediction.plans import Decoding, Graphed
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

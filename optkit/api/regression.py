@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from optkit.api._finish import check_device
 from optkit.api.artifacts import load
@@ -14,8 +13,9 @@ from optkit.devices import target
 from optkit.documents.against import AGAINST, Against, AgainstRow
 from optkit.documents.measured import DifferenceFigures, LatencyFigures
 from optkit.errors import InputRefused, UsageError
-from optkit.measurement import Difference, Latency, Outcome
+from optkit.measurement import Outcome
 from optkit.pipeline.against import against
+from optkit.steps.bench import TimedPair
 from optkit.workspace import Workspace
 
 _OVERRIDES = ("bench.seconds", "bench.warmup_seconds", "bench.threads")
@@ -64,7 +64,7 @@ def bench_against(
     device = target(ours.manifest.target)
     check_device(device, str(candidate))
     made = against(ours, theirs, device, batches, runner, overrides=overrides, strict=strict)
-    rows = tuple(_row(row, max_slowdown) for row in made.meta["rows"])
+    rows = tuple(_row(row, max_slowdown) for row in made.rows)
     outcomes = {row.outcome for row in rows}
     verdict = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None)
     return Against(
@@ -76,7 +76,7 @@ def bench_against(
         max_slowdown=max_slowdown,
         verdict=verdict,
         rows=rows,
-        conditions=made.meta["conditions"],
+        conditions=dict(made.conditions),
     )
 
 
@@ -92,9 +92,9 @@ def _opened(path: Path, trusted: bool) -> Artifact:
     return artifact
 
 
-def _row(row: Mapping[str, Any], limit: float | None) -> AgainstRow:
-    ours, theirs = (Latency.from_json(row[side]) for side in ("engine", "baseline"))
-    slower = regression.slowdown(Difference.from_json(row["speedup"]))
+def _row(row: TimedPair, limit: float | None) -> AgainstRow:
+    ours, theirs = row.engine, row.baseline
+    slower = regression.slowdown(row.speedup)
     outcome, reason = (None, None) if limit is None else regression.judge(slower, limit)
     return AgainstRow(
         batch=ours.batch,

@@ -12,40 +12,18 @@ logits along their last axis. Padding is left out of both.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from math import log10
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from optkit.benchmarking.fidelity import fidelity, padding
 from optkit.evidence import Evidence
+from optkit.measurement import Deviation
 from optkit.runtimes import Session
 from optkit.tensors import Feed, TensorInfo, count_samples
 
 RECORDED_BYTES = 1 << 26
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """`noise`: error power over signal power, 0 for equal outputs. `divergence`: nats, None where
-    no output has a last axis of two or more, or one distribution excludes what the other holds."""
-
-    noise: float
-    divergence: float | None
-    samples: int
-
-    @property
-    def sqnr_db(self) -> float | None:
-        """None: the outputs are equal."""
-        return -10 * log10(self.noise) if self.noise > 0 else None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        return cls(data["noise"], data["divergence"], data["samples"])
 
 
 @dataclass(frozen=True)

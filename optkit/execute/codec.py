@@ -73,4 +73,7 @@ def _member(arguments: tuple[Any, ...], data: Any) -> Any:
     plain = (bool, int, float, str)
     if len(members) > 1 and isinstance(data, plain):
         return type(data)
+    classes = [one for one in members if isinstance(one, type) and is_dataclass(one)]
+    if len(classes) > 1:  # the first that has all these fields
+        return next(one for one in classes if data.keys() <= hints(one).keys())
     return next((one for one in members if one not in plain), members[0])

@@ -2,7 +2,7 @@
 
 key = digest(step, its version, digests of its inputs, parameters, versions of its tools). What is
 only *where* (absolute paths, memory, threads that do not change the result) travels beside the
-parameters as `here` and never enters a key.
+parameters and never enters a key.
 """
 
 from __future__ import annotations
@@ -19,35 +19,12 @@ from optkit import store as stores
 from optkit.errors import OptkitError, StorageError
 from optkit.execute import reads
 from optkit.execute.local import Limits, environment
-from optkit.execute.step import Folder, Input, R, ReadsCode, Result, Resumes, Shards, Step
+from optkit.execute.step import R, ReadsCode, Result, Resumes, Shards, Step
 from optkit.execute.warm_workers import Workers
 from optkit.store import Entry, Store
 
 _TOLD = 5  # warnings of one step
 _REMEMBERED = 16  # records of what the code of one step depended on: branches, checkouts, projects
-
-
-@dataclass(frozen=True)
-class StepKind:
-    """Name, version (raise it when the step's meaning changes), and the distributions whose
-    versions belong to its identity.
-
-    `resumes`: it goes on where a killed try of it ended. `stays`: it runs no foreign code and
-    leaves nothing behind, so that the next may use its worker. `shards`: with params["shard"] =
-    [i, n] it does a part of the work, and with the folders of all parts as inputs shard-0,
-    shard-1, … it puts them together, to the bits of one run.
-    """
-
-    name: str
-    version: int
-    tools: tuple[str, ...] = ()
-    resumes: bool = False
-    stays: bool = False
-    shards: bool = False
-
-
-Made = Folder
-"""What a step left: an Entry of the store, or a Planned one in a rehearsal."""
 
 
 class Steps(Protocol):
@@ -60,7 +37,7 @@ class Steps(Protocol):
     @property
     def limits(self) -> Limits: ...
 
-    def recalled(self, made: Made) -> bool:
+    def recalled(self, result: Result) -> bool:
         """Whether a step's result was in the store before this run began."""
 
     def note(self, text: str) -> None:
@@ -68,27 +45,6 @@ class Steps(Protocol):
 
     def do(self, step: Step[R], label: str) -> R:
         """The result of a step, from the store or made now."""
-
-    def step(
-        self,
-        kind: StepKind,
-        label: str,
-        inputs: Mapping[str, Input],
-        params: dict[str, Any],
-        here: Mapping[str, Any] | None = None,
-    ) -> Made: ...
-
-    def step_reading_code(
-        self,
-        kind: StepKind,
-        label: str,
-        inputs: Mapping[str, Input],
-        params: dict[str, Any],
-        here: Mapping[str, Any] | None = None,
-        *,
-        roots: Sequence[str] = (),
-        anywhere: bool = False,
-    ) -> Made: ...
 
 
 class Listener(Protocol):
@@ -129,10 +85,9 @@ class Runner:
     def objects(self) -> Path:
         return self.store.objects
 
-    def recalled(self, made: Made) -> bool:
+    def recalled(self, result: Result) -> bool:
         """See `Steps`."""
-        folder = made.folder if isinstance(made, Result) else made
-        key = folder.key if isinstance(folder, Entry) else None
+        key = result.folder.key if isinstance(result.folder, Entry) else None
         known = [record.hit for record in self.records if record.key == key]
         return bool(known) and all(known)
 
@@ -141,45 +96,27 @@ class Runner:
         self.listener.note(text)
 
     def do(self, step: Step[R], label: str) -> R:
-        """See `Steps`. A step with a checkpoint finds there how far a killed try of it came."""
-        return done(self, step, label)
+        """See `Steps`. One that `Resumes` finds in its checkpoint how far a killed try came."""
+        if isinstance(step, ReadsCode) and step.reads_code:
+            return step.result(self._reading_code(step, label))
+        key = key_of(step)
 
-    def step(
-        self,
-        kind: StepKind,
-        label: str,
-        inputs: Mapping[str, Input],
-        params: dict[str, Any],
-        here: Mapping[str, Any] | None = None,
-    ) -> Entry:
-        """The step's entry, from the store or freshly made in a worker. One that `resumes` finds in
-        params["checkpoint"] the folder in which a killed try of it left how far it came."""
-        key = key_of(kind, inputs, params)
-        return self._resumed(kind, key, here, lambda here: self._make(
-            kind, label, lambda produce: self.store.make(
-                key, kind.name, produce, self._waiting(label)
-            ), inputs, params, here,
-        ))  # fmt: skip
+        def find(produce: Callable[[Path], dict[str, Any]]) -> tuple[Entry, bool]:
+            return self.store.make(key, step.name, produce, self._waiting(label))
 
-    def step_reading_code(
-        self,
-        kind: StepKind,
-        label: str,
-        inputs: Mapping[str, Input],
-        params: dict[str, Any],
-        here: Mapping[str, Any] | None = None,
-        *,
-        roots: Sequence[str] = (),
-        anywhere: bool = False,
-    ) -> Entry:
+        return step.result(self._resumed(step, key, lambda step: self._make(step, label, find)))
+
+    def _reading_code(self, step: Step[Any], label: str) -> Entry:
         """A step that runs the user's Python: its key also holds all that the code depended on.
 
         The step's meta has `reads`, a record of `optkit.execute.reads`, with paths beneath `roots`
         relative to them. The code runs again unless a record is found whose questions all have the
         same answers now. What it then makes is what is served; where its record is incomplete, for
-        this run alone. `anywhere`: other machines may have the code, too, and run the step.
+        this run alone.
         """
-        base = key_of(kind, inputs, params)
+        assert isinstance(step, ReadsCode)
+        roots, anywhere = step.roots, step.anywhere
+        base = key_of(step)
         memory = memory_of(base)
 
         def find() -> Entry | None:
@@ -203,11 +140,11 @@ class Runner:
                 self._remember(memory, {"key": key, "reads": known})
             return key
 
-        here = {**(here or {}), "roots": list(roots), "store": str(self.store.root)}
-        entry = self._resumed(kind, base, here, lambda here: self._make(
-            kind, label, lambda produce: self.store.make_late(
-                base, kind.name, find, produce, late, self._waiting(label), shared=_is_kept
-            ), inputs, params, here, reads_code=not anywhere,
+        step = step.for_store(self.store.root)
+        entry = self._resumed(step, base, lambda step: self._make(
+            step, label, lambda produce: self.store.make_late(
+                base, step.name, find, produce, late, self._waiting(label), shared=_is_kept
+            ), reads_code=not anywhere,
         ))  # fmt: skip
         if not _is_kept(entry):
             # what is missing in its record is told once
@@ -228,19 +165,13 @@ class Runner:
             self.store.remember(memory, told)
         self.store.share_reads(memory, told)
 
-    def _resumed(
-        self,
-        kind: StepKind,
-        key: str,
-        here: Mapping[str, Any] | None,
-        make: Callable[[Mapping[str, Any] | None], Entry],
-    ) -> Entry:
+    def _resumed(self, step: Step[Any], key: str, make: Callable[[Step[Any]], Entry]) -> Entry:
         """`make`, with a folder of that key where a killed try of the step left how far it came."""
-        if not kind.resumes:
-            return make(here)
+        if not isinstance(step, Resumes):
+            return make(step)
         checkpoint = self.store.root / "tmp" / f"resume-{key}"
         try:
-            entry = make({**(here or {}), "checkpoint": str(checkpoint)})
+            entry = make(step.resuming(checkpoint))
         except StorageError:  # a full disk needs the room more than the next try its head start
             shutil.rmtree(checkpoint, ignore_errors=True)
             raise
@@ -249,26 +180,23 @@ class Runner:
 
     def _make(
         self,
-        kind: StepKind,
+        step: Step[Any],
         label: str,
         make: Callable[[Callable[[Path], dict[str, Any]]], tuple[Entry, bool]],
-        inputs: Mapping[str, Input],
-        params: dict[str, Any],
-        here: Mapping[str, Any] | None,
         *,
         reads_code: bool = False,
     ) -> Entry:
         def produce(folder: Path) -> dict[str, Any]:
-            self.listener.start(kind.name, label)
+            self.listener.start(step.name, label)
             task = {
-                "step": kind.name,
-                "inputs": {name: str(value.path) for name, value in inputs.items()},
-                "params": {**params, **(here or {})},
+                "step": step.name,
+                "inputs": {name: str(value.path) for name, value in step.inputs.items()},
+                "params": {**step.params, **step.beside},
                 "out": str(folder),
-                "stays": kind.stays,
-                "shards": kind.shards,
+                "stays": step.stays,
+                "shards": isinstance(step, Shards),
                 "reads_code": reads_code,
-                "versions": versions(kind.tools),
+                "versions": versions(step.tools),
             }
             try:
                 return self.executor(
@@ -281,35 +209,14 @@ class Runner:
         started = time.monotonic()
         entry, hit = make(produce)
         seconds = round(time.monotonic() - started, 3)
-        self.records.append(Record(kind.name, label, entry.key, hit, seconds))
-        self.listener.done(kind.name, label, hit, seconds)
+        self.records.append(Record(step.name, label, entry.key, hit, seconds))
+        self.listener.done(step.name, label, hit, seconds)
         for warning in (*_taken(self.store.warnings), *_some(entry.meta.get("warnings", ()))):
             self.listener.note(warning)
         return entry
 
     def _waiting(self, label: str) -> Callable[[], None]:
         return lambda: self.listener.note(f"{label}: another process is making it; waiting")
-
-
-def done(steps: Steps, step: Step[R], label: str) -> R:
-    """The result of a typed step by the keys and tasks of `steps`."""
-    kind = kind_of(type(step))
-    if not isinstance(step, ReadsCode) or not step.reads_code:
-        folder = steps.step(kind, label, step.inputs, step.params, step.beside)
-    else:
-        folder = steps.step_reading_code(
-            kind, label, step.inputs, step.params, step.beside,
-            roots=step.roots, anywhere=step.anywhere,
-        )  # fmt: skip
-    return step.result(folder)
-
-
-def kind_of(step: type[Step[Any]]) -> StepKind:
-    """The identity of a typed step."""
-    return StepKind(
-        step.name, step.version, step.tools, resumes=issubclass(step, Resumes), stays=step.stays,
-        shards=issubclass(step, Shards),
-    )  # fmt: skip
 
 
 def _taken(warnings: list[str]) -> Iterator[str]:
@@ -325,15 +232,15 @@ def _some(warnings: Sequence[str]) -> Iterator[str]:
         yield f"and {len(warnings) - _TOLD} more of that kind"
 
 
-def key_of(kind: StepKind, inputs: Mapping[str, Input], params: dict[str, Any]) -> str:
+def key_of(step: Step[Any]) -> str:
     """The step's identity in the store."""
     return stores.digest_json(
         {
-            "step": kind.name,
-            "version": kind.version,
-            "inputs": {name: value.digest for name, value in inputs.items()},
-            "params": params,
-            "tools": versions(kind.tools),
+            "step": step.name,
+            "version": step.version,
+            "inputs": {name: value.digest for name, value in step.inputs.items()},
+            "params": step.params,
+            "tools": versions(step.tools),
         }
     )
 

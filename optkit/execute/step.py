@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin
@@ -65,6 +65,11 @@ class Foreign:
         return self.path / name
 
 
+@dataclass(frozen=True)
+class Planned(Foreign):
+    """What a step that has not run would leave: in a rehearsal. It has no digest and no files."""
+
+
 def beside_the_key(default: Any = MISSING, *, name: str | None = None) -> Any:
     """A field that the worker needs and the key does not."""
     return field(default=default, metadata={"beside": True, "name": name})
@@ -93,6 +98,11 @@ class Result:
     unknown, and asking for it is an AttributeError."""
 
     folder: Folder = field(default=Foreign(), repr=False, compare=False)
+
+    @property
+    def planned(self) -> bool:
+        """Whether the step has not run: in a rehearsal."""
+        return isinstance(self.folder, Planned)
 
     @property
     def path(self) -> Path:
@@ -148,11 +158,6 @@ class Step(Generic[R_co]):
     stays: ClassVar[bool] = False
 
     @property
-    def reads_code(self) -> bool:
-        """Whether it runs the user's Python, see `ReadsCode`."""
-        return False
-
-    @property
     def inputs(self) -> dict[str, Input]:
         """What it reads, by role."""
         found: dict[str, Input] = {}
@@ -182,8 +187,9 @@ class Step(Generic[R_co]):
             one.name: Foreign(inputs[role]) for role, one in known.items() if role in inputs
         }
         for one in _of_kind(cls, "inputs"):
-            rest = inputs.keys() - known.keys()
-            found[one.name] = {role: Foreign(inputs[role]) for role in sorted(rest)}
+            found[one.name] = {  # in their order, which is that of the parts of a work
+                role: Foreign(path) for role, path in inputs.items() if role not in known
+            }
         told = [*_of_kind(cls, "param"), *_of_kind(cls, "beside")]
         return cls(**found, **_read(cls, told, params))
 
@@ -210,6 +216,9 @@ class Resumes:
 
     checkpoint: Path | None = beside_the_key(None)
 
+    def resuming(self, checkpoint: Path) -> Self:
+        return replace(self, checkpoint=checkpoint)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shards(Resumes):
@@ -230,6 +239,14 @@ class ReadsCode:
     anywhere: ClassVar[bool] = False
     roots: tuple[str, ...] = beside_the_key(())
     store: Path | None = beside_the_key(None)
+
+    def for_store(self, store: Path) -> Self:
+        return replace(self, store=store)
+
+    @property
+    def reads_code(self) -> bool:
+        """Whether this one does."""
+        return True
 
 
 def _kind(cls: type, one: Field[Any]) -> str:

@@ -18,9 +18,10 @@ from optkit.devices import target
 from optkit.documents.explanation import Rule
 from optkit.evidence import Evidence
 from optkit.explanation.finding import Change, Cost, Finding
-from optkit.explanation.subject import Subject, Timed, connected
+from optkit.explanation.subject import Subject, connected
 from optkit.explanation.words import modules, named, several
 from optkit.measurement import Difference
+from optkit.steps.attribute import TimedLayer
 
 LEAST = 0.01
 """Of the whole: what costs less is not told. Layer times of a good run differ by that much."""
@@ -335,14 +336,14 @@ def _op(subject: Subject, node: str) -> str | None:
     return facts.op if facts else None
 
 
-def _is_idle(subject: Subject, group: list[Timed]) -> bool:
+def _is_idle(subject: Subject, group: list[TimedLayer]) -> bool:
     """Whether conversions dequantize an activation only to quantize it again, or for a sum."""
     ops = {op for one in group if one.layer.inputs for op in subject.ops(one)}
     summed = any(_op(subject, node) == "Add" for node in _around(subject, group))
     return "DequantizeLinear" in ops and ("QuantizeLinear" in ops or summed)
 
 
-def _there_and_back(subject: Subject, one: Timed) -> bool:
+def _there_and_back(subject: Subject, one: TimedLayer) -> bool:
     """Whether a kernel quantizes and dequantizes with nothing between, and would not be there
     without: the baseline has all else inside its products, and no integer product needs it."""
     halves = {n: _op(subject, n) for n in one.layer.nodes}
@@ -358,7 +359,7 @@ def _there_and_back(subject: Subject, one: Timed) -> bool:
     return not own & halves.keys() and not any(t.name in needing for t in one.layer.inputs)
 
 
-def _around(subject: Subject, group: list[Timed]) -> tuple[str, ...]:
+def _around(subject: Subject, group: list[TimedLayer]) -> tuple[str, ...]:
     """What shares a kernel with the pair; where nothing does, what reads it."""
     inside = [n for one in group for n in one.layer.nodes if _op(subject, n) not in _PAIR]
     written = {t.name for one in group for t in one.layer.outputs}
@@ -403,14 +404,14 @@ def _behind(subject: Subject) -> dict[str, float]:
     return found
 
 
-def _heaviest(subject: Subject, one: Timed) -> tuple[str, ...]:
+def _heaviest(subject: Subject, one: TimedLayer) -> tuple[str, ...]:
     """The node of a layer that reads most bytes of constants."""
     facts = subject.times.nodes if subject.times else {}
     known = [node for node in one.layer.nodes if node in facts]
     return tuple(sorted(known, key=lambda node: -facts[node].weight_bytes)[:1])
 
 
-def _each(one: Timed) -> float:
+def _each(one: TimedLayer) -> float:
     """Milliseconds of a layer for each of the products in it."""
     return one.ms / max(len(one.layer.products), 1)
 
@@ -439,7 +440,7 @@ def _peak_ratio(subject: Subject) -> float:
     return max(ratios, default=inf)
 
 
-def _constant_ms(one: Timed) -> float:
+def _constant_ms(one: TimedLayer) -> float:
     """Of the milliseconds that its bytes take, those of its constants."""
     moved = one.layer.bytes_moved or 0
     size = one.layer.constant_bytes + moved

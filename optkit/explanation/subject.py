@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 from optkit import precisions, runtimes
 from optkit.documents.report import LandedNode, LayerFidelityRow, Report
 from optkit.documents.result import Result
-from optkit.engines import FusedLayer, layers_from_json
+from optkit.engines import FusedLayer
 from optkit.evidence import Evidence
+from optkit.steps.attribute import Node, TimedLayer
 
 Kind = Literal["product", "convert", "layout", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -25,52 +26,14 @@ LAYOUT = frozenset(
 
 
 @dataclass(frozen=True)
-class Node:
-    """An ONNX node: its cost, and the nodes that make what it reads. `macs` None: unknown;
-    `summed`: the axis that a product of matrices sums over, None of another node."""
-
-    op: str
-    macs: int | None
-    weight_bytes: int
-    reads: tuple[str, ...]
-    summed: int | None = None
-
-    @property
-    def is_product(self) -> bool:
-        return self.macs != 0 or self.op in ("FusedConv", "FusedGemm")
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A fused layer and the milliseconds that it takes. `compute_ms`, `memory_ms`: what each alone
-    would take at the device's peaks; None where the time was measured."""
-
-    layer: FusedLayer
-    ms: float
-    compute_ms: float | None = None
-    memory_ms: float | None = None
-
-
-@dataclass(frozen=True)
 class Times:
     """The layers of candidate and baseline, and how their times are known."""
 
     evidence: Evidence
-    candidate: tuple[Timed, ...]
-    baseline: tuple[Timed, ...]
+    candidate: tuple[TimedLayer, ...]
+    baseline: tuple[TimedLayer, ...]
     nodes: Mapping[str, Node]
     note: str | None = None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Times:
-        nodes = {
-            name: Node(
-                node["op"], node["macs"], node["weight_bytes"], tuple(node["reads"]), node["summed"]
-            )
-            for name, node in data["nodes"].items()
-        }
-        candidate, baseline = (_timed(data[side]) for side in ("candidate", "baseline"))
-        return cls(Evidence(data["evidence"]), candidate, baseline, nodes, data["note"])
 
 
 @dataclass(frozen=True)
@@ -132,7 +95,7 @@ class Subject:
         return {row.node: row for row in found.rows} if found else {}
 
     @cached_property
-    def by_node(self) -> tuple[dict[str, Timed], dict[str, Timed]]:
+    def by_node(self) -> tuple[dict[str, TimedLayer], dict[str, TimedLayer]]:
         """Node → the layer that multiplies it, of candidate and baseline."""
         sides = (self.times.candidate, self.times.baseline) if self.times else ((), ())
         first, second = (
@@ -140,7 +103,7 @@ class Subject:
         )
         return first, second
 
-    def kind(self, timed: Timed) -> Kind:
+    def kind(self, timed: TimedLayer) -> Kind:
         """What a layer does."""
         if timed.layer.products:
             return "product"
@@ -157,7 +120,7 @@ class Subject:
         pattern = runtimes.backend(self.result.engine.backend).traits.moves_data
         return pattern is not None and pattern.match(layer.name) is not None
 
-    def ops(self, timed: Timed) -> set[str]:
+    def ops(self, timed: TimedLayer) -> set[str]:
         """The operators in a layer: of its ONNX nodes, or its own where it names none."""
         nodes = self.times.nodes if self.times else {}
         found = {nodes[name].op for name in timed.layer.nodes if name in nodes}
@@ -182,9 +145,9 @@ class Subject:
         return min(ms / self.total_ms, 1.0) if self.total_ms else 0.0  # sums round
 
 
-def connected(layers: Iterable[Timed]) -> list[list[Timed]]:
+def connected(layers: Iterable[TimedLayer]) -> list[list[TimedLayer]]:
     """Layers in groups: each reads what another of its group puts out, or is read by it."""
-    groups: list[tuple[set[str], list[Timed]]] = []
+    groups: list[tuple[set[str], list[TimedLayer]]] = []
     for one in layers:
         names = {t.name for t in (*one.layer.inputs, *one.layer.outputs)}
         touching = [group for group in groups if group[0] & names]
@@ -192,13 +155,6 @@ def connected(layers: Iterable[Timed]) -> list[list[Timed]]:
         groups = [group for group in groups if group not in touching]
         groups.append((merged[0], [*merged[1], one]))
     return [group for _, group in groups]
-
-
-def _timed(rows: Iterable[Mapping[str, Any]]) -> tuple[Timed, ...]:
-    found = [(layers_from_json([row["layer"]])[0], row) for row in rows]
-    return tuple(
-        Timed(layer, row["ms"], row["compute_ms"], row["memory_ms"]) for layer, row in found
-    )
 
 
 def _nearest(

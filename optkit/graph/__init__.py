@@ -21,7 +21,6 @@ from onnx_ir import Model as Graph
 from optkit.graph.arguments import arguments
 from optkit.graph.codes import assumes_vnni, multiplies_codes
 from optkit.graph.costs import (
-    NodeCost,
     border_bytes,
     costs,
     parameters,
@@ -60,7 +59,6 @@ __all__ = [
     "Form",
     "FreeNames",
     "Graph",
-    "NodeCost",
     "Part",
     "Stored",
     "add_constant",

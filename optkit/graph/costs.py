@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,27 +11,12 @@ import onnx_ir as ir
 
 from optkit.graph.nodes import WEIGHTED, is_constant
 from optkit.graph.shapes import axes_in, bind, inputs, outputs
+from optkit.node_cost import NodeCost
 from optkit.tensors import TensorInfo
 
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
-
-
-@dataclass(frozen=True)
-class NodeCost:
-    """One node at given axis sizes. `macs` is 0 for operators that do not multiply by a matrix;
-    `macs`, `in_bytes`, `out_bytes` are None where a shape does not follow from the axes. `columns`:
-    of a product's output as a matrix (channels of a convolution); `bits`: of one of its elements.
-    """
-
-    op: str
-    macs: int | None
-    weight_bytes: int
-    in_bytes: int | None
-    out_bytes: int | None
-    columns: int | None = None
-    bits: int | None = None
 
 
 def costs(model: ir.Model, axes: Mapping[str, int]) -> dict[str, NodeCost]:

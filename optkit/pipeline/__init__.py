@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 from optkit import store
 from optkit.execute.reads import installed
-from optkit.execute.runner import Made, Steps
-from optkit.execute.step import Foreign
+from optkit.execute.runner import Steps
+from optkit.execute.step import Folder, Foreign
 from optkit.pipeline.graphs import carry, fuse, refer
 from optkit.pipeline.job import Build, Job, calibration_of, samples_wanted
 from optkit.pipeline.judging import accept, compile_, evaluate, time, weigh
@@ -98,6 +98,6 @@ def tool_versions() -> dict[str, str]:
     return {name: found for name in _VERSIONED if (found := installed(name)) is not None}
 
 
-def _model_files(entry: Made) -> dict[str, str]:
+def _model_files(entry: Folder) -> dict[str, str]:
     """The graph's file and those of its weights, with their digests."""
     return {name: sha for name, sha in entry.files.items() if name.startswith(GRAPH)}

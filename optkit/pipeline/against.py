@@ -7,13 +7,12 @@ check that found its answer in the store would check nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from optkit import intake as stage
 from optkit.artifact import SAMPLES, Artifact
 from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
-from optkit.execute.runner import Made, Steps
+from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign, Input
 from optkit.pipeline.finishing import baseline_of, recorded, staged_graph
 from optkit.pipeline.job import Build, Job
@@ -22,7 +21,9 @@ from optkit.precisions import precision
 from optkit.report.contract import report_of
 from optkit.runtimes import backend
 from optkit.steps import GRAPH
+from optkit.steps.bench import Side, Timed
 from optkit.steps.random import Random
+from optkit.steps.sessions import CpuSession, DeviceSession
 from optkit.tensors import AxisRange
 
 
@@ -35,7 +36,7 @@ def against(
     *,
     overrides: Sequence[str] = (),
     strict: bool,
-) -> Made:
+) -> Timed:
     """The step `bench` with the candidate as "engine" and the reference as "baseline". `batches`:
     none for the one that the candidate is tuned for. `overrides`: bench.KEY=VALUE, of how long to
     time and with how many threads, for both.
@@ -52,12 +53,13 @@ def against(
                     "the other one has no such input, so they are no two versions of one model",
                     where=f"{artifact.path}: input {info.name!r} {info.dtype} {info.shape}",
                 )
-    inputs, sides = {}, {}
+    models, sides = {}, {}
     for role, one in (("engine", candidate), ("baseline", reference)):
-        inputs[role], sides[role] = _side(one, role, ours, runner)
+        models[role], sides[role] = _side(one, role, ours, runner)
     both = Race(
         f"time {candidate.name} beside {reference.name}",
-        {**inputs, "samples": _samples(candidate, ours, runner)},
+        _samples(candidate, ours, runner),
+        models,
         sides,
         ours.job.recipe.bench,
         _checked(batches, ours, theirs),
@@ -86,25 +88,21 @@ def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> B
     )
 
 
-def _side(
-    artifact: Artifact, role: str, made: Build, runner: Steps
-) -> tuple[Input, dict[str, Any]]:
+def _side(artifact: Artifact, role: str, made: Build, runner: Steps) -> tuple[Input, Side]:
     """An artifact's engine, and how it is run."""
     engine = artifact.manifest.engine
     assert engine is not None
-    side = {"input": role, "backend": engine["backend"]}
-    if backend(engine["backend"]).traits.on_cpu:
-        session: dict[str, Any] = {"threads": made.job.recipe.bench.threads, "spinning": False}
-        return staged_graph(artifact.path / engine["file"], runner), {
-            **side, "file": GRAPH, "session": session,
-        }  # fmt: skip
+    compiler = engine["backend"]
+    if backend(compiler).traits.on_cpu:
+        session = CpuSession(made.job.recipe.bench.threads)
+        graph = staged_graph(artifact.path / engine["file"], runner)
+        return graph, Side(role, GRAPH, compiler, session)
     artifact.require_own_engine()
     spec = report_of(artifact).provenance.build_spec.get("engine")
-    options = spec.options if spec else {}
-    session = {"target": artifact.manifest.target,
-               "cuda_graph": options.get("cuda_graph", False)}  # fmt: skip
+    graphs = bool(spec and spec.options.get("cuda_graph", False))
+    on_device = DeviceSession(artifact.manifest.target, graphs)
     folder = Foreign(artifact.path, artifact.digest)
-    return folder, {**side, "file": engine["file"], "session": session}
+    return folder, Side(role, engine["file"], compiler, on_device)
 
 
 def _samples(artifact: Artifact, made: Build, runner: Steps) -> Input:

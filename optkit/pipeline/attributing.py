@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from optkit.artifact import MODEL, Artifact
 from optkit.devices import gpus, target
 from optkit.documents.report import Report
@@ -17,7 +15,8 @@ from optkit.pipeline.job import machine
 from optkit.pipeline.judging import kept
 from optkit.report.contract import REPORT_FILE, report_of
 from optkit.runtimes import backend
-from optkit.steps import STEPS
+from optkit.steps.attribute import Attribute, EngineProfile, Kernels, Roofline
+from optkit.steps.sessions import DeviceSession
 
 _SECONDS = 2.0  # of profiled runs, each side
 
@@ -44,46 +43,56 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
             "provenance.build_spec.engine: is missing, and layers tells of an engine",
             where=str(artifact.path / REPORT_FILE),
         )
-    shapes = {name: list(ends[1]) for name, ends in spec.profile.items()}
-    timed = {"shapes": shapes, "seconds": _SECONDS, "host": machine(device)}
+    shapes = {name: ends[1] for name, ends in spec.profile.items()}
+    host = machine(device)
     if backend(spec.backend).traits.on_cpu:
-        timed["threads"] = recorded(artifact).bench.threads  # as the latency beside it
-        return _attributed(artifact, runner, timed, Evidence.MEASURED, "profiled on this machine")
+        # with the threads of the latency beside it
+        kernels = Kernels(shapes, _SECONDS, host, recorded(artifact).bench.threads)
+        return _attributed(artifact, runner, kernels, Evidence.MEASURED, "profiled on this machine")
     why = "the engine's own times need its device"
     if device.name in {gpu.target for gpu in gpus().devices}:
-        own = {"backend": spec.backend, "session": {"target": device.name}}
         note = "the engine's own profiler on this machine"
         try:
             artifact.require_own_engine()
-            return _attributed(artifact, runner, {**timed, **own}, Evidence.MEASURED, note)
+            profile = EngineProfile(
+                spec.backend, _engine_files(artifact), DeviceSession(device.name), shapes, _SECONDS,
+                host,
+            )  # fmt: skip
+            return _attributed(artifact, runner, profile, Evidence.MEASURED, note)
         except (ToolchainMissing, UnsafeFile) as error:  # no library, an unknown profile or maker
             why = error.message
     sides = {"candidate": report.layers.engine, "baseline": report.layers.baseline}
     if not any(layer.inputs or layer.outputs for side in sides.values() for layer in side):
         return None
-    layers = {name: [layer.to_json() for layer in side] for name, side in sides.items()}
-    bounded = {"layers": layers, "name": device.name, "target": device.fingerprint()}
+    bounded = Roofline(sides, device.name, device.fingerprint())
     note = f"a roofline bound of each compiled layer; {why}"
     return _attributed(artifact, runner, bounded, Evidence.PREDICTED, note)
 
 
 def _attributed(
-    artifact: Artifact, runner: Steps, params: dict[str, Any], evidence: Evidence, note: str
+    artifact: Artifact,
+    runner: Steps,
+    way: Kernels | EngineProfile | Roofline,
+    evidence: Evidence,
+    note: str,
 ) -> Times:
-    """The step `attribute` with these parameters, at the sizes tuned for; of engines where they
-    name a backend."""
-    inputs = {"candidate": staged_graph(artifact.path / MODEL, runner),
-              "baseline": staged_graph(artifact.path / "baseline" / MODEL, runner)}  # fmt: skip
-    here = {}
-    if "backend" in params:
-        assert artifact.manifest.engine is not None
-        file, folder = artifact.manifest.engine["file"], Foreign(artifact.path, artifact.digest)
-        files = {"candidate_engine": file, "baseline_engine": f"baseline/{file}"}
-        inputs |= dict.fromkeys(files, folder)
-        params, here = {**params, "engines": files}, kept(runner)
+    """The time of the layers at the sizes tuned for."""
+    engines = None
+    if isinstance(way, EngineProfile):
+        engines = Foreign(artifact.path, artifact.digest)
     axes = {name: span.opt for name, span in recorded(artifact).axis_ranges().items()}
-    entry = runner.step(
-        STEPS["attribute"].kind, "time the layers", inputs, {"axes": axes, **params}, here
-    )
+    step = Attribute(
+        candidate=staged_graph(artifact.path / MODEL, runner),
+        baseline=staged_graph(artifact.path / "baseline" / MODEL, runner),
+        candidate_engine=engines, baseline_engine=engines, axes=axes, way=way,
+        kept=None if engines is None else kept(runner),
+    )  # fmt: skip
+    times = runner.do(step, "time the layers").times
     sizes = "".join(f"; {name} {size}" for name, size in axes.items())
-    return Times.from_json({**entry.meta["times"], "evidence": evidence, "note": f"{note}{sizes}"})
+    return Times(evidence, times.candidate, times.baseline, times.nodes, f"{note}{sizes}")
+
+
+def _engine_files(artifact: Artifact) -> dict[str, str]:
+    assert artifact.manifest.engine is not None
+    file = artifact.manifest.engine["file"]
+    return {"candidate_engine": file, "baseline_engine": f"baseline/{file}"}

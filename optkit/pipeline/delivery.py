@@ -23,7 +23,7 @@ from typing import Any
 from optkit import pipeline
 from optkit.artifact import MANIFEST, SAMPLES, Artifact, Manifest, write
 from optkit.decoder import Decoder
-from optkit.execute.runner import Made
+from optkit.execute.step import Folder
 from optkit.packaging import genai
 from optkit.packaging.stamp import stamp
 from optkit.pipeline.findings import Judged
@@ -137,7 +137,7 @@ def join(
     return write(out, manifest, files)
 
 
-def copy_out(entry: Made, out: Path, details: dict[str, Any]) -> list[str]:
+def copy_out(entry: Folder, out: Path, details: dict[str, Any]) -> list[str]:
     """A step's files and its details as JSON in a new folder `out`, which appears whole."""
     with storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def copy_out(entry: Made, out: Path, details: dict[str, Any]) -> list[str]:
     return sorted([*entry.files, _DETAILS])
 
 
-def _graph(entry: Made, prefix: str) -> dict[str, Path | bytes]:
+def _graph(entry: Folder, prefix: str) -> dict[str, Path | bytes]:
     """The graph's files. A baseline has no simulation: its graph is its own."""
     names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
     return {f"{prefix}{name}": entry.file(name) for name in names}
@@ -186,7 +186,7 @@ def _stamped(
     return found
 
 
-def _assets(entry: Made) -> dict[str, Path | bytes]:
+def _assets(entry: Folder) -> dict[str, Path | bytes]:
     """Tokenizer, processor and configuration of the model, at the root: who loads a model's folder
     looks for them there."""
     prefix = f"{ASSETS}/"
@@ -194,7 +194,7 @@ def _assets(entry: Made) -> dict[str, Path | bytes]:
     return {name.removeprefix(prefix): entry.file(name) for name in names}
 
 
-def _engine(entry: Made | None, prefix: str) -> dict[str, Path | bytes]:
+def _engine(entry: Folder | None, prefix: str) -> dict[str, Path | bytes]:
     """The engine file; none where the engine is the graph itself."""
     if entry is None or backend(entry.meta["engine"]["backend"]).traits.engine == "graph":
         return {}

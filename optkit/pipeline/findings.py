@@ -12,7 +12,8 @@ from optkit.benchmarking import accuracy, gates
 from optkit.benchmarking.latency import ratio
 from optkit.engines import Engine
 from optkit.evidence import Evidence
-from optkit.execute.runner import Made, Record
+from optkit.execute.runner import Record
+from optkit.execute.step import Folder
 from optkit.measurement import Difference, Fidelity, Latency, Memory, Score, Verdict
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import slices, stopped, task_scores
@@ -322,7 +323,7 @@ def _seconds(records: list[Record]) -> dict[str, float]:
     return {**spent, "total": round(sum(spent.values()), 3)}
 
 
-def _arrays(entry: Made, name: str) -> dict[str, Any]:
+def _arrays(entry: Folder, name: str) -> dict[str, Any]:
     from safetensors.numpy import load_file
 
     found: dict[str, Any] = load_file(entry.file(name))

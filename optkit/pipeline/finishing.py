@@ -24,8 +24,8 @@ from optkit.data.spool import Spool
 from optkit.devices import Target
 from optkit.errors import InputRefused, IntegrityError, RecipeError, UsageError
 from optkit.evidence import Evidence
-from optkit.execute.runner import Made, Steps
-from optkit.execute.step import Foreign
+from optkit.execute.runner import Steps
+from optkit.execute.step import Folder, Foreign
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.judging import compile_, score, time, weigh
 from optkit.pipeline.sources import samples_of
@@ -166,7 +166,7 @@ def _task_of(artifact: Artifact) -> Path:
     )
 
 
-def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Made:
+def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Folder:
     file = artifact.path / SAMPLES
     if SAMPLES not in artifact.manifest.files:
         raise InputRefused(
@@ -185,7 +185,7 @@ def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Made:
     return Foreign(samples.path, samples.sha256, meta, {SAMPLES: samples.sha256})
 
 
-def staged_graph(file: Path, runner: Steps) -> Made:
+def staged_graph(file: Path, runner: Steps) -> Folder:
     """An artifact's graph, through the door for foreign files; the folder has it as model.onnx."""
     found = stage.stage_onnx(file, runner.objects)
     names = {name: sha256 for name, (sha256, _) in found.files.items()}

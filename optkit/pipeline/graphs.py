@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from optkit.execute.runner import Made, Steps
+from optkit.execute.runner import Steps
+from optkit.execute.step import Folder
 from optkit.pipeline.job import Build, calibration_of
 from optkit.pipeline.sources import given_samples
 from optkit.steps.cast import Cast, Measured
@@ -33,7 +34,7 @@ def carry(made: Build, runner: Steps) -> None:
     """The carriers: FP16 on GPUs, FP32 on a CPU; and the casts that the job asks for."""
     fused, entries = made.entries["fused"], made.entries
     wanted = {made.baseline_precision.name, made.job.precision.name}
-    casts: dict[str, Made] = {
+    casts: dict[str, Folder] = {
         name: cast(made, fused, name, runner) for name in ("fp16", "bf16") if name in wanted
     }
     entries["carrier"] = casts.get(made.baseline_precision.name, fused)
@@ -48,7 +49,7 @@ def refer(made: Build, runner: Steps) -> None:
     made.entries["baseline"] = written(made, carrier, made.baseline_precision.name, runner)
 
 
-def cast(made: Build, graph: Made, carrier: str, runner: Steps, what: str = "") -> Graph:
+def cast(made: Build, graph: Folder, carrier: str, runner: Steps, what: str = "") -> Graph:
     """FP32 graph → its cast, with FP32 islands by the reach of values on calibration samples, else
     on evaluation samples or random inputs; by the operators alone where memory forbids a run."""
     label = f"cast {what}to {carrier.upper()}"
@@ -74,7 +75,7 @@ def sample_batch(made: Build) -> int | None:
     return found if isinstance(made.batch_axis, str) else None
 
 
-def written(made: Build, graph: Made, what: str, runner: Steps) -> Made:
+def written(made: Build, graph: Folder, what: str, runner: Steps) -> Folder:
     """The graph in the operators of ONNX Runtime, where the backend wants them."""
     if made.traits.operators == "standard":
         return graph

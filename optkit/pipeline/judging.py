@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,23 @@ from optkit.benchmarking import sequential as looks
 from optkit.errors import UsageError
 from optkit.evidence import Evidence
 from optkit.execute import reads
-from optkit.execute.runner import Made, Steps
-from optkit.execute.step import Input
+from optkit.execute.runner import Steps
+from optkit.execute.step import Folder, Input
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import decided, drawn_name, score_name
 from optkit.pipeline.sources import roots_of
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
-from optkit.steps import GRAPH, STEPS
+from optkit.steps import GRAPH
 from optkit.steps.accept import Accept
-from optkit.steps.compile import Compile
+from optkit.steps.bench import MeasureLatency, Side, Timed
+from optkit.steps.compare import CompareOutputs
+from optkit.steps.compile import Compile, Compiled
 from optkit.steps.draw import Draw
+from optkit.steps.evaluate import Evaluate, Evaluated
+from optkit.steps.peak import InProcess, MeasurePeak
+from optkit.steps.predict import PredictLatency
+from optkit.steps.sessions import CpuSession, DeviceSession, Engines
 from optkit.tensors import AxisRange
 
 _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler keeps
@@ -61,7 +67,7 @@ def compile_(made: Build, runner: Steps) -> None:
         if made.backend is not None:
             step = Compile(
                 graph=graph, backend=made.backend, spec=spec, planned=planned,
-                versions=backend.versions(), host=_host(made), kept=Path(kept(runner)["kept"]),
+                versions=backend.versions(), host=_host(made), kept=kept(runner),
             )  # fmt: skip
             made.entries[role] = runner.do(step, f"compile {precision} for {made.job.target.name}")
 
@@ -77,22 +83,16 @@ def evaluate(made: Build, runner: Steps) -> None:
         roles["reference"] = (entries["fused"], GRAPH, Evidence.SIMULATED)
     looked = samples is not None and _look(made, runner, roles)
     for role, (graph, file, evidence) in roles.items():
-        params = {"file": file, "batch": made.batch, "evidence": evidence}
         if samples is not None and not looked:
             entries[score_name(role)] = score(made, runner, role, graph, file, evidence)
-        entries[f"{role}_fidelity"] = runner.step(
-            STEPS["compare"].kind,
-            f"compare {_named(made, role)} with FP32",
-            {
-                "graph": graph,
-                "reference": entries["fused"],
-                "samples": entries.get(drawn_name(0), entries["probe"]),
-            },
-            params,
-        )
+        step = CompareOutputs(
+            graph=graph, reference=entries["fused"], file=file, batch=made.batch, evidence=evidence,
+            samples=entries.get(drawn_name(0), entries["probe"]),
+        )  # fmt: skip
+        entries[f"{role}_fidelity"] = runner.do(step, f"compare {_named(made, role)} with FP32")
 
 
-def _look(made: Build, runner: Steps, roles: dict[str, tuple[Made, str, Evidence]]) -> bool:
+def _look(made: Build, runner: Steps, roles: dict[str, tuple[Folder, str, Evidence]]) -> bool:
     """Score the samples part by part until the verdict is certain, where the recipe asks for it."""
     samples, asked = made.scored, made.job.recipe.eval
     if samples is None or asked is None or not asked.stop_early or "info" not in samples.meta:
@@ -116,7 +116,7 @@ def _look(made: Build, runner: Steps, roles: dict[str, tuple[Made, str, Evidence
         for role in ("baseline", "candidate"):
             found = score(made, runner, role, *roles[role], drawn)
             made.entries[score_name(role, part)] = found
-            known = known and "score" in found.meta
+            known = known and found.score is not None
         if not known or decided(made):  # unknown in a rehearsal, which ends at the first look
             break
     for done in range(part + 1) if "reference" in roles else ():
@@ -130,28 +130,34 @@ def score(
     made: Build,
     runner: Steps,
     role: str,
-    graph: Made,
+    graph: Folder,
     file: str,
     evidence: Evidence,
-    drawn: Made | None = None,
-) -> Made:
+    drawn: Folder | None = None,
+) -> Evaluated:
     """The task's score of a graph; where its engine runs on this machine, of the engine. `drawn`:
     of some of the evaluation samples alone."""
     samples = made.scored
     assert samples is not None
-    task, here = _task(made, samples)
-    inputs, params = _running(made, {"graph": graph, "samples": drawn or samples}, role)
-    if samples.meta.get("agreement") and role != "baseline":
-        inputs["baseline_score"] = made.entries["baseline_score"]
-    return runner.step_reading_code(
-        STEPS["evaluate"].kind,
-        f"evaluate {_named(made, role)}",
-        inputs,
-        {"file": file, "batch": made.batch, "evidence": evidence, **task, **params},
-        {**here, **kept(runner)},
-        roots=roots_of(made.job.recipe, "evaluation"),
-        anywhere=True,
-    )
+    running, agrees = _running(made, role), samples.meta.get("agreement") and role != "baseline"
+    engines = running.engines if running else ()
+    place = made.job.recipe.eval_task
+    assert place is not None
+    record, roots = samples.meta.get("reads", {}), roots_of(made.job.recipe, "evaluation")
+    # the task's code and packages are what matters, its path only where it is
+    python = {path: sha256 for path, sha256 in reads.files(record, roots).items()
+              if path.endswith(".py")}  # fmt: skip
+    step = Evaluate(
+        graph=graph, samples=drawn or samples,
+        baseline_score=made.entries["baseline_score"] if agrees else None,
+        engine=made.entries["engine"] if "engine" in engines else None,
+        baseline_engine=made.entries["baseline_engine"] if "baseline_engine" in engines else None,
+        file=file, batch=made.batch, evidence=evidence, task=str(place),
+        code=store.digest_json(reads.code(record)),
+        metric=samples.meta.get("metric"), args=samples.meta.get("scoring", {}), running=running,
+        path=place.path, imports=python, roots=tuple(roots), kept=kept(runner),
+    )  # fmt: skip
+    return runner.do(step, f"evaluate {_named(made, role)}")
 
 
 def time(made: Build, runner: Steps) -> None:
@@ -161,13 +167,13 @@ def time(made: Build, runner: Steps) -> None:
     span = made.batches or AxisRange(1, 1, 1)
     batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
     if made.measured:
-        inputs, sides = _sides(made)
+        models, sides = _sides(made)
         both = Race(
             f"measure latency of {made.job.precision} beside {made.baseline_precision}",
-            {**inputs, "samples": entries["probe"]}, sides, bench, batches, made.machine,
+            entries["probe"], models, sides, bench, batches, made.machine,
         )  # fmt: skip
-        entries["latency"] = race(both, runner, strict=made.job.strict)
-        made.recalled = runner.recalled(entries["latency"])
+        timed = entries["latency"] = race(both, runner, strict=made.job.strict)
+        made.recalled = runner.recalled(timed)
         return
     if not made.predictable:
         return
@@ -178,16 +184,16 @@ def time(made: Build, runner: Steps) -> None:
         ("baseline_latency", "baseline", "baseline_engine", made.baseline_precision),
     ):
         compiled = entries.get(engine)
-        entries[role] = runner.step(
-            STEPS["predict"].kind,
-            f"predict latency of {precision}",
+        known = isinstance(compiled, Compiled) and not compiled.planned and compiled.engine
+        step = PredictLatency(
             # without an engine, a quantized graph is its carrier graph and the plan
-            {"graph": entries[graph if compiled or not precision.quantized else "baseline"]},
-            {"name": made.job.target.name, "target": made.job.target.fingerprint(), "axes": sizes,
-             "batch": span.opt, "engine": compiled and compiled.meta.get("engine"),
-             "planned": planned if precision.quantized else {},
-             "carrier": (made.baseline_precision if precision.quantized else precision).name},
+            graph=entries[graph if compiled or not precision.quantized else "baseline"],
+            device=made.job.target.name, target=made.job.target.fingerprint(), axes=sizes,
+            batch=span.opt, engine=known or None,
+            planned=planned if precision.quantized else {},
+            carrier=(made.baseline_precision if precision.quantized else precision).name,
         )  # fmt: skip
+        entries[role] = runner.do(step, f"predict latency of {precision}")
 
 
 def weigh(made: Build, runner: Steps) -> None:
@@ -196,80 +202,72 @@ def weigh(made: Build, runner: Steps) -> None:
     limits = made.job.recipe.gates.of(made.job.target.name)
     if limits.max_memory_bytes is None or not made.measured or made.traits.memory is None:
         return
-    inputs: dict[str, Input] = {"samples": made.entries["probe"]}
-    if made.traits.memory == "process":
-        inputs["graph"] = made.entries["graph"]
-        params: dict[str, Any] = {"threads": made.job.recipe.bench.threads}
-    else:
-        inputs, params = _running(made, inputs, "candidate")
-    made.entries["peak"] = runner.step(
-        STEPS["peak"].kind,
-        f"measure memory of {made.job.precision}",
-        inputs,
-        {"batch": made.batch or 1, **params, "host": made.machine},
-        kept(runner),
-    )
+    in_process = made.traits.memory == "process"
+    running = None if in_process else _running(made, "candidate")
+    step = MeasurePeak(
+        samples=made.entries["probe"], graph=made.entries["graph"] if in_process else None,
+        engine=None if in_process else made.entries["engine"],
+        running=running or InProcess(made.job.recipe.bench.threads), batch=made.batch or 1,
+        host=made.machine, kept=kept(runner),
+    )  # fmt: skip
+    made.entries["peak"] = runner.do(step, f"measure memory of {made.job.precision}")
 
 
 @dataclass(frozen=True)
 class Race:
-    """Two models to be timed in one run. `sides`: "engine" and "baseline" → the input and file each
-    is in, its backend and the session's options; `machine`: what a run here depends on."""
+    """Two models to be timed in one run. `sides`: "engine" and "baseline"; `machine`: what a run
+    here depends on."""
 
     label: str
-    inputs: dict[str, Input]
-    sides: dict[str, dict[str, Any]]
+    samples: Input
+    models: dict[str, Input]
+    sides: dict[str, Side]
     bench: Bench
     batches: list[int]
     machine: dict[str, Any]
 
 
-def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Made:
+def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Timed:
     """Their latencies. What the store has of a run under bad conditions is never served, it is done
     again: the key of a try counts those that were marked before it. `strict`: so is one of now,
     once; `anew`: nothing that was measured before counts."""
     bench, machine = both.bench, both.machine
-    params = {"batches": both.batches, "seconds": bench.seconds,
-              "warmup_seconds": bench.warmup_seconds, "sides": both.sides,
-              "gpu": bool(machine.get("gpus")), "host": machine}  # fmt: skip
-    on_cpu = runtimes.backend(both.sides["engine"]["backend"]).traits.on_cpu
-    here = {} if on_cpu else kept(runner)
-
-    def run(**again: str) -> Made:
-        return runner.step(STEPS["bench"].kind, both.label, both.inputs, {**params, **again}, here)
-
-    def marked(found: Made) -> bool:
-        rows = found.meta.get("rows", ())
-        return any(row[side]["marks"] for row in rows for side in both.sides)
+    on_cpu = runtimes.backend(both.sides["engine"].backend).traits.on_cpu
+    step = MeasureLatency(
+        samples=both.samples, models=both.models, batches=tuple(both.batches),
+        seconds=bench.seconds, warmup_seconds=bench.warmup_seconds, sides=both.sides,
+        gpu=bool(machine.get("gpus")), host=machine, kept=None if on_cpu else kept(runner),
+    )  # fmt: skip
 
     if anew:
-        found = run(at=str(clock.time_ns()))
-        return run(at=str(clock.time_ns())) if strict and marked(found) else found
-    found, tries = run(), 0
-    while marked(found) and (runner.recalled(found) or strict):
+        found = runner.do(replace(step, at=str(clock.time_ns())), both.label)
+        if strict and found.marked:
+            found = runner.do(replace(step, at=str(clock.time_ns())), both.label)
+        return found
+    found, tries = runner.do(step, both.label), 0
+    while found.marked and (runner.recalled(found) or strict):
         strict = strict and runner.recalled(found)
         tries += 1
-        found = run(marked=str(tries))
+        found = runner.do(replace(step, marked=str(tries)), both.label)
     return found
 
 
-def _sides(made: Build) -> tuple[dict[str, Input], dict[str, dict[str, Any]]]:
+def _sides(made: Build) -> tuple[dict[str, Input], dict[str, Side]]:
     """Candidate and baseline as they run on the target: as graphs where that is this CPU, else as
     engines."""
     roles = {"engine": "candidate", "baseline": "baseline"}
+    compiler = str(made.backend)
     if not made.runs_engines:
         graphs: dict[str, Input] = {"engine": made.entries["graph"],
                                     "baseline": made.entries["baseline"]}  # fmt: skip
-        session = {"threads": made.job.recipe.bench.threads, "spinning": False}
-        side = {"file": GRAPH, "backend": made.backend, "session": session}
-        return graphs, {name: {"input": name, **side} for name in roles}
-    inputs, params = _running(made, {}, *roles.values())
-    sides = {}
-    for name, role in roles.items():
-        engine = _ENGINES[role]
-        sides[name] = {"input": engine, "file": params["engines"][engine],
-                       "backend": made.backend, "session": params["session"]}  # fmt: skip
-    return inputs, sides
+        session = CpuSession(made.job.recipe.bench.threads)
+        return graphs, {name: Side(name, GRAPH, compiler, session) for name in roles}
+    running = _running(made, *roles.values())
+    assert running is not None
+    return {name: made.entries[name] for name in running.engines}, {
+        name: Side(_ENGINES[role], running.engines[_ENGINES[role]], compiler, running.session)
+        for name, role in roles.items()
+    }
 
 
 def _named(made: Build, role: str) -> str:
@@ -282,37 +280,21 @@ def _named(made: Build, role: str) -> str:
 _ENGINES = {"candidate": "engine", "baseline": "baseline_engine"}
 
 
-def _running(
-    made: Build, inputs: dict[str, Input], *roles: str
-) -> tuple[dict[str, Input], dict[str, Any]]:
-    """Inputs and parameters of a step that runs these roles: where the engine is no graph, and its
-    device is here, engines are among them."""
+def _running(made: Build, *roles: str) -> Engines | None:
+    """How the engines of these roles are run; None where they are graphs, or their device is not
+    here."""
     if not made.runs_engines:
-        return inputs, {}
+        return None
     engines = {_ENGINES[role]: made.entries[_ENGINES[role]] for role in roles}
     files = {name: entry.meta["engine"]["file"] for name, entry in engines.items()}
-    session = {"target": made.job.target.name,
-               "cuda_graph": made.specs["engine"].options.get("cuda_graph", False)}  # fmt: skip
-    return {**inputs, **engines}, {"backend": made.backend, "engines": files, "session": session}
+    graphs = made.specs["engine"].options.get("cuda_graph", False)
+    session = DeviceSession(made.job.target.name, graphs)
+    return Engines(str(made.backend), files, session)
 
 
-def kept(runner: Steps) -> dict[str, str]:
+def kept(runner: Steps) -> Path:
     """Where a library may keep what it learned on this device: beside the store's objects."""
-    return {"kept": str(runner.objects.with_name("devices"))}
-
-
-def _task(made: Build, samples: Made) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The task's score function: its code and packages are what matters, its path only where it is.
-    `imports`: the Python files that a node must have as they are here."""
-    place = made.job.recipe.eval_task
-    assert place is not None
-    record = samples.meta.get("reads", {})
-    digest = store.digest_json(reads.code(record))
-    files = reads.files(record, roots_of(made.job.recipe, "evaluation"))
-    params = {"task": str(place), "code": digest, "metric": samples.meta.get("metric"),
-              "args": samples.meta.get("scoring", {})}  # fmt: skip
-    imports = {path: sha256 for path, sha256 in files.items() if path.endswith(".py")}
-    return params, {"path": str(place.path), "imports": imports}
+    return runner.objects.with_name("devices")
 
 
 def _host(made: Build) -> dict[str, Any] | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from optkit.execute.runner import Steps
-from optkit.execute.step import Foreign
 from optkit.pipeline.job import Build
-from optkit.steps import GRAPH, SIMULATION, STEPS
+from optkit.steps import GRAPH, SIMULATION
+from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompared
 
 _SAMPLES = 16
 _RESTORED = 4  # groups of layers that are made FP32 again, each in a run of its own
@@ -28,17 +28,13 @@ def compare_layers(made: Build, runner: Steps) -> None:
     elif not simulated and made.baseline_precision.name != "fp32" and quantized.files:
         reason = "there is no FP32 simulation of a graph that was quantized piece by piece"
     else:
-        made.entries["layer_fidelity"] = runner.step(
-            STEPS["compare_layers"].kind,
-            "compare the layers with FP32",
-            {"reference": made.entries.get("prepared", made.entries["fused"]),
-             "graph": quantized, "samples": made.entries["probe"]},
-            {"file": SIMULATION if simulated else GRAPH, "nodes": made.planned,
-             "samples": _SAMPLES, "restored": _RESTORED,
-             # one at a time, where that may be: inner values of a few graphs are alive together
-             "batch": 1 if isinstance(made.batch_axis, str) else None},
+        step = CompareLayers(
+            reference=made.entries.get("prepared", made.entries["fused"]), graph=quantized,
+            samples=made.entries["probe"], file=SIMULATION if simulated else GRAPH,
+            nodes=made.planned, count=_SAMPLES, restored=_RESTORED,
+            # one at a time, where that may be: inner values of a few graphs are alive together
+            batch=1 if isinstance(made.batch_axis, str) else None,
         )  # fmt: skip
+        made.entries["layer_fidelity"] = runner.do(step, "compare the layers with FP32")
         return
-    empty = {"evidence": "simulated", "reference": "fp32", "samples": 0, "sqnr_db": None,
-             "reason": reason, "rows": [], "values": [], "faults": []}  # fmt: skip
-    made.entries["layer_fidelity"] = Foreign(meta={"layers": empty})
+    made.entries["layer_fidelity"] = ComparedLayers(layers=uncompared(reason))

@@ -10,7 +10,8 @@ from optkit.data.reading import reader_of
 from optkit.devices import Target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.reads import installed
-from optkit.execute.runner import Made, Steps
+from optkit.execute.runner import Steps
+from optkit.execute.step import Folder
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.sources import given_samples
 from optkit.precisions import PRECISIONS, Precision
@@ -130,7 +131,7 @@ def trained(made: Build, runner: Steps) -> None:
         )
 
 
-def check_enough(samples: Made, recipe: Recipe) -> None:
+def check_enough(samples: Folder, recipe: Recipe) -> None:
     """After n samples, one in n + 1 of what follows exceeds a range. Raises InputRefused."""
     found = samples.meta.get("info", {}).get("samples", MIN_SAMPLES)
     if found < MIN_SAMPLES:

@@ -11,7 +11,7 @@ from optkit.benchmarking import accuracy, gates
 from optkit.benchmarking import sequential as looks
 from optkit.data.spool import Spool
 from optkit.errors import UsageError
-from optkit.execute.runner import Made
+from optkit.execute.step import Folder
 from optkit.measurement import Score
 from optkit.pipeline.job import Build
 from optkit.steps import RAW_SCORES, SCORES
@@ -100,7 +100,7 @@ def _joined(scores: list[Score], restoring: np.ndarray) -> Score:
     )
 
 
-def _read(entry: Made) -> Score:
+def _read(entry: Folder) -> Score:
     arrays: dict[str, Any] = load_file(entry.file(SCORES))
     raw = {name: arrays[name].tolist() for name in RAW_SCORES}
     return Score.from_json({**entry.meta["score"], **raw})

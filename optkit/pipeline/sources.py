@@ -13,8 +13,8 @@ from optkit import places
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused, UsageError, located
-from optkit.execute.runner import Made, Steps, versions
-from optkit.execute.step import Foreign
+from optkit.execute.runner import Steps, versions
+from optkit.execute.step import Folder, Foreign
 from optkit.pipeline.job import Build
 from optkit.places import Place
 from optkit.recipe import InputSpec, Recipe, Source, axes_from_json, inputs_from_json
@@ -205,7 +205,7 @@ def _foreign(staged: Any) -> Foreign:
     return Foreign(staged.path, staged.sha256)
 
 
-def given_samples(made: Build, runner: Steps) -> Made | None:
+def given_samples(made: Build, runner: Steps) -> Folder | None:
     """Those for calibration, else those of the evaluation, before either is needed; None: none."""
     recipe = made.job.recipe
     if made.job.calibration is not None:
@@ -300,12 +300,12 @@ def _encoder(made: Build, runner: Steps) -> Graph:
     return found
 
 
-def _is_whole(made: Build, samples: Made) -> bool:
+def _is_whole(made: Build, samples: Folder) -> bool:
     """Whether samples are of a whole encoder-decoder (in a rehearsal, which has none: probably)."""
     return made.job.part is not None and samples.meta.get("whole", not samples.files)
 
 
-def _divide(made: Build, samples: Made, role: str, runner: Steps) -> Made:
+def _divide(made: Build, samples: Folder, role: str, runner: Steps) -> Folder:
     """The part's own samples; what is told of data and task is that of the whole ones."""
     recipe, decodes = made.job.recipe, made.job.part == "decoder"
     step = Divide(
@@ -320,7 +320,7 @@ def _divide(made: Build, samples: Made, role: str, runner: Steps) -> Made:
     return Collected.of(replace(folder, meta=samples.meta))  # type: ignore[type-var]
 
 
-def _assets(source: Made) -> tuple[Path | None, dict[str, str]]:
+def _assets(source: Folder) -> tuple[Path | None, dict[str, str]]:
     """The folder of a model's tokenizer and processor files, if it has any, and their digests."""
     found = {name: sha for name, sha in source.files.items() if name.startswith(f"{ASSETS}/")}
     return (source.path / ASSETS if found else None), found

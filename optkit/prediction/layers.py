@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from optkit.devices import Target
-from optkit.graph import NodeCost
+from optkit.node_cost import NodeCost
 from optkit.precisions import Precision
 from optkit.prediction.work import PEAKS, Work
 

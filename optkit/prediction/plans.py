@@ -22,8 +22,8 @@ from optkit.documents.plan import (
     TrainingMemory,
 )
 from optkit.documents.prices import DatedPrice
-from optkit.graph import NodeCost
 from optkit.measurement import Interval
+from optkit.node_cost import NodeCost
 from optkit.precisions import Precision, precision
 from optkit.prediction import layers, memory, serving
 from optkit.prediction.cost import energy_per_million, per_million

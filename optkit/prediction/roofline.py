@@ -27,8 +27,8 @@ from optkit.devices import Target
 from optkit.engines import FusedLayer
 from optkit.errors import InputRefused, ToolchainMissing
 from optkit.evidence import Evidence
-from optkit.graph import NodeCost
 from optkit.measurement import Interval, Latency
+from optkit.node_cost import NodeCost
 from optkit.precisions import Precision, precision
 from optkit.prediction.work import PEAKS
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from optkit.data.spool_writer import SpoolInfo
 from optkit.execute.step import ReadsCode, Result, Step, always, beside_the_key, named
@@ -47,7 +47,6 @@ class Collect(ReadsCode, Step[Collected]):
     name = "collect"
     version = 7
     tools = ("numpy", "safetensors")
-    anywhere: ClassVar[bool] = False
 
     limit: int | None
     function: str
@@ -63,7 +62,3 @@ class Collect(ReadsCode, Step[Collected]):
     memory: int = beside_the_key()
     folders: Mapping[str, Path] = beside_the_key()
     model: Path | None = beside_the_key(None)
-
-    @property
-    def reads_code(self) -> bool:
-        return True

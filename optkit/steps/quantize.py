@@ -4,20 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from optkit.assignment import Assignment
+from optkit.dtypes import BY_SHORT
 from optkit.execute.step import Input, Step, spread
 from optkit.placement import PlacementRules
 from optkit.recipe import Quantization
 from optkit.steps.graph import Graph
 
+Method = Literal["auto", "minmax", "percentile", "entropy", "mse"]
+"""How a range follows from statistics."""
+
 
 @dataclass(frozen=True)
 class QuantizationSettings:
-    """What the recipe says of a quantization. `method` and `percentile`: how a range follows from
-    statistics; `order`: the patterns of `settings.nodes`, of which the last that matches counts,
-    while the keys of a JSON object have no order in a digest."""
+    """What the recipe says of a quantization. `order`: the patterns of `settings.nodes`, of which
+    the last that matches counts, while the keys of a JSON object have no order in a digest."""
 
-    method: Literal["auto", "minmax", "percentile", "entropy", "mse"]
+    method: Method
     percentile: float
     settings: Quantization
     order: tuple[str, ...]
@@ -31,6 +36,11 @@ class Scheme:
     precision: str
     carrier: str
     rules: Mapping[str, PlacementRules]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the carrier."""
+        return np.dtype(BY_SHORT[self.carrier].name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ or measured.
 from __future__ import annotations
 
 from optkit.devices import Target
-from optkit.graph import NodeCost
+from optkit.node_cost import NodeCost
 from optkit.precisions import Precision
 
 # Of a CPU core or two, FP32: only the ratios matter here.

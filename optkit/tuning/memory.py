@@ -45,7 +45,7 @@ class Memory:
                 "target": made.job.target.fingerprint(),
                 "groups": [list(group.nodes) for group in space.groups],
                 "placements": {name: dict(found) for name, found in placements.items()},
-                "steps": {name: step.kind.version for name, step in STEPS.items()},
+                "steps": {name: step.version for name, step in STEPS.items()},
                 "versions": pipeline.tool_versions(),
             }
         )

@@ -12,34 +12,26 @@ import glob
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 from optkit import runtimes
 from optkit.errors import InputRefused
-from optkit.execute.runner import Made, Steps
-from optkit.execute.step import Input
-from optkit.graph import NodeCost
+from optkit.execute.runner import Steps
+from optkit.execute.step import Folder
 from optkit.pipeline import Build, calibration_of
+from optkit.pipeline.graphs import sample_batch
+from optkit.placement import PlacementRules
 from optkit.precisions import precision
-from optkit.steps import STEPS
 from optkit.steps.graph import RandomInputs
+from optkit.steps.quantize import Scheme
 from optkit.steps.random import Random
+from optkit.steps.sensitivity import MeasureSensitivity, Sensitivities
+from optkit.steps.survey import Layer, ListLayers
 from optkit.tuning.gains import gain
 from optkit.tuning.space import TWO_TERM, Group, Option, Space
 
 PROBE_SAMPLES = 64
 _AT_ONCE = 8  # groups measured in one step
 _TWO_TERM_GROUPS = 8  # the worst ones, which alone are looked at in two terms
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A product with a constant weight, the value it reads, and the precisions it can have."""
-
-    node: str
-    reads: str
-    cost: NodeCost
-    precisions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,23 +44,24 @@ class Survey:
 
 
 def survey(
-    made: Build, names: Sequence[str], runner: Steps, each: Callable[..., Iterable[Made]] = map
+    made: Build,
+    names: Sequence[str],
+    runner: Steps,
+    each: Callable[..., Iterable[Sensitivities]] = map,
 ) -> Survey:
     """Measure the space of `names` (quantized precisions) on a model that was built in the first of
     them. `each`: applies a function to every group of groups, as `map` does, in threads if it
     likes. Raises InputRefused when no layer can be quantized."""
     backend = runtimes.backend(made.compiler)
-    rules = {n: backend.rules(made.job.target, precision(n)).to_json() for n in names}
-    entry = runner.step(
-        STEPS["survey"].kind,
-        "list the layers",
-        {"graph": made.entries["fused"], **_statistics(made.entries.get("statistics"))},
-        {"rules": rules, "carrier": made.baseline_precision.name,
-         "axes": {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}},
+    rules = {n: backend.rules(made.job.target, precision(n)) for n in names}
+    step = ListLayers(
+        graph=made.entries["fused"], statistics=made.entries.get("statistics"), rules=rules,
+        carrier=made.baseline_precision.name,
+        axes={name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()},
     )  # fmt: skip
+    listed = runner.do(step, "list the layers")
     own = made.job.recipe.quantization.nodes
-    layers = [_layer(row) for row in entry.meta["layers"]]
-    free = [layer for layer in layers if not any(fnmatchcase(layer.node, p) for p in own)]
+    free = [layer for layer in listed.layers if not any(fnmatchcase(layer.node, p) for p in own)]
     groups = _grouped(free)
     if not groups:
         raise InputRefused(
@@ -96,10 +89,10 @@ def survey(
         made.baseline_precision.name,
     )
     ops = frozenset(layer.cost.op for layers in groups.values() for layer in layers)
-    return Survey(space, ops, dict(entry.meta["reasons"]))
+    return Survey(space, ops, dict(listed.reasons))
 
 
-def probe(made: Build, runner: Steps) -> Made:
+def probe(made: Build, runner: Steps) -> Folder:
     """Samples that the search may look at as often as it likes: those of calibration, or random
     ones; never those that judge."""
     found = made.entries.get("calibration")
@@ -110,22 +103,9 @@ def probe(made: Build, runner: Steps) -> Made:
     return runner.do(Random(random=drawn), "random inputs")
 
 
-def probing(made: Build) -> dict[str, Any]:
-    """How many samples are looked at, and how many at a time."""
-    batch = calibration_of(made.job.recipe)["batch"]
-    return {
-        "samples": PROBE_SAMPLES,
-        "batch": batch if isinstance(made.batch_axis, str) else None,
-    }
-
-
 def exactly(node: str) -> str:
     """The pattern that matches this node's name alone."""
     return glob.escape(node)
-
-
-def _layer(row: Mapping[str, Any]) -> Layer:
-    return Layer(row["node"], row["reads"], NodeCost(**row["cost"]), tuple(row["precisions"]))
 
 
 def _grouped(layers: Iterable[Layer]) -> dict[str, list[Layer]]:
@@ -160,40 +140,34 @@ def _sensitivity(
     option: Option,
     able: Sequence[str],
     groups: Mapping[str, Sequence[Layer]],
-    rules: Mapping[str, Any],
+    rules: Mapping[str, PlacementRules],
     runner: Steps,
-    each: Callable[..., Iterable[Made]],
+    each: Callable[..., Iterable[Sensitivities]],
 ) -> Iterator[tuple[str, float, float | None]]:
     """(group, noise, divergence) of every group that is able to be so."""
     prepared = made.entries.get("prepared")
-    inputs: dict[str, Input] = {
-        "graph": prepared or made.entries["fused"],
-        "samples": probe(made, runner),
-        **_statistics(prepared or made.entries.get("statistics")),
-    }
     settings, calibration = made.job.recipe.quantization, calibration_of(made.job.recipe)
+    scheme = Scheme(
+        option.precision, made.baseline_precision.name, {option.precision: rules[option.precision]}
+    )
+    samples = probe(made, runner)
 
-    def measure(start: int) -> Made:
+    def measure(start: int) -> Sensitivities:
         part = able[start : start + _AT_ONCE]
-        nodes = [[layer.node for layer in groups[name]] for name in part]
-        patterns = [exactly(node) for group in nodes for node in group]
-        return runner.step(
-            STEPS["sensitivity"].kind,
-            f"sensitivity of layers {start + 1} to {start + len(part)} of {len(able)} "
-            f"as {option.name}",
-            inputs,
-            {"precision": option.precision, "rules": {option.precision: rules[option.precision]},
-             "carrier": made.baseline_precision.name, "groups": nodes, **probing(made),
-             "method": calibration["method"], "percentile": calibration["percentile"],
-             "settings": {**settings.model_dump(mode="json"), "nodes": {},
-                          "two_term": patterns if option.is_two_term else []}},
+        nodes = tuple(tuple(layer.node for layer in groups[name]) for name in part)
+        patterns = tuple(exactly(node) for group in nodes for node in group)
+        step = MeasureSensitivity(
+            graph=prepared or made.entries["fused"], samples=samples,
+            statistics=prepared or made.entries.get("statistics"), scheme=scheme, groups=nodes,
+            method=calibration["method"], percentile=calibration["percentile"],
+            settings=settings.model_copy(
+                update={"nodes": {}, "two_term": patterns if option.is_two_term else ()}
+            ),
+            count=PROBE_SAMPLES, batch=sample_batch(made),
         )  # fmt: skip
+        span = f"{start + 1} to {start + len(part)} of {len(able)}"
+        return runner.do(step, f"sensitivity of layers {span} as {option.name}")
 
-    rows = (row for entry in each(measure, range(0, len(able), _AT_ONCE))
-            for row in entry.meta["rows"])  # fmt: skip
+    rows = (row for found in each(measure, range(0, len(able), _AT_ONCE)) for row in found.rows)
     for name, row in zip(able, rows, strict=True):
-        yield name, row["noise"], row["divergence"]
-
-
-def _statistics(entry: Made | None) -> dict[str, Made]:
-    return {} if entry is None else {"statistics": entry}
+        yield name, row.noise, row.divergence

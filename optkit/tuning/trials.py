@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from optkit import pipeline
-from optkit.benchmarking.sensitivity import Deviation
 from optkit.errors import InputRefused, WorkerFailed
 from optkit.execute.runner import Steps
-from optkit.measurement import Latency
+from optkit.measurement import Deviation, Latency
 from optkit.pipeline import Build, Job
+from optkit.pipeline.graphs import sample_batch
 from optkit.precisions import precision
 from optkit.recipe import Recipe
-from optkit.steps import GRAPH, STEPS
+from optkit.steps import GRAPH
+from optkit.steps.deviate import Deviate
 from optkit.tuning.space import Candidate, Outcome, Space
-from optkit.tuning.survey import exactly, probe, probing
+from optkit.tuning.survey import PROBE_SAMPLES, exactly, probe
 
 _BENCH_SECONDS = 1.0
 
@@ -92,15 +93,12 @@ def quantized(recipe: Recipe, found: Mapping[str, Any]) -> Recipe:
 
 def deviate(made: Build, role: str, runner: Steps) -> Deviation:
     """How far the outputs of a build's "graph" or "baseline" are from those of the FP32 graph."""
-    entry = runner.step(
-        STEPS["deviate"].kind,
-        "compare with FP32",
-        {"graph": made.entries[role], "reference": made.entries["fused"],
-         "samples": probe(made, runner)},
-        {"file": made.simulation if role == "graph" else GRAPH, "evidence": made.evidence,
-         **probing(made)},
+    step = Deviate(
+        graph=made.entries[role], reference=made.entries["fused"], samples=probe(made, runner),
+        file=made.simulation if role == "graph" else GRAPH, evidence=made.evidence,
+        count=PROBE_SAMPLES, batch=sample_batch(made),
     )  # fmt: skip
-    return Deviation.from_json(entry.meta["deviation"])
+    return runner.do(step, "compare with FP32").deviation
 
 
 def _outcome(made: Build, deviation: Deviation, baseline_ms: float, left_out: float) -> Outcome:

@@ -16,7 +16,7 @@ from optkit.backends.tensorrt import TensorRT, _Built
 from optkit.devices import target
 from optkit.engines import Engine, FusedLayer
 from optkit.precisions import PRECISIONS
-from optkit.steps import GRAPH, STEPS
+from optkit.steps import GRAPH, perform
 from optkit.tensors import AxisRange, TensorInfo
 from tests.backends.standins import Driver
 
@@ -116,10 +116,21 @@ def test_latency_is_predicted_from_the_graph_where_layers_do_not_tell(
     (model.parent / GRAPH).write_bytes(model.read_bytes())
     layer = FusedLayer("l", "Myelin", (), (), (), ("fc",), ("fc",), dtype)
     engine = Engine("tensorrt", "l4", "m", 1, (layer,), landing((), {}, {}), static_layers=(layer,))
-    asked = {"name": "l4", "axes": {"batch": 8}, "batch": 8, "planned": {}, "carrier": "fp16"}
+    asked = {
+        "name": "l4",
+        "target": {},
+        "axes": {"batch": 8},
+        "batch": 8,
+        "planned": {},
+        "carrier": "fp16",
+    }
     notes = {
-        name: STEPS["predict"].run(
-            {"graph": model.parent}, {**asked, "engine": told}, tmp_path, lambda what, done: None
+        name: perform(
+            "predict",
+            {"graph": model.parent},
+            {**asked, "engine": told},
+            tmp_path,
+            lambda what, done: None,
         )["latency"]["note"]
         for name, told in (
             ("told", engine.to_json()),

@@ -18,10 +18,13 @@ from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.devices import Gpu, target
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
+from optkit.execute.step import Foreign
 from optkit.measurement import Latency
 from optkit.precisions import PRECISIONS
 from optkit.runtimes import Phased, Recurrent, SessionOptions
-from optkit.steps import files, measuring
+from optkit.steps import perform
+from optkit.steps.bodies import bench, sessions
+from optkit.steps.sessions import DeviceSession, Engines
 from optkit.tensors import Feed, TensorInfo
 from tests.backends.standins import Driver, rows
 
@@ -114,15 +117,15 @@ def test_another_device_is_refused(opened: Callable[..., Recurrent], driver: Dri
 def test_a_step_opens_an_engine_for_its_target(
     backend: TensorRT, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optkit.runtimes.backend", lambda name: backend)
-    params = {"backend": "tensorrt", "engines": {"engine": "m.engine"},
-              "session": {"target": "l4", "cuda_graph": True}, "kept": str(tmp_path)}  # fmt: skip
-    with files.engine({"engine": tmp_path}, params, "engine") as session:
+    monkeypatch.setattr(sessions, "backend", lambda name: backend)
+    running = Engines("tensorrt", {"engine": "m.engine"}, DeviceSession("l4", True))
+    with sessions.engine(running, "engine", Foreign(tmp_path), tmp_path) as session:
         for _ in range(3):
             session.run({"x": rows(1), "state": rows()})
     assert driver.launches == 2
+    other = replace(running, session=DeviceSession("t4"))
     with pytest.raises(ToolchainMissing, match="built for t4"):
-        files.engine({"engine": tmp_path}, {**params, "session": {"target": "t4"}}, "engine")
+        sessions.engine(other, "engine", Foreign(tmp_path), None)
 
 
 def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(
@@ -134,14 +137,14 @@ def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(
         def feed(self, batch: int) -> Feed:
             return {"x": rows(*range(batch)), "state": rows(1)}
 
-    monkeypatch.setattr("optkit.runtimes.backend", lambda name: backend)
-    monkeypatch.setattr("optkit.data.spool.Spool", Spool)
+    monkeypatch.setattr(bench, "backend", lambda name: backend)
+    monkeypatch.setattr(bench, "Spool", Spool)
     side = {"file": "m.engine", "backend": "tensorrt", "session": {"target": "l4"}}
     sides = {name: {"input": name, **side} for name in ("engine", "baseline")}
     params = {"batches": [1, 2], "seconds": 0.01, "warmup_seconds": 0.01, "gpu": True,
               "sides": sides, "host": {"gpus": [{"name": "NVIDIA L4"}]}}  # fmt: skip
     inputs = dict.fromkeys(("engine", "baseline", "samples"), tmp_path)
-    found = measuring.bench(inputs, params, tmp_path, lambda what, done: None)
+    found = perform("bench", inputs, params, tmp_path, lambda what, done: None)
     assert [row["engine"]["batch"] for row in found["rows"]] == [1, 2]
     for name in sides:
         phases = Latency.from_json(found["rows"][1][name]).phases

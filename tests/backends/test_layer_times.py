@@ -19,8 +19,10 @@ from optkit.benchmarking import machine
 from optkit.engines import layers_from_json
 from optkit.errors import ToolchainMissing
 from optkit.runtimes import Profiled
-from optkit.steps import GRAPH, STEPS
-from optkit.steps.memory import on_device
+from optkit.steps import GRAPH, perform
+from optkit.steps.bodies import sessions
+from optkit.steps.bodies.peak import on_device
+from optkit.steps.peak import PeakMemory
 from tests.backends.standins import JSON, LOADED, SPENT, Driver, FakeInspector, rows
 
 FEED = {"x": rows(1, 2), "state": rows(5)}
@@ -113,7 +115,7 @@ def engines(
     backend: TensorRT, net: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Path]:
     """Inputs of a step: a graph in two places, and engines of the library of a few lines."""
-    monkeypatch.setattr("optkit.runtimes.backend", lambda name: backend)
+    monkeypatch.setattr(sessions, "backend", lambda name: backend)
     build = net(carrier="float32")
     y = build.node("MatMul", ["x", build.floats("w", (2, 2))], "fc")
     build.write(tmp_path / GRAPH, y, (2, 2), (2, 2))
@@ -123,12 +125,12 @@ def engines(
 
 ENGINES = {"backend": "tensorrt", "session": {"target": "l4"},
            "engines": dict.fromkeys(("candidate_engine", "baseline_engine", "engine"), "m.engine"),
-           }  # fmt: skip
+           "host": {}}  # fmt: skip
 PROFILED = {**ENGINES, "axes": {}, "shapes": {"x": [2, 2], "state": [3, 2]}, "seconds": QUICK}
 
 
 def test_the_step_times_both_engines_at_the_optimum(engines: Any, tmp_path: Path) -> None:
-    found = STEPS["attribute"].run(engines, PROFILED, tmp_path, lambda what, done: None)["times"]
+    found = perform("attribute", engines, PROFILED, tmp_path, lambda what, done: None)["times"]
     for side in ("candidate", "baseline"):
         assert [row["ms"] for row in found[side]] == list(SPENT.values())
         assert all(row["compute_ms"] is row["memory_ms"] is None for row in found[side])
@@ -144,9 +146,9 @@ def test_a_backend_without_a_profiler_says_so(
     def session(*args: Any, **options: Any) -> Iterator[Any]:
         yield SimpleNamespace(run=None)
 
-    monkeypatch.setattr("optkit.runtimes.backend", lambda name: SimpleNamespace(session=session))
+    monkeypatch.setattr(sessions, "backend", lambda name: SimpleNamespace(session=session))
     with pytest.raises(ToolchainMissing, match="tensorrt does not tell the time of layers"):
-        STEPS["attribute"].run(engines, PROFILED, tmp_path, lambda what, done: None)
+        perform("attribute", engines, PROFILED, tmp_path, lambda what, done: None)
 
 
 @pytest.mark.parametrize("passing", [0, 3 << 20])
@@ -157,7 +159,7 @@ def test_the_memory_of_a_device_is_the_engine_its_buffers_and_what_a_run_takes(
     driver.taken, driver.passing = 1 << 30, passing
     found = on_device(opened, FEED, lambda what, done: None)
     buffers = sum(array.nbytes for array in FEED.values()) + 2 * 4 + 3 * 2 * 4  # total, grown
-    assert found == {"bytes": LOADED + passing + buffers, "marks": []}
+    assert found == PeakMemory(bytes=LOADED + passing + buffers)
     assert driver.blocks == {}
 
 
@@ -170,14 +172,14 @@ def test_memory_taken_beside_other_processes_is_marked(
 
     monkeypatch.setattr(machine, "watched", watched)
     found = on_device(opened, FEED, lambda what, done: None)
-    assert found["marks"] == ["other processes on the GPU: 2"]
+    assert found.marks == ("other processes on the GPU: 2",)
 
 
 def test_the_step_measures_an_engine_on_its_device(
     engines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = SimpleNamespace(feed=lambda batch: FEED)
-    monkeypatch.setattr("optkit.data.spool.Spool", lambda path: spool)
+    monkeypatch.setattr("optkit.steps.bodies.peak.Spool", lambda path: spool)
     params = {**ENGINES, "batch": 2}
-    found = STEPS["peak"].run(engines, params, tmp_path, lambda what, done: None)
+    found = perform("peak", engines, params, tmp_path, lambda what, done: None)
     assert LOADED < found["bytes"] < LOADED + 1024

@@ -10,7 +10,7 @@ import pytest
 
 from optkit import graph
 from optkit.data import spool_writer
-from optkit.steps import GRAPH, STEPS
+from optkit.steps import GRAPH, perform
 from optkit.tensors import TensorInfo
 
 MIB = 1 << 20
@@ -39,5 +39,5 @@ def test_the_peak_is_that_of_the_graph(tmp_path: Path, used_before: int) -> None
     )  # fmt: skip
     earlier = np.ones(used_before, np.uint8)  # resident, and given back
     del earlier
-    found = STEPS["peak"].run(inputs, {"batch": 8, "threads": 1}, tmp_path, quiet)
+    found = perform("peak", inputs, {"batch": 8, "threads": 1, "host": {}}, tmp_path, quiet)
     assert weight.nbytes <= found["bytes"] < weight.nbytes + 60 * MIB

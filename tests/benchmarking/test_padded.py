@@ -14,9 +14,9 @@ from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.benchmarking.fidelity import fidelity
 from optkit.benchmarking.layers import Compared, side_by_side
-from optkit.benchmarking.sensitivity import Deviation, record
+from optkit.benchmarking.sensitivity import record
 from optkit.evidence import Evidence
-from optkit.measurement import Fidelity
+from optkit.measurement import Deviation, Fidelity
 from optkit.runtimes import Session, SessionOptions
 from optkit.tensors import Feed
 

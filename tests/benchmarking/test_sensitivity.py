@@ -10,8 +10,9 @@ from scipy.special import softmax
 from scipy.stats import entropy
 
 from optkit.benchmarking import sensitivity
-from optkit.benchmarking.sensitivity import Deviation, divergence, record
+from optkit.benchmarking.sensitivity import divergence, record
 from optkit.errors import InputRefused
+from optkit.measurement import Deviation
 
 
 class Fixed:

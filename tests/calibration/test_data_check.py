@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, save
 
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
-from optkit.steps import ASSETS, GRAPH, STEPS
+from optkit.steps import ASSETS, GRAPH, perform
 from optkit.tensors import Feed, TensorInfo
 from tests.calibration import sets
 
@@ -68,7 +68,7 @@ def check(
         inputs["evaluation"] = spooled(tmp_path / "evaluation", {name: other}, labelled=True)
     shape = ["batch", *x.shape[1:]]
     rows = [{"name": name, "dtype": x.dtype.name, "shape": shape, "range": span}]
-    return STEPS["check_data"].run(inputs, {"inputs": rows}, tmp_path, lambda *_: None)
+    return perform("check_data", inputs, {"inputs": rows}, tmp_path, lambda *_: None)
 
 
 def kinds(found: dict[str, Any]) -> list[str]:

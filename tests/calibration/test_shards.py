@@ -14,7 +14,7 @@ from optkit.data import spool_writer
 from optkit.devices import target
 from optkit.precisions import PRECISIONS
 from optkit.statistics import CHUNK
-from optkit.steps import GRAPH, STATISTICS, STEPS
+from optkit.steps import GRAPH, STATISTICS, perform
 from optkit.tensors import TensorInfo
 
 WEIGHT = ", ".join(f"{value:.3f}" for value in np.random.default_rng(0).standard_normal(128))
@@ -48,7 +48,7 @@ def calibrate(inputs: dict[str, Path], out: Path, **params: Any) -> tuple[Any, b
     out.mkdir()
     rules = runtimes.backend("onnxruntime").rules(target("cpu"), PRECISIONS["int8"]).to_json()
     settings = {"batch": 8, "families": [{"int8": rules}], "moments": True, "memory": 2**31}
-    meta = STEPS["calibrate"].run(inputs, {**settings, **params}, out, quiet)
+    meta = perform("calibrate", inputs, {**settings, **params}, out, quiet)
     file = out / STATISTICS
     return meta, file.read_bytes() if file.exists() else b""
 

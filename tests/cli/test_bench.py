@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,6 +17,7 @@ from optkit.cli.build import exit_code
 from optkit.devices import cpu
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
+from optkit.steps.bench import Timed, TimedPair
 
 Optkit = Callable[..., Any]
 
@@ -104,10 +104,9 @@ def test_what_cannot_be_compared_is_refused(run: Optkit, tmp_path: Path) -> None
 
 def raced(low: float, high: float, *marks: str) -> Any:
     """The step `bench` with a speedup between `low` and `high`."""
-    one = Latency(Evidence.MEASURED, 1.0, 8, 8000.0, marks=marks).to_json()
+    one = Latency(Evidence.MEASURED, 1.0, 8, 8000.0, marks=marks)
     speedup = Difference((low + high) / 2, Interval(low, high), Evidence.MEASURED)
-    row = {"engine": one, "baseline": one, "speedup": speedup.to_json()}
-    return SimpleNamespace(meta={"rows": [row], "conditions": {}})
+    return Timed(rows=(TimedPair(one, one, speedup),))
 
 
 def test_how_two_artifacts_are_timed_may_be_set(
@@ -124,7 +123,7 @@ def test_how_two_artifacts_are_timed_may_be_set(
     assert run(*line).code == 0
     (both,) = asked
     assert (both.bench.seconds, both.bench.warmup_seconds) == (7, 0.1)  # else as it was built
-    assert {side["session"]["threads"] for side in both.sides.values()} == {1}
+    assert {side.session.threads for side in both.sides.values()} == {1}
 
 
 @pytest.mark.parametrize(
@@ -156,8 +155,7 @@ def test_a_regression_fails_only_beyond_doubt(
     assert done.result["verdict"] == verdict
     assert done.result["status"] == ("gate_failed" if verdict == "fail" else "ok")
     assert verdict in strict.out
-    marked = made.meta["rows"][0]["engine"]["marks"]
-    assert ("bad conditions: the fan stopped" in done.err) == bool(marked)
+    assert ("bad conditions: the fan stopped" in done.err) == made.marked
 
 
 def test_one_object_is_printed_where_the_gates_cannot_be_written(

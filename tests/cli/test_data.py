@@ -16,7 +16,7 @@ from optkit.benchmarking import metrics
 from optkit.benchmarking import partial_results as resuming
 from optkit.data import packing
 from optkit.runtimes import backend
-from optkit.steps import STEPS
+from optkit.steps import perform
 
 ROOT = Path(__file__).resolve().parents[2]
 Optkit = Any
@@ -280,7 +280,8 @@ def test_a_killed_evaluation_goes_on(
     graph.mkdir()
     (graph / "model.onnx").write_bytes((project / "lm.onnx").read_bytes())
     params = {"file": "model.onnx", "batch": 4, "evidence": "measured", "path": str(task),
-              "metric": "perplexity", "args": {}}  # fmt: skip
+              "metric": "perplexity", "args": {}, "task": "t", "code": "",
+              "imports": {}}  # fmt: skip
     inputs = {"graph": graph, "samples": samples}
     monkeypatch.setattr(resuming, "_SECONDS", 0.0)
     monkeypatch.setattr(resuming, "_SHARE", 0)
@@ -293,7 +294,7 @@ def test_a_killed_evaluation_goes_on(
 
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
         out.mkdir()
-        return STEPS["evaluate"].run(inputs, {**params, **more}, out, progress)
+        return perform("evaluate", inputs, {**params, **more}, out, progress)
 
     told: list[str] = []
     whole = run(told, None)

@@ -27,7 +27,7 @@ from optkit.pipeline import attributing, job
 from optkit.recipe import Recipe
 from optkit.report.contract import conform
 from optkit.runtimes import SessionOptions
-from optkit.steps import STEPS
+from optkit.steps import perform
 from optkit.workspace import Workspace
 
 Optkit = Callable[..., Any]
@@ -102,6 +102,7 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
     here(monkeypatch)
     rtx = SimpleNamespace(session=Session, traits=TensorRTRTX.traits)
     monkeypatch.setattr("optkit.runtimes.backend", lambda name: rtx)
+    monkeypatch.setattr("optkit.steps.bodies.sessions.backend", lambda name: rtx)
     monkeypatch.setenv("OPTKIT_CACHE", str(tmp_path / "cache"))
     for file in artifact.manifest.files.values():  # engines that were compiled here
         trust.know(file.sha256)
@@ -122,7 +123,7 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
 
 def in_this_process(task: dict[str, Any], *limits: Any, **more: Any) -> dict[str, Any]:
     inputs = {name: Path(path) for name, path in task["inputs"].items()}
-    return STEPS[task["step"]].run(inputs, task["params"], Path(task["out"]), lambda *told: None)
+    return perform(task["step"], inputs, task["params"], Path(task["out"]), lambda *told: None)
 
 
 def test_where_the_engine_does_not_run_its_layers_are_bounded_and_it_says_why(

@@ -23,7 +23,7 @@ from optkit import graph
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec, inputs_from_json
-from optkit.steps import STEPS
+from optkit.steps import perform
 from optkit.steps.bodies.graphs import signature
 from optkit.steps.files import GRAPH
 from optkit.tensors import TensorInfo, axes_of
@@ -102,7 +102,7 @@ def _step(step: str, before: Path, params: dict[str, Any], **more: Path) -> Path
     out = before.parent.parent / step
     out.mkdir(exist_ok=True)
     name, given = ("model", before) if step == "export" else ("graph", before.parent)
-    STEPS[step].run({name: given, **more}, params, out, lambda what, fraction: None)
+    perform(step, {name: given, **more}, params, out, lambda what, fraction: None)
     return out / GRAPH
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,19 @@ import pytest
 
 from optkit.execute import reads
 from optkit.execute.local import Limits
-from optkit.execute.rehearsal import Planned, Rehearsal
-from optkit.execute.runner import Runner, StepKind
+from optkit.execute.rehearsal import Rehearsal
+from optkit.execute.runner import Runner
+from optkit.execute.step import ReadsCode, Result, Step
 from optkit.store import Remote, Store, digest_file
 
-KIND = StepKind("double", 1, ("numpy",))
+
+@dataclass(frozen=True, kw_only=True)
+class Double(ReadsCode, Step[Result]):
+    name = "double"
+    version = 1
+    tools = ("numpy",)
+
+
 EMPTY: dict[str, Any] = {
     "schema": reads.SCHEMA, "search": [], "unseen": [], **{name: {} for name in reads.QUESTIONS}
 }  # fmt: skip
@@ -51,16 +60,14 @@ class Project:
         run = Runner(self.store, Limits(2**30), listener or Ears(), self._carry)
 
         def go() -> str:
-            roots = [str(self.folder)]
-            found = run.step_reading_code(KIND, "export", {}, {}, roots=roots)
+            found = run.do(Double(roots=(str(self.folder),)), "export")
             return found.file("out").read_text()
 
         return go
 
     def is_planned(self) -> bool:
         rehearsal = Rehearsal(self.store, Limits(2**30), self.folder)
-        found = rehearsal.step_reading_code(KIND, "export", {}, {}, roots=[str(self.folder)])
-        return isinstance(found, Planned)
+        return rehearsal.do(Double(roots=(str(self.folder),)), "export").planned
 
     def _carry(self, task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
         self.calls += 1

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from optkit.execute.local import Limits
-from optkit.execute.runner import Runner, StepKind, key_of
+from optkit.execute.runner import Runner, key_of
+from optkit.execute.step import Input, Result, Step, beside_the_key
 from optkit.store import Store
 
 
@@ -31,7 +32,23 @@ def runner(tmp_path: Path, carry: Any) -> Runner:
     return Runner(Store(tmp_path / "store"), Limits(2**30), Ears(), carry)
 
 
-KIND = StepKind("double", 1, ("numpy",))
+@dataclass(frozen=True, kw_only=True)
+class Double(Step[Result]):
+    name = "double"
+    version = 1
+    tools = ("numpy",)
+
+    of: Input | None = None
+    n: int
+    folder: str = beside_the_key("")
+
+
+class Newer(Double):
+    version = 2
+
+
+class OfOtherTools(Double):
+    tools = ("onnx",)
 
 
 def test_a_step_runs_once_and_where_is_not_what(tmp_path: Path) -> None:
@@ -43,13 +60,13 @@ def test_a_step_runs_once_and_where_is_not_what(tmp_path: Path) -> None:
         return {"ok": True}
 
     run = runner(tmp_path, carry)
-    first = run.step(KIND, "double it", {}, {"n": 2}, {"folder": "/here"})
-    second = run.step(KIND, "double it", {}, {"n": 2}, {"folder": "/elsewhere"})
-    assert first == second and len(calls) == 1
+    first = run.do(Double(n=2, folder="/here"), "double it")
+    second = run.do(Double(n=2, folder="/elsewhere"), "double it")
+    assert first.folder == second.folder and len(calls) == 1
     assert calls[0]["params"] == {"n": 2, "folder": "/here"}
     assert [record.hit for record in run.records] == [False, True]
-    third = run.step(KIND, "again", {"of": first}, {"n": 2})
-    assert third.key != first.key and len(calls) == 2
+    run.do(Double(of=first, n=2), "again")
+    assert run.records[2].key != run.records[0].key and len(calls) == 2
 
 
 def test_a_warning_of_another_thread_that_comes_meanwhile_is_told_too(tmp_path: Path) -> None:
@@ -65,17 +82,13 @@ def test_a_warning_of_another_thread_that_comes_meanwhile_is_told_too(tmp_path: 
 
     run, heard = runner(tmp_path, carry), Meanwhile()
     run.listener = heard
-    run.step(KIND, "double it", {}, {"n": 2})
-    run.step(KIND, "double it", {}, {"n": 2})
+    run.do(Double(n=2), "double it")
+    run.do(Double(n=2), "double it")
     assert heard.notes == ["first", "own", "second", "own"]
 
 
 def test_the_version_and_the_tools_are_in_the_key() -> None:
-    keys = {
-        key_of(kind, {}, {"n": 1})
-        for kind in (KIND, StepKind("double", 2, ("numpy",)), StepKind("double", 1, ("onnx",)))
-    }
-    assert len(keys) == 3
+    assert len({key_of(kind(n=1)) for kind in (Double, Newer, OfOtherTools)}) == 3
 
 
 def test_a_failed_step_is_not_recorded_as_done(tmp_path: Path) -> None:
@@ -84,5 +97,5 @@ def test_a_failed_step_is_not_recorded_as_done(tmp_path: Path) -> None:
 
     run = runner(tmp_path, carry)
     with pytest.raises(KeyError):
-        run.step(KIND, "double it", {}, {"n": 2})
+        run.do(Double(n=2), "double it")
     assert run.records == []

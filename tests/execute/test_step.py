@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from optkit.execute.codec import from_json, to_json
-from optkit.execute.rehearsal import Planned
-from optkit.execute.runner import kind_of
 from optkit.execute.step import (
     Foreign,
     Input,
+    Planned,
     Result,
     Shards,
     Step,
@@ -61,7 +60,6 @@ def test_the_key_holds_parameters_and_inputs_and_not_what_is_only_here() -> None
     assert STEP.inputs == {"graph": STEP.graph}
     assert STEP.params == {"axes": {"b": {"min": 1, "opt": 2, "max": 3}}, "n": 4}
     assert STEP.beside == {"where": "/here"}
-    assert kind_of(Double).shards and kind_of(Double).resumes and not kind_of(Double).stays
 
 
 def test_a_new_parameter_with_a_default_leaves_keys_alone() -> None:
@@ -71,13 +69,13 @@ def test_a_new_parameter_with_a_default_leaves_keys_alone() -> None:
 
 def test_the_worker_gets_the_same_step() -> None:
     told = json.loads(json.dumps({**STEP.params, **STEP.beside, "shard": [1, 2]}))
-    paths = {"graph": Path("g"), "shard-0": Path("a"), "shard-1": Path("b")}
+    paths = {"graph": Path("g"), "shard-2": Path("a"), "shard-10": Path("b")}
     found = Double.of(paths, told)
     assert (found.sizes, found.count, found.where) == (STEP.sizes, 4, Path("/here"))
     assert found.shard == (1, 2) and found.carrier is None and found.graph.path == Path("g")
-    assert {role: part.path.name for role, part in found.parts.items()} == {
-        "shard-0": "a", "shard-1": "b",
-    }  # fmt: skip
+    assert [(role, part.path.name) for role, part in found.parts.items()] == [
+        ("shard-2", "a"), ("shard-10", "b"),
+    ]  # fmt: skip
     with pytest.raises(TypeError, match="count"):
         Double.of(paths, {"axes": {}})
 
@@ -91,8 +89,8 @@ def test_a_result_has_the_facts_that_the_store_kept() -> None:
 
 
 def test_of_a_step_that_has_not_run_only_defaults_are_known() -> None:
-    found = STEP.result(Planned("double"))
-    assert found.marks == () and found.samples is None
+    found = STEP.result(Planned())
+    assert found.planned and found.marks == () and found.samples is None
     with pytest.raises(AttributeError):
         _ = found.factor
 

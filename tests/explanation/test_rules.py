@@ -12,8 +12,9 @@ from optkit.documents.report import Report
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.evidence import Evidence
 from optkit.explanation import Subject, Times, accuracy, explain, speed
-from optkit.explanation.subject import Node, Timed, connected
+from optkit.explanation.subject import connected
 from optkit.report.contract import conform
+from optkit.steps.attribute import Node, TimedLayer
 from tests.report.conftest import build
 
 RECIPE: dict[str, Any] = {
@@ -30,14 +31,14 @@ def tensor(name: str, dtype: str = "int8", size: int = 1000) -> LayerTensor:
 def layer(
     name: str, reads: str, ms: float, *, dtype: str | None = "int8", nodes: tuple[str, ...] = (),
     kind: str = "gemm", weights: int = 1000, compute: float | None = None,
-) -> Timed:  # fmt: skip
+) -> TimedLayer:  # fmt: skip
     """A kernel `name` that reads one value and writes another, called after it."""
     own = nodes or (name,)
     fused = FusedLayer(
         name, kind, (tensor(reads),), (tensor("w", dtype or "int8", weights),),
         (tensor(f"{name}.out"),), own, own if dtype else (), dtype,
     )  # fmt: skip
-    return Timed(fused, ms, compute, ms)
+    return TimedLayer(fused, ms, compute, ms)
 
 
 def row(node: str, *, landed: bool = True, planned: str = "int8") -> dict[str, Any]:

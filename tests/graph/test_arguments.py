@@ -13,7 +13,7 @@ import pytest
 from optkit import graph
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
-from optkit.steps import GRAPH, STEPS
+from optkit.steps import GRAPH, perform
 from optkit.steps.bodies.graphs import signature
 from optkit.tensors import TensorInfo
 
@@ -36,7 +36,7 @@ def run(folder: Path, text: str, **feed: np.ndarray) -> dict[str, Any]:
             [feed], inputs["samples"], infos, limit_samples=None, memory_bytes=1 << 20,
             progress=lambda what, fraction: None,
         )  # fmt: skip
-    return STEPS["fuse"].run(inputs, params, folder / "out", lambda what, fraction: None)
+    return perform("fuse", inputs, params, folder / "out", lambda what, fraction: None)
 
 
 READ = {

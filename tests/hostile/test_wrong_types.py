@@ -22,7 +22,7 @@ from optkit.artifact import Artifact, Manifest, write
 from optkit.errors import InputRefused, OptkitError
 from optkit.execute.warm_workers import Workers
 from optkit.intake import stage_onnx
-from optkit.steps import STEPS
+from optkit.steps import perform
 from optkit.store import digest_file, digest_json
 from optkit.tensors import TensorInfo
 from tests.hostile import onnx_files
@@ -73,8 +73,8 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(self: Workers, task: dict[str, Any], *limits: Any, **more: Any) -> dict[str, Any]:
         inputs = {name: Path(path) for name, path in task["inputs"].items()}
-        step = STEPS[task["step"]]
-        return step.run(inputs, task["params"], Path(task["out"]), lambda *told: None)
+        out = Path(task["out"])
+        return perform(task["step"], inputs, task["params"], out, lambda *told: None)
 
     monkeypatch.setattr(Workers, "__call__", run)
 

@@ -29,7 +29,7 @@ from optkit.errors import InputRefused
 from optkit.pipeline import Job
 from optkit.precisions import PRECISIONS
 from optkit.recipe import InputSpec
-from optkit.steps import GRAPH, STEPS
+from optkit.steps import GRAPH, perform
 from optkit.tensors import Feed, TensorInfo
 from tests.conftest import Optkit
 
@@ -79,7 +79,7 @@ def divided(
         inputs["encoder"] = save_encoder(tmp_path / "encoder")
     rows = [InputSpec(info).to_json() for info in known[part]]
     params = {"inputs": rows, "optional": ["past_sequence"], "memory": memory}
-    STEPS["divide"].run(inputs, params, tmp_path / part, quiet)
+    perform("divide", inputs, params, tmp_path / part, quiet)
     return Spool(tmp_path / part)
 
 

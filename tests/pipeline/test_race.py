@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from optkit.errors import InputRefused
+from optkit.execute.step import Foreign
 from optkit.pipeline import against
 from optkit.pipeline.judging import Race, race
 from optkit.recipe import Bench
+from optkit.steps.bench import Side
+from optkit.steps.sessions import CpuSession
 from optkit.tensors import TensorInfo
 
 
 class Steps:
-    """Runs nothing: keeps the parameters, and tells of these marks in turn. The first `stored` are
+    """Runs nothing: keeps the steps, and tells of these marks in turn. The first `stored` are
     those of runs before this one."""
 
     objects = Path("store/objects")
@@ -22,19 +25,22 @@ class Steps:
     def __init__(self, *marks: list[str], stored: int = 0) -> None:
         self.marks = iter(marks)
         self.stored = stored
-        self.asked: list[dict[str, Any]] = []
+        self.asked: list[Any] = []
 
-    def step(self, kind: Any, label: str, inputs: Any, params: Any, here: Any = None) -> Any:
-        self.asked.append(params)
-        row = {"engine": {"marks": next(self.marks)}, "baseline": {"marks": []}}
-        return SimpleNamespace(meta={"rows": [row]}, stored=len(self.asked) <= self.stored)
+    def do(self, step: Any, label: str) -> Any:
+        self.asked.append(step)
+        marks = next(self.marks)
+        return SimpleNamespace(
+            marks=marks, marked=bool(marks), stored=len(self.asked) <= self.stored
+        )
 
     def recalled(self, made: Any) -> bool:
         return bool(made.stored)
 
 
-SIDE = {"input": "graph", "file": "model.onnx", "backend": "onnxruntime", "session": {}}
-BOTH = Race("race", {}, {"engine": SIDE, "baseline": SIDE}, Bench(), [1], {"name": "cpu"})
+SIDE = Side("graph", "model.onnx", "onnxruntime", CpuSession(None))
+SIDES = {"engine": SIDE, "baseline": SIDE}
+BOTH = Race("race", Foreign(), {}, SIDES, Bench(), [1], {"name": "cpu"})
 
 
 @pytest.mark.parametrize(
@@ -46,8 +52,8 @@ def test_strict_tries_a_marked_run_once_more(
 ) -> None:
     steps = Steps(*marks)
     found = race(BOTH, steps, strict=strict)  # type: ignore[arg-type]
-    assert [params.get("marked") for params in steps.asked] == [None, "1"][:tries]
-    assert found.meta["rows"][0]["engine"]["marks"] == marks[-1]
+    assert [step.marked for step in steps.asked] == [None, "1"][:tries]
+    assert found.marks == marks[-1]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +71,9 @@ def test_a_marked_run_is_never_served_from_the_store(
 ) -> None:
     steps = Steps(*marks, stored=stored)
     found = race(BOTH, steps, strict=strict)  # type: ignore[arg-type]
-    tries = [params.get("marked") for params in steps.asked]
+    tries = [step.marked for step in steps.asked]
     assert tries == [None, "1", "2"][: len(marks)]
-    assert found.meta["rows"][0]["engine"]["marks"] == marks[-1]
+    assert found.marks == marks[-1]  # type: ignore[attr-defined]
 
 
 def test_a_race_that_is_to_be_run_anew_is_never_one_of_before() -> None:
@@ -75,8 +81,8 @@ def test_a_race_that_is_to_be_run_anew_is_never_one_of_before() -> None:
     for _ in range(2):
         race(BOTH, steps, strict=False, anew=True)  # type: ignore[arg-type]
     first, second = steps.asked
-    assert first["at"] != second["at"]
-    assert not first["gpu"]
+    assert first.at != second.at
+    assert not first.gpu
 
 
 IDS, MASK = (TensorInfo(name, "int64", ("batch", 8)) for name in ("ids", "mask"))

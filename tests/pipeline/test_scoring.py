@@ -17,6 +17,8 @@ from optkit.pipeline import Build, Foreign, Job
 from optkit.pipeline.judging import Race, race, score
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench, Recipe
+from optkit.steps.bench import Side, Timed
+from optkit.steps.sessions import CpuSession
 from optkit.store import digest_file
 
 
@@ -39,9 +41,7 @@ def test_a_node_needs_what_the_task_imports_and_not_the_samples_that_it_read(
     asked: list[dict[str, Any]] = []
     steps = SimpleNamespace(
         objects=Path("store/objects"),
-        step_reading_code=lambda kind, label, inputs, params, here, **rest: asked.append(
-            {**params, **here}
-        ),
+        do=lambda step, label: asked.append({**step.params, **step.beside}),
     )
     score(build, steps, "candidate", Foreign(), "model.onnx", Evidence.SIMULATED)  # type: ignore[arg-type]
     task = {"step": "evaluate", "inputs": {}, "params": asked[0], "out": ""}
@@ -76,9 +76,7 @@ def test_a_score_is_of_the_tasks_code_and_packages(
     keys: list[str] = []
     steps: Any = SimpleNamespace(
         objects=Path("store/objects"),
-        step_reading_code=lambda kind, label, inputs, params, here, **rest: keys.append(
-            key_of(kind, inputs, params)
-        ),
+        do=lambda step, label: keys.append(key_of(step)),
     )
     for record in (CODE, {**CODE, **change}):
         build.entries["evaluation"] = Foreign(meta={"metric": "m", "reads": record})
@@ -89,13 +87,13 @@ def test_a_score_is_of_the_tasks_code_and_packages(
 def test_a_latency_is_of_the_machine_that_it_was_measured_on() -> None:
     keys: list[str] = []
 
-    def step(kind: Any, label: str, inputs: Any, params: Any, here: Any) -> Any:
-        keys.append(key_of(kind, inputs, params))
-        return Foreign()
+    def do(step: Any, label: str) -> Any:
+        keys.append(key_of(step))
+        return Timed()
 
-    steps: Any = SimpleNamespace(objects=Path("store/objects"), step=step)
-    side = {"input": "engine", "file": "model.onnx", "backend": "onnxruntime", "session": {}}
+    steps: Any = SimpleNamespace(objects=Path("store/objects"), do=do)
+    side = Side("engine", "model.onnx", "onnxruntime", CpuSession(None))
     for machine in ({"cpu": "one"}, {"cpu": "two"}, {"cpu": "one"}):
         sides = {"engine": side, "baseline": side}
-        race(Race("time", {}, sides, Bench(), [1], machine), steps, strict=False)
+        race(Race("time", Foreign(), {}, sides, Bench(), [1], machine), steps, strict=False)
     assert keys[0] == keys[2] != keys[1]

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,19 @@ from optkit import shipped, store
 from optkit.data import spool_writer
 from optkit.data.spool_writer import SpoolInfo
 from optkit.devices import target
-from optkit.engines import Engine, Landing
+from optkit.documents.report import LayerFacts, TensorFacts
+from optkit.engines import BuildSpec, Engine, Landing
 from optkit.evidence import Evidence
 from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
+from optkit.execute.step import Foreign
 from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
 from optkit.pipeline import BUILD, COMPILE, Build, Job, identity
+from optkit.pipeline import attributing as layer_times
 from optkit.pipeline.judging import score, time, weigh
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
+from optkit.steps.compare_layers import uncompared
 from optkit.store import Store, digest_file
 from optkit.tensors import TensorInfo
 from optkit.tuning.survey import survey
@@ -72,16 +77,17 @@ PREPARED: dict[str, dict[str, Any]] = {
     "compile": {"engine": ENGINE},
     "evaluate": {"score": SCORE, "reads": READS},
     "compare": {"fidelity": FIDELITY},
-    "compare_layers": {"layers": {}},
+    "compare_layers": {"layers": uncompared("nothing").to_json()},
     "bench": {"rows": [{"engine": LATENCY, "baseline": LATENCY, "speedup": SPEEDUP}],
               "conditions": {}},
     "predict": {"latency": LATENCY},
-    "peak": {"bytes": 9},
+    "peak": {"bytes": 9, "marks": []},
     "survey": {"layers": [{"node": "a", "reads": "x", "precisions": ["int8"], "cost": {
         "op": "MatMul", "macs": 1000, "weight_bytes": 10, "in_bytes": 10, "out_bytes": 10}}],
         "reasons": {}},
-    "sensitivity": {"rows": [{"noise": 0.1, "divergence": None}]},
+    "sensitivity": {"rows": [{"noise": 0.1, "samples": 8, "divergence": None}]},
     "deviate": {"deviation": {"noise": 0.1, "samples": 8, "divergence": None}},
+    "attribute": {"times": {"candidate": [], "baseline": [], "nodes": {}}},
 }  # fmt: skip
 BUILDS = {  # recipe, target, its compiler here, whether it runs here, settings
     "vit for l4, no engine": ("digits-vit", "l4", None, False, []),
@@ -90,6 +96,9 @@ BUILDS = {  # recipe, target, its compiler here, whether it runs here, settings
     "cnn on cpu": ("digits-cnn", "cpu-avx512-vnni", "onnxruntime", True,
                    ["gates.max_memory_bytes=1000"]),
 }  # fmt: skip
+
+
+EXPLAINED = ("kernels", "an engine", "a roofline")
 
 
 class Recorder:
@@ -140,6 +149,34 @@ class Recorder:
 def _quiet(what: str, fraction: float) -> None: ...
 
 
+class Explained:
+    """What `explain` asks of an artifact and of this machine, for the three ways to time layers."""
+
+    def __init__(self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(layer_times, "staged_graph", lambda file, runner: Foreign(file))
+        recipe = Recipe.load(shipped.root() / "recipes" / "digits-vit.yaml")
+        monkeypatch.setattr(layer_times, "recorded", lambda artifact: recipe)
+        device = "cpu-avx512-vnni" if name == "kernels" else "l4"
+        gpus = [SimpleNamespace(target=device)] if name == "an engine" else []
+        monkeypatch.setattr(layer_times, "gpus", lambda: SimpleNamespace(devices=gpus))
+        self.artifact: Any = SimpleNamespace(
+            path=folder, digest="0" * 64, require_own_engine=lambda: None,
+            manifest=SimpleNamespace(target=device, engine={"file": "an.engine"}),
+        )  # fmt: skip
+        tensor = TensorFacts(name="x", shape=(8, 2), dtype="int8")
+        layer = LayerFacts(
+            name="fc", kind="gemm", inputs=(tensor,), constants=(), outputs=(tensor,),
+            nodes=("fc",), products=("fc",), dtype="int8",
+        )  # fmt: skip
+        backend = "onnxruntime" if name == "kernels" else "tensorrt"
+        profile = {"image": ((1, 1, 8, 8), (8, 1, 8, 8), (32, 1, 8, 8))}
+        spec = BuildSpec(backend, device, None, "int8", profile, None)
+        self.report: Any = SimpleNamespace(
+            provenance=SimpleNamespace(build_spec={"engine": spec}),
+            layers=SimpleNamespace(engine=(layer,), baseline=(layer,)),
+        )
+
+
 def masked(params: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """The parameters, with those of these names as "there"; None stays."""
     return {key: "there" if key in names and value is not None else value
@@ -179,6 +216,14 @@ def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     return {"steps": recorder.steps, "identity": body}
 
 
+def explained(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `explain` asks for."""
+    recorder = Recorder(root / "store", monkeypatch)
+    subject = Explained(name, root, monkeypatch)
+    layer_times._times(subject.artifact, subject.report, recorder.runner)
+    return recorder.steps[0]
+
+
 @pytest.mark.parametrize("name", BUILDS)
 def test_keys_are_what_they_were(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -190,11 +235,22 @@ def test_keys_are_what_they_were(
     assert found["identity"] == expected["identity"]
 
 
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_keys_of_explain_are_what_they_were(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = json.loads(GOLDEN.read_bytes())["explain"][name]
+    assert json.loads(json.dumps(explained(name, tmp_path, monkeypatch))) == expected
+
+
 def main() -> None:
     """Write the file anew."""
     import tempfile
 
-    found = {}
+    found: dict[str, Any] = {"explain": {}}
+    for name in EXPLAINED:
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patches:
+            found["explain"][name] = explained(name, Path(folder), patches)
     for name in BUILDS:
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patches:
             found[name] = recorded(name, Path(folder), patches)

@@ -17,6 +17,7 @@ from optkit.pipeline.findings import _memory
 from optkit.pipeline.judging import weigh
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
+from optkit.steps.peak import PeakMemory
 
 
 class Steps:
@@ -27,10 +28,11 @@ class Steps:
     def __init__(self) -> None:
         self.asked: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = []
 
-    def step(self, kind: Any, label: str, inputs: Any, params: Any, here: Any = None) -> Any:
-        assert (kind.name, label) == ("peak", "measure memory of int8")
-        self.asked.append((inputs, params, here))
-        return SimpleNamespace(meta={"bytes": 900, "marks": ["other processes on the GPU: 1"]})
+    def do(self, step: Any, label: str) -> PeakMemory:
+        assert (step.name, label) == ("peak", "measure memory of int8")
+        self.asked.append((step.inputs, step.params, step.beside))
+        found = {"bytes": 900, "marks": ["other processes on the GPU: 1"]}
+        return PeakMemory.of(Foreign(meta=found))
 
 
 def made(name: str, backend: str, *, measured: bool = True, gated: bool = True) -> Build:

@@ -20,7 +20,7 @@ from optkit.precision_cast import magnitude
 from optkit.precision_cast.cast import HALVES, CastLog, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
 from optkit.runtimes import SessionOptions
-from optkit.steps import STEPS
+from optkit.steps import perform
 from optkit.tensors import TensorInfo, narrowed
 from tests.networks import network
 
@@ -423,7 +423,8 @@ def test_the_step_measures_on_samples_and_says_on_which(tmp_path: Path) -> None:
         feeds, tmp_path / "samples", [TensorInfo("x", "float32", ("n", 4))],
         limit_samples=None, memory_bytes=1 << 20, progress=lambda what, done: None,
     )  # fmt: skip
-    found = STEPS["cast"].run(
+    found = perform(
+        "cast",
         {"graph": tmp_path / "graph", "samples": tmp_path / "samples"},
         {"carrier": "fp16", "batch": 8, "what": "calibration samples"},
         tmp_path / "out",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optkit.decoder import Decoder, DecoderSizes
 from optkit.devices import target
 from optkit.errors import Impossible, InputRefused, UsageError
-from optkit.graph import NodeCost
+from optkit.node_cost import NodeCost
 from optkit.precisions import precision
 from optkit.prediction import memory, serving, shapes
 from optkit.prediction.decoder import DecoderShape, Numbers, prefill, step

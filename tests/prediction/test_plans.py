@@ -16,7 +16,8 @@ from optkit import DecoderSizes
 from optkit.devices import target
 from optkit.documents.plan import Plan, PlannedLatency, PlanRow
 from optkit.errors import InputRefused, UnknownName, UsageError
-from optkit.graph import NodeCost, costs, peak_live_bytes
+from optkit.graph import costs, peak_live_bytes
+from optkit.node_cost import NodeCost
 from optkit.precisions import precision
 from optkit.prediction import advice, cost, layers, memory
 from optkit.prediction.work import total

@@ -14,7 +14,7 @@ from optkit.devices import target
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.errors import OptkitError, ToolchainMissing
 from optkit.evidence import Evidence
-from optkit.graph import NodeCost
+from optkit.node_cost import NodeCost
 from optkit.prediction import roofline
 
 

@@ -16,7 +16,7 @@ import pytest
 from optkit import graph
 from optkit.errors import InputRefused
 from optkit.runtimes import SessionOptions, backend
-from optkit.steps import STEPS
+from optkit.steps import perform
 from optkit.tensors import Feed
 from tests.networks import feed, network, sqnr
 from tests.quantization.workshop import Chain
@@ -209,7 +209,7 @@ def test_what_is_not_finite_is_refused_by_name(tmp_path: Path, kind: str) -> Non
         (tmp_path / name).mkdir()
         graph.save(injected(one_number(REFUSED[kind]), name), tmp_path / "model.onnx")
         with pytest.raises(InputRefused) as caught:
-            STEPS["adopt"].run({"model": tmp_path}, {}, tmp_path / name, lambda *told: None)
+            perform("adopt", {"model": tmp_path}, {}, tmp_path / name, lambda *told: None)
         assert name in f"{caught.value.where}"
         assert not list((tmp_path / name).iterdir())
 

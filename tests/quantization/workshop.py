@@ -24,7 +24,7 @@ from optkit.quantization.ranges import Method
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
 from optkit.statistics import Statistics, Tap
-from optkit.steps import STEPS
+from optkit.steps import perform
 from optkit.tensors import Feed
 from tests.networks import feed
 
@@ -168,7 +168,7 @@ class Chain:
     def _step(self, name: str, inputs: dict[str, Path], /, **params: Any) -> tuple[Path, Any]:
         out = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
         out.mkdir()
-        return out, STEPS[name].run(inputs, params, out, _silent)
+        return out, perform(name, inputs, params, out, _silent)
 
 
 _ALONE = {"inputs": [], "axes": {}, "compare": False, "uncompared": "tests look themselves"}

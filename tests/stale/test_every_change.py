@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,18 @@ from optkit.data import reads
 from optkit.data.reads.watch import own
 from optkit.execute import reads as records
 from optkit.execute.local import Limits
-from optkit.execute.runner import Runner, StepKind
+from optkit.execute.runner import Runner
+from optkit.execute.step import ReadsCode, Result, Step
 from optkit.store import Store
 from tests.stale.kinds import KINDS, Kind
 
-STEP = StepKind("run", 1)
+
+@dataclass(frozen=True, kw_only=True)
+class Run(ReadsCode, Step[Result]):
+    name = "run"
+    version = 1
+
+
 NAMES = [kind.name for kind in KINDS]
 
 
@@ -63,7 +71,7 @@ class World:
 
     def build(self, store: str) -> Any:
         run = Runner(Store(self.stores / store), Limits(2**30), _Silent(), self._carry)
-        found = run.step_reading_code(STEP, "run", {}, {}, roots=[str(self.project)])
+        found = run.do(Run(roots=(str(self.project),)), "run")
         return json.loads(found.file("out").read_text())
 
     def _carry(self, task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError
-from optkit.steps import GRAPH, STEPS
+from optkit.steps import GRAPH, perform
 from optkit.worker import _answer
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -36,7 +36,7 @@ def run(
         for i in graph.inputs(model)
     ]
     params = {"inputs": inputs, "axes": axes or {}, **(more or {})}
-    return STEPS["fuse"].run({"graph": tmp_path / "source"}, params, tmp_path / "out", quiet)
+    return perform("fuse", {"graph": tmp_path / "source"}, params, tmp_path / "out", quiet)
 
 
 def test_nan_agrees_with_nan(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_model_of_integers_alone_is_cast(tmp_path: Path) -> None:
     params = {"carrier": "fp16", "batch": 1, "what": "calibration samples"}
     (tmp_path / "cast").mkdir()
     inputs = {"graph": tmp_path / "out", "samples": tmp_path}
-    meta = STEPS["cast"].run(inputs, params, tmp_path / "cast", quiet)
+    meta = perform("cast", inputs, params, tmp_path / "cast", quiet)
     assert meta["log"]["half_nodes"] == 0
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from optkit.devices import cpu, target
 from optkit.devices.machine import describe
 from optkit.errors import InputRefused
-from optkit.graph import NodeCost
+from optkit.node_cost import NodeCost
 from optkit.precisions import PRECISIONS
 from optkit.tuning.estimate import Estimate
 from optkit.tuning.gains import gain

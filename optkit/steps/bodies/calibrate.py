@@ -12,8 +12,9 @@ from optkit.execute.step import Progress
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq.apply import taps as taps_of
 from optkit.statistics import Statistics, load, merge, merged_taps, save
+from optkit.steps.bodies.sessions import cpu
 from optkit.steps.calibrate import Calibrate, Calibrated
-from optkit.steps.files import GRAPH, STATISTICS, cpu
+from optkit.steps.files import GRAPH, STATISTICS
 
 
 def run(step: Calibrate, out: Path, progress: Progress) -> Calibrated:

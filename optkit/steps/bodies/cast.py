@@ -14,8 +14,9 @@ from optkit.precision_cast.bf16_simulation import simulate_bf16
 from optkit.precision_cast.cast import HALVES, to_half
 from optkit.precision_cast.kept_in_fp32 import dividends
 from optkit.steps.bodies.graphs import signature
+from optkit.steps.bodies.sessions import cpu
 from optkit.steps.cast import Cast, Measured
-from optkit.steps.files import GRAPH, SIMULATION, cpu
+from optkit.steps.files import GRAPH, SIMULATION
 from optkit.steps.graph import Graph
 
 _SAMPLES = 32  # on which a cast measures values

@@ -11,8 +11,9 @@ from optkit.calibration import suspects
 from optkit.calibration.suspects import Entrance, Seen
 from optkit.data.spool import Spool, counting
 from optkit.execute.step import Progress
+from optkit.steps.bodies.sessions import cpu
 from optkit.steps.check_data import CheckData, DataCheck
-from optkit.steps.files import ASSETS, GRAPH, cpu
+from optkit.steps.files import ASSETS, GRAPH
 from optkit.tensors import Feed
 
 _COMPARED = 512  # evaluation samples, spread over all: mean and deviation are known to 5 %

@@ -12,7 +12,7 @@ import numpy as np
 from optkit.data import spool, synthetic
 from optkit.errors import InputRefused, OptkitError
 from optkit.runtimes import Level, Session
-from optkit.steps.files import cpu
+from optkit.steps.bodies.sessions import cpu
 from optkit.steps.graph import RandomInputs
 from optkit.tensors import Feed, axes_of, batch_axis
 

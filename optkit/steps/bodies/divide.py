@@ -8,9 +8,10 @@ from typing import Any
 from optkit.data import parts, spool, spool_writer
 from optkit.execute.step import Progress
 from optkit.runtimes import Session
+from optkit.steps.bodies.sessions import cpu
 from optkit.steps.collect import Samples
 from optkit.steps.divide import Divide
-from optkit.steps.files import GRAPH, cpu
+from optkit.steps.files import GRAPH
 from optkit.tensors import Feed, batch_axis
 
 

@@ -11,8 +11,9 @@ from optkit.errors import OptkitError
 from optkit.execute.step import Progress
 from optkit.steps.bodies.graphs import signature
 from optkit.steps.bodies.recorded import recording
+from optkit.steps.bodies.sessions import cpu
 from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, PythonModel
-from optkit.steps.files import ASSETS, GRAPH, cpu
+from optkit.steps.files import ASSETS, GRAPH
 
 
 def run(step: Export, out: Path, progress: Progress) -> Exported:

@@ -11,7 +11,7 @@ from optkit.quantization.rescaling import rescale as rescaling
 from optkit.statistics import load, save
 from optkit.steps.bodies.comparison import TOLERANCE, Feeds, difference
 from optkit.steps.bodies.graphs import signature
-from optkit.steps.files import GRAPH, STATISTICS, dtype_of
+from optkit.steps.files import GRAPH, STATISTICS
 from optkit.steps.fuse import Fused
 from optkit.steps.prepare import Prepare
 
@@ -31,7 +31,7 @@ def run(step: Prepare, out: Path, progress: Progress) -> Fused:
         salient=settings.weights == "awq",
         block_size=settings.block_size,
         equalize=settings.equalize,
-        carrier=dtype_of(scheme.carrier),
+        carrier=scheme.dtype,
         leave=frozenset(name for name in assignment.nodes if settings.is_two_term(name)),
     )
     log, statistics = rescaling.rescale(model, statistics, assignment, scheme.rules, wishes)

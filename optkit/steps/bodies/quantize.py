@@ -10,7 +10,7 @@ from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
 from optkit.statistics import load
 from optkit.steps.bodies.graphs import signature
-from optkit.steps.files import GRAPH, SIMULATION, STATISTICS, dtype_of
+from optkit.steps.files import GRAPH, SIMULATION, STATISTICS
 from optkit.steps.quantize import Quantize, Quantized
 
 
@@ -21,7 +21,7 @@ def run(step: Quantize, out: Path, progress: Progress) -> Quantized:
         statistics = load(step.statistics.path / STATISTICS)
     values = statistics.values if statistics is not None else {}
     unbounded = {name: value.unbounded for name, value in values.items() if value.unbounded}
-    dtype = dtype_of(step.scheme.carrier)
+    dtype = step.scheme.dtype
     fused = graph.load(step.fused.path / GRAPH)
     assignment = assign(
         fused, step.scheme.precision, rules, step.scheme.carrier,

@@ -28,7 +28,8 @@ from optkit.quantization.placement.assign import assign
 from optkit.runtimes import Session
 from optkit.statistics import Statistics
 from optkit.steps.bodies.graphs import signature
-from optkit.steps.files import GRAPH, cpu, dtype_of
+from optkit.steps.bodies.sessions import cpu
+from optkit.steps.files import GRAPH
 from optkit.steps.quantize import Quantized
 from optkit.steps.quantize_layers import QuantizeLayers
 from optkit.store import storage_errors
@@ -46,7 +47,7 @@ def run(step: QuantizeLayers, out: Path, progress: Progress) -> Quantized:
     with ExitStack() as stack:
         folder = step.checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        carrier, solving = np.dtype(dtype_of(scheme.carrier)), int(planned * _SOLVING_SHARE)
+        carrier, solving = scheme.dtype, int(planned * _SOLVING_SHARE)
         shared = _shared(fused, parts)
         layers = Layers(assignment, rules, settings, carrier, solving, folder, shared)
         samples = Spool(step.samples.path)

@@ -16,14 +16,15 @@ from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
 from optkit.data import spool_writer
 from optkit.devices import target
+from optkit.execute.codec import from_json
+from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.placement.assign import assign
 from optkit.quantization.qdq import apply as qdq
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions, backend
-from optkit.steps import STEPS
-from optkit.steps.files import rules_of
+from optkit.steps import perform
 from optkit.tensors import Feed
 
 WIDTH, INNER, LAYERS, ROWS = 128, 256, 3, 8
@@ -109,7 +110,7 @@ class Bench:
             "memory": 4 << 30, "checkpoint": checkpoint and str(checkpoint),
         }  # fmt: skip
         inputs["carrier"] = self._carrier(where)
-        return out, STEPS["quantize_layers"].run(inputs, params, out, progress or quiet)
+        return out, perform("quantize_layers", inputs, params, out, progress or quiet)
 
     def sqnr(self, model: Path) -> float:
         """Of the outputs on other samples, dB."""
@@ -130,7 +131,7 @@ class Bench:
         cast = self.folder / "cast"
         if not cast.exists():
             cast.mkdir()
-            STEPS["cast"].run({"graph": self.folder / "fused"}, {"carrier": "fp16"}, cast, quiet)
+            perform("cast", {"graph": self.folder / "fused"}, {"carrier": "fp16"}, cast, quiet)
         return cast
 
 
@@ -198,7 +199,10 @@ def weighted(text: str) -> ir.Model:
 
 def in_memory(bench: Bench, model: ir.Model, samples: list[Feed], precision: str) -> ir.Model:
     """What `choose_qparams` and `qdq.apply` make of the whole model at once."""
-    own, options = rules_of(rules("cpu", precision)), Quantization(weights="gptq")
+    own, options = (
+        from_json(dict[str, PlacementRules], rules("cpu", precision)),
+        Quantization(weights="gptq"),
+    )
     plan = assign(model, precision, own, "fp32")
     wanted = qdq.taps(model, plan, own, moments=True)
     path = bench.folder / "tapped.onnx"

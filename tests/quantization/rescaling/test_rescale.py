@@ -25,7 +25,7 @@ from optkit.quantization.rescaling.rescale import RescaleLog, RescaleSettings, r
 from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions
 from optkit.statistics import Statistics, Tap, ValueStatistics
-from optkit.steps import STEPS
+from optkit.steps import perform
 from optkit.tensors import Feed
 from tests.networks import NETWORKS, network, sqnr
 from tests.quantization.workshop import RULES, Chain
@@ -390,7 +390,7 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
     def run(name: str) -> tuple[Path, dict[str, Any]]:
         out = tmp_path / name
         out.mkdir()
-        return out, STEPS["prepare"].run(kept, params, out, lambda what, fraction: None)
+        return out, perform("prepare", kept, params, out, lambda what, fraction: None)
 
     smoothed, meta = run("smoothed")
     assert 0 < meta["max_error"] < 1e-4 and meta["log"]["counts"]["multiplied"]

@@ -1,5 +1,3 @@
-"""The step that says how much memory a run takes."""
-
 from __future__ import annotations
 
 import ctypes
@@ -7,33 +5,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
 
-from optkit.steps.files import GRAPH, Inputs, Params, Progress, cpu, engine
-
-if TYPE_CHECKING:
-    from optkit.runtimes import Session
-    from optkit.tensors import Feed
+from optkit.backends.cuda import Cuda
+from optkit.benchmarking import machine
+from optkit.data.spool import Spool
+from optkit.execute.step import Progress
+from optkit.runtimes import Session, simulator
+from optkit.steps.bodies.sessions import cpu, engine
+from optkit.steps.files import GRAPH
+from optkit.steps.peak import InProcess, MeasurePeak, PeakMemory
+from optkit.tensors import Feed
 
 _RUNS = 3
 _LOOK_SECONDS = 1e-3
 
 
-def peak(inputs: Inputs, params: Params, out: Path, progress: Progress) -> dict[str, Any]:
-    """What loading a model and running it takes at its peak: {"bytes", "marks"}.
-
-    params: batch; threads and host (fingerprint, for the key), for the input graph in this
-    process's memory; or backend, engines and session, for the engine in its device's. here: kept.
-    """
-    from optkit.data.spool import Spool
-
-    feed = Spool(inputs["samples"]).feed(params["batch"])
-    if "engines" in params:
-        return on_device(lambda: engine(inputs, params, "engine"), feed, progress)
-    return _in_process(inputs["graph"] / GRAPH, params["threads"], feed, progress)
+def run(step: MeasurePeak, out: Path, progress: Progress) -> PeakMemory:
+    feed, running = Spool(step.samples.path).feed(step.batch), step.running
+    if isinstance(running, InProcess):
+        assert step.graph is not None
+        return _in_process(step.graph.path / GRAPH, running.threads, feed, progress)
+    return on_device(lambda: engine(running, "engine", step.engine, step.kept), feed, progress)
 
 
-def _in_process(model: Path, threads: int, feed: Feed, progress: Progress) -> dict[str, Any]:
+def _in_process(model: Path, threads: int | None, feed: Feed, progress: Progress) -> PeakMemory:
     """Resident memory of this process while a graph is loaded and run, less what the process and
     its libraries had before.
 
@@ -42,8 +37,6 @@ def _in_process(model: Path, threads: int, feed: Feed, progress: Progress) -> di
     the mark to what is resident: earlier steps of this process may have left room, or reached
     higher.
     """
-    from optkit.runtimes import simulator
-
     simulator().check()  # loads the library, which is no part of what the graph takes
 
     with suppress(AttributeError):  # another C library than glibc
@@ -53,10 +46,10 @@ def _in_process(model: Path, threads: int, feed: Feed, progress: Progress) -> di
     before = _status("VmRSS")
     with cpu(model, threads=threads) as session:
         _run(session, feed, progress)
-    return {"bytes": _status("VmHWM") - before, "marks": []}
+    return PeakMemory(bytes=_status("VmHWM") - before)
 
 
-def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> dict[str, Any]:
+def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> PeakMemory:
     """Memory of the GPU while an engine is opened and run, less what was taken before, when the
     process had nothing but its CUDA context.
 
@@ -64,9 +57,6 @@ def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> 
     the figure uncertain, and mark it. It is asked every millisecond: what is taken and given back
     in between is missed. Unverified on a card.
     """
-    from optkit.backends.cuda import Cuda
-    from optkit.benchmarking import machine
-
     with machine.watched(gpu=True) as watch, Cuda() as cuda:
         before = cuda.free_bytes()
 
@@ -78,7 +68,7 @@ def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> 
             _run(session, feed, progress)
             left.append(free())
     others = {"gpu": {"others": (watch.conditions["gpu"] or {}).get("others")}}
-    return {"bytes": before - min(left), "marks": machine.judge(others)}
+    return PeakMemory(bytes=before - min(left), marks=tuple(machine.judge(others)))
 
 
 @contextmanager

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit.benchmarking import fidelity
+from optkit.execute.step import Progress
+from optkit.steps.bodies.batches import begun, joined
+from optkit.steps.bodies.sessions import cpu, simulated
+from optkit.steps.compare import ComparedOutputs, CompareOutputs
+from optkit.steps.files import GRAPH
+
+
+def run(step: CompareOutputs, out: Path, progress: Progress) -> ComparedOutputs:
+    if (kept := joined(step)) is None:
+        batches, kept = begun(step, step.samples, step.batch, progress)
+        with (
+            cpu(step.reference.path / GRAPH) as reference,
+            simulated(step.graph.path / step.file, step.evidence) as candidate,
+        ):
+            fidelity.run(reference, candidate, batches, kept)
+        if step.shard is not None:
+            kept.save(out)
+            return ComparedOutputs()
+    return ComparedOutputs(fidelity=fidelity.pool(kept, name="fp32", evidence=step.evidence))

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from math import inf
+from pathlib import Path
+
+import onnx_ir as ir
+
+from optkit import graph
+from optkit.benchmarking.layers import (
+    FAULTS,
+    Clipping,
+    Compared,
+    Layer,
+    Likeness,
+    restored,
+    side_by_side,
+    without,
+)
+from optkit.benchmarking.sensitivity import record
+from optkit.data.spool import Spool
+from optkit.documents.report import (
+    CodeUse,
+    FaultFidelity,
+    LayerFidelity,
+    LayerFidelityRow,
+    OutputFidelity,
+    PairFidelity,
+    TensorFidelity,
+)
+from optkit.evidence import Evidence
+from optkit.execute.step import Progress
+from optkit.quantization.placement import weight_layout
+from optkit.runtimes import Level
+from optkit.steps.bodies.sessions import cpu
+from optkit.steps.compare_layers import ComparedLayers, CompareLayers, uncompared
+from optkit.steps.files import GRAPH
+from optkit.tensors import Feed
+
+_ALONE = 4  # pairs of one fault that are looked at one by one
+_WORTH_DB = 0.5  # what all pairs of a fault have to cost for that
+
+
+def run(step: CompareLayers, out: Path, progress: Progress) -> ComparedLayers:
+    reference, candidate = step.reference.path / GRAPH, step.graph.path / step.file
+    progress("comparing the layers", 0.1)
+    pair = side_by_side(graph.load(reference), graph.load(candidate), list(step.nodes))
+    spool = Spool(step.samples.path)
+    if not pair.model.graph.outputs:
+        reason = "no node that is computed in few bits leaves a value of the FP32 graph"
+        return ComparedLayers(layers=uncompared(reason))
+
+    def feeds() -> Iterable[Feed]:
+        return (feed for feed, _ in spool.batches(step.batch))
+
+    # from `basic` on ONNX Runtime makes one pair of two, which rounds once
+    level: Level = "none" if any(one.again for one in pair.pairs) else "basic"
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / GRAPH
+        graph.save(pair.model, place, inline_limit=0)  # the runtime maps weights
+        with cpu(place, level=level, pooled=False) as session:
+            compared = pair.compare(session, feeds(), step.count)
+    del pair
+    outputs = _Outputs(reference, candidate, feeds(), step.count, level)
+    gains = outputs.restored(_noisiest(compared, step.restored), progress)
+    faults, alone = outputs.without(compared)
+    return ComparedLayers(
+        layers=LayerFidelity(
+            evidence=Evidence.SIMULATED,
+            reference="fp32",
+            samples=compared.samples,
+            sqnr_db=outputs.sqnr_db,
+            rows=_rows(step, compared, gains),
+            values=tuple(_value(one, alone.get(one.pair)) for one in compared.clipping),
+            faults=tuple(faults),
+        )
+    )
+
+
+def _rows(
+    step: CompareLayers, compared: Compared, gains: dict[str, OutputFidelity]
+) -> tuple[LayerFidelityRow, ...]:
+    ours = {str(node.name): node for node in graph.load(step.reference.path / GRAPH).graph}
+    theirs = {str(node.name): node for node in graph.load(step.graph.path / step.file).graph}
+    likeness = compared.likeness
+    return tuple(
+        LayerFidelityRow(
+            node=layer.node,
+            op=layer.op,
+            module=graph.module_of(layer.node),
+            precision=step.nodes[layer.node],
+            tensor=layer.tensor,
+            reads=layer.reads,
+            propagated=_tensor(likeness["propagated", layer.node]),
+            isolated=_tensor(likeness["isolated", layer.node]),
+            weights=_tensor(likeness["weights", layer.node]),
+            scales=weight_layout.granularity(theirs[layer.node]),
+            by_channel_db=weight_layout.by_channel_db(ours[layer.node], theirs[layer.node]),
+            codes=_codes(theirs[layer.node]),
+            restored=gains.get(layer.node),
+        )
+        for layer in compared.layers
+    )
+
+
+def _codes(node: ir.Node) -> CodeUse | None:
+    use = weight_layout.use_of_codes(node)
+    return None if use is None else CodeUse(**use._asdict())
+
+
+def _tensor(likeness: Likeness | None) -> TensorFidelity | None:
+    return None if likeness is None else TensorFidelity.from_object(likeness)
+
+
+def _value(clipping: Clipping, alone: OutputFidelity | None) -> PairFidelity:
+    return PairFidelity(**clipping.to_json(), without=alone)
+
+
+class _Outputs:
+    """SQNR of the candidate's outputs, as it is (`sqnr_db`) and with parts of it changed."""
+
+    def __init__(
+        self, reference: Path, candidate: Path, feeds: Iterable[Feed], samples: int, level: Level
+    ) -> None:
+        self._reference, self._candidate, self._level = reference, candidate, level
+        with cpu(reference, level="basic") as session:
+            self._recorded = record(session, feeds, samples=samples)
+        self.sqnr_db = self._of(candidate)
+
+    def restored(self, groups: list[list[Layer]], progress: Progress) -> dict[str, OutputFidelity]:
+        """By node, where its group of layers is FP32 again."""
+        gained: dict[str, OutputFidelity] = {}
+        for index, group in enumerate(groups):
+            progress(f"restoring layer {index + 1} of {len(groups)}", 0.5 + index / len(groups) / 2)
+            changed = restored(graph.load(self._reference), graph.load(self._candidate), group)
+            gained |= dict.fromkeys((one.node for one in group), self._changed(changed))
+        return gained
+
+    def without(self, found: Compared) -> tuple[list[FaultFidelity], dict[str, OutputFidelity]]:
+        """Of each suspected fault without all its pairs, and by pair without that alone: the few
+        with the most noise, where together they are worth it."""
+        pairs = found.clipping
+        rows: list[FaultFidelity] = []
+        alone: dict[str, OutputFidelity] = {}
+        for fault in FAULTS:
+            named = [one.pair for one in sorted(pairs, key=_noise) if one.fault == fault]
+            if not named:
+                continue
+            together = self._without(named, found)
+            rows.append(FaultFidelity(fault=fault, pairs=tuple(named), without=together))
+            if self._gained(together) < _WORTH_DB:
+                continue
+            few = named[:_ALONE]
+            alone |= {
+                one: together if len(named) == 1 else self._without([one], found) for one in few
+            }
+        return rows, alone
+
+    def _gained(self, changed: OutputFidelity) -> float:
+        if self.sqnr_db is None:
+            return 0.0
+        return inf if changed.sqnr_db is None else changed.sqnr_db - self.sqnr_db
+
+    def _without(self, named: list[str], found: Compared) -> OutputFidelity:
+        """Without these pairs. Products that read their codes are FP32 again: weights are rounded
+        so that they make good what a bad range does, and do not fit another."""
+        values = {one.value for one in found.clipping if one.pair in named and not one.again}
+        layers = [layer for layer in found.layers if values.intersection(layer.reads)]
+        model = restored(graph.load(self._reference), graph.load(self._candidate), layers)
+        return self._changed(without(model, named))
+
+    def _changed(self, model: ir.Model) -> OutputFidelity:
+        with tempfile.TemporaryDirectory() as folder:
+            graph.save(model, Path(folder) / GRAPH, inline_limit=0)
+            return OutputFidelity(sqnr_db=self._of(Path(folder) / GRAPH))
+
+    def _of(self, path: Path) -> float | None:
+        with cpu(path, level=self._level) as session:
+            return self._recorded.deviation(session).sqnr_db
+
+
+def _noise(pair: Clipping) -> float:
+    """Less for a pair with more noise."""
+    return inf if pair.sqnr_db is None else pair.sqnr_db
+
+
+def _noisiest(found: Compared, count: int) -> list[list[Layer]]:
+    """The groups of layers that read the same values in codes, those with the most noise of their
+    own first."""
+    groups: dict[str | tuple[str, ...], list[Layer]] = {}
+    noise: dict[str | tuple[str, ...], float] = {}
+    for layer in found.layers:
+        own, group = found.likeness["isolated", layer.node], layer.reads or layer.node
+        if own is not None and own.sqnr_db is not None:
+            groups.setdefault(group, []).append(layer)
+            noise[group] = max(noise.get(group, -inf), -own.sqnr_db)
+    return [groups[group] for group in sorted(groups, key=lambda one: -noise[one])[:count]]

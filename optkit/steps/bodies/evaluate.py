@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from optkit import user_code
+from optkit.benchmarking import accuracy
+from optkit.data import reads
+from optkit.errors import located
+from optkit.execute.step import Progress
+from optkit.measurement import Score
+from optkit.runtimes import Session
+from optkit.steps.bodies.batches import begun, joined
+from optkit.steps.bodies.recorded import recording
+from optkit.steps.bodies.sessions import engine, simulated
+from optkit.steps.evaluate import Evaluate, Evaluated
+from optkit.steps.files import RAW_SCORES, SCORES
+
+_TASK = ("run", "score", "agreement", "combine", "aggregate")  # the hooks that are run here
+_ROWS = "rows"  # of the baseline, in the file of its scores
+
+
+def run(step: Evaluate, out: Path, progress: Progress) -> Evaluated:
+    with reads.record(**recording(step, out)) as record:
+        score = _scored(step, out, progress)
+    return Evaluated(score=score, reads=record.to_json())
+
+
+def _scored(step: Evaluate, out: Path, progress: Progress) -> Score | None:
+    """None of a part of the samples, whose rows are in `out`."""
+    task = _task(step)
+    rows = None
+    if step.baseline_score is not None:
+        rows = load_file(step.baseline_score.path / SCORES)[_ROWS]
+    with located(str(step.path)):
+        if (kept := joined(step)) is None:
+            batches, kept = begun(step, step.samples, step.batch, progress)
+            labelled = ((feed, labels) for feed, labels in batches if labels is not None)
+            with _opened(step) as session:
+                accuracy.run(session, labelled, task, kept)
+            if step.shard is not None:
+                kept.save(out)
+                return None
+        score = accuracy.pool(kept, task, evidence=step.evidence, baseline=rows)
+    raw = {name: np.asarray(getattr(score, name)) for name in RAW_SCORES}
+    if task.agreement is not None and rows is None:
+        raw[_ROWS] = np.concatenate(kept.scores)
+    save_file(raw, out / SCORES)
+    return replace(score, per_sample=(), replicates=())
+
+
+def _task(step: Evaluate) -> accuracy.Task:
+    module = user_code.load_module(step.path)
+    user_code.member(module, "score", step.path)
+    hooks: Any = {name: user_code.hook(module, name, step.args) for name in _TASK}
+    lower_is_better = bool(getattr(module, "LOWER_IS_BETTER", False))
+    return accuracy.Task(step.metric or "", lower_is_better=lower_is_better, **hooks)
+
+
+def _opened(step: Evaluate) -> Session:
+    """The engine, where its device is here; else the graph in ONNX Runtime."""
+    if step.running is not None:
+        (name,) = step.running.engines
+        place = step.engine if step.engine is not None else step.baseline_engine
+        return engine(step.running, name, place, step.kept)
+    return simulated(step.graph.path / step.file, step.evidence)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from optkit import graph
+from optkit.execute.step import Progress
+from optkit.quantization.placement.assign import assign
+from optkit.quantization.placement.weighted_nodes import uncast
+from optkit.statistics import load
+from optkit.steps.files import GRAPH, STATISTICS
+from optkit.steps.survey import Layer, Layers, ListLayers
+
+
+def run(step: ListLayers, out: Path, progress: Progress) -> Layers:
+    values = load(step.statistics.path / STATISTICS).values if step.statistics is not None else {}
+    unbounded = {name: value.unbounded for name, value in values.items() if value.unbounded}
+    model = graph.load(step.graph.path / GRAPH)
+    assignments = {
+        name: assign(model, name, {name: rules}, step.carrier, unbounded=unbounded)
+        for name, rules in step.rules.items()
+    }
+    costs = graph.costs(model, step.axes)
+    layers = []
+    for node in model.graph:
+        name = str(node.name)
+        able = [p for p, assigned in assignments.items() if name in assigned.quantized()]
+        if able and node.inputs[0] is not None:
+            reads = str(uncast(node.inputs[0]).name)
+            layers.append(Layer(name, reads, costs[name], tuple(able)))
+    named = {layer.node for layer in layers}
+    reasons = {node: why for assigned in assignments.values()
+               for node, why in assigned.reasons.items()}  # fmt: skip
+    return Layers(
+        layers=tuple(layers), reasons={n: why for n, why in reasons.items() if n not in named}
+    )

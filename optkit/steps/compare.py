@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optkit.evidence import Evidence
+from optkit.execute.step import Input, Result, Shards, Step
+from optkit.measurement import Fidelity
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedOutputs(Result):
+    """None of a part of the samples."""
+
+    fidelity: Fidelity | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOutputs(Shards, Step[ComparedOutputs]):
+    """Fidelity of a graph's outputs to those of the FP32 fused graph, `reference`. `file`: of the
+    graph."""
+
+    name = "compare"
+    version = 5
+    tools = ("onnxruntime", "numpy")
+    stays = True
+
+    graph: Input
+    reference: Input
+    samples: Input
+    file: str
+    batch: int | None
+    evidence: Evidence

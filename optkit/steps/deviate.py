@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optkit.evidence import Evidence
+from optkit.execute.step import Input, Result, Step, named
+from optkit.measurement import Deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviated(Result):
+    deviation: Deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviate(Step[Deviated]):
+    """How far a graph's outputs are from those of the FP32 fused graph, `reference`, on the first
+    `count` samples. `file`: of the graph."""
+
+    name = "deviate"
+    version = 2
+    tools = ("onnxruntime", "numpy")
+    stays = True
+
+    graph: Input
+    reference: Input
+    samples: Input
+    file: str
+    evidence: Evidence
+    count: int = named("samples")
+    batch: int | None

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optkit.execute.step import Input, Result, Step, named, spread
+from optkit.measurement import Deviation
+from optkit.recipe import Quantization
+from optkit.steps.quantize import Method, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivities(Result):
+    """Of each group."""
+
+    rows: tuple[Deviation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureSensitivity(Step[Sensitivities]):
+    """How far the outputs move when one group of layers alone is quantized, for each group.
+
+    `groups`: names of nodes; `count`: samples that are looked at, `batch` at a time; the rest as
+    for `Quantize`.
+    """
+
+    name = "sensitivity"
+    version = 3
+    tools = ("onnxruntime", "numpy", "onnx-ir", "ml-dtypes")
+    stays = True
+
+    graph: Input
+    samples: Input
+    statistics: Input | None = None
+    scheme: Scheme = spread()
+    groups: tuple[tuple[str, ...], ...]
+    method: Method
+    percentile: float
+    settings: Quantization
+    count: int = named("samples")
+    batch: int | None

@@ -1,0 +1,44 @@
+"""How a step runs a model: on this machine's CPU, or as an engine on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optkit.runtimes import SessionOptions
+
+
+@dataclass(frozen=True)
+class CpuSession:
+    threads: int | None
+    spinning: bool = False
+
+    def options(self, kept: Path | None = None) -> SessionOptions:
+        return SessionOptions(self.threads, self.spinning, kept=kept)
+
+
+@dataclass(frozen=True)
+class DeviceSession:
+    """`cuda_graph` None: nobody asks for it; in no key."""
+
+    target: str
+    cuda_graph: bool | None = None
+
+    def options(self, kept: Path | None = None) -> SessionOptions:
+        return SessionOptions(target=self.target, cuda_graph=bool(self.cuda_graph), kept=kept)
+
+    def to_json(self) -> dict[str, Any]:
+        graph = {} if self.cuda_graph is None else {"cuda_graph": self.cuda_graph}
+        return {"target": self.target, **graph}
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Engines that run on their device instead of graphs. `engines`: the step's input → the file in
+    it."""
+
+    backend: str
+    engines: Mapping[str, str]
+    session: DeviceSession

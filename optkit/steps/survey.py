@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optkit.execute.step import Input, Result, Step
+from optkit.node_cost import NodeCost
+from optkit.placement import PlacementRules
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A product with a constant weight, the value it reads, and the precisions it can have."""
+
+    node: str
+    reads: str
+    cost: NodeCost
+    precisions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers(Result):
+    """`reasons`: of the nodes that no precision could quantize."""
+
+    layers: tuple[Layer, ...]
+    reasons: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListLayers(Step[Layers]):
+    """The layers that each precision could quantize, what they read and weigh, for a search.
+    `rules`: precision → its placement rules."""
+
+    name = "survey"
+    version = 1
+    tools = ("onnx", "onnx-ir")
+    stays = True
+
+    graph: Input
+    statistics: Input | None = None
+    rules: Mapping[str, PlacementRules]
+    carrier: str
+    axes: Mapping[str, int]
