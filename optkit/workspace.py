@@ -72,7 +72,7 @@ class Workspace:
         """
         from optkit.devices import available_memory
         from optkit.execute.local import Limits
-        from optkit.execute.ray import Cluster
+        from optkit.execute.ray import RayCluster
         from optkit.execute.ray_cluster import checked
         from optkit.execute.runner import Runner
         from optkit.execute.transfer import SharedFolder, ThroughRemote
@@ -87,7 +87,7 @@ class Workspace:
         if not isinstance(self.executor, str):
             return Runner(store, limits, listener, self.executor)
         transfer = ThroughRemote(store) if url else SharedFolder()
-        cluster = Cluster(checked(self.executor), listener.note, transfer)
+        cluster = RayCluster(checked(self.executor), listener.note, transfer)
         return Runner(store, limits, listener, cluster)
 
     def _folder(self) -> Path:

@@ -14,8 +14,8 @@ from optkit.api.artifacts import load
 from optkit.artifact import Artifact
 from optkit.devices import available_memory, device_names
 from optkit.errors import OptkitError
+from optkit.execute.cluster import Cluster
 from optkit.execute.local import Limits
-from optkit.execute.ray import Cluster, accelerator
 from optkit.execute.runner import Runner
 from optkit.execute.transfer import Ground
 
@@ -26,10 +26,10 @@ def completed(
     """What `build` returns; what is pending in it is finished by the runner's cluster, if it has a
     node with such a device. A note says at once that it has none: Ray itself would wait for
     ever."""
-    cluster = runner.executor
-    if not isinstance(cluster, Cluster):
+    cluster = runner.cluster
+    if cluster is None:
         return build()
-    names = dict.fromkeys(accelerator(name) for name in device_names(target))
+    names = dict.fromkeys(map(cluster.label, device_names(target)))
     known = cluster.accelerators()
     node = next((name for name in names if name in known), None)
     if node is None and names:

@@ -22,7 +22,6 @@ from optkit.artifact import create, prepare
 from optkit.devices import target
 from optkit.errors import OptkitError
 from optkit.exchange import replacing
-from optkit.execute.ray import Cluster
 from optkit.execute.runner import Record, Runner
 from optkit.pipeline import Job
 from optkit.prediction.cost import price_of
@@ -120,9 +119,9 @@ def _each(
     """One after the other; on a cluster at the same time: a step that two of them need is made by
     one, and the other waits for it."""
     own = [replace(runner, records=[]) for _ in pairs]
-    if not isinstance(runner.executor, Cluster):
+    if runner.cluster is None:
         return list(map(build, pairs, own))
-    return runner.executor.each(build, pairs, own)
+    return runner.cluster.each(build, pairs, own)
 
 
 def _write(document: dict[str, Any], place: Path) -> Path:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from optkit.devices import available_memory
 from optkit.errors import OptkitError
+from optkit.execute.cluster import Call
 from optkit.execute.local import Limits
 from optkit.execute.reads import installed
 from optkit.execute.transfer import Ground, Unfit, ground
 from optkit.execute.warm_workers import Workers
 from optkit.store import Damaged, RemoteLost, RemoteReadOnly, digest_file
-
-Call = Callable[[dict[str, Any], Ground], dict[str, Any]]
 
 
 def packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:

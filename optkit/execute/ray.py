@@ -36,9 +36,10 @@ from optkit.errors import (
     WorkerFailed,
 )
 from optkit.execute import local
+from optkit.execute.cluster import Call
 from optkit.execute.concurrent import together
 from optkit.execute.local import Limits, Progress
-from optkit.execute.node import Call, as_text, packed, perform
+from optkit.execute.node import as_text, packed, perform
 from optkit.execute.ray_cluster import connected
 from optkit.execute.reads import merged
 from optkit.execute.transfer import SharedFolder, Transfer
@@ -56,7 +57,7 @@ _LOOK_SECONDS = 2.0  # between two looks at whether a waiting task can still be 
 
 
 @dataclass
-class Cluster:
+class RayCluster:
     """A Ray cluster as a Runner's `executor`. Safe for several threads.
 
     address: "ray" for $RAY_ADDRESS, or the cluster of this machine, or one started here for as long
@@ -209,6 +210,10 @@ class Cluster:
     def stop(self) -> None:
         """End the tasks of all threads: they raise KeyboardInterrupt."""
         self._stopped.set()
+
+    def label(self, device: str) -> str:
+        """See `accelerator`."""
+        return accelerator(device)
 
     def accelerators(self) -> dict[str, int]:
         """Label → number of nodes that have it."""

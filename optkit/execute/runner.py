@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from optkit import store as stores
 from optkit.errors import OptkitError, StorageError
 from optkit.execute import reads
+from optkit.execute.cluster import Cluster
 from optkit.execute.local import Limits, environment
 from optkit.execute.step import R, ReadsCode, Result, Resumes, Shards, Step
 from optkit.execute.warm_workers import Workers
@@ -84,6 +85,11 @@ class Runner:
     @property
     def objects(self) -> Path:
         return self.store.objects
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The executor, where it has several machines."""
+        return self.executor if isinstance(self.executor, Cluster) else None
 
     def recalled(self, result: Result) -> bool:
         """See `Steps`."""

@@ -20,7 +20,7 @@ from itertools import count
 from optkit import pipeline
 from optkit.devices import runs_here
 from optkit.errors import UsageError
-from optkit.execute.ray import Cluster
+from optkit.execute.cluster import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
@@ -111,7 +111,7 @@ def tune(
     if budget == Budget():
         raise UsageError("there is no budget to keep", where=job.recipe.name, hint=_LIMITS)
     pipeline.check_timed(job)
-    cluster = runner.executor if isinstance(runner.executor, Cluster) else None
+    cluster = runner.cluster
     parallel = _parallel(job, options, cluster)
     made = pipeline.run(job, runner, pipeline.BENCH)
     found = survey(made, precisions, runner, map if cluster is None else cluster.each)

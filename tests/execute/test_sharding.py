@@ -35,10 +35,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Call], carrying.Cluster]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Call], carrying.RayCluster]:
     """One whose nodes answer with a function of the task."""
 
-    def make(answer: Call) -> carrying.Cluster:
+    def make(answer: Call) -> carrying.RayCluster:
         def call(
             self: Any, function: Any, argument: Any, *, heard: Any = None, ended: Any = None
         ) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Call], carrying.Cluste
 
         monkeypatch.setattr(carrying, "connected", lambda address: SimpleNamespace(
             nodes=lambda: [NODE]))  # fmt: skip
-        monkeypatch.setattr(carrying.Cluster, "call", call)
-        return carrying.Cluster("ray", lambda text: None)
+        monkeypatch.setattr(carrying.RayCluster, "call", call)
+        return carrying.RayCluster("ray", lambda text: None)
 
     return make
 
@@ -59,7 +59,7 @@ def task(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_every_part_and_then_all_of_them_together(
-    cluster: Callable[[Call], carrying.Cluster], here: list[dict[str, Any]], tmp_path: Path
+    cluster: Callable[[Call], carrying.RayCluster], here: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     asked: list[dict[str, Any]] = []
     told: list[tuple[str, float]] = []
@@ -84,7 +84,7 @@ def test_every_part_and_then_all_of_them_together(
 
 
 def test_what_nodes_lack_is_done_here_and_whole(
-    cluster: Callable[[Call], carrying.Cluster], here: list[dict[str, Any]], tmp_path: Path
+    cluster: Callable[[Call], carrying.RayCluster], here: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """Not part by part: here there is nothing to be done at the same time."""
 
@@ -97,7 +97,7 @@ def test_what_nodes_lack_is_done_here_and_whole(
 
 
 def test_what_one_part_raises_ends_the_others(
-    cluster: Callable[[Call], carrying.Cluster], here: list[dict[str, Any]], tmp_path: Path
+    cluster: Callable[[Call], carrying.RayCluster], here: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     def answer(task: dict[str, Any], ended: threading.Event) -> dict[str, Any]:
         if task["params"]["shard"][0] == 1:
@@ -137,8 +137,8 @@ def test_a_remote_that_fails_nodes_again_and_again_leaves_the_work_to_the_driver
     answers = [{"lost": "no answer", "node": "a"}] * hiccups + [{"meta": {"by": "a"}, "files": {}}]
     nodes = SimpleNamespace(nodes=lambda: [NODE])
     monkeypatch.setattr(carrying, "connected", lambda address: nodes)
-    monkeypatch.setattr(carrying.Cluster, "_ask", lambda *how: answers.pop(0))
-    working = carrying.Cluster("ray", lambda text: None, Nothing())
+    monkeypatch.setattr(carrying.RayCluster, "_ask", lambda *how: answers.pop(0))
+    working = carrying.RayCluster("ray", lambda text: None, Nothing())
     found = working({**task(tmp_path), "shards": False}, Limits(2**30))
     assert found == {"by": "a" if hiccups < 5 else "driver"}
     assert len(working.transfer.lost) == len(here) == (hiccups == 5)
@@ -146,7 +146,7 @@ def test_a_remote_that_fails_nodes_again_and_again_leaves_the_work_to_the_driver
 
 
 def test_each_gives_what_map_gives_and_stops_at_an_error(
-    cluster: Callable[[Call], carrying.Cluster],
+    cluster: Callable[[Call], carrying.RayCluster],
 ) -> None:
     working = cluster(lambda task, ended: {})
     together = threading.Barrier(2, timeout=30)
@@ -171,7 +171,7 @@ def test_each_gives_what_map_gives_and_stops_at_an_error(
 
 
 def test_what_runs_here_ends_with_the_others(
-    cluster: Callable[[Call], carrying.Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cluster: Callable[[Call], carrying.RayCluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One at a time does, so that others wait: they do not begin."""
     ran: list[threading.Event] = []

@@ -52,10 +52,10 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(nodes: Any) -> Any:
-    from optkit.execute.ray import Cluster
+    from optkit.execute.ray import RayCluster
 
     said: list[str] = []
-    found = Cluster(nodes.address, said.append)
+    found = RayCluster(nodes.address, said.append)
     found.said = said  # type: ignore[attr-defined]
     return found
 
