@@ -18,8 +18,9 @@ from typing import Any
 from optkit import pipeline
 from optkit.api import jobs
 from optkit.api._build import EMBED_EVAL, artifact_of
+from optkit.api.jobs import Pair
 from optkit.artifact import create, prepare
-from optkit.devices import target
+from optkit.devices import Target
 from optkit.errors import OptkitError
 from optkit.exchange import replacing
 from optkit.execute.runner import Record, Runner
@@ -32,9 +33,6 @@ from optkit.store import write_durably
 from optkit.workspace import Workspace
 
 _FILE = "fleet.json"
-
-Pair = tuple[str, str]
-"""Names of a target and a precision."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def build_fleet(
 ) -> Fleet:
     """Build every pair and write the fleet's folder `out/<model>-fleet`.
 
-    pairs: names of a target and a precision.
+    pairs: target and precision, each pair once.
     on_failure: is given what ended a pair, and returns the error that stands in its result.
     out, embed_eval, defer, strict: as for `build`.
 
@@ -69,26 +67,25 @@ def build_fleet(
     prepare(out, place.name, "fleet", _FILE)
 
     def build(pair: Pair, own: Runner) -> _Outcome:
-        artifact = None
+        artifact, (device, scheme) = None, pair
         try:
             job = Job(
-                recipe, *jobs.pair(*pair), deferred=defer, strict=strict, code=Path.cwd()
+                recipe, *jobs.pair(device, scheme), deferred=defer, strict=strict, code=Path.cwd()
             )  # fmt: skip
             built = artifact_of(job, own, out, embed_eval)
         except Exception as error:  # also a bug ends this pair only, and not its neighbours
-            name, precision = pair
             outcome = result.failed(
-                on_failure(error), model=recipe.name, target=name, precision=precision
+                on_failure(error), model=recipe.name, target=device.name, precision=scheme.name
             )
         else:
             outcome = built.result
             artifact = {"path": str(built.path), "digest": built.digest}
-        return _Outcome(outcome, [_step(" ".join(pair), one) for one in own.records], artifact)
+        return _Outcome(outcome, [_step(_named(pair), one) for one in own.records], artifact)
 
     outcomes = _each(pairs, runner, build)
     results = [outcome.result for outcome in outcomes]
     artifacts = {
-        " ".join(pair): outcome.artifact
+        _named(pair): outcome.artifact
         for pair, outcome in zip(pairs, outcomes, strict=True)
         if outcome.artifact is not None
     }
@@ -97,7 +94,7 @@ def build_fleet(
         recipe.name,
         results,
         artifacts=artifacts,
-        targets={name: _described(name) for name in dict.fromkeys(name for name, _ in pairs)},
+        targets={device.name: _described(device) for device, _ in pairs},
         steps=steps,
         versions=pipeline.tool_versions(),
     )
@@ -141,7 +138,11 @@ def _step(pair: str, record: Record) -> dict[str, Any]:
     return {"pair": pair, **asdict(record)}
 
 
-def _described(name: str) -> dict[str, Any]:
-    device = target(name)
+def _named(pair: Pair) -> str:
+    device, scheme = pair
+    return f"{device.name} {scheme}"
+
+
+def _described(device: Target) -> dict[str, Any]:
     price = price_of(device, {})
     return {"title": device.title, "price": price and price.to_json()}

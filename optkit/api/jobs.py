@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
+Pair = tuple[Target, Precision]
+
 RecipeLike = Recipe | str | Path | Mapping[str, object]
 """A recipe, the name or path of one, or its keys and values as in the YAML file."""
 
@@ -33,7 +35,7 @@ RecipeLike = Recipe | str | Path | Mapping[str, object]
 def job_of(
     model: Module | Request | str | Path | None,
     example_inputs: Batch | None,
-    pair: tuple[Target, Precision],
+    pair: Pair,
     *,
     recipe: RecipeLike | None,
     calibration: Iterable[Batch] | None,
@@ -80,8 +82,9 @@ def resolve(request: Request, *, workspace: Workspace = Workspace()) -> Recipe:
     return settings(request, None, workspace.runner())
 
 
-def pair(target: str | Target, precision: str | Precision) -> tuple[Target, Precision]:
-    """Target and precision by name. Raises UnknownName, or Impossible where the matrix says no."""
+def pair(target: str | Target, precision: str | Precision) -> Pair:
+    """Target and precision, looked up where they are names. Raises UnknownName, or Impossible where
+    the target's matrix says no."""
     device = target if isinstance(target, Target) else find_target(target)
     scheme = precision if isinstance(precision, Precision) else find_precision(precision)
     pipeline.check_pair(device, scheme)

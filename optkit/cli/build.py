@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +16,9 @@ from optkit.cli import options
 from optkit.errors import OptkitError, UsageError
 from optkit.request import Request
 from optkit.workspace import Workspace
+
+if TYPE_CHECKING:
+    from optkit.api.jobs import Pair
 
 # Several results: the worst decides, in this order (design: the contract that scripts rely on).
 _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
@@ -72,14 +78,15 @@ def build(
     """  # fmt: skip
     from optkit.cli import terminal
 
-    pairs = list(dict.fromkeys((_name(t), p) for t in targets for p in precisions))
+    pairs, misnamed = _parsed(targets, precisions)
+    if dry_run and misnamed:
+        raise misnamed[0].error
     if dry_run:
         return _rehearse(request, pairs, workspace, output)
-    misnamed = [(pair, error) for pair in pairs if (error := _misnamed(*pair)) is not None]
     if misnamed:
-        results, fleet = [result_of(error, *pair) for pair, error in misnamed], None
-        for _, error in misnamed:
-            terminal.show_error(error)
+        results, fleet = [result_of(m.error, m.target, m.precision) for m in misnamed], None
+        for name in misnamed:
+            terminal.show_error(name.error)
     else:
         results, fleet = _build(
             request, pairs, out, workspace, output, embed_eval=embed_eval, defer=defer,
@@ -87,32 +94,41 @@ def build(
         )  # fmt: skip
     if junit is not None:
         write_junit(junit, gates_of(results), strict=strict)
-    _show(output, results, fleet, several=len(pairs) > 1)
+    _show(output, results, fleet, several=len(pairs) + len(misnamed) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
 
-def _name(target: str) -> str:
-    """The target's own name, so that an alias beside it is no second build."""
-    from optkit import devices as targets
+@dataclass(frozen=True)
+class _Misnamed:
+    """A target or a precision that nobody knows."""
 
-    try:
-        return targets.target(target).name
-    except UsageError:
-        return target  # told with all others that nobody knows
+    target: str
+    precision: str
+    error: UsageError
 
 
-def _misnamed(target: str, precision: str) -> UsageError | None:
-    """A name nobody knows stops everything before work; an impossible pair stops only itself."""
-    from optkit import api
+def _parsed(
+    targets: Iterable[str], precisions: Iterable[str]
+) -> tuple[list[Pair], list[_Misnamed]]:
+    """Every target in every precision, each once, whatever alias it goes by; and the names that
+    stop everything before work."""
+    from optkit.devices import target as find_target
+    from optkit.precisions import precision as find_precision
 
-    try:
-        api.pair(target, precision)
-    except UsageError as error:
-        return error
-    except OptkitError:
-        pass
-    return None
+    pairs: dict[tuple[str, str], Pair] = {}
+    misnamed: dict[tuple[str, str], _Misnamed] = {}
+    for target, precision in product(dict.fromkeys(targets), dict.fromkeys(precisions)):
+        shown = target
+        try:
+            device = find_target(target)
+            shown = device.name
+            scheme = find_precision(precision)
+        except UsageError as error:
+            misnamed[shown, precision] = _Misnamed(shown, precision, error)
+        else:
+            pairs[device.name, scheme.name] = device, scheme
+    return list(pairs.values()), list(misnamed.values())
 
 
 def result_of(
@@ -129,7 +145,7 @@ def result_of(
 
 def _build(
     request: Request,
-    pairs: list[tuple[str, str]],
+    pairs: list[Pair],
     out: Path,
     workspace: Workspace,
     output: options.Output,
@@ -168,7 +184,7 @@ def _build(
         return made.document["results"], str(made.path)
     except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
         failure = told(error)
-        return [result_of(failure, *pair, model) for pair in pairs], None
+        return [result_of(failure, t.name, p.name, model) for t, p in pairs], None
     finally:
         ears.close()
 
@@ -238,7 +254,7 @@ def _show(
 
 def _rehearse(
     request: Request,
-    pairs: list[tuple[str, str]],
+    pairs: list[Pair],
     workspace: Workspace,
     output: options.Output,
 ) -> int:
@@ -256,7 +272,7 @@ def _rehearse(
             precision=precision,
             workspace=workspace,
         )
-        plans.append({"target": target, "precision": precision, **asdict(found)})
+        plans.append({"target": target.name, "precision": precision.name, **asdict(found)})
     if output.json:
         terminal.put_json(
             {"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": plans}

@@ -24,13 +24,15 @@ MIN_SAMPLES = 8  # for calibration
 
 
 def check(job: Job) -> Build:
-    """Refuse before work what cannot end well: precision, target, toolchain.
+    """Refuse before work what cannot end well: what its recipe asks for, and the toolchain. Its
+    target and precision were checked where they were named (`check_pair`).
 
     Raises Impossible (the target's matrix says no, or a compiler of it lacks an option of the
     recipe), UnknownName (not built), ToolchainMissing.
     """
-    for precision in (job.precision, *job.quantized):
-        check_pair(job.target, precision)
+    for precision in job.quantized:
+        if precision != job.precision:
+            check_pair(job.target, precision)
     _check_samples(job)
     _check_data(job.recipe)
     here, pending = None, []
