@@ -71,8 +71,8 @@ class Manifest:
     @property
     def evidence(self) -> dict[str, str]:
         """How each group of figures in the result is known."""
-        found = {name: self.result.get(name) for name in _FIGURES}
-        return {name: figure["evidence"] for name, figure in found.items() if figure}
+        figures = {name: self.result.get(name) for name in _FIGURES}
+        return {name: figure["evidence"] for name, figure in figures.items() if figure}
 
     def to_json(self) -> dict[str, Any]:
         body = {"schema": SCHEMA, **asdict(self), "evidence": self.evidence}
@@ -197,7 +197,7 @@ _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
     ("digests of parts", lambda m: _are(str, m.parts.values())),
     ("recipe, result, data", lambda m: _are(dict, (m.recipe, m.result, m.data))),
     ("digests of data",
-     lambda m: all(isinstance(one.get("digest"), str | None) for one in m.data.values())),
+     lambda m: all(isinstance(d.get("digest"), str | None) for d in m.data.values())),
     ("instruction set", lambda m: m.instruction_set in (None, VNNI)),
     ("names", lambda m: all(map(NAME.fullmatch, (m.name, m.target, *m.parts)))),
     ("inputs, outputs", lambda m: all(map(_is_tensor, (*m.inputs, *m.outputs)))),

@@ -225,8 +225,8 @@ class Artifact:
             return
         for option in target(self.manifest.target).backends:
             traits = backend(option.name).traits
-            own = engine is not None and option.name == engine["backend"]
-            if traits.engine == "graph" and not traits.on_cpu and not own:
+            runs_engine = engine is not None and option.name == engine["backend"]
+            if traits.engine == "graph" and not traits.on_cpu and not runs_engine:
                 yield option.name, MODEL
 
     def run(self, feed: Feed) -> Feed:
@@ -261,7 +261,7 @@ def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
     for folder, folders, files in os.walk(path):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in (*files, *links):
-            found = Path(folder) / name
-            relative = found.relative_to(path).as_posix()
+            file = Path(folder) / name
+            relative = file.relative_to(path).as_posix()
             if relative != MANIFEST:
-                yield relative, found.lstat()
+                yield relative, file.lstat()

@@ -31,8 +31,8 @@ def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
 
     Raises InputRefused when one is missing (naming the nearest), or they differ in length.
     """
-    with _opened(path, None if inputs is None else list(inputs)) as found:
-        yield from _batches(found, path, inputs)
+    with _opened(path, None if inputs is None else list(inputs)) as arrays:
+        yield from _batches(arrays, path, inputs)
 
 
 def labelled(
@@ -41,11 +41,11 @@ def labelled(
     """The same with the array `label`, [samples, …], and the array `slice`, [samples], where one is
     named."""
     beside = [label, *([slice] if slice else [])]
-    with _opened(path, None if inputs is None else [*inputs, *beside]) as found:
+    with _opened(path, None if inputs is None else [*inputs, *beside]) as arrays:
         for name in beside:
-            if name not in found:
-                raise _missing(name, found, path)
-        for feed in _batches(found, path, inputs):
+            if name not in arrays:
+                raise _missing(name, arrays, path)
+        for feed in _batches(arrays, path, inputs):
             labels = feed.pop(label)
             yield (feed, labels, feed.pop(slice)) if slice else (feed, labels)
 
@@ -90,8 +90,8 @@ def _readable(path: Path) -> Iterator[None]:
     except InputRefused:
         raise
     except Exception as error:  # zipfile, numpy and safetensors each have classes of their own
-        told = f"not arrays that can be read: {error}"
-        raise InputRefused(told, where=str(path), hint="save plain numeric arrays") from error
+        reason = f"not arrays that can be read: {error}"
+        raise InputRefused(reason, where=str(path), hint="save plain numeric arrays") from error
 
 
 def _members(path: Path, names: list[str] | None, stack: ExitStack) -> dict[str, _Array]:
@@ -172,8 +172,8 @@ class _Tensor:
 
         self._at += count
         with safe_open(self._path, framework="numpy") as file:
-            found: np.ndarray = file.get_slice(self._name)[self._at - count : self._at]
-        return found
+            samples: np.ndarray = file.get_slice(self._name)[self._at - count : self._at]
+        return samples
 
 
 def _chosen(known: list[str], names: list[str] | None, path: Path) -> list[str]:
@@ -186,9 +186,9 @@ def _chosen(known: list[str], names: list[str] | None, path: Path) -> list[str]:
 def _count(arrays: Mapping[str, _Array], path: Path) -> int:
     counts = {name: array.length or 0 for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
-        told = ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
         raise InputRefused(
-            f"arrays of different numbers of samples: {told}",
+            f"arrays of different numbers of samples: {listed}",
             where=str(path),
             hint="axis 0 of each counts the same samples",
         )

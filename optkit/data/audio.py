@@ -57,7 +57,7 @@ def samples(
         feed = prepared([read(file, prepared.rate) for file in group])
         if spoken is not None and target is not None:
             texts = [_text(said[target], file, path) for file in group]
-            ids = [one.ids for one in spoken.encode(texts, length=length or spoken.longest)]
+            ids = [text.ids for text in spoken.encode(texts, length=length or spoken.longest)]
             feed[DECODER_IDS] = targets.shifted(ids, spoken, model, inputs, started=True)
         yield feed
 
@@ -80,7 +80,7 @@ def labelled(
         yield prepared([read(file, prepared.rate) for file, _ in group]), labels
 
 
-def recordings(folder: Path) -> folders.Found:
+def recordings(folder: Path) -> folders.ClassFiles:
     """Each recording and the subfolder it is in. Raises InputRefused for a folder without any."""
     return folders.spread(folder, "audio", SOUNDS, "recordings")
 

@@ -95,8 +95,8 @@ class Checker:
         where = f"sample {sample}"
         if self.fixed is None:
             return given, 0
-        own = {n: _asarray(given[n], where) for n in given if n in self.batched}
-        counts = {len(array) if array.ndim else 0 for array in own.values()}
+        batched = {n: _asarray(given[n], where) for n in given if n in self.batched}
+        counts = {len(array) if array.ndim else 0 for array in batched.values()}
         count = counts.pop() if len(counts) == 1 else 0
         if not 0 < count < self.fixed:
             return given, 0
@@ -108,7 +108,7 @@ class Checker:
             )
         self._last = True
         turns = np.arange(self.fixed) % count
-        return {**given, **{name: array[turns] for name, array in own.items()}}, count
+        return {**given, **{name: array[turns] for name, array in batched.items()}}, count
 
     def _checked(self, given: Mapping[str, Any], sample: int) -> Feed:
         for name in given:
@@ -153,9 +153,9 @@ class Checker:
         for axis, (size, name) in sizes.items():
             parts = axes_of([axis])
             if known.keys() >= set(parts) and size_of(axis, known) != size:
-                told = " and ".join(f"{part!r} is {known[part]}" for part in parts)
+                sizes_of_parts = " and ".join(f"{part!r} is {known[part]}" for part in parts)
                 raise InputRefused(
-                    f"axis {axis!r} of input {name!r} is {size}, {told}", where=where
+                    f"axis {axis!r} of input {name!r} is {size}, {sizes_of_parts}", where=where
                 )
 
     def _check_finite(self, name: str, array: np.ndarray, sample: int) -> None:
@@ -234,8 +234,8 @@ def _asarray(value: Any, where: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except Exception as error:  # whatever __array__ of a foreign class raises
-        told = f"{type(value).__name__} is no array: {error}"
-        raise InputRefused(told, where=where, hint="yield numpy arrays") from error
+        reason = f"{type(value).__name__} is no array: {error}"
+        raise InputRefused(reason, where=where, hint="yield numpy arrays") from error
 
 
 def fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:

@@ -19,11 +19,11 @@ def model_classes(model: str | Path | None) -> list[str]:
     said = read_json(file.read_bytes(), str(file)) if model and file.is_file() else {}
     stored = said.get("id2label")
     names = stored if isinstance(stored, dict) else {}
-    found = [str(names.get(str(number))) for number in range(len(names))]
+    ordered = [str(names.get(str(number))) for number in range(len(names))]
     counted = [str(number) for number in range(len(names))]
-    if {*names} != {*counted} or (found != counted and any(name.isdecimal() for name in found)):
+    if {*names} != {*counted} or (ordered != counted and any(name.isdecimal() for name in ordered)):
         return []
-    return found
+    return ordered
 
 
 def class_number(label: Any, names: Sequence[str] | None, where: str) -> int:
@@ -36,8 +36,8 @@ def class_number(label: Any, names: Sequence[str] | None, where: str) -> int:
         number = float(label)
     except (TypeError, ValueError, OverflowError):
         number = nan
-    found = 0 <= number < (len(known) or inf) or number == IGNORED
-    if not found or not number.is_integer():
+    sound = 0 <= number < (len(known) or inf) or number == IGNORED
+    if not sound or not number.is_integer():
         raise InputRefused(
             f"the label {label!r} is {'no known class' if known else 'no number of a class'}",
             where=where,

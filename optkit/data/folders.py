@@ -15,11 +15,11 @@ from optkit.errors import InputRefused
 
 _GOLDEN = (5**0.5 - 1) / 2
 
-Found = list[tuple[Path, str]]
+ClassFiles = list[tuple[Path, str]]
 """Each file and the subfolder it is in ("" for none)."""
 
 
-def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> Found:
+def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> ClassFiles:
     """The files of these suffixes beneath `folder`, by steps of the golden ratio. What is hidden
     (".ipynb_checkpoints") does not count. `what`: their plural, for errors.
 
@@ -41,37 +41,41 @@ def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> 
 
 
 def classes(
-    folder: Path, found: Found, named: list[str] | None, model: str | None, what: str
+    folder: Path, files: ClassFiles, named: list[str] | None, model: str | None, what: str
 ) -> list[str]:
     """The classes in the order of their numbers: those `named`, by default those of the model where
     the subfolders have their names, else the sorted names of the subfolders.
 
-    Raises InputRefused for a file of `found` that is in none of them, and for another number of
+    Raises InputRefused for one of the `files` that is in none of them, and for another number of
     subfolders than the model has classes.
     """
-    own, used = model_classes(model), {name for _, name in found}
-    names = named or (own if used <= {*own} else _subfolders(folder, used, what))
-    if not named and own and len(names) != len(own):
+    of_model, used = model_classes(model), {name for _, name in files}
+    names = named or (of_model if used <= {*of_model} else _subfolders(folder, used, what))
+    if not named and of_model and len(names) != len(of_model):
         raise InputRefused(
-            f"{len(names)} class folders, and the model has {len(own)} classes of other names",
+            f"{len(names)} class folders, and the model has {len(of_model)} classes of other names",
             where=str(folder),
-            hint=f"call the folders as the model does ({', '.join(own[:4])}, …), or name all "
+            hint=f"call the folders as the model does ({', '.join(of_model[:4])}, …), or name all "
             "classes in args.classes",
         )
-    for file, name in found:
+    for file, name in files:
         if name not in names or not name:
-            told = f"its folder {name!r} is no known class" if name else "it is in no class folder"
+            reason = (
+                f"its folder {name!r} is no known class" if name else "it is in no class folder"
+            )
             hint = f"the classes are {', '.join(names) or 'unknown'}: one subfolder each"
-            raise InputRefused(told, where=str(file), hint=hint)
+            raise InputRefused(reason, where=str(file), hint=hint)
     return names
 
 
 def _subfolders(folder: Path, used: Collection[str], what: str) -> list[str]:
     """The sorted names. Raises InputRefused for one without files: if it is no class, counting it
     would shift all that follow, and if it is one, leaving it out would."""
-    found = sorted(one.name for one in folder.iterdir() if one.is_dir() and one.name[0] != ".")
-    empty = [name for name in found if name not in used]
+    names = sorted(
+        entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."
+    )
+    empty = [name for name in names if name not in used]
     if empty:
         where, hint = str(folder / empty[0]), "remove it, or name all classes in args.classes"
         raise InputRefused(f"a class folder without {what}", where=where, hint=hint)
-    return found
+    return names

@@ -48,14 +48,14 @@ def unpadded(sample: Feed, inputs: Mapping[str, TensorInfo]) -> Feed:
     `inputs` name the axes: the mask of a decoder also counts its cache ("past_sequence +
     sequence"), which is empty where its tokens can be cut. What no mask tells is data.
     """
-    found = sample
+    bare = sample
     for name, mask in sample.items():
         if not name.endswith(MASK) or mask.ndim != 1 or not np.isin(mask, (0, 1)).all():
             continue
         if not mask.all():
             of = inputs[name].shape[-1]
-            found = {n: _cut(found[n], inputs[n], of, mask.astype(bool)) for n in sample}
-    return found
+            bare = {n: _cut(bare[n], inputs[n], of, mask.astype(bool)) for n in sample}
+    return bare
 
 
 def _cut(array: np.ndarray, info: TensorInfo, of: int | str, real: np.ndarray) -> np.ndarray:

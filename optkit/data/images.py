@@ -74,7 +74,7 @@ def labelled(
         yield {pixels: _prepared([picture for picture, _ in group], transform, info)}, labels
 
 
-def pictures(folder: Path) -> folders.Found:
+def pictures(folder: Path) -> folders.ClassFiles:
     """Each picture and the subfolder it is in. Raises InputRefused for a folder without any."""
     return folders.spread(folder, "images", PICTURES, "pictures")
 

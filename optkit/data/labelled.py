@@ -42,8 +42,8 @@ def samples(
     """
     reader = reading.reader_of(path)
     if slice is not None and reader in ("images", "audio"):
-        told = "a folder has no columns"
-        raise InputRefused(told, where=str(path), hint="leave out args.slice: classes are slices")
+        reason = "a folder has no columns"
+        raise InputRefused(reason, where=str(path), hint="leave out args.slice: classes are slices")
     if reader == "images":
         yield from images.labelled(
             path, classes=classes, size=size, resize=resize, mean=mean, std=std,

@@ -42,14 +42,14 @@ def windows(
         raise InputRefused("perplexity needs a length", hint=hint)
     step = width // 2 if stride is None else stride
     if not 1 <= step <= width:
-        told = f"a stride of {step} for windows of {width} tokens"
-        raise InputRefused(told, hint="args.stride: from 1 to the length")
+        reason = f"a stride of {step} for windows of {width} tokens"
+        raise InputRefused(reason, hint="args.stride: from 1 to the length")
     stream = text.stream(path, field, spoken, eos)
     first = list(islice(stream, 2))
     if len(first) < 2:
         raise InputRefused(f"{len(first)} tokens of text", where=str(path), hint="give more")
-    found = packing.windows(chain(first, stream), width, step)
-    for group in reading.grouped(found, inputs):
+    cut = packing.windows(chain(first, stream), width, step)
+    for group in reading.grouped(cut, inputs):
         ids, targets = zip(*group, strict=True)
         batch = packing.pad(ids, value=_fill(spoken), side="right", length=width)
         yield batch.feed(inputs), np.stack(targets)
@@ -74,19 +74,19 @@ def answers(
     width = text.fixed_length(length, inputs) or 256
     side = padding_side or spoken.side
     for group in reading.grouped(rows.rows(path, (prompt, answer)), inputs):
-        asked = spoken.encode([row.text(prompt) for row in group])
-        wanted = spoken.encode([row.text(answer) for row in group], special=False)
+        prompts = spoken.encode([row.text(prompt) for row in group])
+        replies = spoken.encode([row.text(answer) for row in group], special=False)
         texts = []
         labels = np.full((len(group), width), IGNORED, np.int64)
-        for index, (row, one, other) in enumerate(zip(group, asked, wanted, strict=True)):
-            both = one.ids + other.ids
-            if len(both) > width or not one.ids or not other.ids:
-                told = f"a prompt of {len(one.ids)} and an answer of {len(other.ids)} tokens"
+        for index, (row, before, after) in enumerate(zip(group, prompts, replies, strict=True)):
+            both = before.ids + after.ids
+            if len(both) > width or not before.ids or not after.ids:
+                reason = f"a prompt of {len(before.ids)} and an answer of {len(after.ids)} tokens"
                 hint = f"both together may have {width}, each at least one; see args.length"
-                raise InputRefused(told, where=row.where, hint=hint)
+                raise InputRefused(reason, where=row.where, hint=hint)
             texts.append(both)
             last = packing.span(len(both), width, side).stop - 1
-            labels[index, last - len(other.ids) : last] = other.ids
+            labels[index, last - len(after.ids) : last] = after.ids
         yield packing.pad(texts, value=_fill(spoken), side=side, length=width).feed(inputs), labels
 
 

@@ -78,8 +78,8 @@ class Tokens:
         if len(shape) < 2 or shape[0] != samples:
             return ()
         if isinstance(tokens, int):
-            found = (axis for axis in range(1, len(shape)) if shape[axis] == tokens)
-            return tuple([*found][:1]) if len(shape) > 2 else ()
+            fitting = (axis for axis in range(1, len(shape)) if shape[axis] == tokens)
+            return tuple([*fitting][:1]) if len(shape) > 2 else ()
         known = set(axes_of([tokens]))
         return tuple(
             axis
@@ -89,8 +89,8 @@ class Tokens:
 
     def real(self, feed: Feed, dim: int | str) -> np.ndarray:
         """bool [samples, size of `dim`], for an axis found by `axes`: False for padding."""
-        found = real_tokens(feed, self.mask)
-        real = np.ones(feed[self.mask.name].shape, bool) if found is None else found
+        masked = real_tokens(feed, self.mask)
+        real = np.ones(feed[self.mask.name].shape, bool) if masked is None else masked
         if isinstance(dim, int):
             return real
         sizes = self._sizes(feed)
@@ -109,19 +109,19 @@ class Tokens:
         if len(dims) != len(shape) or not self._names(dims):
             tokens = replace(self, mask=replace(self.mask, shape=feed[self.mask.name].shape))
             dims = shape
-        found: np.ndarray | None = None
+        hidden: np.ndarray | None = None
         for axis in tokens.axes(dims):
             padded = ~tokens.real(feed, dims[axis])
             if padded.any() and padded.shape == (shape[0], shape[axis]):
                 spread = [1] * len(shape)
                 spread[0], spread[axis] = padded.shape
-                found = padded.reshape(spread) | (False if found is None else found)
-        return found
+                hidden = padded.reshape(spread) | (False if hidden is None else hidden)
+        return hidden
 
     def _names(self, dims: Sequence[int | str]) -> bool:
         """Whether every axis of these is one of the inputs'."""
-        own = {axis for info in self.inputs for axis in axes_of(info.shape)}
-        return own.issuperset(axes_of(dims))
+        named = {axis for info in self.inputs for axis in axes_of(info.shape)}
+        return named.issuperset(axes_of(dims))
 
     def _sizes(self, feed: Feed) -> Mapping[str, int]:
         """The sizes of the inputs' axes in a feed."""

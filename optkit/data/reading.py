@@ -71,8 +71,8 @@ def beneath(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> It
 
 def existing(path: str | Path, reader: Reader) -> Path:
     """The path, which must be a file, or a folder, that this reader reads. Raises InputRefused."""
-    found, folder = Path(path), reader in ("images", "audio")
-    if not (found.is_dir() if folder else found.is_file()):
+    place, folder = Path(path), reader in ("images", "audio")
+    if not (place.is_dir() if folder else place.is_file()):
         what = "folder" if folder else "file"
         raise InputRefused(
             f"no such {what}",
@@ -80,10 +80,10 @@ def existing(path: str | Path, reader: Reader) -> Path:
             hint="paths in args are relative to the recipe, on the command line to the current "
             "folder",
         )
-    if not folder and reader_of(found) != reader:
-        told = f"{found.suffix or 'a file without a suffix'} is not read as {reader}"
-        raise InputRefused(told, where=str(path), hint=f"it reads {READ[reader]}")
-    return found
+    if not folder and reader_of(place) != reader:
+        reason = f"{place.suffix or 'a file without a suffix'} is not read as {reader}"
+        raise InputRefused(reason, where=str(path), hint=f"it reads {READ[reader]}")
+    return place
 
 
 def grouped(items: Iterable[T], inputs: Inputs | None) -> Iterator[list[T]]:

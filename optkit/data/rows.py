@@ -47,8 +47,8 @@ class Row:
             raise InputRefused(f"field {field!r} is no text but {_named(value)}", where=self.where)
         if not value.isascii() and _SURROGATE.search(value):
             hint = r"in JSON \ud800 to \udfff stand in pairs"
-            told = f"field {field!r} has half a character (a lone surrogate)"
-            raise InputRefused(told, where=self.where, hint=hint)
+            reason = f"field {field!r} has half a character (a lone surrogate)"
+            raise InputRefused(reason, where=self.where, hint=hint)
         return value
 
     def value(self, field: str) -> Any:
@@ -121,13 +121,13 @@ def _jsonl(path: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputRefused(f"no JSON: {error}", where=where, hint=_JSONL) from error
-        if not isinstance(found, dict):
-            told = f"no JSON object but {_named(found)}"
-            raise InputRefused(told, where=where, hint=_JSONL)
-        yield Row(where, found)
+        if not isinstance(record, dict):
+            reason = f"no JSON object but {_named(record)}"
+            raise InputRefused(reason, where=where, hint=_JSONL)
+        yield Row(where, record)
 
 
 _JSONL = 'each line is one object, e.g. {"text": "..."}'
@@ -147,11 +147,11 @@ def _csv(path: Path, fields: Sequence[str], delimiter: str) -> Iterator[Row]:
                 names = values
                 twice = [field for field in fields if names.count(field) > 1]
                 if twice:
-                    told = f"the first line names {twice[0]!r} more than once"
-                    raise InputRefused(told, where=where, hint="rename one of the columns")
+                    reason = f"the first line names {twice[0]!r} more than once"
+                    raise InputRefused(reason, where=where, hint="rename one of the columns")
             elif len(values) != len(names):
-                told = f"{len(values)} columns, the first line names {len(names)}"
-                raise InputRefused(told, where=where, hint="quote a text that has the delimiter")
+                reason = f"{len(values)} columns, the first line names {len(names)}"
+                raise InputRefused(reason, where=where, hint="quote a text that has the delimiter")
             else:
                 yield Row(where, dict(zip(names, values, strict=True)))
     except csv.Error as error:
@@ -178,7 +178,7 @@ def _parquet(path: Path, fields: Sequence[str]) -> Iterator[Row]:
 
 
 def _missing(kind: str, name: str, known: Iterable[str], where: str) -> InputRefused:
-    known = [str(one) for one in known]
+    known = [str(field) for field in known]
     close = nearest(name, known)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
     return InputRefused(f"no {kind} {name!r}", where=where, hint=hint)

@@ -35,21 +35,21 @@ def completed(
     for name in given.keys() & inputs.keys():
         for dim, size in zip(inputs[name].shape, _shape(given[name]), strict=False):
             sizes[str(dim)] = size
-    found = dict(given)
+    whole = dict(given)
     for name in missing:
         info = inputs[name]
         if not sizes.keys() >= set(axes_of(info.shape)):
             continue
         shape = tuple(size_of(dim, sizes) for dim in info.shape)
         if name == MASK:
-            found[name] = np.ones(shape, info.dtype)
+            whole[name] = np.ones(shape, info.dtype)
         elif name != POSITIONS and 0 in shape:
-            found[name] = np.zeros(shape, info.dtype)
-    if POSITIONS in missing and MASK in found:
+            whole[name] = np.zeros(shape, info.dtype)
+    if POSITIONS in missing and MASK in whole:
         tokens = sizes.get(str(inputs[POSITIONS].shape[-1]))
         if tokens is not None:
-            found[POSITIONS] = _positions(np.asarray(found[MASK]), tokens, inputs[POSITIONS].dtype)
-    return found
+            whole[POSITIONS] = _positions(np.asarray(whole[MASK]), tokens, inputs[POSITIONS].dtype)
+    return whole
 
 
 def plausible(feed: Feed) -> Feed:
@@ -62,11 +62,11 @@ def plausible(feed: Feed) -> Feed:
         for name, mask in feed.items()
         if name in (MASK, ENCODER_MASK) and mask.ndim == 2 and mask.dtype.kind in "iub"
     }
-    found = {**feed, **masks}
+    whole = {**feed, **masks}
     if POSITIONS in feed and MASK in masks:
         positions = feed[POSITIONS]
-        found[POSITIONS] = _positions(masks[MASK], positions.shape[-1], positions.dtype.name)
-    return found
+        whole[POSITIONS] = _positions(masks[MASK], positions.shape[-1], positions.dtype.name)
+    return whole
 
 
 def _padding(rows: int, tokens: int, *, left: bool) -> np.ndarray:

@@ -48,8 +48,8 @@ _Placed = tuple[int, int, int]
 
 
 def _encode(text: str, spoken: Tokenizer) -> list[_Placed]:
-    (found,) = spoken.encode([text], special=False)
-    return [(token, *place) for token, place in zip(found.ids, found.places, strict=True)]
+    (encoded,) = spoken.encode([text], special=False)
+    return [(token, *place) for token, place in zip(encoded.ids, encoded.places, strict=True)]
 
 
 def _agreement(before: list[_Placed], after: list[_Placed], shift: int) -> tuple[int, int] | None:
@@ -57,7 +57,7 @@ def _agreement(before: list[_Placed], after: list[_Placed], shift: int) -> tuple
     characters the second starts later. The run is the first one behind the overlap's middle."""
     first = next((i for i, (_, start, _) in enumerate(before) if start >= shift), len(before))
     moved = [(token, start + shift, stop + shift) for token, start, stop in after]
-    where = {one: place for place, one in enumerate(moved[: 2 * (len(before) - first) + _RUN])}
+    where = {each: place for place, each in enumerate(moved[: 2 * (len(before) - first) + _RUN])}
     for i in range((first + len(before)) // 2, len(before) - _RUN):
         j = where.get(before[i])
         if j is not None and before[i : i + _RUN] == moved[j : j + _RUN]:

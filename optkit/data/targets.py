@@ -27,8 +27,8 @@ def column(target: str | None, inputs: Inputs | None) -> list[str]:
     if inputs is None or (DECODER_IDS in inputs) == (target is not None):
         return [] if target is None else [target]
     if target is not None:
-        told = f"the model takes no {DECODER_IDS}, so there is nothing to do with {target!r}"
-        raise InputRefused(told, hint="leave out args.target")
+        reason = f"the model takes no {DECODER_IDS}, so there is nothing to do with {target!r}"
+        raise InputRefused(reason, hint="leave out args.target")
     raise InputRefused(
         f"the model takes {DECODER_IDS}, and no column has them",
         hint="args.target: the column of the text that the model is to write, e.g. summary",
@@ -36,7 +36,7 @@ def column(target: str | None, inputs: Inputs | None) -> list[str]:
 
 
 def shifted(
-    found: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
     spoken: Tokenizer,
     model: str | None,
     inputs: Inputs | None,
@@ -54,7 +54,7 @@ def shifted(
     length = width if isinstance(width, int) else None
     start = _start(spoken, model)
     fill = start if spoken.pad is None else spoken.pad
-    cut = [ids[started and ids[:1] == [start] :][:length] for ids in found]
+    cut = [ids[started and ids[:1] == [start] :][:length] for ids in texts]
     ids = packing.pad(cut, value=fill, side="right", length=length).ids
     ids = np.insert(ids[:, :-1], 0, start, axis=1)
     return ids if info is None else ids.astype(info.dtype)

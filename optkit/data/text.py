@@ -65,10 +65,11 @@ def samples(
         return
     most = length or spoken.longest
     for group in reading.grouped(rows.rows(path, [*_fields(field), *written]), inputs):
-        found = spoken.encode([_texts(row, field) for row in group], length=most)
-        feed = padded(found, spoken, length, padding_side).feed(inputs)
+        encoded = spoken.encode([_texts(row, field) for row in group], length=most)
+        feed = padded(encoded, spoken, length, padding_side).feed(inputs)
         for name in written:
-            ids = [one.ids for one in spoken.encode([row.text(name) for row in group], length=most)]
+            wanted = spoken.encode([row.text(name) for row in group], length=most)
+            ids = [text.ids for text in wanted]
             feed[DECODER_IDS] = targets.shifted(ids, spoken, model, inputs)
         yield feed
 
@@ -96,11 +97,11 @@ def pairs(
         (row.text(name), _number(row, score)) for row in rows.rows(path, wanted) for name in fields
     )
     for group in reading.grouped(both, inputs):
-        found = spoken.encode([text for text, _ in group], length=length or spoken.longest)
-        batch = padded(found, spoken, length, side)
-        spans = [packing.span(len(one.ids), batch.ids.shape[1], side) for one in found]
+        encoded = spoken.encode([text for text, _ in group], length=length or spoken.longest)
+        batch = padded(encoded, spoken, length, side)
+        spans = [packing.span(len(text.ids), batch.ids.shape[1], side) for text in encoded]
         gold = [number for _, number in group]
-        labels = [(a, one.start, one.stop) for a, one in zip(gold, spans, strict=True)]
+        labels = [(a, span.start, span.stop) for a, span in zip(gold, spans, strict=True)]
         yield batch.feed(inputs), np.asarray(labels, np.float64)
 
 
@@ -125,16 +126,16 @@ def tagged(
     names = classes or model_classes(model)
     for group in reading.grouped(rows.rows(path, (words, tags)), inputs):
         texts = [_words(row, words) for row in group]
-        found = spoken.encode(texts, length=length, words=True)
+        encoded = spoken.encode(texts, length=length, words=True)
         side = padding_side or spoken.side
         labels = np.full((len(group), length), IGNORED, np.int64)
-        for index, (row, one) in enumerate(zip(group, found, strict=True)):
+        for index, (row, text) in enumerate(zip(group, encoded, strict=True)):
             known = _tags(row, tags, names, len(texts[index]))
-            labels[index, packing.span(len(one.ids), length, side)] = [
+            labels[index, packing.span(len(text.ids), length, side)] = [
                 IGNORED if word is None or word == before else known[word]
-                for word, before in zip(one.words, [None, *one.words], strict=False)
+                for word, before in zip(text.words, [None, *text.words], strict=False)
             ]
-        yield padded(found, spoken, length, side).feed(inputs), labels
+        yield padded(encoded, spoken, length, side).feed(inputs), labels
 
 
 def labelled(
@@ -162,9 +163,9 @@ def labelled(
     columns = [*_fields(field), label, *([slice] if slice else [])]
     for group in reading.grouped(rows.rows(path, columns), inputs):
         texts = [_texts(row, field) for row in group]
-        found = spoken.encode(texts, length=length or spoken.longest)
+        encoded = spoken.encode(texts, length=length or spoken.longest)
         labels = [class_number(row.value(label), names, row.where) for row in group]
-        pair = padded(found, spoken, length, padding_side).feed(inputs), np.asarray(labels)
+        pair = padded(encoded, spoken, length, padding_side).feed(inputs), np.asarray(labels)
         yield (*pair, [str(row.value(slice)) for row in group]) if slice else pair
 
 
@@ -178,24 +179,24 @@ def stream(path: Path, field: str | list[str], spoken: Tokenizer, eos: str | Non
         return
     texts = (row.text(field) for row in rows.rows(path, [field]))
     groups = reading.groups(texts, _AT_ONCE)
-    found = chain.from_iterable(spoken.encode(group, special=False) for group in groups)
-    for index, one in enumerate(found):
+    encoded = chain.from_iterable(spoken.encode(group, special=False) for group in groups)
+    for index, text in enumerate(encoded):
         if index:
             yield spoken.ending(eos)
-        yield from one.ids
+        yield from text.ids
 
 
 def padded(
-    found: Sequence[Encoded], spoken: Tokenizer, length: int | None, side: Side | None
+    texts: Sequence[Encoded], spoken: Tokenizer, length: int | None, side: Side | None
 ) -> Tokens:
     """Encoded texts as one batch of `length`, or of the longest's."""
     fill = spoken.pad if spoken.pad is not None else spoken.end
     return packing.pad(
-        [one.ids for one in found],
+        [text.ids for text in texts],
         value=fill or 0,
         side=side or spoken.side,
         length=length,
-        segments=[one.segments for one in found],
+        segments=[text.segments for text in texts],
     )
 
 
@@ -207,8 +208,8 @@ def fixed_length(length: int | None, inputs: Inputs | None) -> int | None:
     if length is not None and (not isinstance(length, int) or length < 1):
         raise InputRefused(f"length {length!r} is no number of tokens", hint="e.g. length: 128")
     shape = next((info.shape for info in (inputs or {}).values() if len(info.shape) == 2), ())
-    own = shape[1] if shape and isinstance(shape[1], int) else None
-    return length or own
+    fixed = shape[1] if shape and isinstance(shape[1], int) else None
+    return length or fixed
 
 
 def _texts(row: Row, field: str | list[str]) -> Any:
@@ -251,6 +252,6 @@ def _words(row: Row, field: str) -> list[str]:
 def _tags(row: Row, field: str, classes: list[str] | None, count: int) -> list[int]:
     value = row.value(field)
     if not isinstance(value, list) or len(value) != count:
-        told = f"{len(value)} tags" if isinstance(value, list) else "no list of tags"
-        raise InputRefused(f"field {field!r}: {told} for {count} words", where=row.where)
+        reason = f"{len(value)} tags" if isinstance(value, list) else "no list of tags"
+        raise InputRefused(f"field {field!r}: {reason} for {count} words", where=row.where)
     return [class_number(tag, classes, row.where) for tag in value]

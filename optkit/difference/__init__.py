@@ -38,7 +38,7 @@ def diff(a: Path, b: Path, runner: Runner) -> Diff:
             where=f"{a}, {b}",
             hint="give two artifacts, two .onnx files or two reports; an artifact goes with either",
         )
-    found = Diff(
+    whole = Diff(
         schema=DIFF,
         a=before.described(),
         b=after.described(),
@@ -50,7 +50,7 @@ def diff(a: Path, b: Path, runner: Runner) -> Diff:
         data=_records(before.data, after.data),
         versions=_records(before.versions, after.versions),
     )
-    return found.model_copy(update={"same": _same(found)})
+    return whole.model_copy(update={"same": _same(whole)})
 
 
 def _graph(a: Side, b: Side) -> GraphDiff | None:
@@ -59,12 +59,12 @@ def _graph(a: Side, b: Side) -> GraphDiff | None:
     return graphs.compare(a.outline, b.outline)
 
 
-def _same(found: Diff) -> bool:
-    if found.graph is not None and not found.graph.same:
+def _same(whole: Diff) -> bool:
+    if whole.graph is not None and not whole.graph.same:
         return False
-    if any(row.seen in ("higher", "lower", "other") for row in found.figures):
+    if any(row.seen in ("higher", "lower", "other") for row in whole.figures):
         return False
-    return not (found.layers or found.recipe or found.data or found.versions)
+    return not (whole.layers or whole.recipe or whole.data or whole.versions)
 
 
 def _layers(a: Report | None, b: Report | None) -> tuple[LayerChange, ...]:

@@ -42,19 +42,21 @@ def _latencies(a: Side, b: Side) -> Iterator[FigureDiff]:
     before, after = _by_batch(a), _by_batch(b)
     for batch in sorted({*before, *after}):
         old, new = before.get(batch), after.get(batch)
-        known = [
-            KnownFigure(value=one.p50_ms, interval=one.ci95_ms or one.band, evidence=one.evidence)
-            if one
-            else KnownFigure()
-            for one in (old, new)
-        ]
+        known = [_latency(latency) for latency in (old, new)]
         why = _elsewhere(a, b, old, new)
         yield _row(f"latency, batch {batch}", "ms", *known, change=_ratio, why=why)
 
 
+def _latency(latency: LatencyFigures | None) -> KnownFigure:
+    if latency is None:
+        return KnownFigure()
+    interval = latency.ci95_ms or latency.band
+    return KnownFigure(value=latency.p50_ms, interval=interval, evidence=latency.evidence)
+
+
 def _by_batch(side: Side) -> dict[int, LatencyFigures]:
     if side.report:
-        return {one.batch: one for one in side.report.latencies.engine}
+        return {figures.batch: figures for figures in side.report.latencies.engine}
     latency = side.result.latency if side.result else None
     return {latency.batch: latency} if latency else {}
 
@@ -96,9 +98,9 @@ def _machine(side: Side) -> Object | None:
     which there may be many, nor the driver, which is software."""
     if side.report is None:
         return None
-    made = side.report.provenance
-    found = (made.finished or made).machine
-    return found and {key: found[key] for key in found.keys() - {"gpus", "host"}}
+    provenance = side.report.provenance
+    machine = (provenance.finished or provenance).machine
+    return machine and {key: machine[key] for key in machine.keys() - {"gpus", "host"}}
 
 
 def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[FigureDiff]:
@@ -108,20 +110,20 @@ def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[Figu
     if why is None and len({_samples(a), _samples(b)} - {None}) > 1:
         why = "on other samples"
     either = new or old
-    known = [_figure(one) for one in (old, new)]
+    known = [_figure(figure) for figure in (old, new)]
     yield _row(either.metric if either else "accuracy", None, *known, change=_difference, why=why)
     drops, speedups = (before.drop, after.drop), (before.speedup, after.speedup)
-    known = [_figure(one) for one in drops]
+    known = [_figure(figure) for figure in drops]
     yield _row("drop", None, *known, change=_difference, why=_apart(*drops) or why)
-    known = [_figure(one) for one in speedups]
+    known = [_figure(figure) for figure in speedups]
     timed = _elsewhere(a, b, before.latency, after.latency)
     yield _row("speedup", "×", *known, change=_ratio, why=_apart(*speedups) or timed)
     pair = (before.fidelity, after.fidelity)
     known = [
-        KnownFigure(value=one.sqnr_db, interval=one.ci95, evidence=one.evidence)
-        if one
+        KnownFigure(value=figure.sqnr_db, interval=figure.ci95, evidence=figure.evidence)
+        if figure
         else KnownFigure()
-        for one in pair
+        for figure in pair
     ]
     why = _apart(*pair, "reference", "samples")
     if why is None and None in (known[0].value, known[1].value):
@@ -137,18 +139,18 @@ def _samples(side: Side) -> str | None:
 
 def _exact(a: Result, b: Result) -> Iterator[FigureDiff]:
     for name, unit, read in (
-        ("engine size", "bytes", lambda one: one.engine and one.engine.bytes),
-        ("fused layers", None, lambda one: one.engine and one.engine.layers),
-        ("bytes between layers", "bytes", lambda one: one.engine and one.engine.bytes_moved),
-        ("nodes planned", None, lambda one: _landing(one, "planned")),
-        ("nodes landed", None, lambda one: _landing(one, "landed")),
+        ("engine size", "bytes", lambda r: r.engine and r.engine.bytes),
+        ("fused layers", None, lambda r: r.engine and r.engine.layers),
+        ("bytes between layers", "bytes", lambda r: r.engine and r.engine.bytes_moved),
+        ("nodes planned", None, lambda r: _landing(r, "planned")),
+        ("nodes landed", None, lambda r: _landing(r, "landed")),
     ):
         known = [
-            KnownFigure(value=read(one), evidence=one.engine.evidence if one.engine else None)
-            for one in (a, b)
+            KnownFigure(value=read(r), evidence=r.engine.evidence if r.engine else None)
+            for r in (a, b)
         ]
         yield _same_or_other(name, unit, *known)
-    verdicts = [KnownFigure(value=one.gate.verdict if one.gate else None) for one in (a, b)]
+    verdicts = [KnownFigure(value=r.gate.verdict if r.gate else None) for r in (a, b)]
     yield _same_or_other("verdict", None, *verdicts)
 
 
@@ -182,17 +184,17 @@ def _row(
         return row
     if not a.interval or not b.interval:
         return row.model_copy(update={"note": "without an interval"})
-    found = change(a, b)
-    if found is None:
+    interval = change(a, b)
+    if interval is None:
         return row.model_copy(update={"note": "no ratio of such values"})
-    value, low, high = found
+    value, low, high = interval
     of_ratio = change is _ratio
     neutral = 1.0 if of_ratio else 0.0
-    told = FigureChange(
+    shown = FigureChange(
         kind="ratio" if of_ratio else "difference", value=value, interval=(low, high)
     )
     seen: Seen = "higher" if low > neutral else "lower" if high < neutral else "none"
-    return row.model_copy(update={"change": told, "seen": seen})
+    return row.model_copy(update={"change": shown, "seen": seen})
 
 
 def _difference(a: KnownFigure, b: KnownFigure) -> tuple[float, float, float]:

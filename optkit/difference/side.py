@@ -39,11 +39,11 @@ class Side:
 
     def described(self) -> ComparedSide:
         """As the comparison names it."""
-        found = ComparedSide(path=str(self.path), kind=self.kind, digest=self.digest)
+        side = ComparedSide(path=str(self.path), kind=self.kind, digest=self.digest)
         if self.result is None:
-            return found
+            return side
         named = {key: getattr(self.result, key) for key in ("model", "target", "precision")}
-        return found.model_copy(update=named)
+        return side.model_copy(update=named)
 
 
 def opened(path: Path, runner: Runner) -> Side:
@@ -88,17 +88,17 @@ def _artifact(path: Path, runner: Runner) -> Side:
 
 def _report(path: Path) -> Side:
     try:
-        found = parsed(path)
+        data = parsed(path)
     except ValueError as error:
         raise InputRefused("no JSON", where=str(path)) from error
-    schema = found.get("schema") if isinstance(found, dict) else None
+    schema = data.get("schema") if isinstance(data, dict) else None
     if schema not in (RESULT, REPORT):
         raise InputRefused(
             f"its schema is {show(str(schema))}", where=str(path), hint=f"give {REPORT} or {RESULT}"
         )
     try:
-        report = conform(found, Report) if schema == REPORT else None
-        result = report.result if report else conform(found, Result)
+        report = conform(data, Report) if schema == REPORT else None
+        result = report.result if report else conform(data, Result)
     except Mismatch as error:
         raise InputRefused(
             f"no whole report of optkit: {error}", where=str(path),
@@ -112,10 +112,10 @@ def _report(path: Path) -> Side:
         )
     if report is None:
         return Side(path, "a report", result=result)
-    made = report.provenance
+    provenance = report.provenance
     return Side(
-        path, "a report", made.digests.get("build"), result=result, report=report,
-        recipe=made.recipe, versions=made.versions,
+        path, "a report", provenance.digests.get("build"), result=result, report=report,
+        recipe=provenance.recipe, versions=provenance.versions,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ and the special tokens in config.json and generation_config.json. Greedy unless 
 
     continued   a prompt by a decoder           encoded    a text of a text or of sound
     decoding    the loop over the graph         starting   what that text starts with
-    sampling    which token comes next          words      tokens to text
+    sampling    which token comes next          tokenization  text to tokens and back
 """
 
 from __future__ import annotations

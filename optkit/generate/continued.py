@@ -8,7 +8,7 @@ from typing import Any
 from optkit.artifact import Artifact
 from optkit.decoder import Decoder, Tokens
 from optkit.errors import InputRefused
-from optkit.generate import words
+from optkit.generate import tokenization
 from optkit.generate.decoding import Ending, decode
 from optkit.generate.result import Generated, Text
 from optkit.generate.sampling import Draw, Sampling, greedy
@@ -24,12 +24,12 @@ def generate(
 ) -> Generated:
     """Continue all prompts, as `optkit.generate.generate` says."""
     decoder = _decoder(artifact)
-    spoken, tokens = words.tokenizer(artifact), Tokens.of(*words.configs(artifact))
-    read = words.read(spoken, prompts, masked=decoder.masked, where=str(artifact.path))
+    spoken, tokens = tokenization.tokenizer(artifact), Tokens.of(*tokenization.configs(artifact))
+    read = tokenization.read(spoken, prompts, masked=decoder.masked, where=str(artifact.path))
     room = _room(read, tokens, wanted)
     for row, prompt in enumerate(prompts):
         heard(row, prompt)
-    streams = [words.Stream(spoken, ids) for ids in read]
+    streams = [tokenization.Stream(spoken, ids) for ids in read]
 
     def tell(row: int, token: int) -> None:
         if (text := streams[row].step(token)) is not None:
@@ -38,33 +38,36 @@ def generate(
     choose = greedy if sampling is None else Draw(sampling, len(prompts))
     with artifact.session(**options) as session:
         ending = Ending(frozenset(tokens.ends), room, tokens.pad)
-        made = decode(session, decoder, read, ending, choose, tell)
+        decoded = decode(session, decoder, read, ending, choose, tell)
     texts = tuple(
-        Text(prompt, ids, words.behind(spoken, ids, new), new, reason)
-        for prompt, ids, new, reason in zip(prompts, read, made.tokens, made.reasons, strict=True)
+        Text(prompt, ids, tokenization.behind(spoken, ids, new), new, reason)
+        for prompt, ids, new, reason in zip(
+            prompts, read, decoded.tokens, decoded.reasons, strict=True
+        )
     )
     return Generated(
-        texts, None, made.prefill, made.decode, session.backend, session.evidence, session.note
-    )
+        texts, None, decoded.prefill, decoded.decode,
+        session.backend, session.evidence, session.note,
+    )  # fmt: skip
 
 
 def _decoder(artifact: Artifact) -> Decoder:
     """Raises InputRefused for another model's graph."""
-    found = Decoder.of(artifact.manifest.inputs, artifact.manifest.outputs)
+    decoder = Decoder.of(artifact.manifest.inputs, artifact.manifest.outputs)
     where = str(artifact.path)
-    if found is None:
+    if decoder is None:
         raise InputRefused(
             "no decoder: its graph has no key-value cache",
             where=where,
             hint="build it from a Hugging Face folder of a causal language model",
         )
-    if found.crossed:
+    if decoder.crossed:
         raise InputRefused(
             "the decoder of an encoder-decoder alone, which has nothing to read",
             where=where,
             hint="give the artifact of both graphs, as `optkit build` makes it without model.part",
         )
-    return found
+    return decoder
 
 
 def _room(read: Sequence[Sequence[int]], tokens: Tokens, wanted: int) -> int:

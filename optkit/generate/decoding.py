@@ -129,8 +129,8 @@ class _Text:
 
 def _empty(decoder: Decoder, rows: int) -> Feed:
     """The cache before the first run: [rows, heads, 0, head size]."""
-    found = {}
+    cache = {}
     for info in decoder.cache:
         _, heads, _, size = info.shape
-        found[info.name] = np.zeros((rows, int(heads), 0, int(size)), np.dtype(info.dtype))
-    return found
+        cache[info.name] = np.zeros((rows, int(heads), 0, int(size)), np.dtype(info.dtype))
+    return cache

@@ -23,7 +23,7 @@ from optkit.data.tokens import Tokenizer
 from optkit.decoder import IDS, MASK, Decoder, Tokens
 from optkit.errors import InputRefused, UsageError
 from optkit.evidence import Evidence
-from optkit.generate import words
+from optkit.generate import tokenization
 from optkit.generate.decoding import Ending, Pace, decode
 from optkit.generate.result import Generated, Text
 from optkit.generate.sampling import Draw, Sampling, greedy
@@ -63,12 +63,12 @@ def generate(
             where=str(decoder.path),
             hint="build it from a Hugging Face folder of an encoder-decoder",
         )
-    spoken, configs = words.tokenizer(encoder), words.configs(encoder)
+    spoken, configs = tokenization.tokenizer(encoder), tokenization.configs(encoder)
     start, tokens = Start.of(*configs, str(artifact.path)), Tokens.of(*configs)
     positions = next((configs[0][name] for name in _POSITIONS if name in configs[0]), None)
     given = _given(encoder, spoken, prompts, recordings, positions)
     rows, room = len(given.names), _room(wanted, positions, len(start.read))
-    streams = [words.Stream(spoken, []) for _ in range(rows)]
+    streams = [tokenization.Stream(spoken, []) for _ in range(rows)]
 
     def tell(row: int, token: int) -> None:
         if (text := streams[row].step(token)) is not None:
@@ -77,23 +77,23 @@ def generate(
     with encoder.session(**options) as first:
         feed = {info.name: given.feed[info.name].astype(info.dtype) for info in first.inputs}
         begun = time.perf_counter()
-        found = first.run(feed)
-        encoded = Pace(_positions(given, found), time.perf_counter() - begun)
-    crossed = _crossed(shape, given.feed, found)
+        states = first.run(feed)
+        encoded = Pace(_positions(given, states), time.perf_counter() - begun)
+    crossed = _crossed(shape, given.feed, states)
     choose = start.choosing(greedy if sampling is None else Draw(sampling, rows))
     with decoder.session(**options) as session:
         read = _started(session, shape, start, rows, crossed)
         ending = Ending(frozenset(tokens.ends), room, tokens.pad)
-        made = decode(session, shape, read, ending, choose, tell, crossed)
+        decoded = decode(session, shape, read, ending, choose, tell, crossed)
     texts = tuple(
         Text(name, ids, str(spoken.fast.decode(new)), new, reason)
         for name, ids, new, reason in zip(
-            given.names, given.ids, made.tokens, made.reasons, strict=True
+            given.names, given.ids, decoded.tokens, decoded.reasons, strict=True
         )
     )
-    ran = min(first, session, key=lambda one: one.evidence is Evidence.MEASURED)
+    ran = min(first, session, key=lambda run: run.evidence is Evidence.MEASURED)
     return Generated(
-        texts, encoded, made.prefill, made.decode, session.backend, ran.evidence, ran.note
+        texts, encoded, decoded.prefill, decoded.decode, session.backend, ran.evidence, ran.note
     )
 
 
@@ -126,11 +126,11 @@ def _texts(
     where: str,
 ) -> _Given:
     masked = any(info.name == MASK for info in inputs)
-    ids = words.read(spoken, prompts, masked=masked, where=where)
-    for at, one in enumerate(ids):
-        if positions is not None and len(one) > positions:
+    ids = tokenization.read(spoken, prompts, masked=masked, where=where)
+    for at, prompt in enumerate(ids):
+        if positions is not None and len(prompt) > positions:
             raise InputRefused(
-                f"the prompt has {len(one)} tokens, the model takes {positions}",
+                f"the prompt has {len(prompt)} tokens, the model takes {positions}",
                 where=f"prompt {at}",
                 hint="shorten the prompt",
             )
@@ -144,13 +144,13 @@ def _sounds(encoder: Artifact, recordings: Sequence[Recording]) -> _Given:
     inputs = {info.name: info for info in encoder.manifest.inputs}
     prepared = audio.features(None, str(encoder.path), inputs)
     names, waves = [], []
-    for at, one in enumerate(recordings):
-        if isinstance(one, np.ndarray):
+    for at, recording in enumerate(recordings):
+        if isinstance(recording, np.ndarray):
             names.append(f"recording {at}")
-            wave = one.astype(np.float32, copy=False)
+            wave = recording.astype(np.float32, copy=False)
         else:
-            names.append(str(one))
-            wave = audio.read(Path(one), prepared.rate)
+            names.append(str(recording))
+            wave = audio.read(Path(recording), prepared.rate)
         if wave.ndim != 1 or not wave.size:
             raise InputRefused(
                 f"an array of shape {wave.shape}", where=names[-1], hint="give float32 [samples]"
@@ -166,15 +166,15 @@ def _sounds(encoder: Artifact, recordings: Sequence[Recording]) -> _Given:
     return _Given(names, [[] for _ in names], prepared(waves))
 
 
-def _crossed(decoder: Decoder, feed: Feed, found: Feed) -> Feed:
+def _crossed(decoder: Decoder, feed: Feed, states: Feed) -> Feed:
     """What the decoder takes of the encoder, in its dtypes: those of a cast graph are halves."""
-    given = parts.crossed(feed, found)
+    given = parts.crossed(feed, states)
     return {info.name: given[info.name].astype(info.dtype, copy=False) for info in decoder.crossed}
 
 
-def _positions(given: _Given, found: Feed) -> int:
+def _positions(given: _Given, states: Feed) -> int:
     """What the encoder read: real tokens, or the positions that it makes of sound."""
-    keys = next(iter(found.values()))
+    keys = next(iter(states.values()))
     return sum(map(len, given.ids)) or len(given.names) * keys.shape[2]
 
 
@@ -196,5 +196,5 @@ def _started(
 
     once = Ending(frozenset(), 1, 0)
     first = [[token for token in start.read[:1] if token is not None]] * rows
-    found = decode(session, decoder, first, once, likeliest, lambda row, token: None, crossed)
-    return [[one if t is None else t for t in start.read] for (one,) in found.tokens]
+    decoded = decode(session, decoder, first, once, likeliest, lambda row, token: None, crossed)
+    return [[language if t is None else t for t in start.read] for (language,) in decoded.tokens]

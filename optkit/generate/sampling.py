@@ -47,15 +47,15 @@ class Draw:
     def __call__(self, logits: np.ndarray) -> np.ndarray:
         """int64 [rows] of logits [rows, vocabulary]."""
         cumulated = probabilities(logits, self._sampling).cumsum(axis=1)
-        drawn = np.array([one.random() for one in self._random]) * cumulated[:, -1]
-        found: np.ndarray = (cumulated <= drawn[:, None]).sum(axis=1)
-        return found
+        drawn = np.array([generator.random() for generator in self._random]) * cumulated[:, -1]
+        tokens: np.ndarray = (cumulated <= drawn[:, None]).sum(axis=1)
+        return tokens
 
 
 def greedy(logits: np.ndarray) -> np.ndarray:
     """int64 [rows]: the most likely token of each; the first of equals."""
-    found: np.ndarray = logits.argmax(axis=1)
-    return found
+    tokens: np.ndarray = logits.argmax(axis=1)
+    return tokens
 
 
 def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
@@ -66,17 +66,17 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     if sampling.top_k is not None and sampling.top_k < scores.shape[1]:
         least = np.partition(scores, -sampling.top_k, axis=1)[:, -sampling.top_k, None]
         scores = np.where(scores < least, -np.inf, scores)
-    found = _softmax(scores)
+    shares = _softmax(scores)
     if sampling.top_p < 1:
-        order = np.argsort(-found, axis=1, kind="stable")
-        falling = np.take_along_axis(found, order, axis=1)
+        order = np.argsort(-shares, axis=1, kind="stable")
+        falling = np.take_along_axis(shares, order, axis=1)
         kept = falling.cumsum(axis=1) - falling < sampling.top_p  # what comes before is not enough
-        np.put_along_axis(found, order, np.where(kept, falling, 0.0), axis=1)
-        found /= found.sum(axis=1, keepdims=True)
-    return found
+        np.put_along_axis(shares, order, np.where(kept, falling, 0.0), axis=1)
+        shares /= shares.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    found: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
-    return found
+    shares: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    return shares

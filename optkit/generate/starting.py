@@ -84,9 +84,9 @@ class Start:
 
 def only(scores: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
     """Scores in which no other token can be chosen."""
-    found = np.full_like(scores, -np.inf)
-    found[:, list(tokens)] = scores[:, list(tokens)]
-    return found
+    kept = np.full_like(scores, -np.inf)
+    kept[:, list(tokens)] = scores[:, list(tokens)]
+    return kept
 
 
 def _read(

@@ -117,10 +117,10 @@ def _counts(values: Any) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise UnsafeFile("the safetensors header names something twice")
-    return found
+    return members
 
 
 class _Bounded(io.BufferedReader):

@@ -106,10 +106,10 @@ def _copy_data(
 
 
 def _by_location(references: list[External]) -> dict[str, list[External]]:
-    found: dict[str, list[External]] = defaultdict(list)
+    users: dict[str, list[External]] = defaultdict(list)
     for reference in references:
-        found[reference.location].append(reference)
-    return found
+        users[reference.location].append(reference)
+    return users
 
 
 def _check_ranges(users: list[External], size: int) -> None:

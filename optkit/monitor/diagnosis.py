@@ -44,8 +44,8 @@ class Rule:
 
     def holds(self, figures: Mapping[str, float | None]) -> bool | None:
         """None: it depends on figures that nothing tells."""
-        found = {condition.holds(figures) for condition in self.when}
-        return False if False in found else None if None in found else True
+        answers = {condition.holds(figures) for condition in self.when}
+        return False if False in answers else None if None in answers else True
 
 
 @dataclass(frozen=True)

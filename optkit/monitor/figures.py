@@ -45,7 +45,7 @@ UNITS = {
 def figures(samples: Sequence[Sample], cores: int) -> Figures:
     """All of UNITS. `cores`: how many the program may use. The `gpu_` figures are those of the GPU
     with the highest utilisation."""
-    found: Figures = {
+    host: Figures = {
         "seconds": sum(sample.seconds for sample in samples),
         "running": _mean(samples, lambda sample: sample.running),
         "disk_wait": _mean(samples, lambda sample: sample.disk_wait),
@@ -59,7 +59,7 @@ def figures(samples: Sequence[Sample], cores: int) -> Figures:
         "processes": _peak(samples, lambda sample: sample.processes),
         "gpus": _peak(samples, lambda sample: len(sample.gpus)),
     }
-    return {**found, **_gpu_figures(samples)}
+    return {**host, **_gpu_figures(samples)}
 
 
 def busiest(samples: Sequence[Sample]) -> int | None:
@@ -67,8 +67,8 @@ def busiest(samples: Sequence[Sample]) -> int | None:
     it comes before those without work."""
 
     def utilisation(index: int) -> float:
-        told = _mean(samples, _of(index, lambda gpu: gpu.util))
-        return AT_WORK if told is None else told
+        mean = _mean(samples, _of(index, lambda gpu: gpu.util))
+        return AT_WORK if mean is None else mean
 
     known = {gpu.index for sample in samples for gpu in sample.gpus}
     return max(sorted(known), key=utilisation, default=None)
@@ -105,9 +105,9 @@ def _of(index: int, of: Callable[[GpuSample], float | None]) -> Callable[[Sample
 
 def _mean(samples: Sequence[Sample], of: Callable[[Sample], float | None]) -> float | None:
     """Over time, of the samples that tell it."""
-    told = [(value, s.seconds) for s in samples if (value := of(s)) is not None]
-    total = sum(seconds for _, seconds in told)
-    return sum(value * seconds for value, seconds in told) / total if total else None
+    known = [(value, s.seconds) for s in samples if (value := of(s)) is not None]
+    total = sum(seconds for _, seconds in known)
+    return sum(value * seconds for value, seconds in known) / total if total else None
 
 
 def _peak(samples: Sequence[Sample], of: Callable[[Sample], float | None]) -> float | None:

@@ -40,10 +40,10 @@ class Tree:
         gone altogether."""
         try:
             root = psutil.Process(self.root)
-            found = {process.pid: _seen(process) for process in (root, *root.children(True))}
+            processes = {process.pid: _seen(process) for process in (root, *root.children(True))}
         except psutil.NoSuchProcess:
             return False
-        now = {pid: seen for pid, seen in found.items() if seen is not None}
+        now = {pid: seen for pid, seen in processes.items() if seen is not None}
         if self.root not in now:
             return False
         self.processes = now

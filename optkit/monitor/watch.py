@@ -59,10 +59,10 @@ def watch_command(
         pid = _start(command, before, quiet_stdout)
         series = _Series(pid, interval, heard)
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, series.pause)
+            received = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, series.pause)
             # what a terminal sends, it sends to the command as well
-            if told and told.si_signo in _FORWARDED and told.si_code <= 0:
-                os.kill(pid, told.si_signo)
+            if received and received.si_signo in _FORWARDED and received.si_code <= 0:
+                os.kill(pid, received.si_signo)
             series.look()
         series.end()
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -111,26 +111,26 @@ class _Reader:
             raise self.refuse(event, f"more than {MAX_VALUES} values")
 
     def mapping(self, path: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         while not isinstance(event := next(self.events), ev.MappingEndEvent):
             self.check(event, path)
             key = self.scalar(event) if isinstance(event, ev.ScalarEvent) else None
             if not isinstance(key, str):
                 raise self.refuse(event, "a key must be a string", "put it in quotes")
-            if key in found:
+            if key in values:
                 first = self.marks[(*path, key)]
                 raise self.refuse(event, f"key {key!r} stands twice", f"the first is at {first}")
             self.marks[(*path, key)] = _where(self.name, event.start_mark)
-            found[key] = self.value(next(self.events), (*path, key))
-        return found
+            values[key] = self.value(next(self.events), (*path, key))
+        return values
 
     def sequence(self, path: Path) -> list[Any]:
-        found: list[Any] = []
+        values: list[Any] = []
         while not isinstance(event := next(self.events), ev.SequenceEndEvent):
-            here = (*path, len(found))
+            here = (*path, len(values))
             self.marks[here] = _where(self.name, event.start_mark)
-            found.append(self.value(event, here))
-        return found
+            values.append(self.value(event, here))
+        return values
 
     def scalar(self, event: Any) -> str | int | float | bool | None:
         text: str = event.value

@@ -31,13 +31,13 @@ def find_named(
 ) -> dict[str, Place]:
     """Dotted key → the file that it names. Raises RecipeError for one that cannot be had."""
     finder = _Finder(origin)
-    found = dict(finder.of_model(model)) if model is not None else {}
+    files = dict(finder.of_model(model)) if model is not None else {}
     if calibration is not None and calibration.source != MEMORY:
         path = ("calibration", "source")
-        found |= [finder.place(path, places.find_source, calibration.source)]
+        files |= [finder.place(path, places.find_source, calibration.source)]
     if evaluation is not None:
-        found |= [finder.place(("eval", "task"), places.find_task, evaluation.task)]
-    return found
+        files |= [finder.place(("eval", "task"), places.find_task, evaluation.task)]
+    return files
 
 
 @dataclass(frozen=True)

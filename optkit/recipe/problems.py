@@ -58,8 +58,8 @@ def _keys(path: KeyPath, root: type[BaseModel]) -> list[str]:
     """The keys a section may have; names of inputs and axes on the way are passed over."""
     here = root
     for part in path:
-        found = here.model_fields.get(str(part))
-        here = (_model_in(found.annotation) if found else None) or here
+        field = here.model_fields.get(str(part))
+        here = (_model_in(field.annotation) if field else None) or here
     return sorted(here.model_fields)
 
 

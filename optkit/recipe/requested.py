@@ -74,14 +74,14 @@ def _with_hugging_face(recipe: Recipe, request: Request) -> Recipe:
     for key, value in (("task", request.task), ("adapter", request.adapter)):
         if value is not None:
             origin = origin.put(("model", key), value, f"--{key} {value}")
-    found = recipe.rebuilt(origin)
-    if trusted and (found.model is None or not found.model.is_hugging_face):
+    rebuilt = recipe.rebuilt(origin)
+    if trusted and (rebuilt.model is None or not rebuilt.model.is_hugging_face):
         raise UsageError(
             "only a Hugging Face model brings code along",
             where="--trust-remote-code",
             hint="leave it out; a Python factory runs without it",
         )
-    return found
+    return rebuilt
 
 
 def _with_calibration(recipe: Recipe, named: str) -> Recipe:
@@ -167,16 +167,16 @@ def _axis_sizes(text: str, declared: Shapes, option: str) -> dict[str, int]:
         if name not in declared:
             raise unknown_name("input", name, declared, where=option)
         axes = declared[name]
-        told = "x".join(str(axis) for axis in axes)
+        wanted = "x".join(str(axis) for axis in axes)
         if len(shape) != len(axes):
             raise UsageError(
                 f"{name} has {len(axes)} axes, not {len(shape)}",
                 where=option,
-                hint=f"{name} is {told}",
+                hint=f"{name} is {wanted}",
             )
         for i, (axis, size) in enumerate(zip(axes, shape, strict=True)):
             expected = axis if isinstance(axis, int) else sizes.setdefault(axis, size)
             if size != expected:
                 problem = f"axis {i} of {name} is {expected}, not {size}"
-                raise UsageError(problem, where=option, hint=f"{name} is {told}")
+                raise UsageError(problem, where=option, hint=f"{name} is {wanted}")
     return sizes

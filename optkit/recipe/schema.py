@@ -37,10 +37,10 @@ Args = dict[str, JsonValue]
 def fraction(value: Any) -> Any:
     """ "1%" → 0.01; a bare number is the fraction itself, so 1 and above are refused as unclear."""
     if isinstance(value, str):
-        found = _PERCENT.fullmatch(value.strip())
-        if not found:
+        match = _PERCENT.fullmatch(value.strip())
+        if not match:
             raise ValueError(f"{value!r} is neither a fraction (0.01) nor a percentage (1%)")
-        return float(Decimal(found[1]) / 100)
+        return float(Decimal(match[1]) / 100)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= 1:
         raise ValueError(f"{value} would be {value * 100:g} %; write {value}% or {value / 100:g}")
     return value
@@ -67,8 +67,8 @@ def file_name(value: str) -> str:
 def known_precision(value: str) -> str:
     """One of the names that are built. Raises what a Literal of them would."""
     if value not in PRECISIONS:
-        told = ", ".join(map(repr, PRECISIONS))
-        raise PydanticCustomError("literal_error", "one of {expected}", {"expected": told})
+        known = ", ".join(map(repr, PRECISIONS))
+        raise PydanticCustomError("literal_error", "one of {expected}", {"expected": known})
     return value
 
 
@@ -255,8 +255,8 @@ ENGINE_LIMITS = ("max_latency_ms", "min_speedup", "min_throughput", "max_bytes",
 def known_target(value: str) -> str:
     """Raises what a Literal of the targets would."""
     if value not in targets.names():
-        told = ", ".join(map(repr, targets.names()))
-        raise PydanticCustomError("literal_error", "one of {expected}", {"expected": told})
+        known = ", ".join(map(repr, targets.names()))
+        raise PydanticCustomError("literal_error", "one of {expected}", {"expected": known})
     return value
 
 
@@ -269,16 +269,17 @@ class Gates(Limits):
     def as_given(self, targets: dict[str, Limits]) -> dict[str, Any]:
         """Only what a section says itself: a default beside it would override too."""
         return {
-            name: one.model_dump(mode="json", exclude_unset=True) for name, one in targets.items()
+            name: limits.model_dump(mode="json", exclude_unset=True)
+            for name, limits in targets.items()
         }
 
     def of(self, name: str) -> Limits:
         """The limits for a target: what its own section says comes first."""
-        found = {field: getattr(self, field) for field in Limits.model_fields}
+        limits = {field: getattr(self, field) for field in Limits.model_fields}
         if name in self.targets:
-            own = self.targets[name]
-            found |= {field: getattr(own, field) for field in own.model_fields_set}
-        return Limits.model_construct(**found)  # checked already, and no longer as it was written
+            section = self.targets[name]
+            limits |= {field: getattr(section, field) for field in section.model_fields_set}
+        return Limits.model_construct(**limits)  # checked already, and no longer as it was written
 
 
 class Compiler(Part):

@@ -62,13 +62,13 @@ def template(
         raise UsageError("weights belong to a factory", where=f"--weights {weights}",
                          hint="MODEL has its own")  # fmt: skip
     named = _from(folder, model) if python or kind == "path" else model
-    found = _weights(model, folder, weights) if python else _Weights(None, ())
+    chosen = _weights(model, folder, weights) if python else _Weights(None, ())
     lines = [f"  {kind}: {_quoted(named)}"]
-    if found.file:
-        lines.append(f"  weights: {_quoted(found.file)}")
-    lines += [f"  # {remark}" for remark in found.remarks]
+    if chosen.file:
+        lines.append(f"  weights: {_quoted(chosen.file)}")
+    lines += [f"  # {remark}" for remark in chosen.remarks]
     if python:
-        lines += [*([] if found.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
+        lines += [*([] if chosen.file else ["  # weights: weights.safetensors"]), "  # args: {}"]
     inputs, tokens = _inputs(model) if python else (f"# {_input('input')}", False)
     text = _TEMPLATE.format(
         name=places.model_name(model),
@@ -81,7 +81,7 @@ def template(
         precision="int8" if calibration else "fp16",
     )
     Recipe.from_dict(document.parse(text.encode(), str(out)).data, folder)
-    return Started(text, _then(out, python and not found.file, python, calibration is not None))
+    return Started(text, _then(out, python and not chosen.file, python, calibration is not None))
 
 
 def _then(out: Path, untrained: bool, python: bool, calibrated: bool) -> str:
@@ -102,10 +102,10 @@ def _weights(model: str, folder: Path, given: str | None) -> _Weights:
     if len(beside) == 1:
         return _Weights(_from(folder, beside[0]), ("the only weights beside the code",))
     if beside:
-        names = ", ".join(_from(folder, one) for one in beside[:5])
+        names = ", ".join(_from(folder, file) for file in beside[:5])
         return _Weights(None, (f"choose one of {names}",))
     remarks = ["without weights a model is random, unless its factory loads them"]
-    saved = sorted(one for one in code.glob("*") if one.suffix in CHECKPOINTS)
+    saved = sorted(file for file in code.glob("*") if file.suffix in CHECKPOINTS)
     if saved:
         lines = conversion(_from(Path.cwd(), saved[0])).splitlines()
         remarks += [f"{saved[0].name} becomes safetensors in Python by", *lines]
@@ -139,10 +139,10 @@ def _forward(file: Path, function: str) -> tuple[list[str], list[str]]:
 
 
 def _parameters(args: ast.arguments) -> tuple[list[str], list[str]]:
-    places = [one.arg for one in (*args.posonlyargs, *args.args)][1:]
+    places = [argument.arg for argument in (*args.posonlyargs, *args.args)][1:]
     required = places[: len(places) - len(args.defaults)]
     by_name = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-    named = {one.arg: default is None for one, default in by_name}
+    named = {argument.arg: default is None for argument, default in by_name}
     required += [name for name, needed in named.items() if needed]
     return required, [name for name in (*places, *named) if name not in required]
 

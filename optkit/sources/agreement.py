@@ -58,27 +58,27 @@ def check(cases: Sequence[Case], session: Session) -> tuple[Check, ...]:
     error."""
     checks = []
     for sizes, where, feed, outputs in cases:
-        found = session.run(feed)
-        errors = {n: _compare(n, values, found[n], where) for n, values in outputs.items()}
+        returned = session.run(feed)
+        errors = {n: _compare(n, values, returned[n], where) for n, values in outputs.items()}
         checks.append(Check(sizes, errors))
     return tuple(checks)
 
 
-def _compare(name: str, expected: np.ndarray, found: np.ndarray, where: str) -> float:
+def _compare(name: str, expected: np.ndarray, actual: np.ndarray, where: str) -> float:
     """The largest absolute difference; of integers and bools, the share that differs. NaN agrees
     with NaN, and an infinity with itself."""
-    if expected.shape != found.shape or expected.dtype != found.dtype:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
         raise _differs(
-            f"output {name!r} is {found.dtype} {list(found.shape)} in the graph and "
+            f"output {name!r} is {actual.dtype} {list(actual.shape)} in the graph and "
             f"{expected.dtype} {list(expected.shape)} in torch",
             where,
         )
     if expected.dtype.kind not in "f":
-        wrong = int(np.count_nonzero(expected != found))
-        if wrong > _TURNED * found.size:
-            raise _differs(f"{wrong} of {found.size} values of output {name!r} differ", where)
-        return wrong / max(found.size, 1)
-    a, b = expected.astype(np.float64), found.astype(np.float64)
+        wrong = int(np.count_nonzero(expected != actual))
+        if wrong > _TURNED * actual.size:
+            raise _differs(f"{wrong} of {actual.size} values of output {name!r} differ", where)
+        return wrong / max(actual.size, 1)
+    a, b = expected.astype(np.float64), actual.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     scale = np.abs(a[np.isfinite(a)]).max(initial=0.0)
     error = float(np.abs(a[~same] - b[~same]).max(initial=0.0))

@@ -37,21 +37,21 @@ def call(error: Exception, module: nn.Module) -> ExportFailed:
 def capture(error: Exception, module: nn.Module) -> ExportFailed:
     """torch.export cannot follow the model."""
     text = str(error)
-    if found := _DATA_DEPENDENT.search(text):
+    if match := _DATA_DEPENDENT.search(text):
         return ExportFailed(
             f"{_module(error, module)} decides on values that are only known at run time "
-            f"({found[1]})",
+            f"({match[1]})",
             where=line(error),
             hint="use torch.where or torch.cond instead of `if` and `while` on tensors",
         )
     if "Constraints violated" in text:
         reasons = [line.strip(" -") for line in text.splitlines() if line.startswith("  - ")]
         suggested = _SUGGESTED.search(text)
-        told = f" torch suggests: {' '.join(suggested[1].split())}." if suggested else ""
+        advice = f" torch suggests: {' '.join(suggested[1].split())}." if suggested else ""
         return ExportFailed(
             f"an axis cannot vary as declared: {' '.join(reasons) or first_line(error)}",
             where=line(error),
-            hint=f"narrow the axis, or fix its size, where axes are declared.{told}",
+            hint=f"narrow the axis, or fix its size, where axes are declared.{advice}",
         )
     return ExportFailed(
         f"torch cannot capture {_module(error, module)}: {first_line(error)}",
@@ -102,8 +102,8 @@ def _translated(error: BaseException) -> tuple[str, str | None]:
             stack = list(node.meta.get("nn_module_stack", {}).values())
             path, kind = stack[-1] if stack else ("", "the model")
             name = kind if isinstance(kind, str) else kind.__qualname__
-            told = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
-            lines = [_shown(file, int(n)) for file, n in told if not file.startswith(_ours())]
+            frames = re.findall(r'File "(.+)", line (\d+)', node.meta.get("stack_trace") or "")
+            lines = [_shown(file, int(n)) for file, n in frames if not file.startswith(_ours())]
             where = lines[-1] if lines else None
             return f"{path or 'the model'} ({name.rpartition('.')[2]})", where
     return "", None

@@ -39,14 +39,14 @@ def register(returned: Any) -> None:
 
 def arrays(returned: Any, wanted: Sequence[str]) -> Feed:
     """The tensors as numpy arrays under these names. Raises ExportFailed for what is no tensor."""
-    found = leaves(returned)
-    if len(found) != len(wanted):
+    tensors = leaves(returned)
+    if len(tensors) != len(wanted):
         raise ExportFailed(
-            f"the model returns {len(found)} tensors here and {len(wanted)} elsewhere",
-            where=", ".join(found),
+            f"the model returns {len(tensors)} tensors here and {len(wanted)} elsewhere",
+            where=", ".join(tensors),
             hint="it must return the same structure on every call",
         )
-    return {name: _array(leaf, name) for name, leaf in zip(wanted, found.values(), strict=True)}
+    return {name: _array(leaf, name) for name, leaf in zip(wanted, tensors.values(), strict=True)}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -126,7 +126,7 @@ def _moving(
     where: str,
 ) -> dict[str, AxisRange]:
     """The dynamic axes, each with a range that the program allows."""
-    allowed = {str(symbol): found for symbol, found in program.range_constraints.items()}
+    allowed = {str(symbol): interval for symbol, interval in program.range_constraints.items()}
     moving: dict[str, AxisRange] = {}
     for info, spec in zip(_inputs(program), declared, strict=True):
         for symbol, axis in zip(info.shape, spec.info.shape, strict=False):

@@ -24,7 +24,7 @@ def digest_json(value: Any) -> str:
 def is_shallow(value: Any, left: int = _DEPTH) -> bool:
     """Whether JSON is nested so little that code which calls itself can read and write it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return left > 0 and all(is_shallow(one, left - 1) for one in inner)
+    return left > 0 and all(is_shallow(item, left - 1) for item in inner)
 
 
 def digest_file(path: Path) -> str:
@@ -39,7 +39,7 @@ def digest_names(folder: Path) -> str:
     """Of the names in a folder, and which of them are folders, in any order. Python's own cache of
     bytecode does not count. Raises OSError."""
     with os.scandir(folder) as entries:
-        names = [f"{one.name}/" if one.is_dir() else one.name for one in entries]
+        names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries]
     return digest_json(sorted(name for name in names if name != "__pycache__/"))
 
 

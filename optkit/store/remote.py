@@ -70,8 +70,8 @@ class Remote:
             if not self._files.async_impl:  # a connection of its own, for one at a time
                 self._turn = threading.Lock()
             # an object store has no rename: fsspec's own `mv` copies and removes
-            own = next(kind for kind in type(self._files).__mro__ if "mv" in vars(kind))
-            self._renames = own.__module__ != "fsspec.spec"
+            owner = next(kind for kind in type(self._files).__mro__ if "mv" in vars(kind))
+            self._renames = owner.__module__ != "fsspec.spec"
         self.check()
 
     def __str__(self) -> str:
@@ -158,8 +158,8 @@ class Remote:
         if name not in self._known:
             try:
                 with self._asked():
-                    found = self._soon(self._files.info, f"{self._root}/{name}")
-                self._known[name] = size in (None, found["size"])
+                    facts = self._soon(self._files.info, f"{self._root}/{name}")
+                self._known[name] = size in (None, facts["size"])
             except FileNotFoundError:
                 self._known[name] = False
         return self._known[name]
@@ -209,8 +209,8 @@ class Remote:
         except OptkitError:
             raise
         except Exception as error:
-            own = isinstance(error, OSError) and error.errno in _OWN_DISK
-            if not writing and (own or isinstance(error, FileNotFoundError)):
+            full = isinstance(error, OSError) and error.errno in _OWN_DISK
+            if not writing and (full or isinstance(error, FileNotFoundError)):
                 raise
             if writing and isinstance(error, PermissionError | NotImplementedError):
                 self.takes = False
@@ -281,6 +281,7 @@ def _secrets(url: str) -> list[str]:
     """User, password and query of a URL, longest first."""
     users = re.findall(r"//([^/]*)@", url)
     query = url.partition("?")[2]
-    found = [*users, *(user.partition(":")[2] for user in users), query]
-    found += [value for _, value in parse_qsl(query)]
-    return sorted({part for text in found for part in (text, unquote(text)) if part}, key=len)[::-1]
+    texts = [*users, *(user.partition(":")[2] for user in users), query]
+    texts += [value for _, value in parse_qsl(query)]
+    parts = {part for text in texts for part in (text, unquote(text)) if part}
+    return sorted(parts, key=len, reverse=True)

@@ -56,14 +56,14 @@ class Sharing:
     def send(self, path: Path) -> dict[str, str]:
         """Have a file, or a folder's files, on the remote: name beside the path → sha256. Raises
         RemoteLost."""
-        remote, found = self.reached(), {}
+        remote, digests = self.reached(), {}
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             if file.is_file():
                 sha256 = digest_once(file)
                 remote.put(file, sha256)
                 self._sent[sha256] = file
-                found[file.relative_to(path.parent).as_posix()] = sha256
-        return found
+                digests[file.relative_to(path.parent).as_posix()] = sha256
+        return digests
 
     def bring(self, files: Mapping[str, str], folder: Path) -> None:
         """Have files of the remote (relative name → sha256) in a folder, read-only: links to the

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from optkit import user_code
 from optkit.data import reads
-from optkit.data.reads.watch import own
+from optkit.data.reads.watch import unrecorded
 from optkit.execute import reads as records
 from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
@@ -96,7 +96,7 @@ class World:
         kind = self.kinds[number]
         if kind in self._pending:
             self._pending.remove(kind)
-            with own():
+            with unrecorded():
                 kind.change(self.part(number))
 
 

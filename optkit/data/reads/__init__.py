@@ -50,17 +50,17 @@ class Reads:
 
     def to_json(self) -> dict[str, Any]:
         """The record, its paths relative to the roots."""
-        told: dict[str, Any] = {
+        answers: dict[str, Any] = {
             question: {
                 records.relative(subject, self.roots): answer
                 for subject, answer in sorted(self.answers.get(question, {}).items())
             }
             for question in records.QUESTIONS
         }
-        for name, origin in told["import"].items():
-            told["import"][name] = records.relative(origin, self.roots)
-        search = [[records.relative(path, self.roots) for path in one] for one in self.search]
-        return {"schema": records.SCHEMA, "search": search, "unseen": self.unseen, **told}
+        for name, origin in answers["import"].items():
+            answers["import"][name] = records.relative(origin, self.roots)
+        search = [[records.relative(path, self.roots) for path in paths] for paths in self.search]
+        return {"schema": records.SCHEMA, "search": search, "unseen": self.unseen, **answers}
 
 
 def note(path: str | os.PathLike[str]) -> None:
@@ -122,12 +122,12 @@ def _fill(reads: Reads, watch: Watch) -> None:
 
 def _modules() -> dict[str, str]:
     """Name → file of every module imported so far that has one."""
-    found = {}
+    files = {}
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if isinstance(path, str):
-            found[name] = absolute(path)
-    return found
+            files[name] = absolute(path)
+    return files
 
 
 def _scratch() -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from optkit.data.reads.asker import who_asks
-from optkit.data.reads.watch import Watch, absolute, each, is_own, own, watching
+from optkit.data.reads.watch import Watch, absolute, each, is_unrecorded, unrecorded, watching
 from optkit.execute import reads as records
 
 _CHECKOUT = str(Path(__file__).parents[3])
@@ -52,7 +52,7 @@ def _listen() -> None:
 
 
 def _on_event(event: str, args: tuple[Any, ...]) -> None:
-    if not watching or is_own():
+    if not watching or is_unrecorded():
         return
     act = _EVENTS.get(event)
     if act is not None:
@@ -105,7 +105,7 @@ def _search(name: str) -> None:
     """Where a module that the user's code names is found, or that it is not."""
     top, _, rest = name.partition(".")
     folders = _folders()
-    with own():
+    with unrecorded():
         origin = records.Finder(folders).origin(top)
     each(lambda watch: watch.ask("import", f"{watch.searches(folders)} {top}", origin))
     if not rest or origin in (records.INSTALLED, records.NOTHING):
@@ -119,7 +119,7 @@ def _search(name: str) -> None:
 
 def _folders() -> list[str]:
     """sys.path with one word for all that is installed, and without the step's own folder."""
-    found: list[str] = []
+    folders: list[str] = []
     for path in sys.path:
         folder = absolute(path or ".")
         installed = f"{folder}{os.sep}".startswith(records.installed_folders())
@@ -127,9 +127,9 @@ def _folders() -> list[str]:
             folder = records.INSTALLED
         elif any(watch.ignores(folder) for watch in watching):
             continue
-        if folder not in found:
-            found.append(folder)
-    return found
+        if folder not in folders:
+            folders.append(folder)
+    return folders
 
 
 def _on_exec(event: str, args: tuple[Any, ...]) -> None:
@@ -212,7 +212,7 @@ def _unwrap() -> None:
 
 def _named(path: Any, options: dict[str, Any]) -> str | None:
     """The path in words; None for a descriptor, and where nobody records."""
-    if not watching or is_own() or options.get("dir_fd") is not None:
+    if not watching or is_unrecorded() or options.get("dir_fd") is not None:
         return None
     return None if isinstance(path, int) else absolute(os.fspath(path))
 
@@ -220,23 +220,23 @@ def _named(path: Any, options: dict[str, Any]) -> str | None:
 @wraps(_STAT)
 def _stat(path: Any, **options: Any) -> os.stat_result:
     try:
-        found = _STAT(path, **options)
+        facts = _STAT(path, **options)
     except OSError:
         _absent(path, options)
         raise
-    _present(path, options, found, follows=options.get("follow_symlinks", True))
-    return found
+    _present(path, options, facts, follows=options.get("follow_symlinks", True))
+    return facts
 
 
 @wraps(_LSTAT)
 def _lstat(path: Any, **options: Any) -> os.stat_result:
     try:
-        found = _LSTAT(path, **options)
+        facts = _LSTAT(path, **options)
     except OSError:
         _absent(path, options)
         raise
-    _present(path, options, found, follows=False)
-    return found
+    _present(path, options, facts, follows=False)
+    return facts
 
 
 def _absent(path: Any, options: dict[str, Any]) -> None:
@@ -245,7 +245,7 @@ def _absent(path: Any, options: dict[str, Any]) -> None:
         each(lambda watch: watch.ask("kind", name, records.NOTHING))
 
 
-def _present(path: Any, options: dict[str, Any], found: os.stat_result, *, follows: bool) -> None:
+def _present(path: Any, options: dict[str, Any], facts: os.stat_result, *, follows: bool) -> None:
     name = _named(path, options)
     if name is None:
         return
@@ -253,16 +253,16 @@ def _present(path: Any, options: dict[str, Any], found: os.stat_result, *, follo
     if not asker.counts:
         return
     resolves = sys._getframe(2).f_code.co_name in _RESOLVING
-    if S_ISLNK(found.st_mode) or not (follows or resolves):
+    if S_ISLNK(facts.st_mode) or not (follows or resolves):
         each(lambda watch: watch.ask("link", name, records.link(Path(name))))
-    if S_ISLNK(found.st_mode) or resolves:
+    if S_ISLNK(facts.st_mode) or resolves:
         return  # a part of a path that is no link says nothing
-    regular = S_ISREG(found.st_mode)
-    kind = "file" if regular else "folder" if S_ISDIR(found.st_mode) else "other"
+    regular = S_ISREG(facts.st_mode)
+    kind = "file" if regular else "folder" if S_ISDIR(facts.st_mode) else "other"
     each(lambda watch: watch.ask("kind", name, kind))
     if asker.user and regular and asker.entry in ("", *_TIMES):
-        told = records.size_and_time(found)
-        each(lambda watch: watch.ask("status", name, told))
+        status = records.size_and_time(facts)
+        each(lambda watch: watch.ask("status", name, status))
 
 
 @wraps(_ACCESS)
@@ -316,15 +316,15 @@ class _Sorted:
 
 @wraps(_FIND_SPEC)
 def _find_spec(name: str, package: str | None = None) -> Any:
-    if watching and not is_own() and who_asks(importing=True).user:
+    if watching and not is_unrecorded() and who_asks(importing=True).user:
         _search(importlib.util.resolve_name(name, package))
     return _FIND_SPEC(name, package)
 
 
 @wraps(_DISTRIBUTION)
 def _distribution(distribution_name: str) -> Any:
-    if watching and not is_own() and who_asks().user:
-        with own():
+    if watching and not is_unrecorded() and who_asks().user:
+        with unrecorded():
             version = records.installed(distribution_name)
         each(lambda watch: watch.ask("package", distribution_name, version))
     return _DISTRIBUTION(distribution_name)
@@ -334,7 +334,7 @@ _set: set[Any] = set()  # variables that the code has set itself
 
 
 def _get_variable(environment: Any, key: Any) -> Any:
-    if watching and not is_own() and key not in (*_set, *_OWN_VARIABLES) and who_asks().user:
+    if watching and not is_unrecorded() and key not in (*_set, *_OWN_VARIABLES) and who_asks().user:
         try:
             value = _GET(environment, key)
         except KeyError:
@@ -345,12 +345,12 @@ def _get_variable(environment: Any, key: Any) -> Any:
 
 
 def _set_variable(environment: Any, key: Any, value: Any) -> None:
-    if watching and not is_own():
+    if watching and not is_unrecorded():
         _set.add(key)
     _SET(environment, key, value)
 
 
 def _del_variable(environment: Any, key: Any) -> None:
-    if watching and not is_own():
+    if watching and not is_unrecorded():
         _set.add(key)
     _DEL(environment, key)

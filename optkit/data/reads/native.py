@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from optkit.data.reads.watch import Watch, absolute, each, own
+from optkit.data.reads.watch import Watch, absolute, each, unrecorded
 from optkit.execute import reads as records
 
 READERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -59,14 +59,14 @@ _STALE = " (deleted)"
 def held() -> set[str]:
     """Paths of the files that this process has open or mapped for reading alone, libraries aside:
     what it may write is a log or a database of its own. Empty where the system does not tell."""
-    with own(), suppress(OSError):
+    with unrecorded(), suppress(OSError):
         lines = Path("/proc/self/maps").read_text().splitlines()
         rows = [line.split(maxsplit=5) for line in lines]
         mapped = {(row[5], row[1]) for row in rows if len(row) == 6}
         others = {path for path, rights in mapped if "x" in rights or "w" in rights}
         opened = {records.link(path) for path in Path("/proc/self/fd").iterdir() if _reads(path)}
-        found = opened | {path for path, _ in mapped} - others
-        return {path for path in found if path.startswith(os.sep) and os.path.isfile(path)  # noqa: PTH113
+        files = opened | {path for path, _ in mapped} - others
+        return {path for path in files if path.startswith(os.sep) and os.path.isfile(path)  # noqa: PTH113
                 and not path.startswith(_SYSTEM) and not path.endswith(_STALE)}  # fmt: skip
     return set()
 
@@ -117,9 +117,9 @@ def _reporting(function: Any) -> Any:
     @wraps(function, updated=())
     def reader(*args: Any, **options: Any) -> Any:
         for value in (*args, *options.values()):
-            for one in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(one, str | bytes | os.PathLike):
-                    _given(one)
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(item, str | bytes | os.PathLike):
+                    _given(item)
         return function(*args, **options)
 
     reader.__wrapped_reader__ = True  # type: ignore[attr-defined]
@@ -129,11 +129,11 @@ def _reporting(function: Any) -> Any:
 def _given(value: str | bytes | os.PathLike[Any]) -> None:
     """Any text that is no path names nothing."""
     path = absolute(os.fspath(value))
-    with own():
+    with unrecorded():
         if os.path.isfile(path):  # noqa: PTH113
             paths, folder = [path], None
         elif os.path.isdir(path):  # noqa: PTH112
-            paths, folder = [one.path for one in os.scandir(path) if one.is_file()], path
+            paths, folder = [entry.path for entry in os.scandir(path) if entry.is_file()], path
         else:
             return
     each(partial(_read, paths=paths, folder=folder))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from optkit.data.reads.watch import Watch, own
+from optkit.data.reads.watch import Watch, unrecorded
 
 _READ, _CREATE = 0x10, 0x100  # IN_CLOSE_NOWRITE: it was open for reading alone
 _CHANGE = 0x2 | 0x80 | 0x200  # IN_MODIFY, IN_MOVED_TO, IN_DELETE
@@ -76,7 +76,7 @@ class Opens:
 
     def drain(self) -> None:
         """Tell what the kernel has reported since."""
-        with own(), suppress(BlockingIOError):
+        with unrecorded(), suppress(BlockingIOError):
             while self._fd >= 0:
                 self._take(os.read(self._fd, 1 << 16))
 
@@ -108,13 +108,13 @@ class Opens:
 
 def _beneath(root: str) -> list[str]:
     """The folder and those in it, what is hidden or made by tools aside."""
-    found: list[str] = []
+    folders: list[str] = []
     if root in _COMMON:
-        return found
-    with own():
+        return folders
+    with unrecorded():
         for folder, inner, _ in os.walk(root):
             inner[:] = [name for name in inner if name[0] != "." and name not in _LEFT_OUT]
-            if len(found) == _MOST:
+            if len(folders) == _MOST:
                 break
-            found.append(folder)
-    return found
+            folders.append(folder)
+    return folders

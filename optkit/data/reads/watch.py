@@ -29,7 +29,7 @@ kernel's clock for files ticks every 4 to 10 ms, some file systems' every 100.""
 _DRAIN = 256  # acts between two looks at what the kernel reports
 
 watching: list[Watch] = []
-_own = threading.local()  # what this module does itself is not recorded
+_busy = threading.local()  # what this module does itself is not recorded
 _stat, _lstat = os.stat, os.lstat  # as they are while nothing is recorded
 
 
@@ -88,7 +88,7 @@ class Watch:
             return
         self._look(folder)
         try:
-            with own():
+            with unrecorded():
                 names = digest_names(Path(folder))
         except OSError:
             self.ask("kind", folder, records.kind(Path(folder)))
@@ -155,18 +155,18 @@ class Watch:
     def answers(self) -> dict[str, dict[str, Any]]:
         """All questions with the answers that the code got; what changed meanwhile is told in
         `unseen`."""
-        found: dict[str, dict[str, Any]] = {question: {} for question in records.QUESTIONS}
+        answers: dict[str, dict[str, Any]] = {question: {} for question in records.QUESTIONS}
         for path, then in sorted(self._opened.items()):
             sha256 = self._content(path, then)
             if sha256 is not None:
-                found["content"][path] = sha256
+                answers["content"][path] = sha256
         for (question, subject), answer in sorted(self._asked.items(), key=lambda row: row[0]):
             if question == "kind" and (subject in self._opened or self._lists(subject)):
                 continue  # which says more
             if question in records.OF_PATHS and not self._still(question, subject, answer):
                 self.lack(f"{subject} changed while it was read")
-            found[question][subject] = answer
-        return found
+            answers[question][subject] = answer
+        return answers
 
     def _lists(self, folder: str) -> bool:
         return ("names", folder) in self._asked
@@ -175,7 +175,7 @@ class Watch:
         """The digest of a file that is still what it was; None for the code's own scratch, which is
         gone."""
         try:
-            with own():
+            with unrecorded():
                 sha256 = digest_file(Path(path))
             now = _facts(path)
         except OSError:
@@ -192,7 +192,7 @@ class Watch:
         from the start, so its record will differ."""
         if any(name == path or name.startswith(f"{path}{os.sep}") for name in self.written):
             return True
-        with own(), suppress(OSError):
+        with unrecorded(), suppress(OSError):
             return records.OF_PATHS[question](Path(path)) == answer
         return False
 
@@ -210,23 +210,23 @@ class Watch:
     def _tell(self, question: str, subject: str, answer: Any) -> None:
         if self._forked:
             line = json.dumps([question, subject, answer]).encode() + b"\n"
-            with own(), self._journal.open("ab", buffering=0) as journal:
+            with unrecorded(), self._journal.open("ab", buffering=0) as journal:
                 journal.write(line)
 
 
 @contextmanager
-def own() -> Iterator[None]:
+def unrecorded() -> Iterator[None]:
     """What is done inside is no act of the code's."""
-    before = getattr(_own, "busy", False)
-    _own.busy = True
+    before = getattr(_busy, "busy", False)
+    _busy.busy = True
     try:
         yield
     finally:
-        _own.busy = before
+        _busy.busy = before
 
 
-def is_own() -> bool:
-    return bool(getattr(_own, "busy", False))
+def is_unrecorded() -> bool:
+    return bool(getattr(_busy, "busy", False))
 
 
 def absolute(path: str | bytes) -> str:
@@ -236,21 +236,23 @@ def absolute(path: str | bytes) -> str:
 
 def each(act: Callable[[Watch], None]) -> None:
     """On every recording, unless this module does something itself."""
-    if watching and not is_own():
-        with own():
+    if watching and not is_unrecorded():
+        with unrecorded():
             for watch in watching:
                 act(watch)
 
 
 def _facts(path: str) -> Facts | None:
     """None for what is no regular file. Raises OSError."""
-    found = _stat(path)
-    if not stat.S_ISREG(found.st_mode):
+    status = _stat(path)
+    if not stat.S_ISREG(status.st_mode):
         return None
-    facts = Facts(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-    if time.time_ns() - found.st_ctime_ns > _RACY_NS:
+    facts = Facts(
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    )
+    if time.time_ns() - status.st_ctime_ns > _RACY_NS:
         return facts
-    with own():
+    with unrecorded():
         return facts._replace(sha256=digest_file(Path(path)))
 
 

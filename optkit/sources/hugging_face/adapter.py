@@ -79,9 +79,9 @@ def _check_weights(adapted: Any, file: Path) -> None:
     wanted = set(peft.get_peft_model_state_dict(adapted))
     if saved != wanted:
         name = min(saved ^ wanted)
-        told = "has no place in the model" if name in saved else "is missing"
+        reason = "has no place in the model" if name in saved else "is missing"
         raise InputRefused(
-            f"{len(saved ^ wanted)} weights of the adapter do not fit: {name} {told}",
+            f"{len(saved ^ wanted)} weights of the adapter do not fit: {name} {reason}",
             where=str(file),
             hint=_HINT,
         )

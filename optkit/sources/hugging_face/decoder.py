@@ -94,18 +94,18 @@ def _present_cache(model: nn.Module, names: Sequence[str], first: int) -> None:
     """Make forward take the cache as tensors (from place `first` on) and return it as tensors."""
     from transformers import DynamicCache
 
-    own = model.forward
+    forward = model.forward
 
     def call(*values: Tensor) -> dict[str, Tensor]:
         past, cache = values[first:], DynamicCache()
         for index in range(len(past) // 2):
             cache.update(past[2 * index], past[2 * index + 1], index)
         given = dict(zip(names, values[:first], strict=False))
-        returned = own(**given, past_key_values=cache, use_cache=True, return_dict=True)
-        found = {"logits": returned.logits}
+        returned = forward(**given, past_key_values=cache, use_cache=True, return_dict=True)
+        named = {"logits": returned.logits}
         for index, layer in enumerate(returned.past_key_values.layers):
-            found[f"present.{index}.key"] = layer.keys
-            found[f"present.{index}.value"] = layer.values
-        return found
+            named[f"present.{index}.key"] = layer.keys
+            named[f"present.{index}.value"] = layer.values
+        return named
 
     present(model, names, call)

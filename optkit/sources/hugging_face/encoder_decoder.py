@@ -177,7 +177,7 @@ def _pairs(cache: Any) -> Pairs:
 def _decode(model: nn.Module, layers: int, *, masked: bool, names: Sequence[str]) -> None:
     from transformers import DynamicCache, EncoderDecoderCache
 
-    own = model.forward
+    forward = model.forward
     width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
 
     def call(*values: Tensor) -> dict[str, Tensor]:
@@ -193,7 +193,7 @@ def _decode(model: nn.Module, layers: int, *, masked: bool, names: Sequence[str]
             cache.is_updated[index] = True
         # the cache answers for the encoder; its hidden states are asked for their shape alone
         shape = (ids.shape[0], crossed[0].shape[2], width)
-        returned = own(
+        returned = forward(
             decoder_input_ids=ids,
             encoder_outputs=(torch.zeros(shape),),
             past_key_values=cache,
@@ -201,8 +201,8 @@ def _decode(model: nn.Module, layers: int, *, masked: bool, names: Sequence[str]
             return_dict=True,
             **_masked(mask),
         )
-        found = {"logits": returned.logits}
-        return found | _named("decoder", _pairs(cache.self_attention_cache))
+        named = {"logits": returned.logits}
+        return named | _named("decoder", _pairs(cache.self_attention_cache))
 
     present(model, names, call)
 

@@ -56,11 +56,11 @@ class Described:
     def overridden(self, specs: Sequence[InputSpec], axes: Mapping[str, AxisRange]) -> Described:
         """With what a recipe says of some inputs and axes. Raises UnknownName for an input that the
         model has not, InputRefused where dtype or number of axes differ."""
-        own = {spec.info.name: spec for spec in self.specs}
+        by_name = {spec.info.name: spec for spec in self.specs}
         for spec in specs:
-            if spec.info.name not in own:
-                raise unknown_name("input", spec.info.name, own, where="inputs")
-            info, had = spec.info, own[spec.info.name].info
+            if spec.info.name not in by_name:
+                raise unknown_name("input", spec.info.name, by_name, where="inputs")
+            info, had = spec.info, by_name[spec.info.name].info
             if (info.dtype, len(info.shape)) != (had.dtype, len(had.shape)):
                 raise InputRefused(
                     f"the model has {had.dtype} {list(had.shape)}, declared is {info.dtype} "
@@ -68,8 +68,8 @@ class Described:
                     where=f"input {info.name!r}",
                     hint="declare the input as the model has it, or leave it out",
                 )
-            own[info.name] = replace(spec, range=spec.range or own[info.name].range)
-        return replace(self, specs=tuple(own.values()), axes={**self.axes, **axes})
+            by_name[info.name] = replace(spec, range=spec.range or by_name[info.name].range)
+        return replace(self, specs=tuple(by_name.values()), axes={**self.axes, **axes})
 
 
 def describe(model: nn.Module, folder: Path) -> Described:
@@ -117,8 +117,8 @@ def integers(name: str, shape: tuple[int | str, ...], count: int) -> InputSpec:
 def position_limit(model: nn.Module) -> int | None:
     """The tokens that the model takes at most; None where it does not say."""
     config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
-    told = getattr(config, "max_position_embeddings", None)
-    return learned_positions(model) or (told if told and told > 0 else None)
+    limit = getattr(config, "max_position_embeddings", None)
+    return learned_positions(model) or (limit if limit and limit > 0 else None)
 
 
 def learned_positions(model: nn.Module) -> int | None:
@@ -176,9 +176,9 @@ def _processed(folder: Path) -> tuple[int, int] | None:
     """The size that the image processor leaves."""
     file = folder / "preprocessor_config.json"
     try:
-        found = json.loads(file.read_bytes()) if file.is_file() else {}
-        cropped = found.get("crop_size") if found.get("do_center_crop", True) else None
-        return _pair(cropped) or _pair(found.get("size"))
+        processor = json.loads(file.read_bytes()) if file.is_file() else {}
+        cropped = processor.get("crop_size") if processor.get("do_center_crop", True) else None
+        return _pair(cropped) or _pair(processor.get("size"))
     except (ValueError, AttributeError) as error:
         raise InputRefused(
             "not JSON of an image processor", where=str(file), hint="save the processor again"

@@ -164,16 +164,16 @@ def _accounted(model: nn.Module, info: Any, where: str) -> tuple[str, ...]:
     folder, and all in the folder belongs to it or to a head that it lacks."""
     left = sorted(info["unexpected_keys"])
     foreign = [key for key in left if not _is_head(model, key)]
-    shapes = [f"{key} {list(there)}, not {list(own)}" for key, there, own in
+    shapes = [f"{key} {list(there)}, not {list(here)}" for key, there, here in
               sorted(info["mismatched_keys"])]  # fmt: skip
     parts = (
         ("the model needs", sorted(info["missing_keys"])),
         ("the model has no", foreign),
         ("of another shape are", shapes),
     )
-    if told := "; ".join(f"{what} {explain.some(names)}" for what, names in parts if names):
+    if problems := "; ".join(f"{what} {explain.some(names)}" for what, names in parts if names):
         raise InputRefused(
-            f"the weights do not fit {type(model).__name__}: {told}",
+            f"the weights do not fit {type(model).__name__}: {problems}",
             where=where,
             hint="config.json must describe the model that was saved beside it; " + _OTHER_TASK,
         )

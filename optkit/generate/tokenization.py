@@ -43,8 +43,8 @@ def read(spoken: Tokenizer, prompts: Sequence[str], *, masked: bool, where: str)
     for at, prompt in enumerate(prompts):
         if any("\ud800" <= letter <= "\udfff" for letter in prompt):  # bytes that were no UTF-8
             raise InputRefused("the prompt is no UTF-8 text", where=f"prompt {at}")
-    found = [one.ids for one in spoken.encode(prompts)]
-    lengths = [len(ids) for ids in found]
+    tokens = [text.ids for text in spoken.encode(prompts)]
+    lengths = [len(ids) for ids in tokens]
     if 0 in lengths:
         at = lengths.index(0)
         raise InputRefused("the prompt has no tokens", where=f"prompt {at}", hint="give some text")
@@ -55,24 +55,24 @@ def read(spoken: Tokenizer, prompts: Sequence[str], *, masked: bool, where: str)
             where=where,
             hint=f"give them one by one, or export the model with {MASK} as an input",
         )
-    return found
+    return tokens
 
 
 class Stream:
     """The text of tokens as they come behind a prompt; None while they are half a character."""
 
-    def __init__(self, words: Tokenizer, prompt: list[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
         from tokenizers.decoders import DecodeStream
 
-        self._stream, self._words = DecodeStream(prompt, skip_special_tokens=True), words
+        self._stream, self._tokenizer = DecodeStream(prompt, skip_special_tokens=True), tokenizer
 
     def step(self, token: int) -> str | None:
-        found: str | None = self._stream.step(self._words.fast, token)
-        return found
+        text: str | None = self._stream.step(self._tokenizer.fast, token)
+        return text
 
 
-def behind(words: Tokenizer, prompt: list[int], new: list[int]) -> str:
+def behind(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> str:
     """The text of `new` tokens behind a prompt. Decoded together: the first of them may begin with
     a space, or may not."""
-    before, whole = words.fast.decode(prompt), words.fast.decode([*prompt, *new])
+    before, whole = tokenizer.fast.decode(prompt), tokenizer.fast.decode([*prompt, *new])
     return str(whole[len(before) :])
