@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import errno
 import fcntl
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -576,31 +574,6 @@ def test_a_full_disk_keeps_the_older_artifact(made: Artifact, out: Path, tmp_pat
     assert done.returncode == 8
     made.verify()
     assert leftovers(out) == []
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    libc = ctypes.CDLL(None, use_errno=True)
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() or libc.mount(b"none", os.fsencode(place), b"tmpfs", 0, b"size=256k"):
-        pytest.skip("mounting needs root")
-    yield place
-    libc.umount(os.fsencode(place))
-
-
-def test_no_space_left(tiny_disk: Path, tmp_path: Path) -> None:
-    out = tiny_disk / "artifacts"
-    made = write(out, MANIFEST, contents())
-    big = tmp_path / "big"
-    big.write_bytes(bytes(1 << 20))
-    for content in (big, bytes(1 << 20)):
-        with pytest.raises(StorageError) as caught:
-            write(out, MANIFEST, {**contents(), "weights": content})
-        assert "free" in str(caught.value.hint)
-        made.verify()
-        assert leftovers(out) == []
-    write(out, MANIFEST, contents(b"2")).verify()
 
 
 def kill_while_writing(out: Path, delay: float) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import ctypes
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +18,7 @@ from optkit.data.checking import DTYPES
 from optkit.data.spool import Spool, counting, overlap
 from optkit.data.spool_writer import SpoolInfo
 from optkit.data.synthetic import random_feed
-from optkit.errors import InputRefused, IntegrityError, StorageError
+from optkit.errors import InputRefused, IntegrityError
 from optkit.recipe.inputs import InputSpec
 from optkit.tensors import TensorInfo
 
@@ -576,20 +574,6 @@ def test_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
     assert done.returncode == 8, done.stderr
     assert "File too large" in done.stdout
     assert not (tmp_path / "index.json").exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_no_space_left(tmp_path: Path) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"none", os.fsencode(tmp_path), b"tmpfs", 0, b"size=256k"):
-        pytest.skip("this container may not mount")
-    try:
-        with pytest.raises(StorageError, match="No space left") as caught:
-            write(images(20_000), tmp_path, memory=1 << 30)
-        assert "free some space" in str(caught.value.hint)
-        assert not (tmp_path / "index.json").exists()
-    finally:
-        libc.umount(os.fsencode(tmp_path))
 
 
 # --- random feeds -------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from optkit.intake import files as door
-from optkit.intake import stage_onnx, tree
+from optkit.intake import files, stage_onnx, tree
 
 MODEL = '<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] x) => (float[N,2] y) {y = Relu(x)}'
 
@@ -21,7 +20,7 @@ def test_who_comes_second_takes_what_is_there(
 
     def overtaken(folder: Path, objects: Path, digest: str) -> Path:
         shutil.copytree(folder, objects / digest[:2] / digest)
-        return door.publish(folder, objects, digest)
+        return files.publish(folder, objects, digest)
 
     monkeypatch.setattr(tree, "publish", overtaken)
     second = stage_onnx(tmp_path / "m.onnx", tmp_path / "store/objects")

@@ -134,6 +134,7 @@ def test_same_bytes_in_another_process(tmp_path: Path) -> None:
             from pathlib import Path
             import torch
             from optkit.recipe import InputSpec
+            from optkit.runtimes import backend
             from optkit.sources import torch_module
             from optkit.tensors import AxisRange, TensorInfo
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -26,102 +26,21 @@ from optkit.recipe import Quantization
 from optkit.runtimes import SessionOptions
 from optkit.statistics import Statistics, Tap, ValueStatistics
 from optkit.steps import perform
-from optkit.tensors import Feed
+from tests import networks
 from tests.networks import NETWORKS, network, sqnr
 from tests.quantization.workshop import RULES, Chain
 
-HEAD = '<ir_version: 10, opset_import: ["" : 23]>\n'
 EVERYWHERE = RescaleSettings(alpha=0.7, fold_gain_db=-inf)  # whether or not anything is gained
-
-POST_NORM = """g (float[N,8,32] x, float[32,32] w_o, float[32] b_o, float[32] g_1, float[32] b_1,
-   float[32,96] w_up, float[96] b_up, float[96,32] w_down, float[32] b_down, float[32] g_2,
-   float[32] b_2) => (float[N,8,32] y) {
-  [out] o = MatMul (x, w_o)
-  [outbias] ob = Add (o, b_o)
-  [add1] r1 = Add (x, ob)
-  [norm1] n1 = LayerNormalization (r1, g_1, b_1)
-  [up] u = MatMul (n1, w_up)
-  [upbias] ub = Add (u, b_up)
-  [gelu] ge = Gelu (ub)
-  [down] d = MatMul (ge, w_down)
-  [downbias] db = Add (d, b_down)
-  [add2] r2 = Add (n1, db)
-  [norm2] y = LayerNormalization (r2, g_2, b_2)
-}"""
-
-LLAMA = """g (float[N,S,32] x, float[32] g_1, float[32,32] w_q, float[32,16] w_k, float[32,16] w_v,
-   float[32,32] w_o, float[32] g_2, float[32,48] w_gate, float[32,48] w_up, float[48,32] w_down)
-   => (float[N,S,32] y) {
-  [norm1] n1 = RMSNormalization (x, g_1)
-  [q] q = MatMul (n1, w_q)
-  [k] k = MatMul (n1, w_k)
-  [v] v = MatMul (n1, w_v)
-  [shape_q] sq = Constant <value_ints=[0, 0, 4, 8]> ()
-  [shape_k] sk = Constant <value_ints=[0, 0, 2, 8]> ()
-  [rq] q4 = Reshape (q, sq)
-  [rk] k4 = Reshape (k, sk)
-  [rv] v4 = Reshape (v, sk)
-  [tq] qt = Transpose <perm=[0,2,1,3]> (q4)
-  [tk] kt = Transpose <perm=[0,2,3,1]> (k4)
-  [tv] vt = Transpose <perm=[0,2,1,3]> (v4)
-  [two] two = Constant <value_ints=[2]> ()
-  [uk] ku = Unsqueeze (kt, two)
-  [uv] vu = Unsqueeze (vt, two)
-  [copies] copies = Constant <value_ints=[1, 1, 2, 1, 1]> ()
-  [ek] ke = Expand (ku, copies)
-  [ev] ve = Expand (vu, copies)
-  [shape_rk] srk = Constant <value_ints=[0, 4, 8, -1]> ()
-  [shape_rv] srv = Constant <value_ints=[0, 4, -1, 8]> ()
-  [fk] kr = Reshape (ke, srk)
-  [fv] vr = Reshape (ve, srv)
-  [scores] a = MatMul (qt, kr)
-  [softmax] p = Softmax (a)
-  [mix] m = MatMul (p, vr)
-  [back] mt = Transpose <perm=[0,2,1,3]> (m)
-  [shape_o] so = Constant <value_ints=[0, 0, 32]> ()
-  [merge] mm = Reshape (mt, so)
-  [out] o = MatMul (mm, w_o)
-  [add1] r1 = Add (x, o)
-  [norm2] n2 = RMSNormalization (r1, g_2)
-  [gate] ga = MatMul (n2, w_gate)
-  [up] u = MatMul (n2, w_up)
-  [sigmoid] si = Sigmoid (ga)
-  [silu] sl = Mul (ga, si)
-  [product] gu = Mul (sl, u)
-  [down] d = MatMul (gu, w_down)
-  [add2] y = Add (r1, d)
-}"""
-
-CHAIN = """g (float[N,3,10,10] x, float[16,3,3,3] w_1, float[16] b_1, float[16,1,3,3] w_2,
-   float[16] b_2, float[24,16,1,1] w_3, float[24] b_3, float[24,24,3,3] w_4, float[24] b_4,
-   float[10,24] w_head, float[10] b_head) => (float[N,10] y) {
-  [conv1] c1 = Conv <pads=[1,1,1,1]> (x, w_1, b_1)
-  [relu1] r1 = Relu (c1)
-  [depthwise] c2 = Conv <group=16, pads=[1,1,1,1]> (r1, w_2, b_2)
-  [relu2] r2 = Relu (c2)
-  [pool] p = MaxPool <kernel_shape=[2,2], strides=[2,2]> (r2)
-  [conv3] c3 = Conv (p, w_3, b_3)
-  [zero] zero = Constant <value_float=0.0> ()
-  [six] six = Constant <value_float=6.0> ()
-  [relu6] r3 = Clip (c3, zero, six)
-  [conv4] c4 = Conv <pads=[1,1,1,1]> (r3, w_4, b_4)
-  [relu4] r4 = Relu (c4)
-  [mean] g = GlobalAveragePool (r4)
-  [flat] f = Flatten (g)
-  [head] y = Gemm <transB=1> (f, w_head, b_head)
-}"""
 
 
 def build(name: str) -> ir.Model:
     """A net by name, its shapes known, in which channels differ as much as they can without a
     change of the function; in the post-norm block a few channels of the first norm are outliers."""
-    own = {"post-norm": POST_NORM, "llama": LLAMA, "chain": CHAIN}
     rng = np.random.default_rng(5)
     outliers = np.ones(32)
     outliers[[3, 17, 20]] = 25, 40, 60
     planted = {"g_1": outliers, "w_up": rng.standard_normal((32, 96)) / outliers[:, None] / 6}
-    text = HEAD + own[name] if name in own else NETWORKS[name]
-    model = graph.infer_shapes(network(text, **planted if name == "post-norm" else {}))
+    model = graph.infer_shapes(network(NETWORKS[name], **planted if name == "post-norm" else {}))
     for group in groups.find_groups(model, assigned(model).nodes):
         path = groups.fold_path(group)
         if isinstance(path, FoldPath):
@@ -131,15 +50,6 @@ def build(name: str) -> ir.Model:
 
 
 NETS = ("post-norm", "llama", "attention", "chain", "residual")
-
-
-def given(model: ir.Model, seed: int = 0, batch: int = 4) -> Feed:
-    rng = np.random.default_rng(seed)
-    sizes = {"N": batch, "S": 8}
-    return {
-        name: rng.standard_normal([sizes.get(str(d), d) for d in shape]).astype(dtype)
-        for name, dtype, shape in map(astuple, graph.inputs(model))
-    }
 
 
 def assigned(model: ir.Model) -> Assignment:
@@ -152,7 +62,7 @@ def calibrated(workshop: Any, model: ir.Model) -> Statistics:
     wanted = [Tap(str(g.value.name), g.axis, rows=True, moments=True) for g in found]
     path = workshop.folder / "taps.onnx"
     graph.save(graph.expose(model, [tap.name for tap in wanted]), path)
-    feeds = [given(model, seed=1, batch=16), given(model, seed=2, batch=16)]
+    feeds = [networks.feed(model, 16, seed=1), networks.feed(model, 16, seed=2)]
     with OnnxRuntime().session(path, SessionOptions(threads=1)) as session:
         return observe(
             session, feeds, wanted, memory_bytes=1 << 30, progress=lambda what, fraction: None
@@ -189,7 +99,7 @@ def test_outputs_and_statistics_stay_true(
     workshop: Any,
 ) -> None:
     model = build(name)
-    feed = given(model, seed=9)
+    feed = networks.feed(model, 4, seed=9)
     wanted = workshop.run(model, feed)
     nodes, assignment = {n.name for n in model.graph}, assigned(model)
     statistics = calibrated(workshop, model)
@@ -232,7 +142,7 @@ def noise(
     settings: RescaleSettings,
 ) -> float:
     """SQNR of the output, dB, with each weight and each activation rounded by hand."""
-    feed = given(model, seed=9, batch=16)
+    feed = networks.feed(model, 16, seed=9)
     wanted = workshop.run(model, feed)["y"]
     copy = model.clone()
     statistics = calibrated(workshop, copy)
@@ -364,7 +274,7 @@ def test_awq_is_for_channels_and_for_blocks(
     workshop: Any,
 ) -> None:
     model = build("attention")
-    feed = given(model, seed=9)
+    feed = networks.feed(model, 4, seed=9)
     wanted = workshop.run(model, feed)["y"]
     own = replace(RULES["gpu"], activation=None, weight=fmt, split_scale=frozenset())
     settings = RescaleSettings(alpha="off", equalize="off", salient=True, block_size=16)
@@ -378,7 +288,7 @@ def test_a_graph_that_makes_much_of_rounding_is_quantized_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build("post-norm")
-    made = Chain(tmp_path / "chain", model, [given(model, seed) for seed in range(4)])
+    made = Chain(tmp_path / "chain", model, [networks.feed(model, 4, seed) for seed in range(4)])
     kept = {"graph": made.fused, "statistics": made.statistics}
     inputs = [{"name": "x", "dtype": "float32", "shape": ["N", 8, 32], "range": None}]
     settings = Quantization().model_dump(mode="json")
