@@ -220,18 +220,12 @@ class _Run:
             for name, tap in self._taps.items()
             if tap.channel_axis is not None and shapes[name]
         }
-        rows = sum(4 * ROWS * k for name, k in channels.items() if self._taps[name].rows)
-        rows += sum(
-            4 * ROWS * k * window.taps
-            for name, k in channels.items()
-            for window in self._taps[name].windows
-        )
-        products = {}
-        for key, (name, window) in self._multiplied.items():
-            if name in channels:
-                groups = window.groups if window else 1
-                k = window.size(channels[name]) if window else channels[name]
-                products[key] = groups * _PRODUCT_BYTES * k * (k + ROWS)
+        rows = 4 * ROWS * sum(k * _sampled(self._taps[name]) for name, k in channels.items())
+        products = {
+            key: _product_bytes(channels[name], window)
+            for key, (name, window) in self._multiplied.items()
+            if name in channels
+        }
         free = cutter.memory_bytes - cutter.need - rows
         for key, size in products.items():
             if size > free:
@@ -271,6 +265,17 @@ class _Run:
                 products.end_chunk()
         self._done += part.samples
         self._data = data_digest([bytes.fromhex(self._data), *part.digests])
+
+
+def _sampled(tap: Tap) -> int:
+    """How many numbers of a channel each kept row holds: its own, and those of patches."""
+    return int(tap.rows) + sum(window.taps for window in tap.windows)
+
+
+def _product_bytes(channels: int, window: Window | None) -> int:
+    """What second moments of a value, or of its patches, take while they are summed."""
+    k = window.size(channels) if window else channels
+    return (window.groups if window else 1) * _PRODUCT_BYTES * k * (k + ROWS)
 
 
 @dataclass(frozen=True)

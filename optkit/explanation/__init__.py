@@ -2,10 +2,12 @@
 
     findings ← rules(report of the build, time of each layer)        pure functions
 
-subject   what the rules look at, and what it means
-speed     rules about time: what runs apart, in floats, slower than before, or only moves
-accuracy  rules about noise: ranges, weights' scales, layers that make most of it
-applying  a recipe with the changes
+subject        what the rules look at, and what it means
+layer_times    what quantizing gave, layer by layer
+speed          rules about products: in floats, slower than before, waiting for memory
+data_movement  rules about kernels that only convert, cast or move
+accuracy       rules about noise: ranges, weights' scales, layers that make most of it
+applying       a recipe with the changes
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from optkit.documents.explanation import LayerTime, SpentTime
-from optkit.explanation import accuracy, speed
+from optkit.explanation import accuracy, data_movement, speed
 from optkit.explanation.applying import applied
 from optkit.explanation.finding import Change, Cost, Finding
+from optkit.explanation.layer_times import LEAST
 from optkit.explanation.subject import KINDS, Subject, Times
 
 __all__ = ["RULES", "Change", "Cost", "Explanation", "Finding", "Subject", "Times", "applied",
@@ -25,11 +28,11 @@ __all__ = ["RULES", "Change", "Cost", "Explanation", "Finding", "Subject", "Time
 Rule = Callable[[Subject], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
-    speed.unfused_pairs,
+    data_movement.unfused_pairs,
     speed.left_in_float,
     speed.does_not_pay,
-    speed.layout,
-    speed.casts,
+    data_movement.layout,
+    data_movement.casts,
     speed.alignment,
     speed.memory_bound,
     speed.heavy_weights,
@@ -69,7 +72,7 @@ def explain(subject: Subject) -> Explanation:
     """Ask every rule. A node with a fault of its own is not told of as one that merely has a heavy
     weight or much noise."""
     found = [finding for rule in RULES for finding in rule(subject)]
-    worth = [one for one in found if one.cost.share >= speed.LEAST]
+    worth = [one for one in found if one.cost.share >= LEAST]
     faulty = {node for one in worth if one.rule in _FAULTS for node in one.nodes}
     kept = [one for one in worth if one.rule not in _GENERAL or not faulty & set(one.nodes)]
     ranked = sorted(kept, key=lambda one: (one.limit, -one.cost.share))

@@ -24,7 +24,8 @@ from optkit.documents.report import (
 )
 from optkit.evidence import Evidence
 from optkit.explanation.finding import Change, Cost, Finding
-from optkit.explanation.speed import LEAST, left_behind, to_float
+from optkit.explanation.layer_times import LEAST, left_behind
+from optkit.explanation.speed import to_float
 from optkit.explanation.subject import Subject
 from optkit.explanation.words import modules, named, several
 from optkit.recipe.schema import ACCURACY_LIMITS
@@ -93,7 +94,7 @@ def unread(subject: Subject) -> Iterator[Finding]:
     if (pairs := _Pairs.of(subject, "unread", _HALF_DB)) is None:
         return
     worst = pairs.rows[0]
-    added = any(_op(subject, node) == "Add" for node in worst.readers)
+    added = any(subject.op(node) == "Add" for node in worst.readers)
     key = ("quantization", "placement", "residual_adds")
     change = Change(f"take the pair out of the graph ({worst.pair})")
     if added and subject.recipe["quantization"]["placement"].get("residual_adds"):
@@ -314,11 +315,6 @@ def _ranges(row: PairFidelity) -> str:
 def _others(pairs: _Pairs, what: str) -> str:
     more = len(pairs.rows) - 1
     return f"; {several(more, 'more value')} {'is' if more == 1 else 'are'} {what}" if more else ""
-
-
-def _op(subject: Subject, node: str) -> str | None:
-    facts = subject.times.nodes.get(node) if subject.times else None
-    return facts.op if facts else None
 
 
 def _decided(subject: Subject, pairs: _Pairs) -> list[NodeDecision]:

@@ -63,9 +63,27 @@ class Subject:
         """The precision it is compared with."""
         return self.result.baseline.precision if self.result.baseline else "fp32"
 
+    @property
+    def candidate(self) -> tuple[TimedLayer, ...]:
+        """Its layers; none where their times are not known."""
+        return self.times.candidate if self.times else ()
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        return self.times.nodes if self.times else {}
+
+    def op(self, node: str) -> str | None:
+        return self.nodes[node].op if node in self.nodes else None
+
+    @cached_property
+    def apart_in_baseline(self) -> set[str]:
+        """The nodes that the baseline computes in kernels without a product."""
+        layers = [timed.layer for timed in self.times.baseline] if self.times else []
+        return {node for layer in layers if not layer.products for node in layer.nodes}
+
     @cached_property
     def total_ms(self) -> float:
-        return sum(one.ms for one in self.times.candidate) if self.times else 0.0
+        return sum(timed.ms for timed in self.candidate)
 
     @cached_property
     def planned(self) -> dict[str, str]:
@@ -122,23 +140,21 @@ class Subject:
 
     def ops(self, timed: TimedLayer) -> set[str]:
         """The operators in a layer: of its ONNX nodes, or its own where it names none."""
-        nodes = self.times.nodes if self.times else {}
-        found = {nodes[name].op for name in timed.layer.nodes if name in nodes}
-        return found or ({timed.layer.kind} & (CONVERT | LAYOUT))
+        ops = {self.nodes[name].op for name in timed.layer.nodes if name in self.nodes}
+        return ops or ({timed.layer.kind} & (CONVERT | LAYOUT))
 
     def neighbours(self, node: str) -> tuple[set[str], set[str]]:
         """The nearest products before and behind a node, through whatever does not multiply."""
-        nodes = self.times.nodes if self.times else {}
-        reads = {name: one.reads for name, one in nodes.items()}
-        return _nearest(node, nodes, reads), _nearest(node, nodes, self._read_by)
+        reads = {name: facts.reads for name, facts in self.nodes.items()}
+        return _nearest(node, self.nodes, reads), _nearest(node, self.nodes, self._read_by)
 
     @cached_property
     def _read_by(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for name, node in (self.times.nodes if self.times else {}).items():
+        readers: dict[str, list[str]] = {}
+        for name, node in self.nodes.items():
             for maker in node.reads:
-                found.setdefault(maker, []).append(name)
-        return found
+                readers.setdefault(maker, []).append(name)
+        return readers
 
     def share(self, ms: float) -> float:
         """Of the time of all layers."""

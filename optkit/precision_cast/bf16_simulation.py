@@ -63,12 +63,11 @@ def _round(owner: ir.Graph, value: ir.Value, names: set[str]) -> None:
     wide.replace_input_with(0, narrow.outputs[0])
     for user, index in uses:
         user.replace_input_with(index, wide.outputs[0])
-    for index, output in enumerate(owner.outputs):
-        if output is value:
-            name = value.name
-            value.name = graph.claim_name(f"{name}.exact", names)
-            wide.outputs[0].name = name
-            owner.outputs[index] = wide.outputs[0]
+    if value.is_graph_output():
+        name = value.name
+        value.name = graph.claim_name(f"{name}.exact", names)
+        wide.outputs[0].name = name
+        graph.replace_output(owner, value, wide.outputs[0])
 
 
 def _cast(value: ir.Value, names: set[str], dtype: ir.DataType, owner: ir.Graph) -> ir.Node:

@@ -137,6 +137,12 @@ def _settle(
                 for node, index in uses:
                     node.replace_input_with(index, copy)
             log.clipped[str(value.name)] = int(np.count_nonzero(_beyond(numbers, half)))
+    _settle_fills(model, half, log, concerned)
+
+
+def _settle_fills(
+    model: ir.Model, half: Half, log: CastLog, concerned: Callable[[ir.Node], bool]
+) -> None:
     for node in model.graph:
         numbers = fill_of(node) if concerned(node) else None
         if numbers is None or not _beyond(numbers, half).any():
@@ -188,8 +194,7 @@ class _Rewrite:
         self.half = half
         self.kept = kept
         self.caches = caches
-        self.names = graph.value_names(model)
-        self.node_names = {str(node.name) for node in model.graph.all_nodes()}
+        self.names = graph.FreeNames(model)
         self.casts: set[ir.Node] = set()
         self.log = log
         log.caches = sorted(str(value.name) for value in caches)
@@ -209,15 +214,18 @@ class _Rewrite:
         for node in nodes:
             self._node(node)
             for value, half in zip(node.outputs, sides[node][1], strict=True):
-                declared = self.half.dtype if value in self.caches else value.dtype
-                if is_wide(value) and declared is not None:
-                    dtype = self.half.dtype if half else FLOAT
-                    value.type = ir.TensorType(dtype)
-                    self._border(value, declared, uses)
-                    self._meet(value, dtype, uses)
+                self._output(value, self.half.dtype if half else FLOAT, uses)
         self._drop_idle_casts()
         self.log.half_nodes = sum(any(v.dtype == self.half.dtype for v in n.outputs) for n in nodes)
         self.log.casts = len(self.casts)
+
+    def _output(self, value: ir.Value, dtype: ir.DataType, uses: dict[ir.Node, list[bool]]) -> None:
+        """Give a node's result its dtype."""
+        declared = self.half.dtype if value in self.caches else value.dtype
+        if is_wide(value) and declared is not None:
+            value.type = ir.TensorType(dtype)
+            self._border(value, declared, uses)
+            self._meet(value, dtype, uses)
 
     def _sides(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
         """Per input and output: does the node want half there?"""
@@ -271,15 +279,13 @@ class _Rewrite:
         suffix = self.half.suffix if value.dtype == self.half.dtype else "fp32"
         value.name = self._new_name(name, suffix)
         result = self._cast(value, declared, name)
-        for index, output in enumerate(self.graph.outputs):
-            if output is value:
-                self.graph.outputs[index] = result
+        graph.replace_output(self.graph, value, result)
         if declared == FLOAT:
             readers = [use for use in value.uses() if not _takes_half(use, uses)]
             self._redirect((use for use in readers if use[0] not in self.casts), result)
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Value:
-        node_name = graph.claim_name(f"cast_{name}", self.node_names)
+        node_name = self.names.node(f"cast_{name}")
         cast = ir.node("Cast", [value], {"to": dtype.value}, name=node_name)
         self.casts.add(cast)
         result = cast.outputs[0]
@@ -292,7 +298,7 @@ class _Rewrite:
         return result
 
     def _new_name(self, name: str, suffix: str) -> str:
-        new = graph.claim_name(f"{name}.{suffix}", self.names)
+        new = self.names.value(f"{name}.{suffix}")
         self.log.aliases[new] = self.log.aliases.get(name, name)
         return new
 

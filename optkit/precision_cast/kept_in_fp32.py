@@ -355,16 +355,21 @@ def _joins(node: ir.Node, kept: Kept) -> str | None:
     inside = [v for v in floats if v.producer() in kept]
     if not inside or node.op_type in _PRODUCTS:
         return None
-    readers, between = _readers(node), "it lies between FP32 nodes"
+    if node.op_type not in _MOVING:
+        if not all(v in inside or graph.is_constant(v) or _read_by(v, kept) for v in floats):
+            return None  # it would take a Cast more
+        if node.op_type in _ARITHMETIC:
+            return "it continues an FP32 chain"
+    return "it lies between FP32 nodes" if _leads_into(node, kept) else None
+
+
+def _leads_into(node: ir.Node, kept: Kept) -> bool:
+    """All that reads it is kept, or of what only moves numbers, may be."""
+    readers = _readers(node)
     if node.op_type in _MOVING:
-        bridges = readers and all(r in kept or r.op_type in _ARITHMETIC for r in readers)
-        return between if bridges else None
-    if not all(v in inside or graph.is_constant(v) or _read_by(v, kept) for v in floats):
-        return None  # it would take a Cast more
-    if node.op_type in _ARITHMETIC:
-        return "it continues an FP32 chain"
-    inner = readers and any(map(is_wide, node.outputs)) and all(r in kept for r in readers)
-    return between if inner else None
+        return bool(readers) and all(r in kept or r.op_type in _ARITHMETIC for r in readers)
+    floats = any(map(is_wide, node.outputs))
+    return bool(readers) and floats and all(r in kept for r in readers)
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:

@@ -32,7 +32,7 @@ from optkit.quantization.ranges import Method
 from optkit.quantization.rounding import bias_correction, convolution
 from optkit.quantization.rounding.gptq import gptq
 from optkit.quantization.rounding.hqq import hqq
-from optkit.quantization.rounding.rtn import Quantized, round_to_nearest
+from optkit.quantization.rounding.rtn import round_to_nearest
 from optkit.recipe import Quantization
 from optkit.statistics import Moments, Statistics, ValueStatistics
 from optkit.statistics.dataset import remark
@@ -222,30 +222,25 @@ class _Chooser:
         """Codes in the nodes' layout, and their scales: the given ones, or for blocks, whose scales
         nothing else depends on, those that the solver prefers. A shared weight is solved once."""
         fresh = {weight.key: weight for weight in read if weight.key not in self._solved}
-        solves = value is not None and self._solves(value)
-        matrices = [weight for weight in fresh.values() if solves and weight.can_be_solved]
-        for fmt in dict.fromkeys(weight.format for weight in matrices):
-            alike = [weight for weight in matrices if weight.format == fmt]
-            assert value is not None and value.moments is not None
-            solved = self._solve(alike, fmt, value.moments)
-            for weight, solution in zip(alike, solved, strict=True):
-                self._solved[weight.key] = weight.as_read(solution.codes), solution.scale
+        if value is not None and value.moments is not None and self._solves(value):
+            self._solve([w for w in fresh.values() if w.can_be_solved], value.moments)
         for key, weight in fresh.items():
             if key not in self._solved:
                 self._solved[key] = self._rounded(weight, value)
         return [self._solved[weight.key] for weight in read]
 
-    def _solve(
-        self, read: Sequence[ReadWeight], fmt: NumberFormat, moments: Moments
-    ) -> list[Quantized]:
-        """GPTQ of all weights that multiply one value."""
-        weights = [weight.by_columns for weight in read]
-        fixed = None if fmt.granularity == "block" else [weight.scale for weight in read]
-        damping = _damping(len(weights[0]), moments)
-        second = self._matrix_of(moments)
-        return gptq(
-            weights, second, fmt, self.carrier, scales=fixed, damping=damping, sweeps=_SWEEPS
-        )
+    def _solve(self, read: Sequence[ReadWeight], moments: Moments) -> None:
+        """GPTQ of weights that multiply one value, those of one format together."""
+        for fmt in dict.fromkeys(weight.format for weight in read):
+            alike = [weight for weight in read if weight.format == fmt]
+            matrices = [weight.by_columns for weight in alike]
+            solved = gptq(
+                matrices, self._matrix_of(moments), fmt, self.carrier,
+                scales=None if fmt.granularity == "block" else [weight.scale for weight in alike],
+                damping=_damping(len(matrices[0]), moments), sweeps=_SWEEPS,
+            )  # fmt: skip
+            for weight, quantized in zip(alike, solved, strict=True):
+                self._solved[weight.key] = weight.as_read(quantized.codes), quantized.scale
 
     def _matrix_of(self, moments: Moments) -> np.ndarray:
         if self._moments is None or self._moments[0] is not moments:

@@ -204,21 +204,26 @@ def _check_histogram(value: ValueStatistics) -> None:
     sound = bins.dtype == np.uint16 and counts.dtype == np.int64 and bins.shape == counts.shape
     if not sound or bins.ndim != 1 or (np.diff(bins.astype(int)) <= 0).any():
         raise ValueError("the histogram is malformed")
-    extremes = (value.low, value.high)
-    ordered = (
-        -np.inf < value.low <= value.high < np.inf if bins.size else extremes == (np.inf, -np.inf)
-    )
+    ordered = (value.low, value.high) == (np.inf, -np.inf)
+    if bins.size:
+        ordered = -np.inf < value.low <= value.high < np.inf
     if (counts <= 0).any() or not ordered or value.excluded < 0:
         raise ValueError("numbers are out of range")
+    _check_sizes(value)
+
+
+def _check_sizes(value: ValueStatistics) -> None:
+    """Every part has as many channels; a value with a verdict has no part."""
     extras = (value.channels, value.rows, value.moments, value.patches or None)
-    if value.verdict is not None and (bins.size or any(extra is not None for extra in extras)):
+    if value.verdict is not None and (
+        value.bins.size or any(extra is not None for extra in extras)
+    ):
         raise ValueError("a value with a verdict holds numbers")
-    sizes = {len(value.channels.low)} if value.channels else set()
-    sizes |= {value.rows.data.shape[1]} if value.rows else set()
-    sizes |= {len(value.moments.diagonal)} if value.moments else set()
-    for window, patches in value.patches.items():
-        sizes |= {patches.rows.data.shape[1] // window.taps}
-    if len(sizes) > 1:
+    sizes = [] if value.channels is None else [len(value.channels.low)]
+    sizes += [] if value.rows is None else [value.rows.data.shape[1]]
+    sizes += [] if value.moments is None else [len(value.moments.diagonal)]
+    sizes += [part.rows.data.shape[1] // window.taps for window, part in value.patches.items()]
+    if len(set(sizes)) > 1:
         raise ValueError("parts differ in their number of channels")
 
 

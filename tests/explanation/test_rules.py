@@ -11,7 +11,7 @@ from optkit.benchmarking.layers import Clipping
 from optkit.documents.report import Report
 from optkit.engines import FusedLayer, LayerTensor
 from optkit.evidence import Evidence
-from optkit.explanation import Subject, Times, accuracy, explain, speed
+from optkit.explanation import Subject, Times, accuracy, data_movement, explain, speed
 from optkit.explanation.subject import connected
 from optkit.report.contract import conform
 from optkit.steps.attribute import Node, TimedLayer
@@ -134,10 +134,10 @@ def test_a_pair_between_two_readers_of_codes_is_idle_and_one_at_the_end_is_not()
     dq = layer("dq", "a/Gemm.out", 0.5, dtype=None, kind="DequantizeLinear")
     q = layer("q", "dq.out", 0.25, dtype=None, kind="QuantizeLinear")
     products = [layer(f"{n}/Gemm", "x", 1.0) for n in "abc"]
-    (found,) = speed.unfused_pairs(subject(candidate=[*products, dq, q], nodes=halves))
+    (found,) = data_movement.unfused_pairs(subject(candidate=[*products, dq, q], nodes=halves))
     assert found.cost.ms == pytest.approx(0.75) and set(found.nodes) == {"dq", "q"}
     assert found.cost.share == pytest.approx(0.75 / 3.75)
-    assert not list(speed.unfused_pairs(subject(candidate=[*products, dq], nodes=halves)))
+    assert not list(data_movement.unfused_pairs(subject(candidate=[*products, dq], nodes=halves)))
 
 
 def test_a_pair_on_a_shortcut_is_the_rule_of_placement_s() -> None:
@@ -147,7 +147,7 @@ def test_a_pair_on_a_shortcut_is_the_rule_of_placement_s() -> None:
     }  # fmt: skip
     dq = layer("dq", "q.out", 0.5, dtype=None, kind="DequantizeLinear")
     add = layer("add", "dq.out", 0.1, dtype=None, kind="Add")
-    (found,) = speed.unfused_pairs(subject(candidate=[dq, add], nodes=nodes))
+    (found,) = data_movement.unfused_pairs(subject(candidate=[dq, add], nodes=nodes))
     assert found.change.lines == ["quantization: {placement: {residual_adds: false}}"]
 
 
@@ -185,7 +185,7 @@ def test_kernels_that_only_move_are_one_finding_for_each_chain() -> None:
     chain = [layer("t1", "y", 0.2, dtype=None, kind="Transpose"),
              layer("t2", "t1.out", 0.2, dtype=None, kind="Transpose"),
              layer("t3", "z", 0.1, dtype=None, kind="Transpose")]  # fmt: skip
-    found = list(speed.layout(subject(candidate=chain, nodes=moves)))
+    found = list(data_movement.layout(subject(candidate=chain, nodes=moves)))
     assert [one.nodes for one in found] == [("t1", "t2"), ("t3",)]
     assert found[0].cost.ms == pytest.approx(0.4) and found[0].change.lines == []
 
@@ -319,7 +319,7 @@ def test_a_cast_s_remedy_is_one_of_this_build(baseline: str, told: str) -> None:
     chain = [layer("to", "y", 0.2, dtype=None, kind="Cast"),
              layer("fro", "to.out", 0.2, dtype=None, kind="Cast")]  # fmt: skip
     made = subject(candidate=chain, nodes=nodes, result={"baseline": {"precision": baseline}})
-    (found,) = speed.casts(made)
+    (found,) = data_movement.casts(made)
     assert told in found.change.text and found.nodes == ("to", "fro")
     assert ("FP16" in found.change.text + found.why) is (baseline == "fp16")
 

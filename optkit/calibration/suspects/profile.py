@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from optkit.data.padding import mask_input, real_tokens
 from optkit.data.sequences import IDS
 from optkit.statistics.bins import BINS, by_value, count_codes
 from optkit.tensors import Feed, TensorInfo, batched
+
+T = TypeVar("T")
 
 LAGS = (1, 2, 3)
 """Distances at which neighbours are compared: up to that of one colour in interleaved RGB."""
@@ -138,11 +141,12 @@ def profile(
     (positions, kinds of tokens) say nothing."""
     size = batched(inputs)
     mask = mask_input(inputs)
-    floats = {i.name: _Numbers(i) for i in inputs if i.name in size and _holds_numbers(i)}
+    several = [info for info in inputs if info.name in size]
+    floats = {i.name: _Numbers(i) for i in several if _holds_numbers(i)}
     ids = {
         i.name: _Tokens(i, tables.get(i.name), text=_is_text(i.name, inputs, tables))
-        for i in inputs
-        if i.name in size and i != mask and _holds_tokens(i, tables)
+        for i in several
+        if i != mask and _holds_tokens(i, tables)
     }
     hidden = _Mask(mask) if mask is not None and mask.name in size else None
     for feed in feeds:
@@ -157,10 +161,14 @@ def profile(
     return Profile(
         len(known),
         len(set(known)),
-        {n: summary for n, numbers in floats.items() if (summary := numbers.result()) is not None},
-        {n: seen for n, tokens in ids.items() if (seen := tokens.result()) is not None},
+        _known({name: numbers.result() for name, numbers in floats.items()}),
+        _known({name: tokens.result() for name, tokens in ids.items()}),
         {} if hidden is None else {hidden.info.name: hidden.result()},
     )
+
+
+def _known(results: Mapping[str, T | None]) -> dict[str, T]:
+    return {name: result for name, result in results.items() if result is not None}
 
 
 def _holds_numbers(info: TensorInfo) -> bool:

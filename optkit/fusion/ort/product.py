@@ -49,10 +49,8 @@ def check_product(node: ir.Node) -> Product | Declined | None:
     activation, weight = (made_by(value, "DequantizeLinear") for value in node.inputs[:2])
     if node.domain != "" or activation is None or weight is None:
         return None
-    if node.attributes.get_int("transA", 0) or node.attributes.get_float("alpha", 1.0) != 1.0:
-        return Declined("Gemm with transA or alpha")
     transposed = bool(node.attributes.get_int("transB", 0))
-    if reason := _why_not(activation, weight, 0 if transposed else 1):
+    if reason := _why_not(node, activation, weight, 0 if transposed else 1):
         return Declined(reason)
     if reader(node.outputs[0], "QuantizeLinear") is not None:
         return Declined("its result is quantized: ONNX Runtime writes the codes at once")
@@ -128,7 +126,9 @@ def part_columns(match: Columns) -> str:
     return f"{len(match.parts)} products in place of their columns"
 
 
-def _why_not(activation: ir.Node, weight: ir.Node, axis: int) -> str | None:
+def _why_not(node: ir.Node, activation: ir.Node, weight: ir.Node, axis: int) -> str | None:
+    if node.attributes.get_int("transA", 0) or node.attributes.get_float("alpha", 1.0) != 1.0:
+        return "Gemm with transA or alpha"
     codes_a, _, zero_a = _parameters(activation)
     codes_w, _, zero_w = _parameters(weight)
     numbers = graph.array(codes_w)

@@ -55,14 +55,20 @@ def scale_salient(
     }
     rescale(part, statistics, assignment, rules, settings)
     del part.graph.outputs[len(part.graph.outputs) - len(fixed) :]
-    folds = []
-    for (node, index), (value, tensor) in before.items():
-        now = node.inputs[index]
-        if now is None or (now is value and now.const_value is tensor):
-            continue
-        if not (index == 1 and node.name in codes) and now.const_value is not None:
-            folds.append(Fold(str(node.name), index, now.const_value.numpy()))
-    return folds
+    return [
+        Fold(str(node.name), index, tensor.numpy())
+        for (node, index), old in before.items()
+        if (tensor := _changed(node, index, *old)) and not (index == 1 and node.name in codes)
+    ]
+
+
+def _changed(
+    node: ir.Node, index: int, value: ir.Value, tensor: ir.TensorProtocol | None
+) -> ir.TensorProtocol | None:
+    """The constant that stands where `value` stood with `tensor`; None where it is the same."""
+    now = node.inputs[index]
+    same = now is None or (now is value and now.const_value is tensor)
+    return None if same or now is None else now.const_value
 
 
 def _widen(part: ir.Model, fixed: Collection[ir.Value]) -> None:

@@ -23,13 +23,13 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core.awq_parts import Fold, scale_salient
-from optkit.quantization.out_of_core.coded_graph import CodedGraph, Codes, Coding, read_dtype
-from optkit.quantization.out_of_core.streamed import UNSIMULATED, Weight
+from optkit.quantization.out_of_core.coded_graph import UNSIMULATED, CodedNode, Codings
+from optkit.quantization.out_of_core.streamed import Weight
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.placement.weighted_nodes import constant
 from optkit.quantization.qdq import apply as qdq
-from optkit.quantization.qdq.apply import QuantizedNode, QuantLog
+from optkit.quantization.qdq.apply import QuantLog
 from optkit.quantization.rescaling.rescale import RescaleSettings
 from optkit.recipe import Quantization
 from optkit.statistics import Statistics, Tap
@@ -86,7 +86,7 @@ class Layers:
         fresh: dict[str, _Coded] = {}
         folds: list[Fold] = []
         warnings: list[str] = []
-        nodes = self._planned(part)
+        nodes = self._codings.nodes(part)
         learned = {node for batch in self._batches(part) for node in batch}
         if statistics is not None:
             warnings += statistics.warnings()
@@ -98,7 +98,7 @@ class Layers:
         for node in nodes:
             key = self._key(node)
             if key not in fresh.keys() | self._coded.keys():
-                weight = Weight.of(node, self._coding(node), "mse")
+                weight = Weight.of(node, self._codings.of(node), "mse")
                 streams[key] = weight
                 fresh[key] = _Coded(tuple(weight.tensors()), (0.0, 0.0), 0)
                 if node not in learned:
@@ -112,7 +112,7 @@ class Layers:
         keys = {str(node.name): self._key(node) for node in nodes}
         self._note(index, keys, fresh, places, warnings)
         self.resume(index)
-        self._put(part)
+        self._write(part)
 
     def resume(self, index: int) -> None:
         """Take over what `quantize` left of part number `index`."""
@@ -131,14 +131,15 @@ class Layers:
 
     def apply(self, carrier: ir.Model) -> QuantLog:
         """Let the assigned nodes of the carrier graph read their codes, in place."""
-        nodes = {}
-        for node in self._planned(carrier):
-            precision = self.assignment.nodes[str(node.name)]
-            span, block = self._coded[self._keys[str(node.name)]].span, self._coding(node).block
-            nodes[str(node.name)] = QuantizedNode(node.op_type, precision, span, block, None)
-        self._put(carrier, self._folds)
-        clamped = sum(coded.clamped for coded in self._coded.values())
+        coded = self._write(carrier, self._folds)
+        nodes = {name: node.logged(self._coded[self._keys[name]].span)
+                 for name, node in coded.items()}  # fmt: skip
+        clamped = sum(weight.clamped for weight in self._coded.values())
         return QuantLog(nodes, {}, clamped, (*self._warnings, UNSIMULATED))
+
+    @property
+    def _codings(self) -> Codings:
+        return Codings(self.assignment, self.rules, self.settings.block_size, self.carrier)
 
     @property
     def _scales_salient(self) -> bool:
@@ -150,7 +151,7 @@ class Layers:
             carrier=self.carrier,
         )  # fmt: skip
         learning = self._only(node for batch in self._batches(part) for node in batch)
-        codes = {str(node.name) for node in self._planned(part)}
+        codes = {str(node.name) for node in self._codings.nodes(part)}
         return scale_salient(
             part, statistics, learning, self.rules, wanted, codes=codes, shared=self.shared
         )
@@ -171,7 +172,7 @@ class Layers:
             for node in batch:
                 numbers = qparams.weights[str(node.name)]
                 codes, scale, zero_point = (array.T for array in numbers.by_rows())
-                arrays = self._coding(node).parts(codes, scale, zero_point)
+                arrays = self._codings.of(node).parts(codes, scale, zero_point)
                 tensors = tuple(ir.Tensor(np.ascontiguousarray(array)) for array in arrays)
                 fresh[self._key(node)] = _Coded(tensors, numbers.span, numbers.scale.clamped)
             if not any(others[0].inputs[0] is batch[0].inputs[0] for others in waiting):
@@ -183,7 +184,7 @@ class Layers:
         holds what that takes beside the moments of values whose turn comes later (the smallest
         first). Weights that are known already and those that do not fit are left out."""
         groups: dict[ir.Value | None, dict[str, ir.Node]] = {}
-        for node in self._planned(part):
+        for node in self._codings.nodes(part):
             key = self._key(node)
             if key not in self._coded and self._need(node) <= self.memory_bytes:
                 groups.setdefault(node.inputs[0], {}).setdefault(key, node)
@@ -203,7 +204,7 @@ class Layers:
 
     def _need(self, *nodes: ir.Node) -> int:
         """Bytes that solving these weights together takes."""
-        sizes = [self._coding(node).size for node in nodes]
+        sizes = [self._codings.of(node).size for node in nodes]
         moments = 0 if self._scales_salient else _PER_MOMENT * sizes[0][0] ** 2
         return moments + _PER_NUMBER * sum(k * n for k, n in sizes)
 
@@ -212,23 +213,14 @@ class Layers:
         rounded = f"weight {constant(node).name!r} is rounded to nearest: {self.settings.weights}"
         return f"{rounded} takes {needed:.3g} GiB for it, {free:.3g} are free"
 
-    def _put(self, model: ir.Model, folds: Sequence[Fold] = ()) -> None:
+    def _write(self, model: ir.Model, folds: Sequence[Fold] = ()) -> dict[str, CodedNode]:
         """Let the nodes whose codes are known read them, and others what was folded."""
-        if not (nodes := self._planned(model)):
-            return
-        into = CodedGraph(model)
-        named = {str(node.name): node for node in model.graph}
-        for fold in folds:
-            into.give(named[fold.node], fold.place, fold.numbers)
-        done: dict[tuple[str, ir.DataType], Codes] = {}
-        for node in nodes:
-            key, dtype = self._keys[str(node.name)], read_dtype(node)
-            if (key, dtype) not in done:
-                value, tensors = constant(node), self._coded[key].tensors
-                name = str(value.name)
-                done[key, dtype] = into.add(name, self._coding(node), tensors, dtype)
-            into.read(node, done[key, dtype])
-        into.finish()
+        return self._codings.write(
+            model,
+            lambda node: self._keys[str(node.name)],
+            lambda node, place: self._coded[self._keys[str(node.name)]].tensors,
+            folds,
+        )
 
     def _keep(self, index: int, fresh: dict[str, _Coded], folds: list[Fold]) -> None:
         """Write codes, and what was folded, as the constants of a graph without nodes."""
@@ -255,23 +247,13 @@ class Layers:
     def _place(self, index: int, ending: str) -> Path:
         return self.folder / f"codes-{index}.{ending}"
 
-    def _planned(self, model: ir.Model) -> list[ir.Node]:
-        planned = self.assignment.quantized()
-        return [node for node in model.graph if node.name in planned]
-
     def _only(self, nodes: Iterable[ir.Node]) -> Assignment:
         return Assignment({str(n.name): self.assignment.nodes[str(n.name)] for n in nodes})
 
-    def _coding(self, node: ir.Node) -> Coding:
-        rules = self.rules[self.assignment.nodes[str(node.name)]]
-        return Coding.of(node, rules, self.settings.block_size, self.carrier)
-
     def _key(self, node: ir.Node) -> str:
         """One weight that is read in one way."""
-        coding, layout = (
-            self._coding(node),
-            (weighted_nodes.is_turned(node), weighted_nodes.summed_axis(node)),
-        )
+        coding = self._codings.of(node)
+        layout = weighted_nodes.is_turned(node), weighted_nodes.summed_axis(node)
         return f"{constant(node).name}/{coding.format.dtype}/{coding.block}/{layout}"
 
 

@@ -20,16 +20,16 @@ from optkit import graph
 from optkit.assignment import Assignment
 from optkit.errors import located
 from optkit.quantization.numerics.scales import Search
-from optkit.quantization.out_of_core.coded_graph import CodedGraph, Codes, Coding, read_dtype
+from optkit.quantization.out_of_core.coded_graph import UNSIMULATED, CodedNode, Codings, Place
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import Rules
 from optkit.quantization.placement.weighted_nodes import constant
-from optkit.quantization.qdq.apply import QuantizedNode, QuantLog
+from optkit.quantization.qdq.apply import QuantLog
+from optkit.quantization.qdq.coding import Coding
 from optkit.quantization.rounding.rtn import Quantized, round_to_nearest
 from optkit.recipe import Quantization
 from optkit.statistics.dataset import remark
 
-UNSIMULATED = "too large to be written a second time: there is no FP32 simulation of this graph"
 _NUMBERS = 1 << 20  # of a weight that are quantized at a time
 _SEARCH: dict[str, Search] = {"rtn": "absmax", "auto": "mse", "mse": "mse"}
 
@@ -77,20 +77,19 @@ def quantize(
     return replace(log, warnings=(*log.warnings, UNSIMULATED))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Streaming:
     """What `apply` put into the graph. `log` is known when the graph has been saved."""
 
-    nodes: dict[str, tuple[str, str, Weight]] = field(default_factory=dict)
+    nodes: dict[str, CodedNode]
+    weights: dict[Place, Weight]
 
     def log(self) -> QuantLog:
-        nodes = {
-            name: QuantizedNode(op, precision, weight.seen.span, weight.coding.block, None)
-            for name, (op, precision, weight) in self.nodes.items()
-        }
-        weights = {id(weight): weight for _, _, weight in self.nodes.values()}.values()
-        remarks = {f"weight {w.name!r} {what}" for w in weights if (what := w.seen.remark())}
-        clamped = sum(weight.seen.clamped for weight in weights)
+        seen = {place: weight.seen for place, weight in self.weights.items()}
+        nodes = {name: node.logged(seen[node.place].span) for name, node in self.nodes.items()}
+        remarks = {f"weight {w.name!r} {what}" for w in self.weights.values()
+                   if (what := w.seen.remark())}  # fmt: skip
+        clamped = sum(pieces.clamped for pieces in seen.values())
         return QuantLog(nodes, {}, clamped, tuple(sorted(remarks)))
 
 
@@ -104,24 +103,17 @@ def apply(
 ) -> Streaming:
     """Let the assigned nodes of the carrier graph read codes that `graph.save` computes, in place.
     A weight that is not finite raises InputRefused then."""
-    planned = assignment.quantized()
-    search = _SEARCH[settings.weights]
-    into = CodedGraph(model)
-    done: dict[tuple[ir.Value, bool, Coding, ir.DataType], tuple[Weight, Codes]] = {}
-    streaming = Streaming()
-    for node in [node for node in model.graph if node.name in planned]:
-        precision, op = planned[str(node.name)], node.op_type
-        coding = Coding.of(node, rules[precision], settings.block_size, np.dtype(carrier))
-        dtype = read_dtype(node)
-        key = constant(node), weighted_nodes.is_turned(node), coding, dtype
-        if key not in done:
-            weight = Weight.of(node, coding, search)
-            done[key] = weight, into.add(weight.name, coding, weight.tensors(), dtype)
-        weight, codes = done[key]
-        into.read(node, codes)
-        streaming.nodes[str(node.name)] = op, precision, weight
-    into.finish()
-    return streaming
+    codings = Codings(assignment, rules, settings.block_size, np.dtype(carrier))
+    weights: dict[Place, Weight] = {}
+
+    def key(node: ir.Node) -> tuple[ir.Value, bool, Coding]:
+        return constant(node), weighted_nodes.is_turned(node), codings.of(node)
+
+    def tensors(node: ir.Node, place: Place) -> list[ir.TensorProtocol]:
+        weights[place] = Weight.of(node, codings.of(node), _SEARCH[settings.weights])
+        return weights[place].tensors()
+
+    return Streaming(codings.write(model, key, tensors), weights)
 
 
 class _Seen(NamedTuple):

@@ -71,10 +71,10 @@ def _why_float(
     """The first reason against quantizing the node, or None."""
     if not PRECISIONS[precision].quantized:
         return f"{precision} quantizes nothing"
-    own_rules = rules[precision]
-    reason = _why_not_its_operator(node, weight, own_rules)
-    if reason is None and own_rules.activation is not None:
-        reason = _why_not_its_values(node, own_rules, last, unbounded)
+    wanted = rules[precision]
+    reason = _why_not_its_operator(node, weight, wanted)
+    if reason is None and wanted.activation is not None:
+        reason = _why_not_its_values(node, wanted, last, unbounded)
     return reason
 
 
@@ -89,7 +89,7 @@ def _why_not_its_operator(
         return f"{op} has no {rules.weight.dtype} kernel in this backend"
     if index == 0:
         return "the constant is the left operand: its scale would lie along the summed axis"
-    if any(value is None or value.dtype is None for value in (node.inputs[0], node.outputs[0])):
+    if not _is_typed(node):
         return "the type of what it reads or makes is not known: a foreign operator is before it"
     if not _is_plain(node.inputs[index], constant):
         return "its weight is quantized already or not a plain float tensor"
@@ -97,14 +97,20 @@ def _why_not_its_operator(
         return "Gemm with transA, alpha or beta has no integer kernel"
     if op == "MatMul" and constant.shape is not None and len(constant.shape) != 2:
         return "the weight is not a matrix: one scale per column would mix different matrices"
-    if op == "Conv" and _is_thin(node, constant, rules):
-        return f"fewer than {rules.min_conv_channels} input channels: {rules.thin_conv}"
-    if op == "Conv" and not rules.grouped_conv and node.attributes.get_int("group", 1) > 1:
-        return "a convolution in groups has no kernel of this precision"
-    if op == "Conv" and rules.max_kernel is not None and _kernel(constant) > rules.max_kernel:
-        return f"its kernel has {_kernel(constant)} elements: {rules.max_kernel} are the most here"
+    if op == "Conv" and (reason := _why_not_its_kernel(node, constant, rules)):
+        return reason
     if rules.weight.block_size is not None and fitting_block(node, rules) is None:
         return f"no block size divides its {weighted_nodes.summed(node)} summed channels"
+    return None
+
+
+def _why_not_its_kernel(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> str | None:
+    if _is_thin(node, weight, rules):
+        return f"fewer than {rules.min_conv_channels} input channels: {rules.thin_conv}"
+    if not rules.grouped_conv and node.attributes.get_int("group", 1) > 1:
+        return "a convolution in groups has no kernel of this precision"
+    if rules.max_kernel is not None and _kernel(weight) > rules.max_kernel:
+        return f"its kernel has {_kernel(weight)} elements: {rules.max_kernel} are the most here"
     return None
 
 
@@ -119,16 +125,17 @@ def _why_not_its_values(
     activation = str(weighted_nodes.uncast(node.inputs[0]).name)
     if activation in unbounded:
         return f"{activation} has no range: {unbounded[activation]}"
-    if (
-        op in rules.integer_bias
-        and weighted_nodes.has_bias(node)
-        and weighted_nodes.bias(node) is None
-    ):
+    if op in rules.integer_bias and weighted_nodes.loose_bias(node):
         return "its bias is not one constant per output channel, as an integer kernel needs"
     at_the_end = (rules.float_output and node in last) or tail(node).is_graph_output()
     if op in rules.quantize_outputs and at_the_end:
         return "its result is a model output, and an integer kernel would leave 8 bits of it"
     return None
+
+
+def _is_typed(node: ir.Node) -> bool:
+    ends = (node.inputs[0], node.outputs[0])
+    return all(value is not None and value.dtype is not None for value in ends)
 
 
 def _is_plain(value: ir.Value | None, constant: ir.Value) -> bool:

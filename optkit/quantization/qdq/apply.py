@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from optkit.assignment import Assignment
 from optkit.errors import InputRefused
-from optkit.quantization.numerics.qparams import ActivationQParams, QParams, WeightQParams
+from optkit.quantization.numerics.qparams import ActivationQParams, QParams
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules, qdq_placements
 from optkit.quantization.qdq.embeddings import quantize_embeddings
@@ -115,27 +115,24 @@ def apply(
     planned = assignment.quantized()
     writer = Writer(model, rules, np.dtype(scale_dtype), simulated=simulated)
     activations: dict[str, QuantizedValue] = {}
-    products: list[tuple[str, list[ir.Node]]] = []
-    placements = qdq_placements(model, assignment, rules)
-    for placement in placements:
+    products: list[tuple[ir.Node, str | None]] = []  # with the value that they multiply
+    for placement in qdq_placements(model, assignment, rules):
         numbers = _decided(placement, qparams)
-        if numbers is None:
-            continue
-        writer.pair(placement, numbers)
-        name = str(placement.value.name)
-        activations[name] = _told(numbers)
-        products.append((name, [n for n, index in placement.readers if index == 0]))
+        if numbers is not None:
+            writer.pair(placement, numbers)
+            name = str(placement.value.name)
+            activations[name] = _logged(numbers)
+            products += [(node, name) for node, index in placement.readers if index == 0]
+    paired = {node for node, _ in products}
+    products += [(node, None) for node in model.graph if node not in paired]
     nodes: dict[str, QuantizedNode] = {}
-    alone = (node for node in list(model.graph) if node.name in planned)
-    reading = {id(node) for _, readers in products for node in readers}
-    products += [("", [node]) for node in alone if id(node) not in reading]
-    for name, readers in products:  # when every pair stands: results get renamed
-        for node in readers:
-            if node.name in qparams.weights and node.name in planned:
-                numbers_of = qparams.weights[str(node.name)]
-                operator, precision = node.op_type, planned[str(node.name)]
-                writer.weight(node, numbers_of, rules[precision])
-                nodes[str(node.name)] = _node(operator, precision, numbers_of, name or None)
+    for node, activation in products:  # when every pair stands: results get renamed
+        key = str(node.name)
+        if key in qparams.weights and key in planned:
+            weight, op = qparams.weights[key], node.op_type
+            writer.weight(node, weight, rules[planned[key]])
+            block = weight.format.block_size
+            nodes[key] = QuantizedNode(op, planned[key], weight.span, block, activation)
     writer.remove_unread()
     tables = quantize_embeddings(model) if embeddings else {}
     warnings = (*(statistics.warnings() if statistics is not None else ()), *qparams.warnings)
@@ -148,18 +145,12 @@ def _tap(name: str, node: ir.Node, moments: bool) -> Tap:
     return Tap(name, channel_axis=-1, rows=True, moments=moments)
 
 
-def _told(numbers: ActivationQParams) -> QuantizedValue:
+def _logged(numbers: ActivationQParams) -> QuantizedValue:
     scale = numbers.scale
     return QuantizedValue(
         numbers.low, numbers.high, numbers.method, float(scale.scale), float(scale.zero_point),
         numbers.clipped, 1 if numbers.rest is None else 2,
     )  # fmt: skip
-
-
-def _node(
-    operator: str, precision: str, numbers: WeightQParams, activation: str | None
-) -> QuantizedNode:
-    return QuantizedNode(operator, precision, numbers.span, numbers.format.block_size, activation)
 
 
 def _decided(placement: QdqPlacement, qparams: QParams) -> ActivationQParams | None:

@@ -25,25 +25,21 @@ def quantize_embeddings(model: ir.Model) -> dict[str, int]:
 
     Returns table → its rows. A table that anything else reads (tied output weights) stays as it is.
     """
-    names = graph.value_names(model)
-    nodes = {str(node.name) for node in model.graph.all_nodes()}
+    names = graph.FreeNames(model)
     rows_of_table = {}
     for table in list(model.graph.initializers.values()):
-        lookups = _lookups(table)
-        if not lookups:
+        numbers, lookups = graph.array(table), _lookups(table)
+        if not lookups or numbers is None:
             continue
-        numbers = graph.array(table)
-        assert numbers is not None
         scale = scales.weight_scale(numbers, 0, _FORMAT, np.float32)
         codes = scales.quantize(numbers, scale, _FORMAT, 0)
-        c = graph.add_constant(
-            model.graph, graph.claim_name(f"{table.name}_quantized", names), codes
-        )
-        s = graph.add_constant(
-            model.graph, graph.claim_name(f"{table.name}_scale", names), scale.scale[:, None]
+        parts = {"quantized": codes, "scale": scale.scale[:, None]}
+        c, s = (
+            graph.add_constant(model.graph, names.value(f"{table.name}_{ending}"), part)
+            for ending, part in parts.items()
         )
         for lookup in lookups:
-            _rewrite(model, lookup, c, s, names, nodes)
+            _rewrite(model.graph, lookup, c, s, names)
         rows_of_table[str(table.name)] = len(numbers)
         model.graph.initializers.pop(str(table.name))
     return rows_of_table
@@ -67,33 +63,27 @@ def _lookups(table: ir.Value) -> list[ir.Node]:
 
 
 def _rewrite(
-    model: ir.Model, lookup: ir.Node, codes: ir.Value, scale: ir.Value, names: set[str],
-    nodes: set[str],
-) -> None:  # fmt: skip
+    owner: ir.Graph, lookup: ir.Node, codes: ir.Value, scale: ir.Value, names: graph.FreeNames
+) -> None:
     index, result = lookup.inputs[1], lookup.outputs[0]
     name = str(result.name)
 
     def node(op: str, inputs: list[ir.Value | None], what: str, dtype: ir.DataType) -> ir.Node:
-        label = graph.claim_name(f"{lookup.name}_{what}", nodes)
-        output = ir.Value(name=graph.claim_name(f"{name}_{what}", names), type=ir.TensorType(dtype))
+        label, kind = names.node(f"{lookup.name}_{what}"), ir.TensorType(dtype)
+        output = ir.Value(name=names.value(f"{name}_{what}"), type=kind)
         return ir.node(op, inputs, outputs=[output], name=label)
 
     rows = node("Gather", [codes, index], "codes", ir.DataType.INT8)
-    rows.outputs[0].shape = result.shape
     cast = node("Cast", [rows.outputs[0]], "wide", ir.DataType.FLOAT)
     cast.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT.value)
-    cast.outputs[0].shape = result.shape
     steps = node("Gather", [scale, index], "scale", ir.DataType.FLOAT)
     product = ir.node(
         "Mul", [cast.outputs[0], steps.outputs[0]], outputs=[ir.Value(type=result.type)],
         name=str(lookup.name),
     )  # fmt: skip
-    product.outputs[0].shape = result.shape
-    model.graph.insert_after(lookup, [rows, cast, steps, product])
-    if result.is_graph_output():
-        for place, output in enumerate(model.graph.outputs):
-            if output is result:
-                model.graph.outputs[place] = product.outputs[0]
-    result.replace_all_uses_with(product.outputs[0])
-    model.graph.remove(lookup, safe=True)
+    for each in (rows, cast, product):
+        each.outputs[0].shape = result.shape
+    owner.insert_after(lookup, [rows, cast, steps, product])
+    result.replace_all_uses_with(product.outputs[0], replace_graph_outputs=True)
+    owner.remove(lookup, safe=True)
     product.outputs[0].name = name

@@ -24,7 +24,8 @@ from optkit.quantization.numerics.qparams import ActivationQParams, WeightQParam
 from optkit.quantization.numerics.scales import Scale
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules
-from optkit.quantization.qdq import dynamic, nbits
+from optkit.quantization.qdq import dynamic
+from optkit.quantization.qdq.coding import Coding
 
 _NOT_LOADED = ("float4e2m1", "nf4")  # no DequantizeLinear of ONNX Runtime takes them
 
@@ -41,8 +42,7 @@ class Writer:
         self._carrier = carrier
         self._simulated = simulated
         self._first = model.graph[0]
-        self._nodes = {str(node.name) for node in model.graph.all_nodes()}
-        self._values = graph.value_names(model)
+        self._names = graph.FreeNames(model)
         self._stored: dict[tuple[str, int | None, str, bytes], ir.Value] = {}
         self._replaced: list[ir.Value] = []
         self._second: dict[ir.Value, ir.Value] = {}  # dequantized value -> that of its rest
@@ -71,8 +71,8 @@ class Writer:
             reader.replace_input_with(index, first)
 
     def _pair(self, value: ir.Value, name: str, scale: Scale) -> tuple[list[ir.Node], ir.Value]:
-        s = self._constant(f"{name}_scale", scale.scale, _dtype(value))
-        z = self._constant(f"{name}_zero_point", scale.zero_point)
+        s = self.constant(f"{name}_scale", scale.scale, _dtype(value))
+        z = self.constant(f"{name}_zero_point", scale.zero_point)
         q = self._node("QuantizeLinear", [value, s, z], f"{name}_quantized", z, value)
         dq = self._node("DequantizeLinear", [q.outputs[0], s, z], f"{name}_dequantized", s, value)
         return [q, dq], dq.outputs[0]
@@ -111,16 +111,16 @@ class Writer:
         """Codes ── DequantizeLinear, or the floats that they stand for."""
         name, fmt = numbers.name, numbers.format
         if self._simulated and fmt.dtype in _NOT_LOADED:
-            return self._constant(f"{name}_simulated", numbers.floats(), dtype)
-        codes = self._constant(f"{name}_quantized", numbers.codes)
+            return self.constant(f"{name}_simulated", numbers.floats(), dtype)
+        codes = self.constant(f"{name}_quantized", numbers.codes)
         stored = numbers.stored
         if stored.outer is not None:
             s = self._two_level(name, numbers)
             parts: list[ir.Value] = [codes, s]
         else:
-            s = self._constant(f"{name}_scale", stored.scale, dtype)
+            s = self.constant(f"{name}_scale", stored.scale, dtype)
             # without one ONNX Runtime has no integer Gemm
-            parts = [codes, s, self._constant(f"{name}_zero_point", stored.zero_point)]
+            parts = [codes, s, self.constant(f"{name}_zero_point", stored.zero_point)]
         dq = self._node("DequantizeLinear", parts, f"{name}_dequantized", s, codes)
         if stored.scale.ndim and numbers.axis is not None:
             dq.attributes["axis"] = ir.AttrInt64("axis", numbers.axis)
@@ -139,8 +139,8 @@ class Writer:
         """The block scales as E4M3 under one scale for the tensor, FP32 as the FP4 product has it
         of its activations: of another dtype the compiler crashes."""
         block, outer = scales.two_level(numbers.stored)
-        b = self._constant(f"{name}_block_scale", block)
-        o = self._constant(f"{name}_tensor_scale", outer)
+        b = self.constant(f"{name}_block_scale", block)
+        o = self.constant(f"{name}_tensor_scale", outer)
         dq = self._node("DequantizeLinear", [b, o], f"{name}_scale", o, b)
         self._graph.insert_before(self._first, dq)
         return dq.outputs[0]
@@ -154,16 +154,16 @@ class Writer:
         if node.op_type in rules.integer_bias and activation is not None:
             scale = scales.bias_scale(activation, numbers.scale)
             codes = np.rint(bias / scale.scale.astype(np.float64)).astype(np.int32)
-            c = self._constant(f"{node.name}_bias_quantized", codes)
-            s = self._constant(f"{node.name}_bias_scale", scale.scale, dtype)
-            z = self._constant(f"{node.name}_bias_zero_point", scale.zero_point)
+            c = self.constant(f"{node.name}_bias_quantized", codes)
+            s = self.constant(f"{node.name}_bias_scale", scale.scale, dtype)
+            z = self.constant(f"{node.name}_bias_zero_point", scale.zero_point)
             dq = self._node("DequantizeLinear", [c, s, z], f"{node.name}_bias_dequantized", s, c)
             if scale.scale.ndim:
                 dq.attributes["axis"] = ir.AttrInt64("axis", 0)
             self._graph.insert_before(self._first, dq)
             self._replace(node, 2, dq.outputs[0])
         elif weighted_nodes.has_bias(node):
-            self._replace(node, 2, self._constant(f"{node.name}_bias", bias, dtype))
+            self._replace(node, 2, self.constant(f"{node.name}_bias", bias, dtype))
         elif not self._join_bias(node, bias):
             self._behind(node, [("Add", "bias", bias)])
 
@@ -177,7 +177,7 @@ class Writer:
         numbers, constant = graph.array(add.inputs[index]), add.inputs[index]
         if numbers is None or constant is None or numbers.size not in (1, bias.size):
             return False
-        joined = self._constant(f"{node.name}_bias", numbers + bias, _dtype(constant))
+        joined = self.constant(f"{node.name}_bias", numbers + bias, _dtype(constant))
         self._replace(add, index, joined)
         return True
 
@@ -191,7 +191,7 @@ class Writer:
         result = _biased(node.outputs[0])
         name = str(result.name)
         uses = list(result.uses())
-        result.name = self._claim(f"{name}_first")
+        result.name = self._names.value(f"{name}_first")
         weight = node.inputs[1]
         assert weight is not None
         parts = [second, weight]
@@ -210,34 +210,21 @@ class Writer:
         self, node: ir.Node, numbers: WeightQParams, rules: PlacementRules, dtype: ir.DataType
     ) -> None:
         """MatMulBnb4 or MatMulNBits (com.microsoft): the weight by rows, two codes to a byte."""
-        codes, scale, zero_point = numbers.by_rows()
-        fmt, (n, k) = numbers.format, codes.shape
-        block = numbers.block_size or k
-        if fmt.dtype == "nf4":
-            op, packed, scale = "MatMulBnb4", nbits.pack_bnb4(codes), scale.reshape(-1)
-            attributes = {"K": k, "N": n, "block_size": block, "quant_type": 1}
-        else:
-            op, packed = "MatMulNBits", nbits.pack(codes, fmt, block)
-            attributes = nbits.attributes(n, k, fmt.bits, block, rules.nbits_accuracy or 0)
-        key = (numbers.name, numbers.axis, op, numbers.scale.scale.tobytes())
+        codes, scale, zero_point = (array.T for array in numbers.by_rows())
+        fmt = replace(numbers.format, block_size=numbers.block_size or len(codes))
+        accuracy = rules.nbits_accuracy or 0
+        coding = Coding(codes.shape, fmt, False, dtype.numpy(), accuracy)
+        packed, *others = coding.parts(codes, scale, zero_point)
+        key = (numbers.name, numbers.axis, coding.op, numbers.scale.scale.tobytes())
         if key not in self._stored:
-            self._stored[key] = self._constant(f"{numbers.name}_quantized", packed)
-        bias = node.inputs[2] if weighted_nodes.has_bias(node) else None
-        if bias is not None:
-            self._replace(node, 2, None)
-        self._replace(node, 1, self._stored[key])
-        stored = [self._constant(f"{numbers.name}_scale", np.ascontiguousarray(scale), dtype)]
-        if not fmt.symmetric and fmt.is_integer:
-            packed = nbits.pack_zero_points(zero_point, fmt)
-            stored.append(self._constant(f"{numbers.name}_zero_point", packed))
-        node.resize_inputs(2 + len(stored))
-        for index, value in enumerate(stored, 2):
-            node.replace_input_with(index, value)
-        node.op_type, node.domain = op, "com.microsoft"
-        self._opset.setdefault("com.microsoft", 1)
-        node.attributes.clear()
-        for name, number in attributes.items():
-            node.attributes[name] = ir.AttrInt64(name, number)
+            self._stored[key] = self.constant(f"{numbers.name}_quantized", packed)
+        endings = [form.name for form in coding.forms()[1:]]
+        values = [self._stored[key]] + [
+            self.constant(f"{numbers.name}_{ending}", part)
+            for ending, part in zip(endings, others, strict=True)
+        ]
+        self._replaced += [value for value in node.inputs[1:] if value is not None]
+        bias = coding.read_by(node, values)
         if numbers.bias is not None:
             self._behind(node, [("Add", "bias", numbers.bias)])
         elif bias is not None:
@@ -261,10 +248,10 @@ class Writer:
         result, name = node.outputs[0], str(node.outputs[0].name)
         along = (1, -1) + (1,) * (_rank(node) - 2) if convolves else (-1,)
         uses, dtype = list(result.uses()), _dtype(result)
-        result.name = self._claim(f"{name}_unscaled")
+        result.name = self._names.value(f"{name}_unscaled")
         nodes, last = [], result
         for op, what, numbers in operations:
-            c = self._constant(f"{node.name}_channel_{what}", numbers.reshape(along), dtype)
+            c = self.constant(f"{node.name}_channel_{what}", numbers.reshape(along), dtype)
             nodes.append(self._node(op, [last, c], f"{name}_{what}", result, result))
             last = nodes[-1].outputs[0]
         self._graph.insert_after(node, nodes)
@@ -274,7 +261,7 @@ class Writer:
         """Add a value that broadcasts against the node's result behind it."""
         result, name = node.outputs[0], str(node.outputs[0].name)
         uses = list(result.uses())
-        result.name = self._claim(f"{name}_product")
+        result.name = self._names.value(f"{name}_product")
         total = self._node("Add", [result, value], f"{name}_sum", result, result)
         self._graph.insert_after(node, total)
         self._take_over(result, uses, total.outputs[0], name)
@@ -284,38 +271,30 @@ class Writer:
         last.name = name
         for use in uses:
             use.node.replace_input_with(use.idx, last)
-        for index, output in enumerate(self._graph.outputs):
-            if output is result:
-                self._graph.outputs[index] = last
+        graph.replace_output(self._graph, result, last)
 
     def _node(
         self, op: str, inputs: list[ir.Value], name: str, typed: ir.Value, shaped: ir.Value
     ) -> ir.Node:
         """A node whose output has the dtype of `typed` and the shape of `shaped`."""
-        output = ir.Value(name=self._claim(name), type=typed.type, shape=shaped.shape)
+        output = ir.Value(name=self._names.value(name), type=typed.type, shape=shaped.shape)
         return ir.node(op, inputs, outputs=[output], name=self.node_name(f"{op}_{name}"))
 
-    def _constant(
+    def constant(
         self, name: str, numbers: np.ndarray, dtype: ir.DataType | None = None
     ) -> ir.Value:
+        """A new constant under a free name, in `dtype`, if one is given."""
         if dtype is not None:
             numbers = numbers.astype(dtype.numpy())
-        return graph.add_constant(self._graph, self._claim(name), numbers)
-
-    def constant(self, name: str, numbers: np.ndarray) -> ir.Value:
-        """A new constant under a free name."""
-        return self._constant(name, numbers)
+        return graph.add_constant(self._graph, self._names.value(name), numbers)
 
     def value(self, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
         """A new value under a free name."""
-        return ir.Value(name=self._claim(name), type=ir.TensorType(dtype), shape=shape)
+        return ir.Value(name=self._names.value(name), type=ir.TensorType(dtype), shape=shape)
 
     def node_name(self, name: str) -> str:
         """A free name for a node."""
-        return graph.claim_name(name, self._nodes)
-
-    def _claim(self, name: str) -> str:
-        return graph.claim_name(name, self._values)
+        return self._names.node(name)
 
     def _replace(self, node: ir.Node, index: int, value: ir.Value | None) -> None:
         if index >= len(node.inputs):

@@ -150,10 +150,7 @@ class _Rescaling:
         )  # fmt: skip
         path = self._path(group)
         folded = choose(ties=_ties(path, group)) if isinstance(path, FoldPath) else None
-        mul = None
-        if settings.mul_gain_db < inf and why_not_scalable(group.members) is None:
-            tied = isinstance(path, FoldPath) and path.ties
-            mul = folded if folded is not None and not tied else choose()
+        mul = self._multiplied(group, path, folded, choose)
         better = _gain(mul) - _gain(folded) >= settings.mul_gain_db
         if isinstance(path, FoldPath) and folded is not None and (forced or not better):
             if forced or folded.gain_db >= settings.fold_gain_db:
@@ -162,6 +159,19 @@ class _Rescaling:
             return self._multiply(group, mul, path)
         why = path.reason if isinstance(path, Declined) else "nothing to pay"
         return _entry(group, "smooth", "declined", why, None, max(_gain(folded), _gain(mul)))
+
+    def _multiplied(
+        self,
+        group: Group,
+        path: FoldPath | Declined,
+        folded: Choice | None,
+        choose: Callable[[], Choice],
+    ) -> Choice | None:
+        """What a Mul in front of the members would hold; None if none may stand there."""
+        if self.settings.mul_gain_db == inf or why_not_scalable(group.members) is not None:
+            return None
+        tied = isinstance(path, FoldPath) and path.ties
+        return folded if folded is not None and not tied else choose()
 
     def equalize(self, group: Group, cross: np.ndarray | None) -> RescaleEntry:
         """Fold a factor into what makes the input of convolutions. `cross`: that of the ranges of
@@ -218,22 +228,29 @@ class _Rescaling:
         if any(node.name in self.settings.leave for node in group.members):
             return Declined("it was asked to leave it as it is")
         value = self.statistics.values.get(str(group.value.name))
-        if value is None or value.unbounded is not None:
-            return Declined(str((value and value.unbounded) or "it has no statistics"))
+        if value is None:
+            return Declined("it has no statistics")
+        if value.unbounded is not None:
+            return Declined(value.unbounded)
         if value.channels is None or value.rows is None or not value.rows.data.size:
             return Declined("no rows of it were kept")
         if value.rows.data.shape[1] != group.channels:
             return Declined("its rows were kept along another axis")
         if not _scalable_kernels(group):
             return Declined("a weight is too large to be judged")
+        if (formats := self._formats(group)) is None:
+            return Declined("its readers want different formats")
+        channels = value.channels
+        return Sample(value.rows.data, channels.low, channels.high, channels.count), formats
+
+    def _formats(self, group: Group) -> Formats | None:
+        """Those that all members have in common."""
         wanted = [(self.planned[str(node.name)], node.op_type) for node in group.members]
         formats = {(rules.activation, rules.weight_of(op)) for rules, op in wanted}
         activation, weight = formats.pop()
         if formats or activation is None:
-            return Declined("its readers want different formats")
-        channels = value.channels
-        sample = Sample(value.rows.data, channels.low, channels.high, channels.count)
-        return sample, Formats(activation, weight, self.settings.carrier)
+            return None
+        return Formats(activation, weight, self.settings.carrier)
 
     def _path(self, group: Group) -> FoldPath | Declined:
         """Where the factor can be folded so that statistics can follow."""

@@ -55,11 +55,9 @@ def round_to_nearest(
     """
     codes = np.empty(w.shape, formats.storage(fmt)) if out is None else out
     blocked = fmt.granularity == "block"
-    searched, outer = scale is None and fmt.granularity != "tensor", None
+    searched = scale is None and fmt.granularity != "tensor"
     if searched:  # found with the codes, so that w is read once
-        if scales.has_two_levels(fmt):
-            outer = scales.outer_scale(_largest(w))
-        scale = _blank(w, fmt, outer)
+        scale = _blank(w, fmt)
     elif scale is None:
         scale = scales.weight_scale(w, None, fmt, carrier, search=search, importance=importance)
     clamped, shifted = scale.clamped, searched or bool(scale.zero_point.any())
@@ -69,7 +67,7 @@ def round_to_nearest(
         place = (tile.groups, tile.columns) if blocked else (tile.columns,)
         if searched:
             part = None if importance is None else importance[(tile.rows,) * importance.ndim]
-            tile_scale = _found(w, x, fmt, carrier, search, part, outer)
+            tile_scale = _of_tile(w, x, fmt, carrier, search, part, scale.outer)
             scale.scale[place], scale.zero_point[place] = tile_scale.scale, tile_scale.zero_point
             clamped += tile_scale.clamped
         s, z = (_along(p, place, x) for p in (scale.scale, scale.zero_point))
@@ -79,7 +77,7 @@ def round_to_nearest(
     return Quantized(codes, scale._replace(clamped=clamped), fmt)
 
 
-def _found(
+def _of_tile(
     w: np.ndarray,
     x: np.ndarray,  # [groups, depth, columns]
     fmt: NumberFormat,
@@ -97,8 +95,10 @@ def _found(
         raise scales.not_finite(w) from None
 
 
-def _blank(w: np.ndarray, fmt: NumberFormat, outer: np.ndarray | None) -> Scale:
+def _blank(w: np.ndarray, fmt: NumberFormat) -> Scale:
+    """Scales that are filled in tile by tile."""
     k, n = w.shape
+    outer = scales.outer_scale(_largest(w)) if scales.has_two_levels(fmt) else None
     shape = (-(-k // tiles.span(fmt.block_size, k)), n) if fmt.granularity == "block" else (n,)
     return Scale(np.ones(shape, np.float32), np.zeros(shape, formats.storage(fmt)), 0, outer)
 

@@ -1,0 +1,93 @@
+"""What the layers' times say of products: what quantizing them gave, and what the rest could gain.
+
+A layer that was not quantized, or did not land, would take what those that landed take: the median
+over these of their time in the candidate, with the kernels behind them, over that in the baseline,
+times its own in the baseline.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from statistics import median
+
+from optkit.documents.explanation import Rule
+from optkit.evidence import Evidence
+from optkit.explanation.finding import Change, Cost, Finding
+from optkit.explanation.subject import Subject
+from optkit.explanation.words import modules
+from optkit.steps.attribute import TimedLayer
+
+LEAST = 0.01
+"""Of the whole: what costs less is not told. Layer times of a good run differ by that much."""
+
+_HALF = 0.5  # of the time in FP16: what eight bits promise where no layer landed to tell
+
+
+def slow(
+    subject: Subject, rule: Rule, nodes: tuple[str, ...], ms: float, *, what: str, why: str,
+    change: Change, evidence: Evidence | None = None, limit: bool = False,
+) -> Finding:  # fmt: skip
+    assert subject.times is not None
+    known = evidence or subject.times.evidence
+    ms = max(ms, 0.0)
+    cost = Cost(subject.share(ms), "layers", known, ms=ms)
+    return Finding(rule, "speed", what, why, nodes, modules(nodes), cost, change, limit)
+
+
+def left_behind(subject: Subject, node: str) -> float:
+    """Milliseconds that a product takes beyond what the layers that landed promise."""
+    ours, theirs = subject.by_node
+    if node not in ours or node not in theirs:
+        return 0.0
+    return max(ms_per_product(ours[node]) - promised(subject) * ms_per_product(theirs[node]), 0.0)
+
+
+def ms_per_product(one: TimedLayer) -> float:
+    """Milliseconds of a layer for each of the products in it."""
+    return one.ms / max(len(one.layer.products), 1)
+
+
+def promised(subject: Subject) -> float:
+    """Time of a landed layer, with what runs behind it, over its time in the baseline: the median,
+    at most 1."""
+    (ours, theirs), behind = subject.by_node, added_behind(subject)
+    ratios = [
+        (ms_per_product(ours[n]) + behind.get(n, 0.0)) / ms_per_product(theirs[n])
+        for n, row in subject.landed.items()
+        if row.landed and n in ours and n in theirs and theirs[n].ms
+    ]
+    return min(median(ratios), 1.0) if ratios else _HALF
+
+
+def peak_ratio(subject: Subject) -> float:
+    """How many times faster the quantized numbers multiply than the baseline's."""
+    ours, theirs = subject.by_node
+    ratios = [
+        before / now
+        for node, one in ours.items()
+        if node in theirs and one.layer.products == theirs[node].layer.products
+        if (now := one.compute_ms) and (before := theirs[node].compute_ms)
+    ]
+    return max(ratios, default=inf)
+
+
+def constant_ms(one: TimedLayer) -> float:
+    """Of the milliseconds that its bytes take, those of its constants."""
+    moved = one.layer.bytes_moved or 0
+    size = one.layer.constant_bytes + moved
+    return (one.memory_ms or 0.0) * one.layer.constant_bytes / size if size else 0.0
+
+
+def added_behind(subject: Subject) -> dict[str, float]:
+    """Product → milliseconds of the kernels that quantizing added behind it."""
+    apart = subject.apart_in_baseline
+    makers = {t.name: timed for timed in subject.candidate for t in timed.layer.outputs}
+    added: dict[str, float] = {}
+    for timed in subject.candidate:
+        if timed.layer.products or not subject.ops(timed) or apart & set(timed.layer.nodes):
+            continue
+        sources = (makers[t.name] for t in timed.layer.inputs if t.name in makers)
+        product = next((n for maker in sources for n in maker.layer.products), None)
+        if product is not None:
+            added[product] = added.get(product, 0.0) + timed.ms
+    return added
