@@ -31,18 +31,23 @@ if TYPE_CHECKING:  # `optkit.tuning` opens graphs, which only a search needs
     from torch.nn import Module
 
     from optkit.artifact import Artifact
+    from optkit.documents.tune import Tune
     from optkit.pipeline.findings import Judged
     from optkit.tuning import Budget, SearchOptions, Tuned
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The artifact of the winner, the object of the search (optkit.tune/v1), and the folder beside
-    the artifact."""
+    """The artifact of the winner, what the search came to, and the folder beside the artifact."""
 
     artifact: Artifact
-    document: dict[str, Any]
+    search: Tune
     folder: Path
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The search as an optkit.tune/v1 object."""
+        return self.search.to_json()
 
 
 def tune(
@@ -133,6 +138,7 @@ def _limited(job: Job, asked: Budget, *, scored: bool) -> Recipe:
 
 def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None) -> TuneResult:
     from optkit.report import search
+    from optkit.report.contract import result_of
     from optkit.tuning import document
     from optkit.tuning.reproduce import reproduction, tuned_name
 
@@ -145,10 +151,11 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None)
         reproduced = replace(job, recipe=again.recipe)
         built = artifact_of(reproduced, runner, out, evaluate=evaluate)
         found = document.document(
-            tuned, built.result, recipe=str(again.file), command=again.command, digest=built.digest
-        )
+            tuned, result_of(built), recipe=str(again.file), command=again.command,
+            digest=built.digest,
+        )  # fmt: skip
         for file, text in (
-            ("tune.json", json.dumps(found, indent=1, sort_keys=True)),
+            ("tune.json", json.dumps(found.to_json(), indent=1, sort_keys=True)),
             ("tune.md", document.markdown(found)),
             ("front.svg", search.to_svg(found)),
             ("report.html", search.to_html(found)),

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from optkit import pipeline
 from optkit.api import jobs
@@ -21,25 +20,28 @@ from optkit.api._build import EMBED_EVAL, artifact_of
 from optkit.api.jobs import Pair
 from optkit.artifact import create, prepare
 from optkit.devices import Target
+from optkit.documents.fleet import FLEET, BuiltArtifact, Fleet, PairStep, PricedTarget
+from optkit.documents.result import Result
 from optkit.errors import OptkitError
 from optkit.exchange import replacing
 from optkit.execute.runner import Record, Runner
 from optkit.pipeline import Job
 from optkit.prediction.cost import price_of
 from optkit.recipe import Recipe
-from optkit.report import fleet as documents
-from optkit.report import result
-from optkit.store import write_durably
+from optkit.report import contract
+from optkit.report import fleet as report
+from optkit.report.result import failed
+from optkit.store import digest_json, write_durably
 from optkit.workspace import Workspace
 
 _FILE = "fleet.json"
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """A finished fleet: its document (optkit.fleet/v1), and its folder."""
+class BuiltFleet:
+    """A finished fleet: its document, and its folder."""
 
-    document: dict[str, Any]
+    document: Fleet
     path: Path
 
 
@@ -53,7 +55,7 @@ def build_fleet(
     defer: bool = False,
     strict: bool = False,
     workspace: Workspace = Workspace(),
-) -> Fleet:
+) -> BuiltFleet:
     """Build every pair and write the fleet's folder `out/<model>-fleet`.
 
     pairs: target and precision, each pair once.
@@ -74,40 +76,42 @@ def build_fleet(
             )  # fmt: skip
             built = artifact_of(job, own, out, embed_eval)
         except Exception as error:  # also a bug ends this pair only, and not its neighbours
-            outcome = result.failed(
-                on_failure(error), model=recipe.name, target=device.name, precision=scheme.name
+            outcome = Result.from_json(
+                failed(
+                    on_failure(error), model=recipe.name, target=device.name, precision=scheme.name
+                )
             )
         else:
-            outcome = built.result
-            artifact = {"path": str(built.path), "digest": built.digest}
-        return _Outcome(outcome, [_step(_named(pair), one) for one in own.records], artifact)
+            outcome = contract.result_of(built)
+            artifact = BuiltArtifact(path=str(built.path), digest=built.digest)
+        return _Outcome(outcome, [_step(_named(pair), record) for record in own.records], artifact)
 
     outcomes = _each(pairs, runner, build)
-    results = [outcome.result for outcome in outcomes]
     artifacts = {
         _named(pair): outcome.artifact
         for pair, outcome in zip(pairs, outcomes, strict=True)
         if outcome.artifact is not None
     }
-    steps = [step for outcome in outcomes for step in outcome.steps]
-    document = documents.compose(
-        recipe.name,
-        results,
+    document = Fleet(
+        schema=FLEET,
+        model=recipe.name,
+        digest=digest_json({name: artifact.digest for name, artifact in artifacts.items()}),
+        results=tuple(outcome.result for outcome in outcomes),
         artifacts=artifacts,
         targets={device.name: _described(device) for device, _ in pairs},
-        steps=steps,
-        versions=pipeline.tool_versions(),
+        steps=tuple(step for outcome in outcomes for step in outcome.steps),
+        versions=dict(pipeline.tool_versions()),
     )
-    return Fleet(document, _write(document, place))
+    return BuiltFleet(document, _write(document, place))
 
 
 @dataclass(frozen=True)
 class _Outcome:
     """What came of one pair; `artifact` None: there is none."""
 
-    result: dict[str, Any]
-    steps: list[dict[str, Any]]
-    artifact: dict[str, str] | None
+    result: Result
+    steps: list[PairStep]
+    artifact: BuiltArtifact | None
 
 
 def _each(
@@ -121,11 +125,11 @@ def _each(
     return runner.cluster.each(build, pairs, own)
 
 
-def _write(document: dict[str, Any], place: Path) -> Path:
+def _write(fleet: Fleet, place: Path) -> Path:
     files = {
-        "report.html": documents.to_html(document),
-        "report.md": documents.to_markdown(document),
-        _FILE: f"{json.dumps(document, indent=1)}\n",
+        "report.html": report.to_html(fleet),
+        "report.md": report.to_markdown(fleet),
+        _FILE: f"{json.dumps(fleet.to_json(), indent=1)}\n",
     }
     create(place.parent)
     with replacing(place) as folder:
@@ -134,8 +138,8 @@ def _write(document: dict[str, Any], place: Path) -> Path:
     return place
 
 
-def _step(pair: str, record: Record) -> dict[str, Any]:
-    return {"pair": pair, **asdict(record)}
+def _step(pair: str, record: Record) -> PairStep:
+    return PairStep(pair=pair, **vars(record))
 
 
 def _named(pair: Pair) -> str:
@@ -143,6 +147,5 @@ def _named(pair: Pair) -> str:
     return f"{device.name} {scheme}"
 
 
-def _described(device: Target) -> dict[str, Any]:
-    price = price_of(device, {})
-    return {"title": device.title, "price": price and price.to_json()}
+def _described(device: Target) -> PricedTarget:
+    return PricedTarget(title=device.title, price=price_of(device, {}))

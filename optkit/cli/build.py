@@ -181,7 +181,7 @@ def _build(
             recipe=recipe, pairs=pairs, out=out, on_failure=told, embed_eval=embed_eval,
             defer=defer, strict=strict, workspace=workspace,
         )  # fmt: skip
-        return made.document["results"], str(made.path)
+        return [one.to_json() for one in made.document.results], str(made.path)
     except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
         failure = told(error)
         return [result_of(failure, t.name, p.name, model) for t, p in pairs], None

@@ -14,6 +14,7 @@ from optkit.request import Request
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
+    from optkit.documents.tune import Tune
     from optkit.tuning import Budget
 
 _SHOWN = 8  # layers
@@ -118,11 +119,12 @@ def tune(
         return told.exit_code
     finally:
         ears.close()
-    _show(output, found.document)
-    github.summarize([found.folder / "tune.md", *github.reports([found.document["result"]])])
-    if found.document["status"] == "gate_failed":
+    result = found.artifact.result
+    _show(output, found.search, result)
+    github.summarize([found.folder / "tune.md", *github.reports([result])])
+    if found.search.status == "gate_failed":
         return GateFailed.exit_code
-    return build.exit_code(found.document["result"], strict)
+    return build.exit_code(result, strict)
 
 
 def result_of(
@@ -131,7 +133,7 @@ def result_of(
     """The object of a search that never came to an end."""
     from optkit.tuning import document
 
-    return document.failed(error, model=model, target=target)
+    return document.failed(error, model=model, target=target).to_json()
 
 
 def _budget(
@@ -159,25 +161,24 @@ def _number(text: str) -> str | float:
         return text
 
 
-def _show(output: options.Output, found: dict[str, Any]) -> None:
+def _show(output: options.Output, search: Tune, result: dict[str, Any]) -> None:
     from optkit.cli import summary, terminal
     from optkit.tuning import document
 
-    remarks = summary.remarks(found["result"])
-    for remark in [*([found["reason"]] if found["reason"] else []), *remarks]:
+    for remark in [*filter(None, [search.reason]), *summary.remarks(result)]:
         terminal.Terminal().note(remark)
     if output.json:
-        terminal.put_json(found)
-    else:
-        head, *rows = document.rows(found)
-        terminal.put(terminal.table(head, rows))
-        terminal.put("what costs most accuracy, quantized alone:")
-        ranked = [
-            [f"  {row['share']:.0%}", row["precision"], ", ".join(row["layers"]), row["chosen"]]
-            for row in found["layers"][:_SHOWN]
-        ]
-        terminal.put(terminal.table(["  of noise", "as", "layers", "became"], ranked))
-        terminal.put(summary.table([found["result"]]))
-        terminal.put(f"  again: {found['command']}")
-        tried, parallel = found["search"]["trials"], found["search"]["parallel"]
-        terminal.put(f"  {tried} trials, {parallel} at a time")
+        terminal.put_json(search.to_json())
+        return
+    head, *rows = document.rows(search)
+    terminal.put(terminal.table(head, rows))
+    terminal.put("what costs most accuracy, quantized alone:")
+    ranked = [
+        [f"  {row.share:.0%}", row.precision, ", ".join(row.layers), row.chosen]
+        for row in search.layers[:_SHOWN]
+    ]
+    terminal.put(terminal.table(["  of noise", "as", "layers", "became"], ranked))
+    terminal.put(summary.table([result]))
+    terminal.put(f"  again: {search.command}")
+    if search.search is not None:
+        terminal.put(f"  {search.search.trials} trials, {search.search.parallel} at a time")

@@ -1,59 +1,21 @@
-"""Several targets and precisions of one model: what each came to, side by side.
-
-`optkit.fleet/v1` (documents/fleet.py), the file fleet.json of a fleet's folder:
-
-    model, digest   of the whole fleet: the digests of its artifacts
-    results         one result object per pair, in the order asked for
-    artifacts       "target precision" → {"path", "digest"} of what was built
-    targets         name → {"title", "price"}: US dollars per hour, with provider and date
-    steps           every step of every pair, in order: {"pair", "step", "label", "key", "hit",
-                    "seconds"}; a key that was made for one pair is a hit for the next
-    versions        of all tools
-"""
+"""Several targets and precisions of one model: what each came to, side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
+from optkit.documents.fleet import Fleet
+from optkit.documents.measured import DifferenceFigures, LatencyFigures, ScoreFigures
 from optkit.documents.prices import DatedPrice
+from optkit.documents.result import LandingCounts, PrecisionFigures, Result
+from optkit.evidence import Evidence
 from optkit.prediction.cost import per_million
 from optkit.report import details, figures, view
 from optkit.report.drawing.scatter import Point, Scatter, scatter
 from optkit.report.html import render
 from optkit.report.markdown import table, text
-from optkit.report.result import plain
-from optkit.store import digest_json
-
-FLEET = "optkit.fleet/v1"
-
-Json = Mapping[str, Any]
-
-
-def compose(
-    model: str,
-    results: Sequence[Json],
-    *,
-    artifacts: Mapping[str, Json],
-    targets: Mapping[str, Json],
-    steps: Sequence[Json],
-    versions: Mapping[str, str],
-) -> dict[str, Any]:
-    """Build the document. Raises ValueError for a figure that is not finite."""
-    return plain(
-        {
-            "schema": FLEET,
-            "model": model,
-            "digest": digest_json({name: one["digest"] for name, one in artifacts.items()}),
-            "results": [dict(one) for one in results],
-            "artifacts": dict(artifacts),
-            "targets": dict(targets),
-            "steps": list(steps),
-            "versions": dict(versions),
-        }
-    )
 
 
 @dataclass(frozen=True)
@@ -92,24 +54,27 @@ class Row:
                 self.cost)  # fmt: skip
 
 
-def rows(fleet: Json) -> list[Row]:
+def _parts(fleet: Fleet) -> Iterator[tuple[Result, str, Result]]:
+    """Every result with each of its parts and their names; one of no parts with itself."""
+    for result in fleet.results:
+        for name, part in (result.parts or {"": result}).items():
+            yield result, name, part
+
+
+def rows(fleet: Fleet) -> list[Row]:
     """One row per result, or per part of it."""
-    found = []
-    for result in fleet["results"]:
-        for part, one in (result["parts"] or {"": result}).items():
-            found.append(_row(fleet, result, one, part))
-    return found
+    return [_row(fleet, *part) for part in _parts(fleet)]
 
 
-def summary(fleet: Json) -> str:
+def summary(fleet: Fleet) -> str:
     """How many pairs are built, pending, impossible or failed."""
     words = {"ok": "built", "gate_failed": "built, gate failed", "error": "failed"}
-    states = [words.get(one["status"], one["status"]) for one in fleet["results"]]
+    states = [words.get(result.status, result.status) for result in fleet.results]
     counts = {state: states.count(state) for state in dict.fromkeys(states)}
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def headline(fleet: Json) -> view.Headline:
+def headline(fleet: Fleet) -> view.Headline:
     """The worst of all verdicts, with how many have which."""
     found = [row.headline for row in rows(fleet)]
     titles = [one.title for one in found]
@@ -122,55 +87,49 @@ def headline(fleet: Json) -> view.Headline:
 _WORST = ("fail", "inconclusive", "pending", "pass")
 
 
-def work(fleet: Json) -> str:
+def work(fleet: Fleet) -> str:
     """How often a step was run, and how often its result was there already."""
-    hits = sum(step["hit"] for step in fleet["steps"])
-    seconds = sum(step["seconds"] for step in fleet["steps"] if not step["hit"])
-    return f"{len(fleet['steps']) - hits} steps run in {seconds:.0f} s, {hits} found in the store"
+    hits = sum(step.hit for step in fleet.steps)
+    seconds = sum(step.seconds for step in fleet.steps if not step.hit)
+    return f"{len(fleet.steps) - hits} steps run in {seconds:.0f} s, {hits} found in the store"
 
 
-def prices(fleet: Json) -> list[tuple[str, str]]:
+def prices(fleet: Fleet) -> list[tuple[str, str]]:
     """Target, and where its price comes from."""
     return [
-        (name, details.price(target["price"]))
-        for name, target in fleet["targets"].items()
-        if target["price"] is not None
+        (name, details.price(target.price.to_json()))
+        for name, target in fleet.targets.items()
+        if target.price is not None
     ]
 
 
-def points(fleet: Json) -> list[Point]:
+def points(fleet: Fleet) -> list[Point]:
     """Every build, and every baseline once, of which latency and score are known."""
-    found: dict[tuple[str, str], Point] = {}
-    for result in fleet["results"]:
-        for part, one in (result["parts"] or {"": result}).items():
-            group = " ".join([result["target"] or "", part]).strip()
-            for side in filter(None, (one["baseline"], one)):
-                latency, score, engine = side["latency"], side["accuracy"], side["engine"]
-                key = (group, side["precision"])
-                if latency is not None and score is not None and key not in found:
-                    found[key] = Point(
-                        len(found) + 1, " ".join(key), group, latency["p50_ms"], score["value"],
-                        engine and engine["bytes"], latency["evidence"],
-                    )  # fmt: skip
-    return list(found.values())
+    drawn: dict[tuple[str, str], Point] = {}
+    for result, name, part in _parts(fleet):
+        group = " ".join([result.target or "", name]).strip()
+        sides: list[PrecisionFigures | Result] = [part.baseline] if part.baseline else []
+        for side in [*sides, part]:
+            latency, score, engine = side.latency, side.accuracy, side.engine
+            key = (group, str(side.precision))
+            if latency is not None and score is not None and key not in drawn:
+                drawn[key] = Point(
+                    len(drawn) + 1, " ".join(key), group, latency.p50_ms, score.value,
+                    engine.bytes if engine else None, latency.evidence,
+                )  # fmt: skip
+    return list(drawn.values())
 
 
-def plot(fleet: Json) -> Scatter | None:
+def plot(fleet: Fleet) -> Scatter | None:
     """Latency against score; None where less than two builds have both, of one metric."""
-    scores = [
-        one["accuracy"]
-        for result in fleet["results"]
-        for one in (result["parts"] or {"": result}).values()
-        if one["accuracy"] is not None
-    ]
-    if len({score["metric"] for score in scores}) != 1:
+    scores = [part.accuracy for *_, part in _parts(fleet) if part.accuracy is not None]
+    if len({score.metric for score in scores}) != 1:
         return None
-    show = figures.percent if scores[0]["proportion"] else figures.number
-    return scatter(points(fleet), scores[0]["metric"], show,
-                   lower_is_better=scores[0]["lower_is_better"])  # fmt: skip
+    show = figures.percent if scores[0].proportion else figures.number
+    return scatter(points(fleet), scores[0].metric, show, lower_is_better=scores[0].lower_is_better)
 
 
-def to_html(fleet: Json) -> str:
+def to_html(fleet: Fleet) -> str:
     """One HTML file like that of a build; reports of the artifacts are linked beside it."""
     return render(
         "fleet.html", fleet=fleet, rows=rows(fleet), summary=summary(fleet), work=work(fleet),
@@ -178,7 +137,7 @@ def to_html(fleet: Json) -> str:
     )  # fmt: skip
 
 
-def to_markdown(fleet: Json) -> str:
+def to_markdown(fleet: Fleet) -> str:
     """GitHub-flavoured Markdown, short enough for a pull request."""
     head = ("target", "precision", "verdict", "latency", "speedup", "accuracy", "drop", "size",
             "landed", "$ per million", "evidence")  # fmt: skip
@@ -193,7 +152,7 @@ def to_markdown(fleet: Json) -> str:
         if r.headline.word != "pass"
     ]
     parts = (
-        f"## {text(fleet['model'])}: {summary(fleet)}",
+        f"## {text(fleet.model)}: {summary(fleet)}",
         table(head, cells),
         "\n".join(reasons),
         text(work(fleet)) + ".",
@@ -202,61 +161,59 @@ def to_markdown(fleet: Json) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _row(fleet: Json, result: Json, one: Json, part: str) -> Row:
-    target = fleet["targets"].get(result["target"]) or {"price": None}
-    price = target["price"]
-    landing = one["engine"] and one["engine"]["landing"]
-    evidence = [one[name]["evidence"] for name in ("engine", "latency", "accuracy") if one[name]]
-    size = one["size"] and one["size"]["bytes"]
+def _row(fleet: Fleet, result: Result, name: str, part: Result) -> Row:
+    target = fleet.targets.get(result.target or "")
+    landing = part.engine and part.engine.landing
+    known = [side.evidence for side in (part.engine, part.latency, part.accuracy) if side]
     return Row(
-        target=" ".join([result["target"] or figures.NONE, part]).strip(),
-        precision=result["precision"] or figures.NONE,
-        headline=view.headline(one),
-        latency=_latency(one["latency"]),
-        speedup=_difference(one["speedup"], figures.times),
-        accuracy=_accuracy(one["accuracy"]),
-        drop=_difference(one["drop"], view.unit(one)),
-        size=_ABSENT if size is None else Entry(figures.size(size), value=size),
+        target=" ".join([result.target or figures.NONE, name]).strip(),
+        precision=result.precision or figures.NONE,
+        headline=view.headline(part.to_json()),
+        latency=_latency(part.latency),
+        speedup=_difference(part.speedup, figures.times),
+        accuracy=_accuracy(part.accuracy),
+        drop=_difference(part.drop, view.unit(part.to_json())),
+        size=Entry(figures.size(part.size.bytes), value=part.size.bytes) if part.size else _ABSENT,
         landed=_landed(landing) if landing else _ABSENT,
-        cost=_cost(price, one["latency"]),
-        known=tuple(dict.fromkeys(evidence)),
-        report=_report(result["artifact"], one["artifact"]),
+        cost=_cost(target.price if target else None, part.latency),
+        known=tuple(dict.fromkeys(known)),
+        report=_report(result.artifact, part.artifact),
     )
 
 
-def _latency(latency: Json | None) -> Entry:
+def _latency(latency: LatencyFigures | None) -> Entry:
     if latency is None:
         return _ABSENT
-    text = f"{figures.ms(latency['p50_ms'])}, batch {latency['batch']}"
-    spread = figures.span(latency["ci95_ms"] or latency["band"], figures.ms)
-    return Entry(text, f"band {spread}" if latency["band"] else spread, latency["p50_ms"])
+    text = f"{figures.ms(latency.p50_ms)}, batch {latency.batch}"
+    spread = figures.span(latency.ci95_ms or latency.band, figures.ms)
+    return Entry(text, f"band {spread}" if latency.band else spread, latency.p50_ms)
 
 
-def _difference(found: Json | None, show: Any) -> Entry:
-    if found is None:
+def _difference(difference: DifferenceFigures | None, show: Callable[[float], str]) -> Entry:
+    if difference is None:
         return _ABSENT
-    kind = "band " if found["evidence"] == "predicted" else ""
-    spread = figures.span(found["ci95"], show)
-    return Entry(show(found["value"]), kind + spread if spread else "", found["value"])
+    kind = "band " if difference.evidence is Evidence.PREDICTED else ""
+    spread = figures.span(difference.ci95, show)
+    return Entry(show(difference.value), kind + spread if spread else "", difference.value)
 
 
-def _accuracy(score: Json | None) -> Entry:
+def _accuracy(score: ScoreFigures | None) -> Entry:
     if score is None:
         return _ABSENT
-    show = figures.percent if score["proportion"] else figures.number
-    text = f"{score['metric']} {show(score['value'])}"
-    return Entry(text, figures.span(score["ci95"], show), score["value"])
+    show = figures.percent if score.proportion else figures.number
+    text = f"{score.metric} {show(score.value)}"
+    return Entry(text, figures.span(score.ci95, show), score.value)
 
 
-def _landed(landing: Json) -> Entry:
-    share = landing["landed"] / max(landing["planned"], 1)
-    return Entry(figures.landed(landing), value=share)
+def _landed(landing: LandingCounts) -> Entry:
+    share = landing.landed / max(landing.planned, 1)
+    return Entry(figures.landed(landing.to_json()), value=share)
 
 
-def _cost(price: Json | None, latency: Json | None) -> Entry:
+def _cost(price: DatedPrice | None, latency: LatencyFigures | None) -> Entry:
     if price is None or latency is None:
         return _ABSENT
-    cost = per_million(DatedPrice(**price), latency["throughput"])
+    cost = per_million(price, latency.throughput)
     return Entry(f"{cost:.3g}", value=cost)
 
 

@@ -1,29 +1,22 @@
 """A search for the best assignment as one HTML page: the front, drawn and in a table, and what
-quantizing each group of layers costs. It shows an object of optkit.tune/v1 (documents/tune.py).
+quantizing each group of layers costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import PurePath
-from typing import Any
 
-from optkit.report import details, figures, view
+from optkit.documents.tune import FrontPoint, SearchBudget, Tune
+from optkit.evidence import Evidence
+from optkit.report import figures, view
 from optkit.report.drawing.scatter import Point, Scatter, scatter
 from optkit.report.html import render, render_alone
 from optkit.report.layers import Cell, noise
 
-Json = Mapping[str, Any]
-
 _SHARES = (0.02, 0.05, 0.1, 0.25)  # of the noise: where the shades of the heat map begin
-_LIMITS = {
-    "max_drop": ("drop, at most", figures.percent),
-    "min_sqnr": ("SQNR, at least", figures.decibels),
-    "max_latency_ms": ("latency, at most", figures.ms),
-    "max_bytes": ("size, at most", figures.size),
-}
 
 
 @dataclass(frozen=True)
@@ -49,28 +42,37 @@ class Group:
     became: str
 
 
-def to_html(tune: Json) -> str:
-    """Render the object of a search that came to an artifact."""
+def to_html(tune: Tune) -> str:
+    """Render a search that came to an artifact."""
+    assert tune.result is not None and tune.artifact is not None
     candidates = front(tune)
-    result = tune["result"]
     return render(
         "search.html",
         tune=tune,
-        headline=view.headline(result),
+        headline=view.headline(tune.result.to_json()),
         candidates=candidates,
         plot=_plot(candidates),
         groups=groups(tune),
-        budget=[
-            (label, show(tune["budget"][key]))
-            for key, (label, show) in _LIMITS.items()
-            if tune["budget"][key] is not None
-        ],
-        work=details.flat(tune["search"]),
-        report=f"../{PurePath(tune['artifact']).name}/report.html",
-    )  # fmt: skip
+        budget=_limits(tune.budget),
+        work=dict(tune.search or ()),
+        report=f"../{PurePath(tune.artifact).name}/report.html",
+    )
 
 
-def to_svg(tune: Json) -> str:
+def _limits(budget: SearchBudget | None) -> list[tuple[str, str]]:
+    """The limits that the budget has."""
+    if budget is None:
+        return []
+    limits: tuple[tuple[str, float | None, Callable[[float], str]], ...] = (
+        ("drop, at most", budget.max_drop, figures.percent),
+        ("SQNR, at least", budget.min_sqnr, figures.decibels),
+        ("latency, at most", budget.max_latency_ms, figures.ms),
+        ("size, at most", budget.max_bytes, figures.size),
+    )
+    return [(label, show(limit)) for label, limit, show in limits if limit is not None]
+
+
+def to_svg(tune: Tune) -> str:
     """The front alone."""
     absent = "No drawing: it needs two candidates that differ from the reference."
     return render_alone("scatter", _plot(front(tune)), width=640, height=322, absent=absent)
@@ -81,35 +83,34 @@ def _plot(candidates: Sequence[Candidate]) -> Scatter | None:
     return scatter(points, "SQNR", figures.decibels)
 
 
-def front(tune: Json) -> list[Candidate]:
+def front(tune: Tune) -> list[Candidate]:
     """What no other trial beats, fastest first."""
-    return [_candidate(tune, number, one) for number, one in enumerate(tune["front"], 1)]
+    known = tune.evidence.latency_ms if tune.evidence else Evidence.PREDICTED
+    return [_candidate(number, point, known) for number, point in enumerate(tune.front, 1)]
 
 
-def _candidate(tune: Json, number: int, one: Json) -> Candidate:
-    drop = (one["fresh"] or {}).get("drop")
-    name = f"{one['quantized']} layers in {one['precision']}"
-    score = inf if one["sqnr_db"] is None else one["sqnr_db"]
+def _candidate(number: int, point: FrontPoint, known: Evidence) -> Candidate:
+    drop = point.fresh and point.fresh.drop
+    name = f"{point.quantized} layers in {point.precision}"
+    score = inf if point.sqnr_db is None else point.sqnr_db
     return Candidate(
-        Point(number, name, "", one["latency_ms"], score, one["bytes"],
-              tune["evidence"]["latency_ms"], one["chosen"]),
-        "equal" if one["sqnr_db"] is None else figures.decibels(one["sqnr_db"]),
-        figures.percent(drop["value"]) if drop else figures.NONE,
-        figures.span(drop["ci95"], figures.percent) if drop else "",
+        Point(number, name, "", point.latency_ms, score, point.bytes, known, point.chosen),
+        "equal" if point.sqnr_db is None else figures.decibels(point.sqnr_db),
+        figures.percent(drop.value) if drop else figures.NONE,
+        figures.span(drop.ci95, figures.percent) if drop else "",
         name,
-        f"{one['landed']} of {one['planned']}" if one["planned"] else figures.NONE,
-    )  # fmt: skip
+        f"{point.landed} of {point.planned}" if point.planned else figures.NONE,
+    )
 
 
-def groups(tune: Json) -> list[Group]:
+def groups(tune: Tune) -> list[Group]:
     """What costs most first."""
     return [
         Group(
-            ", ".join(row["layers"]), row["precision"], noise(row["sqnr_db"]), _share(row["share"]),
-            row["chosen"],
+            ", ".join(row.layers), row.precision, noise(row.sqnr_db), _share(row.share), row.chosen
         )
-        for row in tune["layers"]
-    ]  # fmt: skip
+        for row in tune.layers
+    ]
 
 
 def _share(share: float) -> Cell:

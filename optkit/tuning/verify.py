@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from optkit.errors import InputRefused
 from optkit.measurement import GateRow
@@ -33,11 +32,6 @@ class Verified:
     judged: Judged
     kept: bool
     passed: bool
-
-    def to_json(self) -> dict[str, Any]:
-        result = self.judged.result
-        shown = ("accuracy", "drop", "fidelity", "latency", "speedup", "gate")
-        return {key: result[key] for key in shown}
 
 
 def verify(

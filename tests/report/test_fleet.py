@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from optkit.documents.fleet import FLEET, Fleet
 from optkit.errors import Impossible
 from optkit.report import fleet as fleets
 from optkit.report.result import failed
@@ -19,33 +20,37 @@ STEP = {"pair": "l4 int8", "step": "fuse", "label": "fuse", "key": "k", "hit": F
 HOSTILE = "<script>alert(1)</script>|`x`\u202e"
 
 
-def fleet_of(results: list[dict[str, Any]], model: str = "m") -> dict[str, Any]:
-    return fleets.compose(
-        model,
-        results,
-        artifacts={"l4 int8": {"path": "artifacts/m-l4-int8", "digest": "a" * 64}},
-        targets={"l4": {"title": "NVIDIA L4", "price": PRICE},
-                 "h100": {"title": "NVIDIA H100", "price": None}},
-        steps=[STEP, {**STEP, "pair": "l4 fp16", "hit": True}],
-        versions={"optkit": "0.1.0"},
-    )  # fmt: skip
+def fleet_of(results: list[dict[str, Any]], model: str = "m") -> Fleet:
+    data = {
+        "schema": FLEET,
+        "model": model,
+        "digest": "f" * 64,
+        "results": results,
+        "artifacts": {"l4 int8": {"path": "artifacts/m-l4-int8", "digest": "a" * 64}},
+        "targets": {"l4": {"title": "NVIDIA L4", "price": PRICE},
+                    "h100": {"title": "NVIDIA H100", "price": None}},
+        "steps": [STEP, {**STEP, "pair": "l4 fp16", "hit": True}],
+        "versions": {"optkit": "0.1.0"},
+    }  # fmt: skip
+    return Fleet.from_json(data)
 
 
 @pytest.fixture
-def fleet(make: Any) -> dict[str, Any]:
+def fleet(make: Any) -> Fleet:
     never = failed(Impossible("no FP8", hint="take int8"), model="m", target="t4", precision="fp8")
     return fleet_of([make()["result"], pending_result(), never])
 
 
-def test_a_fleet_fits_its_schema_and_tells_every_status(fleet: dict[str, Any]) -> None:
-    check("fleet", fleet)
+def test_a_fleet_fits_its_schema_and_tells_every_status(fleet: Fleet) -> None:
+    check("fleet", fleet.to_json())
     assert fleets.summary(fleet) == "1 built, 1 pending, 1 impossible"
     assert fleets.work(fleet) == "1 steps run in 1 s, 1 found in the store"
     built, pending, never = fleets.rows(fleet)
-    latency = fleet["results"][0]["latency"]
-    dollars = 0.8 * 1e6 / (latency["throughput"] * 3600)
+    result = fleet.results[0]
+    assert result.latency is not None and result.artifact is not None
+    dollars = 0.8 * 1e6 / (result.latency.throughput * 3600)
     assert built.cost.value == pytest.approx(dollars, rel=5e-3)
-    assert built.report == f"../{fleet['results'][0]['artifact'].split('/')[-1]}/report.html"
+    assert built.report == f"../{result.artifact.split('/')[-1]}/report.html"
     assert (pending.cost.text, pending.landed.text, never.report) == ("–", "–", None)
     assert never.headline.sentence == "no FP8; take int8"
     assert fleets.headline(fleet).word == "fail"
