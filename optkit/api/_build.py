@@ -181,6 +181,6 @@ def rehearse(
         for one in [_part(job, part) for part in parts] or [job]:
             made = pipeline.run(one, rehearsal, pipeline.BUILD)
             asked |= {
-                (spec.backend, spec.precision): spec.to_json() for spec in made.specs.values()
+                (spec.backend, spec.precision): spec.to_json() for spec in made.build_spec.values()
             }
     return Rehearsed(rehearsal.lines, list(asked.values()))

@@ -64,7 +64,7 @@ def bench(
             "baseline_latency": [without_samples(one) for one in times["baseline"]],
             "speedup": [{"batch": n, **one.to_json()} for n, one in ratios.items()],
             "sweep": _sweep(times["engine"], limit_ms),
-            "conditions": made.entries["latency"].meta.get("conditions", {}),
+            "conditions": findings.conditions(made),
         }
     )
 

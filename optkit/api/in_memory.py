@@ -27,6 +27,7 @@ from optkit.pipeline import Build, Job
 from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Recipe
 from optkit.steps import GRAPH
+from optkit.steps.collect import Samples
 from optkit.store import Entry, digest_json
 from optkit.tensors import TensorInfo
 
@@ -100,7 +101,7 @@ def job(
     return Job(settings, *pair, graph=_exported(model, settings, runner))
 
 
-def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Entry:
+def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Samples:
     """Calibration batches from a loader (dict by input name, tuple or one array), in the store: as
     many samples as the recipe's `calibration.samples`, and no batch behind them is asked for."""
     infos = _inputs(job, runner)
@@ -122,7 +123,7 @@ def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Entry:
             return {"info": info.to_json(), "metric": None}
 
         key = digest_json({"step": "spool", "version": 1, "digest": info.digest})
-        return runner.store.make(key, "collect", move)[0]
+        return Samples.of(runner.store.make(key, "collect", move)[0])
 
 
 def scores(evaluate: Evaluate, made: Build, runner: Runner) -> dict[str, Score]:
@@ -132,9 +133,9 @@ def scores(evaluate: Evaluate, made: Build, runner: Runner) -> dict[str, Score]:
     judged on pairs. Raises InputRefused for a single number, for scores that are not finite, and
     for two that differ in length.
     """
-    roles = {"candidate": (made.entries["graph"], made.simulation)}
+    roles = {"candidate": (made.graph, made.simulation)}
     if not made.is_baseline:
-        roles["baseline"] = (made.entries["baseline"], GRAPH)
+        roles["baseline"] = (made.baseline, GRAPH)
     level = "all" if made.measured else "basic"
     found = {}
     for role, (entry, file) in roles.items():

@@ -59,7 +59,7 @@ def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
             hint="name one: --set model.part=encoder",
         )  # fmt: skip
     made = pipeline.run(job, runner, pipeline.FUSE)
-    fused = graph.load(made.entries["fused"].path / GRAPH)
+    fused = graph.load(made.fused.path / GRAPH)
     recipe = made.job.recipe
     sizes = {axis: found.opt for axis, found in recipe.axis_ranges().items()}
     every = axes_of(dim for info in made.inputs for dim in info.shape)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,18 +13,19 @@ from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
 from optkit.errors import ToolchainMissing, UsageError
-from optkit.pipeline import Job
+from optkit.execute.step import Result
+from optkit.pipeline import Build, Job
 from optkit.precisions import Precision
 from optkit.request import Request
 from optkit.workspace import Workspace
 
 Stage = Literal["export", "fuse", "quantize", "compile"]
 
-_STAGES = {
-    "export": (pipeline.EXPORT, "source"),
-    "fuse": (pipeline.FUSE, "fused"),
-    "quantize": (pipeline.QUANTIZE, "graph"),
-    "compile": (pipeline.COMPILE, "engine"),
+_STAGES: dict[Stage, tuple[tuple[pipeline.Stage, ...], Callable[[Build], Result | None]]] = {
+    "export": (pipeline.EXPORT, lambda build: build.source),
+    "fuse": (pipeline.FUSE, lambda build: build.fused),
+    "quantize": (pipeline.QUANTIZE, lambda build: build.graph),
+    "compile": (pipeline.COMPILE, lambda build: build.engine),
 }
 
 
@@ -121,18 +122,18 @@ def stage_files(
     runner = workspace.runner()
     settings = jobs.settings(model, recipe, runner)
     job = Job(settings, *jobs.pair(target, precision), code=Path.cwd())
-    stages, role = _STAGES[stage]
+    stages, result_of = _STAGES[stage]
     made = pipeline.run(job, runner, stages)
-    if role not in made.entries:
+    result = result_of(made)
+    if result is None:
         name = job.target.name
         raise ToolchainMissing(
             f"no engine for {name} can be built on this machine",
             where=name,
             hint=f"`optkit build --target {name}` makes an artifact to finish on a host with it",
         )
-    entry = made.entries[role]
-    details = {key: value for key, value in entry.meta.items() if key != "reads"}
-    names = delivery.copy_out(entry, out, details)
+    details = {key: value for key, value in result.meta.items() if key != "reads"}
+    names = delivery.copy_out(result, out, details)
     return StageFiles(str(out), names, _notes(details), details, findings.calibration(made))
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from optkit import store
 from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
-from optkit.execute.step import Folder, Foreign
+from optkit.execute.step import Foreign
 from optkit.pipeline.graphs import carry, fuse, refer
 from optkit.pipeline.job import Build, Job, calibration_of, samples_wanted
 from optkit.pipeline.judging import accept, compile_, evaluate, time, weigh
@@ -26,6 +26,7 @@ from optkit.pipeline.quantizing import quantize
 from optkit.pipeline.refusals import bound, check, check_pair, check_timed, trained
 from optkit.pipeline.sources import check_data, collect, data_of, export, parts, signature
 from optkit.steps import GRAPH
+from optkit.steps.graph import Graph
 
 __all__ = [
     "BENCH",
@@ -69,25 +70,25 @@ BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_lay
 def run(job: Job, runner: Steps, stages: Sequence[Stage]) -> Build:
     """The chain for one job, as far as `stages` go. Raises whatever a step raises; finished steps
     stay in the store, so that the same call goes on where this one ended."""
-    made = check(job)
+    build = check(job)
     for stage in stages:
-        stage(made, runner)
-    return made
+        stage(build, runner)
+    return build
 
 
-def identity(made: Build) -> str:
+def identity(build: Build) -> str:
     """`manifest.digest`: what was built, without engine bytes, timings, measurements and paths."""
-    entries = made.entries
+    assignment = build.assignment
     return store.digest_json(
         {
-            "recipe": made.job.recipe.to_json(),
-            "target": made.job.target.name,
-            "precision": made.job.precision.name,
-            "graph": _model_files(entries["graph"]),
-            "baseline": _model_files(entries["baseline"]),
-            "statistics": entries["statistics"].digest if "statistics" in entries else None,
-            "assignment": made.assignment,
-            "spec": {role: spec.to_json() for role, spec in sorted(made.specs.items())},
+            "recipe": build.job.recipe.to_json(),
+            "target": build.job.target.name,
+            "precision": build.job.precision.name,
+            "graph": _model_files(build.graph),
+            "baseline": _model_files(build.baseline),
+            "statistics": None if build.statistics is None else build.statistics.digest,
+            "assignment": assignment and assignment.to_json(),
+            "spec": {role: spec.to_json() for role, spec in sorted(build.build_spec.items())},
             "versions": tool_versions(),
         }
     )
@@ -98,6 +99,6 @@ def tool_versions() -> dict[str, str]:
     return {name: found for name in _VERSIONED if (found := installed(name)) is not None}
 
 
-def _model_files(entry: Folder) -> dict[str, str]:
+def _model_files(entry: Graph) -> dict[str, str]:
     """The graph's file and those of its weights, with their digests."""
     return {name: sha for name, sha in entry.files.items() if name.startswith(GRAPH)}

@@ -22,6 +22,7 @@ from optkit.report.contract import report_of
 from optkit.runtimes import backend
 from optkit.steps import GRAPH
 from optkit.steps.bench import Side, Timed
+from optkit.steps.graph import Graph
 from optkit.steps.random import Random
 from optkit.steps.sessions import CpuSession, DeviceSession
 from optkit.tensors import AxisRange
@@ -46,8 +47,8 @@ def against(
     """
     ours, theirs = (_restored(one, target, overrides) for one in (candidate, reference))
     odd = set(ours.inputs) ^ set(theirs.inputs)  # in whatever order: feeds are by name
-    for artifact, made in ((candidate, ours), (reference, theirs)):
-        for info in made.inputs:
+    for artifact, build in ((candidate, ours), (reference, theirs)):
+        for info in build.inputs:
             if info in odd:
                 raise InputRefused(
                     "the other one has no such input, so they are no two versions of one model",
@@ -77,7 +78,7 @@ def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> B
             where=str(artifact.path),
             hint=f"optkit finish {artifact.path}",
         )
-    return Build(
+    build = Build(
         Job(recorded(artifact).with_overrides(overrides), target, precision(manifest.precision)),
         engine["backend"],
         (),
@@ -86,15 +87,17 @@ def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> B
         outputs=manifest.outputs,
         measured=True,
     )
+    build.source = Graph()  # nothing is known of how it was exported
+    return build
 
 
-def _side(artifact: Artifact, role: str, made: Build, runner: Steps) -> tuple[Input, Side]:
+def _side(artifact: Artifact, role: str, build: Build, runner: Steps) -> tuple[Input, Side]:
     """An artifact's engine, and how it is run."""
     engine = artifact.manifest.engine
     assert engine is not None
     compiler = engine["backend"]
     if backend(compiler).traits.on_cpu:
-        session = CpuSession(made.job.recipe.bench.threads)
+        session = CpuSession(build.job.recipe.bench.threads)
         graph = staged_graph(artifact.path / engine["file"], runner)
         return graph, Side(role, GRAPH, compiler, session)
     artifact.require_own_engine()
@@ -105,16 +108,16 @@ def _side(artifact: Artifact, role: str, made: Build, runner: Steps) -> tuple[In
     return folder, Side(role, engine["file"], compiler, on_device)
 
 
-def _samples(artifact: Artifact, made: Build, runner: Steps) -> Input:
+def _samples(artifact: Artifact, build: Build, runner: Steps) -> Input:
     """Those that the artifact carries, else random ones."""
     if SAMPLES not in artifact.manifest.files:
-        return runner.do(Random(random=made.sizes), "random inputs")
+        return runner.do(Random(random=build.sizes), "random inputs")
     samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
     return Foreign(samples.path, samples.sha256)
 
 
-def _checked(batches: Sequence[int], *made: Build) -> list[int]:
-    spans = [one.batches or AxisRange(1, 1, 1) for one in made]
+def _checked(batches: Sequence[int], *build: Build) -> list[int]:
+    spans = [one.batches or AxisRange(1, 1, 1) for one in build]
     least, most = max(span.min for span in spans), min(span.max for span in spans)
     wanted = sorted(set(batches)) or [min(max(spans[0].opt, least), most)]
     for batch in wanted:

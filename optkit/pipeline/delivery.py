@@ -23,7 +23,7 @@ from typing import Any
 from optkit import pipeline
 from optkit.artifact import MANIFEST, SAMPLES, Artifact, Manifest, write
 from optkit.decoder import Decoder
-from optkit.execute.step import Folder
+from optkit.execute.step import Result
 from optkit.packaging import genai
 from optkit.packaging.stamp import stamp
 from optkit.pipeline.findings import Judged
@@ -32,68 +32,71 @@ from optkit.report.html import to_html
 from optkit.report.markdown import to_markdown
 from optkit.runtimes import backend
 from optkit.steps import ASSETS, GRAPH, SIMULATION
+from optkit.steps.compile import Compiled
+from optkit.steps.graph import Graph
+from optkit.steps.ort import OrtGraph
 from optkit.store import Store, digest_json, fsync_dir, storage_errors
 
 _DETAILS = "details.json"
 _OPTKIT = importlib.metadata.version("optkit")
 
 
-def deliver(made: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Artifact:
+def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Store) -> Artifact:
     """Write the artifact `out/<name>`, replacing an older one at once."""
-    entries, digest = made.entries, pipeline.identity(made)
+    digest = pipeline.identity(build)
     files: dict[str, Path | bytes] = {
-        **_assets(entries["source"]),
-        **_graph(entries["graph"], ""),
-        **_graph(entries["baseline"], "baseline/"),
-        **_engine(entries.get("baseline_engine"), "baseline/"),
-        **_engine(entries.get("engine"), ""),
+        **_assets(build.source),
+        **_graph(build.graph, ""),
+        **_graph(build.baseline, "baseline/"),
+        **_engine(build.baseline_engine, "baseline/"),
+        **_engine(build.engine, ""),
         **_reports(judged),
-        "recipe.yaml": _yaml(made.job.recipe.to_json()),
+        "recipe.yaml": _yaml(build.job.recipe.to_json()),
     }
-    if made.traits.operators == "ort":
-        in_place = entries["graph"].meta.get("in_place", ())
-        files |= genai.files(Decoder.of(made.inputs, made.outputs), files, in_place)
+    if build.traits.operators == "ort":
+        in_place = build.graph.in_place if isinstance(build.graph, OrtGraph) else ()
+        files |= genai.files(Decoder.of(build.inputs, build.outputs), files, in_place)
     with storage_errors(store.root), store.scratch() as folder:
-        files |= _stamped(made, files, digest, folder)
-        samples = _samples(made, folder / SAMPLES, embed_eval)
+        files |= _stamped(build, files, digest, folder)
+        samples = _samples(build, folder / SAMPLES, embed_eval)
         if samples is not None:
             files[SAMPLES] = samples
-        engine = _engine(entries.get("engine"), "")
+        engine = _engine(build.engine, "")
         manifest = Manifest(
-            name=made.job.name,
-            target=made.job.target.name,
-            precision=made.job.precision.name,
+            name=build.job.name,
+            target=build.job.target.name,
+            precision=build.job.precision.name,
             digest=digest,
-            recipe=made.job.recipe.to_json(),
-            inputs=made.inputs,
-            outputs=made.outputs,
+            recipe=build.job.recipe.to_json(),
+            inputs=build.inputs,
+            outputs=build.outputs,
             versions=pipeline.tool_versions(),
             result=judged.result,
-            data=pipeline.data_of(made),
-            engine={"backend": str(made.backend), "file": next(iter(engine), GRAPH)}
-            if made.backend
+            data=pipeline.data_of(build),
+            engine={"backend": str(build.backend), "file": next(iter(engine), GRAPH)}
+            if build.backend
             else None,
-            instruction_set=entries["graph"].meta.get("instruction_set"),
+            instruction_set=_instruction_set(build),
         )
         return write(out, manifest, files)
 
 
 def deliver_again(
-    artifact: Artifact, made: Build, judged: Judged, store: Store, *, rescored: bool
+    artifact: Artifact, build: Build, judged: Judged, store: Store, *, rescored: bool
 ) -> Artifact:
     """Write a finished artifact in the place of the unfinished one: engines and figures are new,
     all else is as it was. `rescored`: on other samples, which it does not carry."""
     before, place = artifact.manifest, artifact.path.absolute()
-    engine = _engine(made.entries.get("engine"), "")
+    engine = _engine(build.engine, "")
     old = {f"{prefix}{before.engine['file']}" for prefix in ("", "baseline/") if before.engine}
     kept = before.files.keys() - {name for name in old if name.endswith(".engine")}
     data = before.data
     if rescored:
         kept -= {SAMPLES}
-        data = {**data, "evaluation": pipeline.data_of(made)["evaluation"]}
+        data = {**data, "evaluation": pipeline.data_of(build)["evaluation"]}
     files: dict[str, Path | bytes] = {
         **{name: place / name for name in kept},
-        **_engine(made.entries.get("baseline_engine"), "baseline/"),
+        **_engine(build.baseline_engine, "baseline/"),
         **engine,
         **_reports(judged),
     }
@@ -102,7 +105,7 @@ def deliver_again(
         name=place.name,
         result=judged.result,
         data=data,
-        engine={"backend": str(made.backend), "file": next(iter(engine), GRAPH)},
+        engine={"backend": str(build.backend), "file": next(iter(engine), GRAPH)},
     )
     with storage_errors(store.root):
         return write(place.parent, manifest, files)
@@ -137,7 +140,7 @@ def join(
     return write(out, manifest, files)
 
 
-def copy_out(entry: Folder, out: Path, details: dict[str, Any]) -> list[str]:
+def copy_out(entry: Result, out: Path, details: dict[str, Any]) -> list[str]:
     """A step's files and its details as JSON in a new folder `out`, which appears whole."""
     with storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -159,20 +162,20 @@ def copy_out(entry: Folder, out: Path, details: dict[str, Any]) -> list[str]:
     return sorted([*entry.files, _DETAILS])
 
 
-def _graph(entry: Folder, prefix: str) -> dict[str, Path | bytes]:
+def _graph(entry: Graph, prefix: str) -> dict[str, Path | bytes]:
     """The graph's files. A baseline has no simulation: its graph is its own."""
     names = [name for name in entry.files if not (prefix and name.startswith(SIMULATION))]
     return {f"{prefix}{name}": entry.file(name) for name in names}
 
 
 def _stamped(
-    made: Build, files: Mapping[str, Path | bytes], digest: str, folder: Path
+    build: Build, files: Mapping[str, Path | bytes], digest: str, folder: Path
 ) -> dict[str, Path | bytes]:
     """The ONNX files, copied into `folder`, with the build that they are of and the level at which
     ONNX Runtime judged them (None: it did not)."""
-    judged: dict[str, str | None] = {made.simulation: "basic", f"baseline/{GRAPH}": "basic"}
-    if made.measured:
-        judged = dict.fromkeys(judged, None if made.runs_engines else "all")
+    judged: dict[str, str | None] = {build.simulation: "basic", f"baseline/{GRAPH}": "basic"}
+    if build.measured:
+        judged = dict.fromkeys(judged, None if build.runs_engines else "all")
     found: dict[str, Path | bytes] = {}
     for name, path in files.items():
         if isinstance(path, Path) and path.suffix == ".onnx":
@@ -181,12 +184,16 @@ def _stamped(
                 "optimization_level": judged.get(name),
             }
             if name == GRAPH:
-                about["instruction_set"] = made.entries["graph"].meta.get("instruction_set")
+                about["instruction_set"] = _instruction_set(build)
             found[name] = stamp(path, folder / name.replace("/", "."), _OPTKIT, about)
     return found
 
 
-def _assets(entry: Folder) -> dict[str, Path | bytes]:
+def _instruction_set(build: Build) -> str | None:
+    return build.graph.instruction_set if isinstance(build.graph, OrtGraph) else None
+
+
+def _assets(entry: Graph) -> dict[str, Path | bytes]:
     """Tokenizer, processor and configuration of the model, at the root: who loads a model's folder
     looks for them there."""
     prefix = f"{ASSETS}/"
@@ -194,11 +201,11 @@ def _assets(entry: Folder) -> dict[str, Path | bytes]:
     return {name.removeprefix(prefix): entry.file(name) for name in names}
 
 
-def _engine(entry: Folder | None, prefix: str) -> dict[str, Path | bytes]:
+def _engine(entry: Compiled | None, prefix: str) -> dict[str, Path | bytes]:
     """The engine file; none where the engine is the graph itself."""
-    if entry is None or backend(entry.meta["engine"]["backend"]).traits.engine == "graph":
+    if entry is None or backend(entry.engine.backend).traits.engine == "graph":
         return {}
-    name = entry.meta["engine"]["file"]
+    name = entry.engine.file
     return {f"{prefix}{name}": entry.file(name)}
 
 
@@ -210,15 +217,13 @@ def _reports(judged: Judged) -> dict[str, Path | bytes]:
     }
 
 
-def _samples(made: Build, file: Path, limit: int) -> Path | None:
+def _samples(build: Build, file: Path, limit: int) -> Path | None:
     from optkit.data.spool import Spool
 
-    entry = made.scored
+    entry = build.scored
     if entry is None or sum(entry.file(name).stat().st_size for name in entry.files) > limit:
         return None
-    meta = entry.meta
-    told = {"metric": meta["metric"], "scoring": meta.get("scoring", {}),
-            "agreement": meta.get("agreement", False)}  # fmt: skip
+    told = {"metric": entry.metric, "scoring": dict(entry.scoring), "agreement": entry.agreement}
     Spool(entry.path).to_file(file, told)
     return file
 

@@ -13,7 +13,6 @@ from optkit.benchmarking.latency import ratio
 from optkit.engines import Engine
 from optkit.evidence import Evidence
 from optkit.execute.runner import Record
-from optkit.execute.step import Folder
 from optkit.measurement import Difference, Fidelity, Latency, Memory, Score, Verdict
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import slices, stopped, task_scores
@@ -23,6 +22,8 @@ from optkit.report import document
 from optkit.report.document import Rewrites
 from optkit.report.result import Findings, Run, Side, result, to_finish
 from optkit.steps import TIMES
+from optkit.steps.bench import Timed
+from optkit.steps.compile import Compiled
 
 
 @dataclass(frozen=True)
@@ -35,31 +36,31 @@ class Judged:
 
 
 def judge(
-    made: Build,
+    build: Build,
     records: list[Record],
     *,
     artifact: str,
     scores: Mapping[str, Score] | None = None,
 ) -> Judged:
     """All figures of a build. `scores`: by role, when the caller evaluated by itself."""
-    times = latencies(made)
-    sides = _sides(made, times, dict(scores) if scores is not None else task_scores(made))
-    found = _findings(made, sides, times, slices(made) if scores is None else [])
-    outcome = _result(made, sides, found, records, artifact)
+    times = latencies(build)
+    sides = _sides(build, times, dict(scores) if scores is not None else task_scores(build))
+    found = _findings(build, sides, times, slices(build) if scores is None else [])
+    outcome = _result(build, sides, found, records, artifact)
     report = document.compose(
         outcome,
         document.measured(
-            outcome, sides["candidate"], sides["baseline"], found, times, _conditions(made)
+            outcome, sides["candidate"], sides["baseline"], found, times, conditions(build)
         ),
-        rewrites=_rewrites(made),
-        layer_fidelity=_layer_fidelity(made),
-        provenance=_provenance(made, records),
+        rewrites=_rewrites(build),
+        layer_fidelity=_layer_fidelity(build),
+        provenance=_provenance(build, records),
     )
     return Judged(outcome, report, found)
 
 
 def judge_again(
-    made: Build,
+    build: Build,
     records: list[Record],
     report: Mapping[str, Any],
     *,
@@ -70,10 +71,10 @@ def judge_again(
     `report`: how the graph was made, and the accuracy of references (unless `rescored`, on samples
     that those have not seen)."""
     before = report["result"]
-    times = latencies(made)
-    sides = _sides(made, times, task_scores(made))
-    found = _findings(made, sides, times, slices(made))
-    outcome = _result(made, sides, found, records, artifact)
+    times = latencies(build)
+    sides = _sides(build, times, task_scores(build))
+    found = _findings(build, sides, times, slices(build))
+    outcome = _result(build, sides, found, records, artifact)
     outcome["references"] = [] if rescored else before["references"]
     outcome["calibration"] = before.get("calibration")
     for key, seconds in before["seconds"].items():
@@ -83,83 +84,79 @@ def judge_again(
         report,
         outcome,
         document.measured(
-            outcome, sides["candidate"], sides["baseline"], found, times, _conditions(made)
+            outcome, sides["candidate"], sides["baseline"], found, times, conditions(build)
         ),
         {
             "steps": [asdict(record) for record in records],
-            "build_spec": _specs(made),
-            "finished": {"machine": made.machine, "versions": pipeline.tool_versions()},
+            "build_spec": _specs(build),
+            "finished": {"machine": build.machine, "versions": pipeline.tool_versions()},
         },
     )  # fmt: skip
     return Judged(outcome, again, found)
 
 
-def latencies(made: Build) -> dict[str, list[Latency]]:
+def latencies(build: Build) -> dict[str, list[Latency]]:
     """role ("engine", "baseline") → one Latency per batch size; none where it is pending."""
-    times = _latencies(made)
-    if made.is_baseline:  # one model under two names: nothing to tell apart
+    times = _latencies(build)
+    if build.is_baseline:  # one model under two names: nothing to tell apart
         times["baseline"] = times["engine"]
     return times
 
 
-def _latencies(made: Build) -> dict[str, list[Latency]]:
-    entry = made.entries.get("latency")
-    if entry is None:
-        return {"engine": [], "baseline": []}
-    if made.measured:
-        times = _arrays(entry, TIMES)
+def _latencies(build: Build) -> dict[str, list[Latency]]:
+    timed = build.latency
+    if isinstance(timed, Timed):
+        times = _arrays(timed, TIMES)
+
+        def full(role: str, one: Latency) -> Latency:
+            runs = tuple(times[f"{role}/{one.batch}"].tolist())
+            return replace(one, samples_ms=runs, from_store=build.recalled)
+
         return {
-            role: [
-                replace(
-                    Latency.from_json(row[role]),
-                    samples_ms=tuple(times[f"{role}/{row[role]['batch']}"].tolist()),
-                    from_store=made.recalled,
-                )
-                for row in entry.meta["rows"]
-            ]
-            for role in ("engine", "baseline")
+            "engine": [full("engine", row.engine) for row in timed.rows],
+            "baseline": [full("baseline", row.baseline) for row in timed.rows],
         }
     return {
-        "engine": [Latency.from_json(entry.meta["latency"])],
-        "baseline": [Latency.from_json(made.entries["baseline_latency"].meta["latency"])],
+        "engine": [] if timed is None else [timed.latency],
+        "baseline": [] if build.baseline_latency is None else [build.baseline_latency.latency],
     }
 
 
-def speedups(made: Build, times: Mapping[str, list[Latency]]) -> dict[int, Difference]:
+def speedups(build: Build, times: Mapping[str, list[Latency]]) -> dict[int, Difference]:
     """batch → baseline latency over candidate latency."""
-    if made.measured and not made.is_baseline:
-        rows = made.entries["latency"].meta["rows"]
-        return {row["engine"]["batch"]: Difference.from_json(row["speedup"]) for row in rows}
+    if isinstance(build.latency, Timed) and not build.is_baseline:
+        return {row.engine.batch: row.speedup for row in build.latency.rows}
     pairs = zip(times["engine"], times["baseline"], strict=True)
     return {one.batch: ratio(base, one) for one, base in pairs}
 
 
-def judge_accuracy(made: Build, scores: Mapping[str, Score]) -> Verdict:
+def judge_accuracy(build: Build, scores: Mapping[str, Score]) -> Verdict:
     """The gates that need nothing but scores and outputs."""
     pair = (scores["baseline"], scores["candidate"]) if "candidate" in scores else None
-    limits = made.job.recipe.gates.of(made.job.target.name)
+    limits = build.job.recipe.gates.of(build.job.target.name)
     return gates.judge(
         limits.model_copy(update=dict.fromkeys(ENGINE_LIMITS)),
         drop=accuracy.drop(*pair) if pair else None,
         scores=pair,
-        slices=slices(made),
-        fidelity=fidelity(made),
-        told=stopped(made),
+        slices=slices(build),
+        fidelity=fidelity(build),
+        told=stopped(build),
     )
 
 
-def fidelity(made: Build, role: str = "candidate") -> Fidelity:
-    return Fidelity.from_json(made.entries[f"{role}_fidelity"].meta["fidelity"])
+def fidelity(build: Build) -> Fidelity:
+    fidelity = build.fidelities["candidate"].fidelity
+    assert fidelity is not None
+    return fidelity
 
 
-def calibration(made: Build) -> Mapping[str, Any] | None:
+def calibration(build: Build) -> Mapping[str, Any] | None:
     """What the data check says of the calibration data; None where there is none."""
-    entry = made.entries.get("data_check")
-    return None if entry is None else entry.meta["check"]
+    return None if build.data_check is None else build.data_check.check
 
 
 def _result(
-    made: Build,
+    build: Build,
     sides: Mapping[str, Side],
     found: Findings,
     records: list[Record],
@@ -170,96 +167,94 @@ def _result(
         sides["baseline"],
         found,
         Run(_seconds(records), sum(record.hit for record in records)),
-        model=made.job.recipe.name,
-        target=made.job.target.name,
+        model=build.job.recipe.name,
+        target=build.job.target.name,
         artifact=artifact,
         references=[sides["reference"]] if sides["reference"].accuracy else [],
-        pending=to_finish(artifact, made.pending),
-        calibration=calibration(made),
+        pending=to_finish(artifact, build.pending),
+        calibration=calibration(build),
     )
 
 
-def _conditions(made: Build) -> Mapping[str, Any]:
-    entry = made.entries.get("latency")
-    return {} if entry is None else entry.meta.get("conditions", {})
+def conditions(build: Build) -> Mapping[str, Any]:
+    return build.latency.conditions if isinstance(build.latency, Timed) else {}
 
 
 def _sides(
-    made: Build, times: Mapping[str, list[Latency]], scores: Mapping[str, Score]
+    build: Build, times: Mapping[str, list[Latency]], scores: Mapping[str, Score]
 ) -> dict[str, Side]:
-    backend = made.compiler
+    backend = build.compiler
 
-    def side(precision: Precision, engine: str, role: str, latency: str) -> Side:
-        compiled = _engine(made, engine)
-        evidence = Evidence.MEASURED if made.measured else Evidence.COMPILED
+    def side(precision: Precision, made: Compiled | None, role: str, latency: str) -> Side:
+        compiled = made.engine if made is not None else None
+        evidence = Evidence.MEASURED if build.measured else Evidence.COMPILED
         return Side(
             precision.name,
             backend,
             compiled,
             evidence if compiled else Evidence.PENDING,
-            _note(made, backend),
-            _at(times[latency], made.batch),
+            _note(build, backend),
+            _at(times[latency], build.batch),
             scores.get(role),
         )
 
-    candidate = side(made.job.precision, "engine", "candidate", "engine")
+    candidate = side(build.job.precision, build.engine, "candidate", "engine")
     return {
         "candidate": candidate,
         "baseline": candidate
-        if made.is_baseline
-        else side(made.baseline_precision, "baseline_engine", "baseline", "baseline"),
+        if build.is_baseline
+        else side(build.baseline_precision, build.baseline_engine, "baseline", "baseline"),
         "reference": Side("fp32", accuracy=scores.get("reference")),
     }
 
 
 def _findings(
-    made: Build,
+    build: Build,
     sides: Mapping[str, Side],
     times: Mapping[str, list[Latency]],
     names: list[str],
 ) -> Findings:
     candidate, baseline = sides["candidate"], sides["baseline"]
     latency = candidate.latency
-    speedup = speedups(made, times).get(latency.batch) if latency else None
+    speedup = speedups(build, times).get(latency.batch) if latency else None
     drop, pair = None, None
     if candidate.accuracy and baseline.accuracy:
         pair = (baseline.accuracy, candidate.accuracy)
         drop = accuracy.drop(*pair)
-    likeness = fidelity(made)
+    likeness = fidelity(build)
     verdict = gates.judge(
-        made.job.recipe.gates.of(made.job.target.name),
+        build.job.recipe.gates.of(build.job.target.name),
         drop=drop,
         scores=pair,
         slices=names,
-        told=stopped(made),
+        told=stopped(build),
         fidelity=likeness,
         latency=latency,
         speedup=speedup,
         size_bytes=candidate.engine.bytes if candidate.engine else None,
-        memory=_memory(made, candidate.engine),
+        memory=_memory(build, candidate.engine),
     )
     return Findings(likeness, speedup, drop, verdict)
 
 
-def _memory(made: Build, engine: Engine | None) -> Memory | None:
+def _memory(build: Build, engine: Engine | None) -> Memory | None:
     """What a run takes, where it was measured; else what the engine's compiler states."""
-    if "peak" in made.entries:
-        found = made.entries["peak"].meta
-        return Memory(Evidence.MEASURED, found["bytes"], tuple(found.get("marks", ())))
+    if build.peak is not None:
+        return Memory(Evidence.MEASURED, build.peak.bytes, build.peak.marks)
     stated = engine.stated_bytes if engine is not None else None
     return None if stated is None else Memory(Evidence.COMPILED, stated)
 
 
-def _note(made: Build, backend: str) -> str | None:
-    option = next((o for o in made.job.target.backends if o.name == backend), None)
-    if made.backend is None:
-        if made.job.deferred:
+def _note(build: Build, backend: str) -> str | None:
+    option = next((o for o in build.job.target.backends if o.name == backend), None)
+    if build.backend is None:
+        if build.job.deferred:
             return "deferred"
-        reason = runtimes.backend(backend).offline(made.job.target)
-        if made.job.target.is_cpu and reason is not None:
-            return f"{reason}: finish or build it on a machine of the kind {made.job.target.name}"
+        reason = runtimes.backend(backend).offline(build.job.target)
+        if build.job.target.is_cpu and reason is not None:
+            return f"{reason}: finish or build it on a machine of the kind {build.job.target.name}"
         return "no engine can be built on this machine"
-    if made.runs_engines:  # what is said of engines that never ran
+    if build.runs_engines:  # what is said of engines that never ran
         return None
     never_run = runtimes.backend(backend).traits.any_machine
     return (option.note if option else None) or (
@@ -276,44 +271,35 @@ def _at(times: list[Latency], batch: int | None) -> Latency | None:
     return replace(found, marks=tuple(marks))
 
 
-def _engine(made: Build, role: str) -> Engine | None:
-    entry = made.entries.get(role)
-    return Engine.from_json(entry.meta["engine"]) if entry else None
-
-
-def _rewrites(made: Build) -> Rewrites:
-    done = made.entries["quantized"].meta if "quantized" in made.entries else None
+def _rewrites(build: Build) -> Rewrites:
+    cast = build.cast if build.baseline_precision.name == "fp16" else None
     return Rewrites(
-        made.entries["fused"].meta["log"],
-        made.entries["cast"].meta["log"] if made.baseline_precision.name == "fp16" else {},
-        made.entries["prepared"].meta["log"] if "prepared" in made.entries else {},
-        done["log"] if done else {},
-        Assignment.from_json(done["assignment"]) if done else Assignment(),
+        build.fused.log,
+        cast.log if cast is not None else {},
+        build.prepared.log if build.prepared is not None else {},
+        build.quantized.log if build.quantized is not None else {},
+        build.assignment or Assignment(),
     )
 
 
-def _layer_fidelity(made: Build) -> Mapping[str, Any] | None:
-    entry = made.entries.get("layer_fidelity")
-    return None if entry is None else entry.meta["layers"]
+def _layer_fidelity(build: Build) -> Mapping[str, Any] | None:
+    compared = build.layer_fidelity
+    return None if compared is None else compared.layers.to_json()
 
 
-def _provenance(made: Build, records: list[Record]) -> dict[str, Any]:
-    entries = made.entries
+def _provenance(build: Build, records: list[Record]) -> dict[str, Any]:
     return {
-        "recipe": made.job.recipe.to_json(),
-        "digests": {
-            "build": pipeline.identity(made),
-            **{role: entries[role].digest for role in sorted(entries)},
-        },
+        "recipe": build.job.recipe.to_json(),
+        "digests": {"build": pipeline.identity(build), **build.digests},
         "versions": pipeline.tool_versions(),
         "steps": [asdict(record) for record in records],
-        "build_spec": _specs(made),
-        **({"machine": made.machine} if made.measured else {}),
+        "build_spec": _specs(build),
+        **({"machine": build.machine} if build.measured else {}),
     }
 
 
-def _specs(made: Build) -> dict[str, Any]:
-    return {role: spec.to_json() for role, spec in made.specs.items()}
+def _specs(build: Build) -> dict[str, Any]:
+    return {role: spec.to_json() for role, spec in build.build_spec.items()}
 
 
 def _seconds(records: list[Record]) -> dict[str, float]:
@@ -323,7 +309,7 @@ def _seconds(records: list[Record]) -> dict[str, float]:
     return {**spent, "total": round(sum(spent.values()), 3)}
 
 
-def _arrays(entry: Folder, name: str) -> dict[str, Any]:
+def _arrays(entry: Timed, name: str) -> dict[str, Any]:
     from safetensors.numpy import load_file
 
     found: dict[str, Any] = load_file(entry.file(name))

@@ -25,14 +25,19 @@ from optkit.devices import Target
 from optkit.errors import InputRefused, IntegrityError, RecipeError, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
-from optkit.execute.step import Folder, Foreign
-from optkit.pipeline.job import Build, Job
+from optkit.execute.step import Foreign
+from optkit.measurement import Fidelity
+from optkit.pipeline.job import Build, Job, Role
 from optkit.pipeline.judging import compile_, score, time, weigh
 from optkit.pipeline.sources import samples_of
 from optkit.places import Place
 from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
 from optkit.report.contract import report_of, result_of
+from optkit.steps.collect import Collected
+from optkit.steps.compare import ComparedOutputs
+from optkit.steps.graph import Graph
+from optkit.steps.quantize import Quantized
 from optkit.steps.random import Random
 from optkit.store import digest_file
 
@@ -55,15 +60,15 @@ def finish(
 
     Raises what the steps raise, and InputRefused where the artifact carries no samples to score.
     """
-    made = _restore(artifact, target, backend, pending, runner, task, strict)
-    compile_(made, runner)
-    if "evaluation" in made.entries:
-        for role, graph in (("baseline", "baseline"), ("candidate", "graph")):
-            found = score(made, runner, role, made.entries[graph], MODEL, Evidence.MEASURED)
-            made.entries[f"{role}_score"] = found
-    time(made, runner)
-    weigh(made, runner)
-    return made
+    build = _restore(artifact, target, backend, pending, runner, task, strict)
+    compile_(build, runner)
+    if build.evaluation is not None:
+        graphs: dict[Role, Graph] = {"baseline": build.baseline, "candidate": build.graph}
+        for role, graph in graphs.items():
+            build.scores[role] = score(build, runner, role, graph, MODEL, Evidence.MEASURED)
+    time(build, runner)
+    weigh(build, runner)
+    return build
 
 
 def _restore(
@@ -81,7 +86,7 @@ def _restore(
     if scored or task is not None:
         place = task.path if task is not None else _task_of(artifact)
         recipe = recipe.with_overrides([f"eval.task={place}"])
-    made = Build(
+    build = Build(
         Job(recipe, target, precision(manifest.precision), strict=strict),
         backend,
         pending,
@@ -92,22 +97,19 @@ def _restore(
     )
     rows = report_of(artifact).quantization
     nodes = {row.node: row.precision for row in rows}
-    fidelity = result.fidelity and result.fidelity.to_json()
-    made.entries = {
-        "graph": staged_graph(artifact.path / MODEL, runner),
-        "baseline": staged_graph(artifact.path / "baseline" / MODEL, runner),
-        "quantized": Foreign(meta={"assignment": Assignment(nodes).to_json()}),
-        "candidate_fidelity": Foreign(meta={"fidelity": fidelity}),
-        "source": Foreign(),
-    }
+    if result.fidelity is not None:
+        fidelity = Fidelity.from_json(result.fidelity.to_json())
+        build.fidelities["candidate"] = ComparedOutputs(fidelity=fidelity)
+    build.source = Graph()  # nothing is known of how it was exported
+    build.graph = Graph(folder=staged_graph(artifact.path / MODEL, runner))
+    build.baseline = Graph(folder=staged_graph(artifact.path / "baseline" / MODEL, runner))
+    build.quantized = Quantized(assignment=Assignment(nodes))
     if task is not None:
-        made.entries["evaluation"] = samples_of(made, runner, "evaluation")
+        build.evaluation = samples_of(build, runner, "evaluation")
     elif scored:
-        made.entries["evaluation"] = _embedded(artifact, recipe, runner)
-    made.entries["probe"] = made.entries.get("evaluation") or runner.do(
-        Random(random=made.sizes), "random inputs"
-    )
-    return made
+        build.evaluation = _embedded(artifact, recipe, runner)
+    build.probe = build.evaluation or runner.do(Random(random=build.sizes), "random inputs")
+    return build
 
 
 def recorded(artifact: Artifact) -> Recipe:
@@ -166,7 +168,7 @@ def _task_of(artifact: Artifact) -> Path:
     )
 
 
-def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Folder:
+def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Collected:
     file = artifact.path / SAMPLES
     if SAMPLES not in artifact.manifest.files:
         raise InputRefused(
@@ -182,10 +184,10 @@ def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Folder:
     code = {str(place): digest_file(place.path)}
     meta = {"metric": told["metric"], "scoring": told["scoring"], "reads": {"content": code},
             "agreement": told.get("agreement", False)}  # fmt: skip
-    return Foreign(samples.path, samples.sha256, meta, {SAMPLES: samples.sha256})
+    return Collected.of(Foreign(samples.path, samples.sha256, meta, {SAMPLES: samples.sha256}))
 
 
-def staged_graph(file: Path, runner: Steps) -> Folder:
+def staged_graph(file: Path, runner: Steps) -> Foreign:
     """An artifact's graph, through the door for foreign files; the folder has it as model.onnx."""
     found = stage.stage_onnx(file, runner.objects)
     names = {name: sha256 for name, (sha256, _) in found.files.items()}

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from optkit import runtimes
+from optkit.assignment import Assignment
 from optkit.devices import Target, gpus
 from optkit.devices.machine import cpu_target
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
-from optkit.execute.step import Folder, Input
+from optkit.execute.step import Input, Result
 from optkit.precisions import Precision, precision
 from optkit.recipe import MEMORY, Calibration, Recipe
 from optkit.runtimes import Traits
 from optkit.steps import GRAPH, SIMULATION
+from optkit.steps.bench import Timed
+from optkit.steps.calibrate import Calibrated
+from optkit.steps.check_data import DataCheck
+from optkit.steps.collect import Collected, Samples
+from optkit.steps.compare import ComparedOutputs
+from optkit.steps.compare_layers import ComparedLayers
+from optkit.steps.compile import Compiled
+from optkit.steps.evaluate import Evaluated
+from optkit.steps.fuse import Fused
 from optkit.steps.graph import Graph, RandomInputs
+from optkit.steps.peak import PeakMemory
+from optkit.steps.predict import PredictedLatency
+from optkit.steps.quantize import Quantized
 from optkit.tensors import AxisRange, TensorInfo
+
+Role = Literal["candidate", "baseline", "reference"]
+EngineRole = Literal["engine", "baseline_engine"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +55,7 @@ class Job:
     deferred: bool = False
     strict: bool = False
     graph: Input | None = None
-    calibration: Folder | None = None
+    calibration: Samples | None = None
     code: Path | None = None
 
     @property
@@ -63,12 +79,26 @@ class Job:
         return [one for one in wanted.values() if one.quantized]
 
 
+@dataclass(frozen=True)
+class Look:
+    """Some of the evaluation samples, and their scores by role, of a build that is scored until its
+    verdict is certain."""
+
+    samples: Samples
+    scores: dict[Role, Evaluated] = field(default_factory=dict)
+
+
 @dataclass
 class Build:
-    """What the chain made: store entries by role, and facts about the job. All of it is on disk.
+    """A job, facts about it, and what the stages have made so far: results of steps, all on disk.
 
     `measured`: the target is this machine, or the kind of CPU that it is of, so that running is
-    measuring. `recalled`: the latency was in the store before this run.
+    measuring. `recalled`: the latency was in the store before this run. `specs`: what the compiler
+    is asked for each engine; `pending_specs`: the same of the backends that are pending, by name.
+
+    Every stage behind `export`, `fuse`, … relies on the results without a default: to read one
+    before its stage has run is a bug, and an AttributeError. The others are None where a build has
+    no such result.
     """
 
     job: Job
@@ -79,8 +109,32 @@ class Build:
     outputs: tuple[TensorInfo, ...] = ()
     measured: bool = False
     recalled: bool = False
-    specs: dict[str, BuildSpec] = field(default_factory=dict)
-    entries: dict[str, Folder] = field(default_factory=dict)
+    specs: dict[EngineRole, BuildSpec] = field(default_factory=dict)
+    pending_specs: dict[EngineRole, dict[str, BuildSpec]] = field(default_factory=dict)
+
+    source: Graph = field(init=False, repr=False)
+    fused: Graph = field(init=False, repr=False)
+    probe: Samples = field(init=False, repr=False)  # of the evaluation, else what there is
+    carrier: Graph = field(init=False, repr=False)
+    graph: Graph = field(init=False, repr=False)
+    baseline: Graph = field(init=False, repr=False)
+    encoder: Graph | None = None
+    calibration: Samples | None = None
+    evaluation: Collected | None = None
+    data_check: DataCheck | None = None
+    cast: Graph | None = None
+    statistics: Calibrated | None = None
+    prepared: Fused | None = None
+    quantized: Quantized | None = None
+    engine: Compiled | None = None
+    baseline_engine: Compiled | None = None
+    scores: dict[Role, Evaluated] = field(default_factory=dict)
+    looks: list[Look] = field(default_factory=list)
+    fidelities: dict[Role, ComparedOutputs] = field(default_factory=dict)
+    layer_fidelity: ComparedLayers | None = None
+    latency: Timed | PredictedLatency | None = None
+    baseline_latency: PredictedLatency | None = None
+    peak: PeakMemory | None = None
 
     @property
     def batch_axis(self) -> int | str | None:
@@ -119,33 +173,51 @@ class Build:
     def sizes(self) -> RandomInputs:
         """What random feeds are drawn from. An input with a declared range, such as token ids, is
         drawn from it whatever reads it."""
-        recipe, source = self.job.recipe, self.entries.get("source")
+        recipe = self.job.recipe
         specs = recipe.describe(self.inputs)
         drawn = {spec.info.name for spec in specs if spec.range is not None}
-        known = source.arguments if isinstance(source, Graph) else {}
+        known = self.source.arguments
         arguments = {name: known[name] for name in known if name not in drawn}
         return RandomInputs(specs, recipe.axis_ranges(), arguments)
 
     @property
-    def assignment(self) -> dict[str, Any] | None:
-        """Precision by node and the reasons of those left, as JSON; None before quantization."""
-        quantized = self.entries.get("quantized")
-        return quantized.meta.get("assignment") if quantized is not None else None
+    def assignment(self) -> Assignment | None:
+        """None before quantization, and of floats."""
+        return self.quantized.assignment if self.quantized is not None else None
 
     @property
     def planned(self) -> dict[str, str]:
         """Node → precision, of those that are quantized."""
-        from optkit.assignment import Assignment
-
-        return Assignment.from_json(self.assignment).quantized() if self.assignment else {}
+        return self.assignment.quantized() if self.assignment is not None else {}
 
     @property
-    def scored(self) -> Folder | None:
+    def scored(self) -> Collected | None:
         """The evaluation samples, where their task scores this graph: of samples of a whole
         encoder-decoder it scores what the decoder returns."""
-        found = self.entries.get("evaluation")
-        beside = found is not None and self.job.part == "encoder" and found.meta.get("whole")
-        return None if beside else found
+        samples = self.evaluation
+        beside = samples is not None and self.job.part == "encoder" and samples.whole
+        return None if beside else samples
+
+    @property
+    def build_spec(self) -> dict[str, BuildSpec]:
+        """What compilers are asked, by engine; of pending backends by "engine, backend"."""
+        asked: dict[str, BuildSpec] = {}
+        for role, spec in self.specs.items():
+            pending = self.pending_specs.get(role, {})
+            asked |= {role: spec, **{f"{role}, {name}": one for name, one in pending.items()}}
+        return asked
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of all results, by name."""
+        results = {one.name: getattr(self, one.name, None) for one in fields(self)}
+        results |= {f"{role}_score": one for role, one in self.scores.items()}
+        results |= {f"{role}_fidelity": one for role, one in self.fidelities.items()}
+        for number, look in enumerate(self.looks):
+            results[f"drawn/{number}"] = look.samples
+            results |= {f"{role}_score/{number}": one for role, one in look.scores.items()}
+        known = {name: one.digest for name, one in results.items() if isinstance(one, Result)}
+        return dict(sorted(known.items()))
 
     @property
     def is_baseline(self) -> bool:
@@ -165,8 +237,8 @@ class Build:
 
     @property
     def simulation(self) -> str:
-        """The file of `entries["graph"]` that ONNX Runtime runs for accuracy."""
-        return SIMULATION if SIMULATION in self.entries["graph"].files else GRAPH
+        """The file of `graph` that ONNX Runtime runs for accuracy."""
+        return SIMULATION if SIMULATION in self.graph.files else GRAPH
 
     @property
     def evidence(self) -> Evidence:

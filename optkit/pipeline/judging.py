@@ -3,214 +3,228 @@
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from optkit import runtimes, store
-from optkit.benchmarking import sequential as looks
+from optkit.benchmarking import sequential
 from optkit.errors import UsageError
 from optkit.evidence import Evidence
 from optkit.execute import reads
 from optkit.execute.runner import Steps
-from optkit.execute.step import Folder, Input
-from optkit.pipeline.job import Build
-from optkit.pipeline.scores import decided, drawn_name, score_name
+from optkit.execute.step import Input
+from optkit.pipeline.job import Build, EngineRole, Look, Role
+from optkit.pipeline.scores import decided
 from optkit.pipeline.sources import roots_of
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
 from optkit.steps import GRAPH
 from optkit.steps.accept import Accept
 from optkit.steps.bench import MeasureLatency, Side, Timed
+from optkit.steps.collect import Samples
 from optkit.steps.compare import CompareOutputs
 from optkit.steps.compile import Compile, Compiled
 from optkit.steps.draw import Draw
 from optkit.steps.evaluate import Evaluate, Evaluated
+from optkit.steps.graph import Graph
 from optkit.steps.peak import InProcess, MeasurePeak
-from optkit.steps.predict import PredictLatency
+from optkit.steps.predict import PredictedLatency, PredictLatency
 from optkit.steps.sessions import CpuSession, DeviceSession, Engines
 from optkit.tensors import AxisRange
 
+_PAIR: tuple[Role, ...] = ("baseline", "candidate")
 _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler keeps
 
 
-def accept(made: Build, runner: Steps) -> None:
+def accept(build: Build, runner: Steps) -> None:
     """Ask the compiler whether it knows all operators, as soon as the graph is fused: a refusal
     after calibration and quantization comes late. A graph that memory does not hold is not asked
     about, nor is a backend that runs any graph, since ONNX Runtime has run it."""
-    needed = _BYTES_TO_READ * made.entries["source"].meta.get("parameters", 0)
-    graph_runs = made.backend is None or made.traits.engine == "graph"
+    needed = _BYTES_TO_READ * build.source.parameters
+    graph_runs = build.backend is None or build.traits.engine == "graph"
     if graph_runs or needed > runner.limits.memory_bytes:
         return
-    versions = runtimes.backend(made.compiler).versions()
-    step = Accept(graph=made.entries["fused"], backend=made.compiler, versions=versions)
-    runner.do(step, f"ask {made.backend} about the operators")
+    versions = runtimes.backend(build.compiler).versions()
+    step = Accept(graph=build.fused, backend=build.compiler, versions=versions)
+    runner.do(step, f"ask {build.backend} about the operators")
 
 
-def compile_(made: Build, runner: Steps) -> None:
+def compile_(build: Build, runner: Steps) -> None:
     """graph → engine, for candidate and baseline, with the backend's own layer list."""
-    for role, graph, precision, planned in (
-        ("engine", made.entries["graph"], made.job.precision, made.planned),
-        ("baseline_engine", made.entries["baseline"], made.baseline_precision, {}),
-    ):
-        backend, axes = runtimes.backend(made.compiler), made.job.recipe.axis_ranges()
-        wanted = made.job.recipe.compiler.model_dump(exclude_none=True)
-        asked = {
-            name: runtimes.backend(name)
-            .spec(made.inputs, made.job.target, precision, axes)
-            .asking(wanted)
-            for name in (made.compiler, *made.pending)
-        }
-        spec = asked.pop(made.compiler)
-        made.specs[role] = spec
-        made.specs |= {f"{role}, {name}": pending for name, pending in asked.items()}
-        if made.backend is not None:
-            step = Compile(
-                graph=graph, backend=made.backend, spec=spec, planned=planned,
-                versions=backend.versions(), host=_host(made), kept=kept(runner),
-            )  # fmt: skip
-            made.entries[role] = runner.do(step, f"compile {precision} for {made.job.target.name}")
+    build.engine = _compile(build, "engine", runner)
+    build.baseline_engine = _compile(build, "baseline_engine", runner)
 
 
-def evaluate(made: Build, runner: Steps) -> None:
-    """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
-    samples, entries = made.scored, made.entries
-    roles = {  # the baseline first: a task of agreement compares with what it said
-        "baseline": (entries["baseline"], GRAPH, made.evidence),
-        "candidate": (entries["graph"], made.simulation, made.evidence),
+def _compile(build: Build, role: EngineRole, runner: Steps) -> Compiled | None:
+    """None where its compiler is pending."""
+    precision, graph, planned = build.job.precision, build.graph, build.planned
+    if role == "baseline_engine":
+        precision, graph, planned = build.baseline_precision, build.baseline, {}
+    backend, axes = runtimes.backend(build.compiler), build.job.recipe.axis_ranges()
+    wanted = build.job.recipe.compiler.model_dump(exclude_none=True)
+    asked = {
+        name: runtimes.backend(name)
+        .spec(build.inputs, build.job.target, precision, axes)
+        .asking(wanted)
+        for name in (build.compiler, *build.pending)
     }
-    if made.baseline_precision.name != "fp32":  # where it is, the baseline says what FP32 is worth
-        roles["reference"] = (entries["fused"], GRAPH, Evidence.SIMULATED)
-    looked = samples is not None and _look(made, runner, roles)
+    spec = build.specs[role] = asked.pop(build.compiler)
+    build.pending_specs[role] = asked
+    if build.backend is None:
+        return None
+    step = Compile(
+        graph=graph, backend=build.backend, spec=spec, planned=planned, versions=backend.versions(),
+        host=_host(build), kept=kept(runner),
+    )  # fmt: skip
+    return runner.do(step, f"compile {precision} for {build.job.target.name}")
+
+
+Roles = Mapping[Role, tuple[Graph, str, Evidence]]
+"""Of each role the graph, its file that is scored, and how the score is known."""
+
+
+def evaluate(build: Build, runner: Steps) -> None:
+    """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
+    roles: dict[Role, tuple[Graph, str, Evidence]] = {
+        # the baseline first: a task of agreement compares with what it said
+        "baseline": (build.baseline, GRAPH, build.evidence),
+        "candidate": (build.graph, build.simulation, build.evidence),
+    }
+    if build.baseline_precision.name != "fp32":  # where it is, the baseline says what FP32 is worth
+        roles["reference"] = (build.fused, GRAPH, Evidence.SIMULATED)
+    looked = _look(build, runner, roles)
     for role, (graph, file, evidence) in roles.items():
-        if samples is not None and not looked:
-            entries[score_name(role)] = score(made, runner, role, graph, file, evidence)
+        if build.scored is not None and not looked:
+            build.scores[role] = score(build, runner, role, graph, file, evidence)
         step = CompareOutputs(
-            graph=graph, reference=entries["fused"], file=file, batch=made.batch, evidence=evidence,
-            samples=entries.get(drawn_name(0), entries["probe"]),
+            graph=graph, reference=build.fused, file=file, batch=build.batch, evidence=evidence,
+            samples=build.looks[0].samples if build.looks else build.probe,
         )  # fmt: skip
-        entries[f"{role}_fidelity"] = runner.do(step, f"compare {_named(made, role)} with FP32")
+        build.fidelities[role] = runner.do(step, f"compare {_named(build, role)} with FP32")
 
 
-def _look(made: Build, runner: Steps, roles: dict[str, tuple[Folder, str, Evidence]]) -> bool:
+def _look(build: Build, runner: Steps, roles: Roles) -> bool:
     """Score the samples part by part until the verdict is certain, where the recipe asks for it."""
-    samples, asked = made.scored, made.job.recipe.eval
-    if samples is None or asked is None or not asked.stop_early or "info" not in samples.meta:
+    samples, asked = build.scored, build.job.recipe.eval
+    if samples is None or asked is None or not asked.stop_early or samples.planned:
         return False
-    if samples.meta.get("agreement"):
+    if samples.agreement:
         raise UsageError(
             "agreement with the baseline takes all samples",
             where="eval.stop_early",
             hint="leave it out",
         )
-    parts = looks.segments(samples.meta["info"]["samples"])
-    for part, (start, stop) in enumerate(parts):
+    parts = sequential.segments(samples.info.samples)
+    for start, stop in parts:
         step = Draw(
             samples=samples, start=start, stop=stop,
-            optional=tuple(made.job.recipe.optional_axes()),
+            optional=tuple(build.job.recipe.optional_axes()),
             memory=runner.limits.memory_bytes // 4,
         )  # fmt: skip
-        drawn = runner.do(step, f"draw samples up to {stop} of {parts[-1][1]}")
-        made.entries[drawn_name(part)] = drawn
-        known = True
-        for role in ("baseline", "candidate"):
-            found = score(made, runner, role, *roles[role], drawn)
-            made.entries[score_name(role, part)] = found
-            known = known and found.score is not None
-        if not known or decided(made):  # unknown in a rehearsal, which ends at the first look
+        look = Look(runner.do(step, f"draw samples up to {stop} of {parts[-1][1]}"))
+        build.looks.append(look)
+        for role in _PAIR:
+            look.scores[role] = score(build, runner, role, *roles[role], look.samples)
+        known = all(one.score is not None for one in look.scores.values())
+        if not known or decided(build):  # unknown in a rehearsal, which ends at the first look
             break
-    for done in range(part + 1) if "reference" in roles else ():
-        looked = made.entries[drawn_name(done)]
-        found = score(made, runner, "reference", *roles["reference"], looked)
-        made.entries[score_name("reference", done)] = found
+    for look in build.looks if "reference" in roles else ():
+        look.scores["reference"] = score(
+            build, runner, "reference", *roles["reference"], look.samples
+        )
     return True
 
 
 def score(
-    made: Build,
+    build: Build,
     runner: Steps,
-    role: str,
-    graph: Folder,
+    role: Role,
+    graph: Graph,
     file: str,
     evidence: Evidence,
-    drawn: Folder | None = None,
+    drawn: Samples | None = None,
 ) -> Evaluated:
     """The task's score of a graph; where its engine runs on this machine, of the engine. `drawn`:
     of some of the evaluation samples alone."""
-    samples = made.scored
+    samples = build.scored
     assert samples is not None
-    running, agrees = _running(made, role), samples.meta.get("agreement") and role != "baseline"
-    engines = running.engines if running else ()
-    place = made.job.recipe.eval_task
+    running = _running(build, role)
+    agrees = samples.agreement and role != "baseline"
+    place = build.job.recipe.eval_task
     assert place is not None
-    record, roots = samples.meta.get("reads", {}), roots_of(made.job.recipe, "evaluation")
+    record, roots = samples.reads, roots_of(build.job.recipe, "evaluation")
     # the task's code and packages are what matters, its path only where it is
     python = {path: sha256 for path, sha256 in reads.files(record, roots).items()
               if path.endswith(".py")}  # fmt: skip
     step = Evaluate(
         graph=graph, samples=drawn or samples,
-        baseline_score=made.entries["baseline_score"] if agrees else None,
-        engine=made.entries["engine"] if "engine" in engines else None,
-        baseline_engine=made.entries["baseline_engine"] if "baseline_engine" in engines else None,
-        file=file, batch=made.batch, evidence=evidence, task=str(place),
+        baseline_score=build.scores["baseline"] if agrees else None,
+        engine=build.engine if running and role == "candidate" else None,
+        baseline_engine=build.baseline_engine if running and role == "baseline" else None,
+        file=file, batch=build.batch, evidence=evidence, task=str(place),
         code=store.digest_json(reads.code(record)),
-        metric=samples.meta.get("metric"), args=samples.meta.get("scoring", {}), running=running,
+        metric=samples.metric, args=samples.scoring, running=running,
         path=place.path, imports=python, roots=tuple(roots), kept=kept(runner),
     )  # fmt: skip
-    return runner.do(step, f"evaluate {_named(made, role)}")
+    return runner.do(step, f"evaluate {_named(build, role)}")
 
 
-def time(made: Build, runner: Steps) -> None:
+def time(build: Build, runner: Steps) -> None:
     """Latency: measured beside the baseline where the target is this machine, else predicted; of a
     kind of CPU that this machine is not of neither, it is pending."""
-    bench, entries = made.job.recipe.bench, made.entries
-    span = made.batches or AxisRange(1, 1, 1)
+    bench = build.job.recipe.bench
+    span = build.batches or AxisRange(1, 1, 1)
     batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
-    if made.measured:
-        models, sides = _sides(made)
+    if build.measured:
+        models, sides = _sides(build)
         both = Race(
-            f"measure latency of {made.job.precision} beside {made.baseline_precision}",
-            entries["probe"], models, sides, bench, batches, made.machine,
+            f"measure latency of {build.job.precision} beside {build.baseline_precision}",
+            build.probe, models, sides, bench, batches, build.machine,
         )  # fmt: skip
-        timed = entries["latency"] = race(both, runner, strict=made.job.strict)
-        made.recalled = runner.recalled(timed)
+        build.latency = race(both, runner, strict=build.job.strict)
+        build.recalled = runner.recalled(build.latency)
         return
-    if not made.predictable:
+    if not build.predictable:
         return
-    sizes = {name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()}
-    planned = made.planned
-    for role, graph, engine, precision in (
-        ("latency", "graph", "engine", made.job.precision),
-        ("baseline_latency", "baseline", "baseline_engine", made.baseline_precision),
-    ):
-        compiled = entries.get(engine)
-        known = isinstance(compiled, Compiled) and not compiled.planned and compiled.engine
-        step = PredictLatency(
-            # without an engine, a quantized graph is its carrier graph and the plan
-            graph=entries[graph if compiled or not precision.quantized else "baseline"],
-            device=made.job.target.name, target=made.job.target.fingerprint(), axes=sizes,
-            batch=span.opt, engine=known or None,
-            planned=planned if precision.quantized else {},
-            carrier=(made.baseline_precision if precision.quantized else precision).name,
-        )  # fmt: skip
-        entries[role] = runner.do(step, f"predict latency of {precision}")
+    build.latency = _predict(build, "engine", span.opt, runner)
+    build.baseline_latency = _predict(build, "baseline_engine", span.opt, runner)
 
 
-def weigh(made: Build, runner: Steps) -> None:
+def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> PredictedLatency:
+    precision, graph, compiled = build.job.precision, build.graph, build.engine
+    if role == "baseline_engine":
+        precision, graph, compiled = (
+            build.baseline_precision, build.baseline, build.baseline_engine
+        )  # fmt: skip
+    if compiled is None and precision.quantized:
+        graph = build.baseline  # a quantized graph is its carrier graph and the plan
+    step = PredictLatency(
+        graph=graph, device=build.job.target.name, target=build.job.target.fingerprint(),
+        axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()}, batch=batch,
+        engine=None if compiled is None or compiled.planned else compiled.engine,
+        planned=build.planned if precision.quantized else {},
+        carrier=(build.baseline_precision if precision.quantized else precision).name,
+    )  # fmt: skip
+    return runner.do(step, f"predict latency of {precision}")
+
+
+def weigh(build: Build, runner: Steps) -> None:
     """Peak memory of a run, where a gate asks for it and the target is this machine: of the
     process on a CPU, of the device where an engine of its own runs there."""
-    limits = made.job.recipe.gates.of(made.job.target.name)
-    if limits.max_memory_bytes is None or not made.measured or made.traits.memory is None:
+    limits = build.job.recipe.gates.of(build.job.target.name)
+    if limits.max_memory_bytes is None or not build.measured or build.traits.memory is None:
         return
-    in_process = made.traits.memory == "process"
-    running = None if in_process else _running(made, "candidate")
+    in_process = build.traits.memory == "process"
+    running = None if in_process else _running(build, "candidate")
     step = MeasurePeak(
-        samples=made.entries["probe"], graph=made.entries["graph"] if in_process else None,
-        engine=None if in_process else made.entries["engine"],
-        running=running or InProcess(made.job.recipe.bench.threads), batch=made.batch or 1,
-        host=made.machine, kept=kept(runner),
+        samples=build.probe, graph=build.graph if in_process else None,
+        engine=None if in_process else build.engine,
+        running=running or InProcess(build.job.recipe.bench.threads), batch=build.batch or 1,
+        host=build.machine, kept=kept(runner),
     )  # fmt: skip
-    made.entries["peak"] = runner.do(step, f"measure memory of {made.job.precision}")
+    build.peak = runner.do(step, f"measure memory of {build.job.precision}")
 
 
 @dataclass(frozen=True)
@@ -252,44 +266,49 @@ def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Time
     return found
 
 
-def _sides(made: Build) -> tuple[dict[str, Input], dict[str, Side]]:
+def _sides(build: Build) -> tuple[dict[str, Input], dict[str, Side]]:
     """Candidate and baseline as they run on the target: as graphs where that is this CPU, else as
     engines."""
-    roles = {"engine": "candidate", "baseline": "baseline"}
-    compiler = str(made.backend)
-    if not made.runs_engines:
-        graphs: dict[str, Input] = {"engine": made.entries["graph"],
-                                    "baseline": made.entries["baseline"]}  # fmt: skip
-        session = CpuSession(made.job.recipe.bench.threads)
-        return graphs, {name: Side(name, GRAPH, compiler, session) for name in roles}
-    running = _running(made, *roles.values())
-    assert running is not None
-    return {name: made.entries[name] for name in running.engines}, {
-        name: Side(_ENGINES[role], running.engines[_ENGINES[role]], compiler, running.session)
-        for name, role in roles.items()
+    compiler = str(build.backend)
+    if not build.runs_engines:
+        graphs: dict[str, Input] = {"engine": build.graph, "baseline": build.baseline}
+        cpu = CpuSession(build.job.recipe.bench.threads)
+        return graphs, {name: Side(name, GRAPH, compiler, cpu) for name in graphs}
+    assert build.engine is not None and build.baseline_engine is not None
+    engines: dict[str, Input] = {"engine": build.engine, "baseline_engine": build.baseline_engine}
+    session = _session(build)
+    return engines, {
+        "engine": Side("engine", _file(build.engine), compiler, session),
+        "baseline": Side("baseline_engine", _file(build.baseline_engine), compiler, session),
     }
 
 
-def _named(made: Build, role: str) -> str:
+def _named(build: Build, role: Role) -> str:
     """ "int8 candidate", "fp16 baseline", "fp32 reference"."""
-    known = {"candidate": made.job.precision, "baseline": made.baseline_precision,
+    known = {"candidate": build.job.precision, "baseline": build.baseline_precision,
              "reference": PRECISIONS["fp32"]}  # fmt: skip
     return f"{known[role]} {role}"
 
 
-_ENGINES = {"candidate": "engine", "baseline": "baseline_engine"}
-
-
-def _running(made: Build, *roles: str) -> Engines | None:
-    """How the engines of these roles are run; None where they are graphs, or their device is not
-    here."""
-    if not made.runs_engines:
+def _running(build: Build, role: Role) -> Engines | None:
+    """How the engine of a role is run; None where it is a graph, or its device is not here."""
+    if not build.runs_engines or role == "reference":
         return None
-    engines = {_ENGINES[role]: made.entries[_ENGINES[role]] for role in roles}
-    files = {name: entry.meta["engine"]["file"] for name, entry in engines.items()}
-    graphs = made.specs["engine"].options.get("cuda_graph", False)
-    session = DeviceSession(made.job.target.name, graphs)
-    return Engines(str(made.backend), files, session)
+    name, compiled = "engine", build.engine
+    if role == "baseline":
+        name, compiled = "baseline_engine", build.baseline_engine
+    assert compiled is not None
+    return Engines(str(build.backend), {name: _file(compiled)}, _session(build))
+
+
+def _session(build: Build) -> DeviceSession:
+    graphs = build.specs["engine"].options.get("cuda_graph", False)
+    return DeviceSession(build.job.target.name, graphs)
+
+
+def _file(compiled: Compiled) -> str:
+    """Of an engine; in a rehearsal, which has none, it is in no key."""
+    return "" if compiled.planned else compiled.engine.file
 
 
 def kept(runner: Steps) -> Path:
@@ -297,6 +316,6 @@ def kept(runner: Steps) -> Path:
     return runner.objects.with_name("devices")
 
 
-def _host(made: Build) -> dict[str, Any] | None:
+def _host(build: Build) -> dict[str, Any] | None:
     """ONNX Runtime optimizes for the CPU it runs on; a TensorRT-RTX engine is the same anywhere."""
-    return made.machine if made.measured else None
+    return build.machine if build.measured else None

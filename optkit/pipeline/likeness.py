@@ -12,29 +12,29 @@ _RESTORED = 4  # groups of layers that are made FP32 again, each in a run of its
 _BYTES = 24  # per parameter: FP32, its codes and what they stand for, each laid out anew once
 
 
-def compare_layers(made: Build, runner: Steps) -> None:
+def compare_layers(build: Build, runner: Steps) -> None:
     """Fidelity of every quantized layer, alone and with all others, to the graph that was
     quantized. What cannot be compared has a reason instead."""
-    quantized = made.entries.get("quantized")
+    quantized = build.quantized
     if quantized is None:
         return
-    parameters, limit = made.entries["source"].meta.get("parameters", 0), runner.limits.memory_bytes
+    parameters, limit = build.source.parameters, runner.limits.memory_bytes
     simulated = SIMULATION in quantized.files
     if _BYTES * parameters > limit:
         reason = (
             f"running both graphs in one needs about {_BYTES * parameters / 2**30:.3g} GiB, the "
             f"limit is {limit / 2**30:.3g} GiB"
         )
-    elif not simulated and made.baseline_precision.name != "fp32" and quantized.files:
+    elif not simulated and build.baseline_precision.name != "fp32" and quantized.files:
         reason = "there is no FP32 simulation of a graph that was quantized piece by piece"
     else:
         step = CompareLayers(
-            reference=made.entries.get("prepared", made.entries["fused"]), graph=quantized,
-            samples=made.entries["probe"], file=SIMULATION if simulated else GRAPH,
-            nodes=made.planned, count=_SAMPLES, restored=_RESTORED,
+            reference=build.prepared or build.fused, graph=quantized,
+            samples=build.probe, file=SIMULATION if simulated else GRAPH,
+            nodes=build.planned, count=_SAMPLES, restored=_RESTORED,
             # one at a time, where that may be: inner values of a few graphs are alive together
-            batch=1 if isinstance(made.batch_axis, str) else None,
+            batch=1 if isinstance(build.batch_axis, str) else None,
         )  # fmt: skip
-        made.entries["layer_fidelity"] = runner.do(step, "compare the layers with FP32")
+        build.layer_fidelity = runner.do(step, "compare the layers with FP32")
         return
-    made.entries["layer_fidelity"] = ComparedLayers(layers=uncompared(reason))
+    build.layer_fidelity = ComparedLayers(layers=uncompared(reason))

@@ -9,7 +9,6 @@ from typing import Any
 from optkit import runtimes
 from optkit.errors import Impossible
 from optkit.execute.runner import Steps
-from optkit.execute.step import Folder
 from optkit.pipeline import large
 from optkit.pipeline.graphs import cast, comparison, sample_batch, written
 from optkit.pipeline.job import Build, Job, calibration_of
@@ -18,6 +17,9 @@ from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Recipe
 from optkit.steps.calibrate import Calibrate, Calibrated
+from optkit.steps.collect import Samples
+from optkit.steps.fuse import Fused
+from optkit.steps.graph import Graph
 from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized, Scheme
 from optkit.steps.quantize_layers import QuantizeLayers
@@ -28,79 +30,83 @@ _BACKENDS = tuple(runtimes.BACKENDS)
 _LEARNED = (PRECISIONS["int8"], PRECISIONS["fp8"])
 
 
-def quantize(made: Build, runner: Steps) -> None:
+def quantize(build: Build, runner: Steps) -> None:
     """Statistics of the FP32 graph, a form of it that quantizes better, then Q/DQ on the carrier as
     the backend's rules want it."""
-    job, fused = made.job, made.entries["fused"]
+    job, fused = build.job, build.fused
     if not job.precision.quantized:
-        whole = job.precision.name == "fp32"
-        made.entries["graph"] = (
-            written(made, fused, "fp32", runner) if whole else made.entries["cast"]
-        )
+        half = None if job.precision.name == "fp32" else build.cast
+        build.graph = half or written(build, fused, "fp32", runner)
         return
-    rules = _rules_of(runtimes.backend(made.compiler), job)
-    carrier = made.entries["carrier"]
-    statistics: Folder | None = None
-    scheme = Scheme(job.precision.name, made.baseline_precision.name, rules)
+    rules = _rules_of(runtimes.backend(build.compiler), job)
+    carrier: Graph = build.carrier
+    statistics: Calibrated | Fused | None = None
+    scheme = Scheme(job.precision.name, build.baseline_precision.name, rules)
     settings = settings_of(job.recipe)
     way = large.way(
-        made.entries["source"].meta.get("parameters", 0), runner.limits.memory_bytes, rules,
-        job.recipe.quantization.weights, sampled="calibration" in made.entries, where=job.name,
+        build.source.parameters, runner.limits.memory_bytes, rules,
+        job.recipe.quantization.weights, sampled=build.calibration is not None, where=job.name,
     )  # fmt: skip
-    if "calibration" in made.entries:
-        check_enough(made.entries["calibration"], job.recipe)
-    if "calibration" in made.entries and way == "whole":
-        statistics = made.entries["statistics"] = _calibrate(made, runner)
+    if build.calibration is not None:
+        check_enough(build.calibration, job.recipe)
+        if way == "whole":
+            statistics = build.statistics = _calibrate(build, build.calibration, runner)
     if statistics is not None and _prepares(job):
-        random, reason = comparison(made, runner, "prepared")
+        random, reason = comparison(build, runner, "prepared")
         step = Prepare(
             graph=fused, statistics=statistics, scheme=scheme, settings=settings, random=random,
             compare=reason is None, uncompared=reason,
         )  # fmt: skip
-        fused = carrier = statistics = runner.do(step, "smooth and equalize")
-        made.entries["prepared"] = fused
-        if made.baseline_precision.name != "fp32":
-            carrier = cast(made, fused, made.baseline_precision.name, runner, "the smoothed graph ")
-    if way == "layers":
-        found = _quantize_layers(made, runner, scheme, settings)
+        prepared = build.prepared = runner.do(step, "smooth and equalize")
+        fused = carrier = statistics = prepared
+        if build.baseline_precision.name != "fp32":
+            carrier = cast(
+                build, fused, build.baseline_precision.name, runner, "the smoothed graph "
+            )
+    if way == "layers" and build.calibration is not None:
+        quantized = _quantize_layers(build, build.calibration, runner, scheme, settings)
     else:
-        found = runner.do(
+        quantized = runner.do(
             Quantize(
                 fused=fused, carrier=carrier, statistics=statistics, scheme=scheme,
                 settings=settings,
             ),
             f"quantize to {job.precision}",
         )  # fmt: skip
-    made.entries["quantized"] = found
-    made.entries["graph"] = written(made, found, job.precision.name, runner)
+    build.quantized = quantized
+    build.graph = written(build, quantized, job.precision.name, runner)
 
 
 def _quantize_layers(
-    made: Build, runner: Steps, scheme: Scheme, settings: QuantizationSettings
+    build: Build,
+    samples: Samples,
+    runner: Steps,
+    scheme: Scheme,
+    settings: QuantizationSettings,
 ) -> Quantized:
     memory = runner.limits.memory_bytes
     step = QuantizeLayers(
-        fused=made.entries["fused"],
-        carrier=made.entries["carrier"],
-        samples=made.entries["calibration"],
+        fused=build.fused,
+        carrier=build.carrier,
+        samples=samples,
         scheme=scheme,
         settings=settings,
-        batch=sample_batch(made),
+        batch=sample_batch(build),
         planned_memory=large.planned_memory(memory),
         memory=memory,
     )
-    return runner.do(step, f"quantize to {made.job.precision} layer by layer")
+    return runner.do(step, f"quantize to {build.job.precision} layer by layer")
 
 
-def _calibrate(made: Build, runner: Steps) -> Calibrated:
+def _calibrate(build: Build, samples: Samples, runner: Steps) -> Calibrated:
     """Statistics that serve every quantized precision of every backend alike."""
-    job = made.job
+    job = build.job
     found = [_rules_of(runtimes.backend(name), job, _LEARNED) for name in _BACKENDS]
     families = [rules for at, rules in enumerate(found) if rules and rules not in found[:at]]
     step = Calibrate(
-        graph=made.entries["fused"],
-        samples=made.entries["calibration"],
-        batch=sample_batch(made),
+        graph=build.fused,
+        samples=samples,
+        batch=sample_batch(build),
         families=tuple(families),
         moments=job.recipe.quantization.weights in ("auto", "gptq"),
         memory=runner.limits.memory_bytes,

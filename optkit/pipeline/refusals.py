@@ -11,11 +11,11 @@ from optkit.devices import Target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
-from optkit.execute.step import Folder
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.sources import given_samples
 from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import DEFAULT_BATCH, Recipe
+from optkit.steps.collect import Samples
 from optkit.tensors import AxisRange, axes_of
 
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
@@ -55,9 +55,9 @@ def check(job: Job) -> Build:
 def check_timed(job: Job) -> None:
     """Refuse, before work, a job that is about latency where nothing can tell it. Raises
     ToolchainMissing."""
-    made = check(job)
-    if not (made.measured or made.predictable):
-        reason = runtimes.backend(made.compiler).offline(job.target)
+    build = check(job)
+    if not (build.measured or build.predictable):
+        reason = runtimes.backend(build.compiler).offline(job.target)
         raise ToolchainMissing(
             f"its latency is known only on a machine of that kind: {reason}",
             where=job.target.name,
@@ -74,25 +74,25 @@ def check_pair(target: Target, precision: Precision) -> None:
         raise Impossible(reason, where=f"{target.name} × {precision}", hint=hint)
 
 
-def bound(made: Build, runner: Steps) -> None:
+def bound(build: Build, runner: Steps) -> None:
     """Every dynamic axis must have a range before anything is tuned for it: that of the recipe,
     else the sizes that it has in the samples that were given. Raises UsageError."""
-    ranges = made.job.recipe.axis_ranges()
-    used = {axis: info for info in made.inputs for axis in axes_of(info.shape)}
+    ranges = build.job.recipe.axis_ranges()
+    used = {axis: info for info in build.inputs for axis in axes_of(info.shape)}
     if used.keys() <= ranges.keys():
         return
-    found = _sizes_in_samples(made, runner)
-    sized = [axis for axis in used if axis in found.keys() - ranges.keys() - {made.batch_axis}]
+    found = _sizes_in_samples(build, runner)
+    sized = [axis for axis in used if axis in found.keys() - ranges.keys() - {build.batch_axis}]
     if sized:
         told = (f"{axis} {found[axis].min}, {found[axis].opt}, {found[axis].max}" for axis in sized)
         what = "axes sized from the samples (smallest, most common, largest)"
         runner.note(f"{what}: {'; '.join(told)}")
-    if made.batch_axis in used:
-        found[str(made.batch_axis)] = AxisRange(
+    if build.batch_axis in used:
+        found[str(build.batch_axis)] = AxisRange(
             DEFAULT_BATCH.min, DEFAULT_BATCH.opt, DEFAULT_BATCH.max
         )
-    made.job = replace(made.job, recipe=made.job.recipe.with_axes(found))
-    ranges = made.job.recipe.axis_ranges()
+    build.job = replace(build.job, recipe=build.job.recipe.with_axes(found))
+    ranges = build.job.recipe.axis_ranges()
     for axis, info in used.items():
         if axis not in ranges:
             raise UsageError(
@@ -103,15 +103,15 @@ def bound(made: Build, runner: Steps) -> None:
             )
 
 
-def _sizes_in_samples(made: Build, runner: Steps) -> dict[str, AxisRange]:
+def _sizes_in_samples(build: Build, runner: Steps) -> dict[str, AxisRange]:
     """The least, the commonest and the largest size of each axis in the calibration samples, else
     in those of the evaluation; none of a rehearsal, which has no samples."""
     from optkit.data.spool import Spool
 
-    samples = given_samples(made, runner)
+    samples = given_samples(build, runner)
     sizes: dict[str, Counter[int]] = {}
     for feed, _ in Spool(samples.path).batches(None) if samples and samples.files else ():
-        for info in made.inputs:
+        for info in build.inputs:
             for dim, size in zip(info.shape, feed[info.name].shape, strict=True):
                 if isinstance(dim, str) and axes_of([dim]) == (dim,):
                     sizes.setdefault(dim, Counter())[size] += 1
@@ -121,21 +121,21 @@ def _sizes_in_samples(made: Build, runner: Steps) -> dict[str, AxisRange]:
     }
 
 
-def trained(made: Build, runner: Steps) -> None:
+def trained(build: Build, runner: Steps) -> None:
     """Random weights, of which the export has told, are refused where the job is strict: what is
     found of them says nothing of the model. Raises InputRefused."""
-    problem = made.entries["source"].meta.get("log", {}).get("untrained")
-    if problem and made.job.strict:
+    problem = build.source.log.get("untrained")
+    if problem and build.job.strict:
         raise InputRefused(
             problem,
-            where=made.job.recipe.name,
+            where=build.job.recipe.name,
             hint="give model.weights in the recipe, or let the factory load them",
         )
 
 
-def check_enough(samples: Folder, recipe: Recipe) -> None:
+def check_enough(samples: Samples, recipe: Recipe) -> None:
     """After n samples, one in n + 1 of what follows exceeds a range. Raises InputRefused."""
-    found = samples.meta.get("info", {}).get("samples", MIN_SAMPLES)
+    found = MIN_SAMPLES if samples.planned else samples.info.samples
     if found < MIN_SAMPLES:
         raise InputRefused(
             f"{found} calibration samples are too few to learn ranges from",

@@ -2,94 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 from safetensors.numpy import load_file
 
-from optkit.benchmarking import accuracy, gates
-from optkit.benchmarking import sequential as looks
+from optkit.benchmarking import accuracy, gates, sequential
 from optkit.data.spool import Spool
 from optkit.errors import UsageError
-from optkit.execute.step import Folder
 from optkit.measurement import Score
-from optkit.pipeline.job import Build
+from optkit.pipeline.job import Build, Role
 from optkit.steps import RAW_SCORES, SCORES
-
-_ROLES = ("candidate", "baseline", "reference")
-
-
-def drawn_name(part: int) -> str:
-    """The entry with the samples of a look."""
-    return f"drawn/{part}"
+from optkit.steps.collect import Samples
+from optkit.steps.evaluate import Evaluated
 
 
-def score_name(role: str, part: int | None = None) -> str:
-    """The entry with the scores of all samples, or of those of a look."""
-    return f"{role}_score" if part is None else f"{role}_score/{part}"
-
-
-def task_scores(made: Build) -> dict[str, Score]:
+def task_scores(build: Build) -> dict[str, Score]:
     """role → Score with its per-sample scores, for the roles that were evaluated. A candidate that
     is the baseline has one for both, so that nothing is left to chance between them."""
-    found = {}
-    for role in _ROLES:
-        entries = [made.entries.get(score_name(role))]
-        entries += [made.entries.get(score_name(role, part)) for part in range(_parts(made))]
-        scores = [_read(entry) for entry in entries if entry is not None]
-        if scores:
-            found[role] = scores[0] if len(scores) == 1 else _joined(scores, _restoring(made))
-    if made.is_baseline and "candidate" in found:
-        found["baseline"] = found["candidate"]
-    return found
+    scores: dict[str, Score] = {}
+    for role in get_args(Role):
+        parts = [build.scores.get(role), *(look.scores.get(role) for look in build.looks)]
+        read = [_read(part) for part in parts if part is not None]
+        if read:
+            scores[role] = read[0] if len(read) == 1 else _joined(read, _restoring(build))
+    if build.is_baseline and "candidate" in scores:
+        scores["baseline"] = scores["candidate"]
+    return scores
 
 
-def slices(made: Build) -> list[str]:
+def slices(build: Build) -> list[str]:
     """The slice of each sample that was scored."""
-    drawn = [made.entries[drawn_name(part)] for part in range(_parts(made))]
-    whole = [made.scored] if made.scored is not None else []
-    names = [name for entry in drawn or whole for name in Spool(entry.path).slices()]
-    return [names[row] for row in _restoring(made)] if drawn and names else names
+    drawn: list[Samples] = [look.samples for look in build.looks]
+    whole = [build.scored] if build.scored is not None else []
+    names = [name for samples in drawn or whole for name in Spool(samples.path).slices()]
+    return [names[row] for row in _restoring(build)] if drawn and names else names
 
 
-def decided(made: Build) -> bool:
+def decided(build: Build) -> bool:
     """Whether the gates on accuracy are, by what is scored so far. Raises UsageError for a metric
     that is told of all samples together."""
-    scores = task_scores(made)
+    scores = task_scores(build)
     pair = scores["baseline"], scores["candidate"]
-    if len(pair[1].per_sample) != _drawn(made):
+    if len(pair[1].per_sample) != _drawn(build):
         raise UsageError(
             f"{pair[1].metric} is no mean over samples, so it takes all of them",
             where="eval.stop_early",
             hint="leave it out",
         )
-    return gates.certain(made.job.recipe.gates.of(made.job.target.name), pair, slices(made))
+    return gates.certain(build.job.recipe.gates.of(build.job.target.name), pair, slices(build))
 
 
-def stopped(made: Build) -> str | None:
+def stopped(build: Build) -> str | None:
     """What is said of an evaluation that ended before its last sample."""
-    if not _parts(made) or made.scored is None:
+    if not build.looks or build.scored is None:
         return None
-    total, used = made.scored.meta["info"]["samples"], _drawn(made)
+    total, used = build.scored.info.samples, _drawn(build)
     if used == total:
         return None
-    return f"stopped after {used:,} of {total:,} samples, certain at {looks.CONFIDENCE:.1%}"
+    return f"stopped after {used:,} of {total:,} samples, certain at {sequential.CONFIDENCE:.1%}"
 
 
-def _parts(made: Build) -> int:
-    return sum(name.startswith(drawn_name(0)[:-1]) for name in made.entries)
-
-
-def _drawn(made: Build) -> int:
+def _drawn(build: Build) -> int:
     """How many samples are drawn so far."""
-    entries = [made.entries[drawn_name(part)] for part in range(_parts(made))]
-    return sum(entry.meta["info"]["samples"] for entry in entries)
+    return sum(look.samples.info.samples for look in build.looks)
 
 
-def _restoring(made: Build) -> np.ndarray:
+def _restoring(build: Build) -> np.ndarray:
     """The rows of all looks in the order of their samples."""
-    assert made.scored is not None
-    return looks.restoring(made.scored.meta["info"]["samples"], _parts(made))
+    assert build.scored is not None
+    return sequential.restoring(build.scored.info.samples, len(build.looks))
 
 
 def _joined(scores: list[Score], restoring: np.ndarray) -> Score:
@@ -100,7 +83,8 @@ def _joined(scores: list[Score], restoring: np.ndarray) -> Score:
     )
 
 
-def _read(entry: Folder) -> Score:
-    arrays: dict[str, Any] = load_file(entry.file(SCORES))
-    raw = {name: arrays[name].tolist() for name in RAW_SCORES}
-    return Score.from_json({**entry.meta["score"], **raw})
+def _read(part: Evaluated) -> Score:
+    assert part.score is not None
+    arrays = load_file(part.file(SCORES))
+    per_sample, replicates = (tuple(arrays[name].tolist()) for name in RAW_SCORES)
+    return replace(part.score, per_sample=per_sample, replicates=replicates)

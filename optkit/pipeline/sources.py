@@ -7,21 +7,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from optkit import places
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
-from optkit.execute.step import Folder, Foreign
+from optkit.execute.step import Foreign
 from optkit.pipeline.job import Build
 from optkit.places import Place
 from optkit.recipe import InputSpec, Recipe, Source, axes_from_json, inputs_from_json
 from optkit.steps import ASSETS
 from optkit.steps.adopt import Adopt
 from optkit.steps.check_data import CheckData
-from optkit.steps.collect import Collect, Collected
+from optkit.steps.collect import Collect, Collected, Samples
 from optkit.steps.divide import Divide
 from optkit.steps.export import (
     Export,
@@ -38,23 +38,23 @@ from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of
 _HUGGING_FACE = ("transformers", "optimum", "peft")
 
 
-def export(made: Build, runner: Steps) -> None:
+def export(build: Build, runner: Steps) -> None:
     """source → graph: ONNX, opset ≥ 21, compared with the model it came from."""
-    job = made.job
+    job = build.job
     if job.graph is not None:
         graph: Graph = runner.do(Adopt(model=job.graph), "adopt the exported graph")
     else:
         graph = _export(job.recipe, job.code, runner)
-    made.entries["source"] = graph
+    build.source = graph
     log = graph.log
     if log.get("specs"):  # the model says itself what it takes
         own = inputs_from_json(log["specs"]), axes_from_json(log["axes"])
-        made.job = replace(job, recipe=job.recipe.with_inputs(*own))
-        job = made.job
+        build.job = replace(job, recipe=job.recipe.with_inputs(*own))
+        job = build.job
         _check_positions(job.recipe, log["positions"])
     declared = [(name, part.dtype, part.shape) for name, part in job.recipe.inputs.items()]
-    made.inputs = infos(graph.inputs or declared)
-    made.outputs = infos(graph.outputs)
+    build.inputs = infos(graph.inputs or declared)
+    build.outputs = infos(graph.outputs)
 
 
 def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
@@ -88,39 +88,37 @@ def _check_positions(recipe: Recipe, positions: int | None) -> None:
         )
 
 
-def collect(made: Build, runner: Steps) -> None:
+def collect(build: Build, runner: Steps) -> None:
     """Samples for calibration and evaluation, spooled once; a sample must not serve both. Of those
     of a whole encoder-decoder each part gets what it takes."""
-    recipe, job = made.job.recipe, made.job
+    recipe, job = build.job.recipe, build.job
     if job.calibration is not None:
-        made.entries["calibration"] = job.calibration
+        build.calibration = job.calibration
     elif recipe.calibration_source is not None:
-        made.entries["calibration"] = samples_of(made, runner, "calibration")
+        build.calibration = samples_of(build, runner, "calibration")
     if recipe.eval is not None:
-        made.entries["evaluation"] = samples_of(made, runner, "evaluation")
-    found = made.entries.keys() & {"calibration", "evaluation"}
-    if len(found) == 2 and made.entries["evaluation"].files and made.entries["calibration"].files:
-        _keep_apart(made)
-    for role in sorted(found):
-        if _is_whole(made, made.entries[role]):
-            made.entries[role] = _divide(made, made.entries[role], role, runner)
-    if found:
-        made.entries["probe"] = made.entries.get("evaluation") or made.entries["calibration"]
-    else:
-        made.entries["probe"] = runner.do(Random(random=made.sizes), "random inputs")
+        build.evaluation = samples_of(build, runner, "evaluation")
+    if build.calibration is not None and build.evaluation is not None:
+        _keep_apart(build, build.calibration, build.evaluation)
+    if _is_whole(build.calibration, build.job.part):
+        build.calibration = _divide(build, build.calibration, "calibration", runner)
+    if _is_whole(build.evaluation, build.job.part):
+        build.evaluation = _divide(build, build.evaluation, "evaluation", runner)
+    given = build.evaluation or build.calibration
+    build.probe = given or runner.do(Random(random=build.sizes), "random inputs")
 
 
-def check_data(made: Build, runner: Steps) -> None:
+def check_data(build: Build, runner: Steps) -> None:
     """Whether the calibration data is what the model expects, before anything is learned of it."""
-    if "calibration" not in made.entries:
+    if build.calibration is None:
         return
     step = CheckData(
-        samples=made.entries["calibration"],
-        graph=made.entries["source"],
-        evaluation=made.entries.get("evaluation"),
-        specs=made.job.recipe.describe(made.inputs),
+        samples=build.calibration,
+        graph=build.source,
+        evaluation=build.evaluation,
+        specs=build.job.recipe.describe(build.inputs),
     )
-    made.entries["data_check"] = runner.do(step, "check calibration data")
+    build.data_check = runner.do(step, "check calibration data")
 
 
 def _export(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
@@ -205,23 +203,21 @@ def _foreign(staged: Any) -> Foreign:
     return Foreign(staged.path, staged.sha256)
 
 
-def given_samples(made: Build, runner: Steps) -> Folder | None:
+def given_samples(build: Build, runner: Steps) -> Samples | None:
     """Those for calibration, else those of the evaluation, before either is needed; None: none."""
-    recipe = made.job.recipe
-    if made.job.calibration is not None:
-        role, found = "calibration", made.job.calibration
-    elif recipe.calibration_source is not None:
-        role, found = "calibration", samples_of(made, runner, "calibration")
-    elif recipe.eval is not None:
-        role, found = "evaluation", samples_of(made, runner, "evaluation")
-    else:
-        return None
-    return _divide(made, found, role, runner) if _is_whole(made, found) else found
+    recipe, role = build.job.recipe, "calibration"
+    samples = build.job.calibration
+    if samples is None and recipe.calibration_source is not None:
+        samples = samples_of(build, runner, role)
+    elif samples is None and recipe.eval is not None:
+        role = "evaluation"
+        samples = samples_of(build, runner, role)
+    return _divide(build, samples, role, runner) if _is_whole(samples, build.job.part) else samples
 
 
-def samples_of(made: Build, runner: Steps, role: str) -> Collected:
+def samples_of(build: Build, runner: Steps, role: str) -> Collected:
     """Those of the recipe's "calibration" source or "evaluation" task, spooled."""
-    recipe = made.job.recipe
+    recipe = build.job.recipe
     limit = None
     if role == "calibration":
         assert recipe.calibration is not None
@@ -231,15 +227,15 @@ def samples_of(made: Build, runner: Steps, role: str) -> Collected:
         assert recipe.eval is not None
         place, args, section = recipe.eval_task, recipe.eval.args, "eval"
     assert place is not None
-    model, assets = _assets(made.entries["source"])
+    model, assets = _assets(build.source)
     step = Collect(
         limit=limit,
         function=place.attribute or "samples",
         assets=assets,
-        whole=tuple(map(InputSpec, _whole(made, runner))) if made.job.part else (),
+        whole=tuple(map(InputSpec, _whole(build, runner))) if build.job.part else (),
         what=str(place),
         args=dict(args),
-        specs=recipe.describe(made.inputs),
+        specs=recipe.describe(build.inputs),
         labelled=role == "evaluation",
         optional=tuple(recipe.optional_axes()),
         path=place.path,
@@ -281,37 +277,37 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _whole(made: Build, runner: Steps) -> tuple[TensorInfo, ...]:
+def _whole(build: Build, runner: Steps) -> tuple[TensorInfo, ...]:
     """The inputs of the whole encoder-decoder."""
-    ids = TensorInfo(IDS, "int64", (made.batch_axis or "batch", "sequence"))
-    if made.job.part == "encoder":
-        return whole(made.inputs, ids)
-    own = {info.name: info for info in made.inputs}
-    return whole(infos(_encoder(made, runner).inputs), own.get(IDS, ids))
+    ids = TensorInfo(IDS, "int64", (build.batch_axis or "batch", "sequence"))
+    if build.job.part == "encoder":
+        return whole(build.inputs, ids)
+    own = {info.name: info for info in build.inputs}
+    return whole(infos(_encoder(build, runner).inputs), own.get(IDS, ids))
 
 
-def _encoder(made: Build, runner: Steps) -> Graph:
+def _encoder(build: Build, runner: Steps) -> Graph:
     """The encoder's graph as exported; who builds both parts has it in the store."""
-    if "encoder" not in made.entries:
-        recipe = made.job.recipe.with_overrides(["model.part=encoder", "name=encoder"])
-        made.entries["encoder"] = _export(recipe, made.job.code, runner)
-    found = made.entries["encoder"]
-    assert isinstance(found, Graph)
-    return found
+    if build.encoder is None:
+        recipe = build.job.recipe.with_overrides(["model.part=encoder", "name=encoder"])
+        build.encoder = _export(recipe, build.job.code, runner)
+    return build.encoder
 
 
-def _is_whole(made: Build, samples: Folder) -> bool:
+def _is_whole(samples: Samples | None, part: str | None) -> TypeGuard[Samples]:
     """Whether samples are of a whole encoder-decoder (in a rehearsal, which has none: probably)."""
-    return made.job.part is not None and samples.meta.get("whole", not samples.files)
+    if samples is None or part is None:
+        return False
+    return samples.planned or (isinstance(samples, Collected) and samples.whole)
 
 
-def _divide(made: Build, samples: Folder, role: str, runner: Steps) -> Folder:
+def _divide(build: Build, samples: Samples, role: str, runner: Steps) -> Collected:
     """The part's own samples; what is told of data and task is that of the whole ones."""
-    recipe, decodes = made.job.recipe, made.job.part == "decoder"
+    recipe, decodes = build.job.recipe, build.job.part == "decoder"
     step = Divide(
         samples=samples,
-        encoder=_encoder(made, runner) if decodes else None,
-        specs=recipe.describe(made.inputs),
+        encoder=_encoder(build, runner) if decodes else None,
+        specs=recipe.describe(build.inputs),
         optional=tuple(recipe.optional_axes()),
         memory=runner.limits.memory_bytes // 4,
     )
@@ -320,48 +316,47 @@ def _divide(made: Build, samples: Folder, role: str, runner: Steps) -> Folder:
     return Collected.of(replace(folder, meta=samples.meta))  # type: ignore[type-var]
 
 
-def _assets(source: Folder) -> tuple[Path | None, dict[str, str]]:
+def _assets(source: Graph) -> tuple[Path | None, dict[str, str]]:
     """The folder of a model's tokenizer and processor files, if it has any, and their digests."""
     found = {name: sha for name, sha in source.files.items() if name.startswith(f"{ASSETS}/")}
     return (source.path / ASSETS if found else None), found
 
 
-def data_of(made: Build) -> dict[str, Any]:
+def data_of(build: Build) -> dict[str, Any]:
     """The samples that were really used, for calibration and for evaluation: where from, how many,
     and their digest, which knows neither paths nor batches."""
-    recipe, job = made.job.recipe, made.job
+    recipe, job = build.job.recipe, build.job
     sources = {
         "calibration": (recipe.calibration_source, recipe.calibration),
         "evaluation": (recipe.eval_task, recipe.eval),
     }
     found = {}
-    for role, (place, section) in sources.items():
-        entry = made.entries.get(role)
-        if entry is None:
+    for role, samples in (("calibration", build.calibration), ("evaluation", build.evaluation)):
+        if samples is None:
             continue
+        place, section = sources[role]
         in_memory = role == "calibration" and job.calibration is not None
-        info = entry.meta["info"]
         found[role] = {
             "source": "memory" if in_memory or section is None else str(place),
             "args": {} if in_memory or section is None else section.args,
-            "samples": info["samples"],
-            "digest": info["digest"],
+            "samples": samples.info.samples,
+            "digest": samples.info.digest,
         }
     return found
 
 
-def _keep_apart(made: Build) -> None:
+def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None:
     from optkit.data.spool import Spool, overlap
 
-    shared = overlap(
-        Spool(made.entries["calibration"].path), Spool(made.entries["evaluation"].path)
-    )
+    if not (calibration.files and evaluation.files):  # in a rehearsal
+        return
+    shared = overlap(Spool(calibration.path), Spool(evaluation.path))
     if shared:
         first = shared[0]
         raise InputRefused(
             f"{len(shared)} calibration samples are also evaluation samples; the first is "
             f"calibration sample {first[0]}, evaluation sample {first[1]}",
-            where=made.job.recipe.name,
+            where=build.job.recipe.name,
             hint="calibrate on data that the task does not score, or the accuracy means nothing",
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from optkit.assignment import Assignment
 from optkit.dtypes import BY_SHORT
-from optkit.execute.step import Input, Step, spread
+from optkit.execute.step import Input, Step, always, spread
 from optkit.placement import PlacementRules
 from optkit.recipe import Quantization
 from optkit.steps.graph import Graph
@@ -47,7 +47,7 @@ class Scheme:
 class Quantized(Graph):
     """With the precision of each node, and the reasons of those left in the carrier's."""
 
-    assignment: Assignment
+    assignment: Assignment = always(Assignment())
 
 
 @dataclass(frozen=True, kw_only=True)

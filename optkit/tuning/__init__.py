@@ -24,6 +24,7 @@ from optkit.execute.cluster import Cluster
 from optkit.execute.runner import Runner
 from optkit.pipeline import BUILD, Build, Job
 from optkit.pipeline.findings import Judged
+from optkit.steps.collect import Collected
 from optkit.tuning.memory import Memory
 from optkit.tuning.placement import placements_of
 from optkit.tuning.quiet import Quiet
@@ -113,11 +114,11 @@ def tune(
     pipeline.check_timed(job)
     cluster = runner.cluster
     parallel = _parallel(job, options, cluster)
-    made = pipeline.run(job, runner, pipeline.BENCH)
-    found = survey(made, precisions, runner, map if cluster is None else cluster.each)
+    build = pipeline.run(job, runner, pipeline.BENCH)
+    found = survey(build, precisions, runner, map if cluster is None else cluster.each)
     quiet = Quiet(runner.listener)
-    trials = _trials(made, found, precisions, replace(runner, listener=quiet))
-    memory = Memory.of(made, trials.space, trials.placements, runner.store)
+    trials = _trials(build, found, precisions, replace(runner, listener=quiet))
+    memory = Memory.of(build, trials.space, trials.placements, runner.store)
     search = Search(trials.space, budget, options.seed, parallel)
     numbers: defaultdict[Candidate, int] = defaultdict(count(1).__next__)
 
@@ -155,10 +156,11 @@ def tune(
     winner, seen = verify(search.trials, trials.space, budget, judged)
     chosen = winner.trial if winner else fallback(search.trials, trials.space, budget, seen)
     job = trials.as_job(chosen.candidate)
+    samples = {"calibration": build.calibration, "eval": build.evaluation}
     paths = {
-        section: made.entries[role].meta.get("paths", ())
-        for section, role in (("calibration", "calibration"), ("eval", "evaluation"))
-        if role in made.entries
+        section: one.paths if isinstance(one, Collected) else ()
+        for section, one in samples.items()
+        if one is not None
     }
     return Tuned(
         precisions, budget, options, job, chosen, winner, tuple(seen), found, search, trials, paths
@@ -173,12 +175,12 @@ def told(outcome: Outcome) -> str:
     return f"{sqnr}, {outcome.latency_ms:.4g} ms, {outcome.bytes / 2**20:.2f} MiB"
 
 
-def _trials(made: Build, found: Survey, precisions: tuple[str, ...], runner: Runner) -> Trials:
-    variants = placements_of(made, found.ops)
+def _trials(build: Build, found: Survey, precisions: tuple[str, ...], runner: Runner) -> Trials:
+    variants = placements_of(build, found.ops)
     space = replace(found.space, placements=("default", *variants))
-    baseline_ms = measured_row(made)["baseline"]["p50_ms"] if made.measured else 1.0
-    left_out = 0.0 if made.measured else deviate(made, "baseline", runner).noise
-    return Trials(made.job, space, precisions, runner, variants, baseline_ms, left_out)
+    baseline_ms = measured_row(build).baseline.p50_ms if build.measured else 1.0
+    left_out = 0.0 if build.measured else deviate(build, "baseline", runner).noise
+    return Trials(build.job, space, precisions, runner, variants, baseline_ms, left_out)
 
 
 def _leader(search: Search) -> str:

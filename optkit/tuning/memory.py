@@ -28,21 +28,18 @@ class Memory:
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, made: Build, space: Space, placements: Mapping[str, Any], store: Store) -> Memory:
-        """What is known of this space. `made`: the model built in the first precision."""
-        entries = {
-            role: made.entries[role].digest
-            for role in ("fused", "calibration", "probe")
-            if role in made.entries
-        }
-        recipe = made.job.recipe.to_json()
+    def of(cls, build: Build, space: Space, placements: Mapping[str, Any], store: Store) -> Memory:
+        """What is known of this space. `build`: the model in the first precision."""
+        known = ("fused", "calibration", "probe")
+        entries = {name: digest for name, digest in build.digests.items() if name in known}
+        recipe = build.job.recipe.to_json()
         key = digest_json(
             {
                 "trials": _SCHEMA,
                 "entries": entries,
                 "settings": [recipe[part] for part in _SETTINGS],
                 "order": list(recipe["quantization"]["nodes"]),  # which an object's keys have not
-                "target": made.job.target.fingerprint(),
+                "target": build.job.target.fingerprint(),
                 "groups": [list(group.nodes) for group in space.groups],
                 "placements": {name: dict(found) for name, found in placements.items()},
                 "steps": {name: step.version for name, step in STEPS.items()},

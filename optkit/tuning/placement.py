@@ -23,9 +23,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 """Name → settings of `quantization.placement`."""
 
 
-def placements_of(made: Build, ops: Collection[str]) -> dict[str, Mapping[str, Any]]:
+def placements_of(build: Build, ops: Collection[str]) -> dict[str, Mapping[str, Any]]:
     """The variants that mean something for a model with these quantized operators: all of them
     place pairs around convolutions. Where the target is this machine the backend's own stands."""
-    if made.measured or made.job.precision.activations is None or "Conv" not in ops:
+    if build.measured or build.job.precision.activations is None or "Conv" not in ops:
         return {}
     return dict(VARIANTS)

@@ -16,11 +16,11 @@ from fnmatch import fnmatchcase
 from optkit import runtimes
 from optkit.errors import InputRefused
 from optkit.execute.runner import Steps
-from optkit.execute.step import Folder
 from optkit.pipeline import Build, calibration_of
 from optkit.pipeline.graphs import sample_batch
 from optkit.placement import PlacementRules
 from optkit.precisions import precision
+from optkit.steps.collect import Samples
 from optkit.steps.graph import RandomInputs
 from optkit.steps.quantize import Scheme
 from optkit.steps.random import Random
@@ -44,7 +44,7 @@ class Survey:
 
 
 def survey(
-    made: Build,
+    build: Build,
     names: Sequence[str],
     runner: Steps,
     each: Callable[..., Iterable[Sensitivities]] = map,
@@ -52,32 +52,34 @@ def survey(
     """Measure the space of `names` (quantized precisions) on a model that was built in the first of
     them. `each`: applies a function to every group of groups, as `map` does, in threads if it
     likes. Raises InputRefused when no layer can be quantized."""
-    backend = runtimes.backend(made.compiler)
-    rules = {n: backend.rules(made.job.target, precision(n)) for n in names}
+    backend = runtimes.backend(build.compiler)
+    rules = {n: backend.rules(build.job.target, precision(n)) for n in names}
     step = ListLayers(
-        graph=made.entries["fused"], statistics=made.entries.get("statistics"), rules=rules,
-        carrier=made.baseline_precision.name,
-        axes={name: axis.opt for name, axis in made.job.recipe.axis_ranges().items()},
+        graph=build.fused, statistics=build.statistics, rules=rules,
+        carrier=build.baseline_precision.name,
+        axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()},
     )  # fmt: skip
     listed = runner.do(step, "list the layers")
-    own = made.job.recipe.quantization.nodes
+    own = build.job.recipe.quantization.nodes
     free = [layer for layer in listed.layers if not any(fnmatchcase(layer.node, p) for p in own)]
     groups = _grouped(free)
     if not groups:
         raise InputRefused(
-            "no layer can be quantized", where=made.job.name, hint="`optkit build` says why of each"
+            "no layer can be quantized",
+            where=build.job.name,
+            hint="`optkit build` says why of each",
         )
     found: dict[str, list[Option]] = {name: [] for name in groups}
-    for option in _option_names(made, names):
+    for option in _option_names(build, names):
         able = [n for n, group in groups.items() if option.precision in group[0].precisions]
         if option.is_two_term:
             able = _worst([n for n in able if _is_matrix(groups[n])], found)
         for name, noise, divergence in _sensitivity(
-            made, option, able, groups, rules, runner, each
+            build, option, able, groups, rules, runner, each
         ):
             saved = sum(
-                gain(layer.cost, precision(option.precision), made.baseline_precision,
-                     made.job.target, two_term=option.is_two_term)
+                gain(layer.cost, precision(option.precision), build.baseline_precision,
+                     build.job.target, two_term=option.is_two_term)
                 for layer in groups[name]
             )  # fmt: skip
             found[name].append(Option(option.name, noise, saved, divergence))
@@ -86,20 +88,19 @@ def survey(
             Group(tuple(layer.node for layer in layers), tuple(found[name]))
             for name, layers in groups.items()
         ),
-        made.baseline_precision.name,
+        build.baseline_precision.name,
     )
     ops = frozenset(layer.cost.op for layers in groups.values() for layer in layers)
     return Survey(space, ops, dict(listed.reasons))
 
 
-def probe(made: Build, runner: Steps) -> Folder:
+def probe(build: Build, runner: Steps) -> Samples:
     """Samples that the search may look at as often as it likes: those of calibration, or random
     ones; never those that judge."""
-    found = made.entries.get("calibration")
-    if found is not None:
-        return found
-    recipe = made.job.recipe
-    drawn = RandomInputs(recipe.describe(made.inputs), recipe.axis_ranges())
+    if build.calibration is not None:
+        return build.calibration
+    recipe = build.job.recipe
+    drawn = RandomInputs(recipe.describe(build.inputs), recipe.axis_ranges())
     return runner.do(Random(random=drawn), "random inputs")
 
 
@@ -127,16 +128,16 @@ def _worst(names: Sequence[str], found: Mapping[str, Sequence[Option]]) -> list[
     return [name for name in names if name in ranked]
 
 
-def _option_names(made: Build, names: Sequence[str]) -> Iterator[Option]:
+def _option_names(build: Build, names: Sequence[str]) -> Iterator[Option]:
     """Each precision; on the CPU also with activations in two terms, where it quantizes those."""
     for name in names:
         yield Option(name, 0.0, 0.0)
-        if made.measured and precision(name).activations is not None:
+        if build.measured and precision(name).activations is not None:
             yield Option(name + TWO_TERM, 0.0, 0.0)
 
 
 def _sensitivity(
-    made: Build,
+    build: Build,
     option: Option,
     able: Sequence[str],
     groups: Mapping[str, Sequence[Layer]],
@@ -145,25 +146,24 @@ def _sensitivity(
     each: Callable[..., Iterable[Sensitivities]],
 ) -> Iterator[tuple[str, float, float | None]]:
     """(group, noise, divergence) of every group that is able to be so."""
-    prepared = made.entries.get("prepared")
-    settings, calibration = made.job.recipe.quantization, calibration_of(made.job.recipe)
+    settings, calibration = build.job.recipe.quantization, calibration_of(build.job.recipe)
     scheme = Scheme(
-        option.precision, made.baseline_precision.name, {option.precision: rules[option.precision]}
+        option.precision, build.baseline_precision.name, {option.precision: rules[option.precision]}
     )
-    samples = probe(made, runner)
+    samples = probe(build, runner)
 
     def measure(start: int) -> Sensitivities:
         part = able[start : start + _AT_ONCE]
         nodes = tuple(tuple(layer.node for layer in groups[name]) for name in part)
         patterns = tuple(exactly(node) for group in nodes for node in group)
         step = MeasureSensitivity(
-            graph=prepared or made.entries["fused"], samples=samples,
-            statistics=prepared or made.entries.get("statistics"), scheme=scheme, groups=nodes,
+            graph=build.prepared or build.fused, samples=samples,
+            statistics=build.prepared or build.statistics, scheme=scheme, groups=nodes,
             method=calibration["method"], percentile=calibration["percentile"],
             settings=settings.model_copy(
                 update={"nodes": {}, "two_term": patterns if option.is_two_term else ()}
             ),
-            count=PROBE_SAMPLES, batch=sample_batch(made),
+            count=PROBE_SAMPLES, batch=sample_batch(build),
         )  # fmt: skip
         span = f"{start + 1} to {start + len(part)} of {len(able)}"
         return runner.do(step, f"sensitivity of layers {span} as {option.name}")

@@ -15,13 +15,15 @@ from typing import Any
 from optkit import pipeline
 from optkit.errors import InputRefused, WorkerFailed
 from optkit.execute.runner import Steps
-from optkit.measurement import Deviation, Latency
+from optkit.measurement import Deviation
 from optkit.pipeline import Build, Job
 from optkit.pipeline.graphs import sample_batch
 from optkit.precisions import precision
 from optkit.recipe import Recipe
 from optkit.steps import GRAPH
+from optkit.steps.bench import Timed, TimedPair
 from optkit.steps.deviate import Deviate
+from optkit.steps.predict import PredictedLatency
 from optkit.tuning.space import Candidate, Outcome, Space
 from optkit.tuning.survey import PROBE_SAMPLES, exactly, probe
 
@@ -48,12 +50,12 @@ class Trials:
         bench = job.recipe.bench.model_copy(update={"batches": (), "seconds": _BENCH_SECONDS})
         job = replace(job, recipe=job.recipe.model_copy(update={"bench": bench}))
         try:
-            made = pipeline.run(job, self.runner, pipeline.BENCH)
-            deviation = deviate(made, "graph", self.runner)
+            build = pipeline.run(job, self.runner, pipeline.BENCH)
+            deviation = deviate(build, "graph", self.runner)
         except (InputRefused, WorkerFailed) as error:
             return Outcome.failure(error.line, transient=isinstance(error, WorkerFailed))
-        left_out = 0.0 if made.measured or made.is_baseline else self.carrier_noise
-        return _outcome(made, deviation, self.baseline_ms, left_out)
+        left_out = 0.0 if build.measured or build.is_baseline else self.carrier_noise
+        return _outcome(build, deviation, self.baseline_ms, left_out)
 
     def as_job(self, candidate: Candidate) -> Job:
         """The build that the candidate stands for. The precision that most layers have is the
@@ -91,47 +93,43 @@ def quantized(recipe: Recipe, found: Mapping[str, Any]) -> Recipe:
     return recipe.model_copy(update={"quantization": settings})
 
 
-def deviate(made: Build, role: str, runner: Steps) -> Deviation:
+def deviate(build: Build, role: str, runner: Steps) -> Deviation:
     """How far the outputs of a build's "graph" or "baseline" are from those of the FP32 graph."""
     step = Deviate(
-        graph=made.entries[role], reference=made.entries["fused"], samples=probe(made, runner),
-        file=made.simulation if role == "graph" else GRAPH, evidence=made.evidence,
-        count=PROBE_SAMPLES, batch=sample_batch(made),
+        graph=build.graph if role == "graph" else build.baseline, reference=build.fused,
+        samples=probe(build, runner), file=build.simulation if role == "graph" else GRAPH,
+        evidence=build.evidence, count=PROBE_SAMPLES, batch=sample_batch(build),
     )  # fmt: skip
     return runner.do(step, "compare with FP32").deviation
 
 
-def _outcome(made: Build, deviation: Deviation, baseline_ms: float, left_out: float) -> Outcome:
-    compiled, graph = made.entries.get("engine"), made.entries["graph"]
-    engine = compiled.meta["engine"] if compiled else None
+def _outcome(build: Build, deviation: Deviation, baseline_ms: float, left_out: float) -> Outcome:
+    graph, engine = build.graph, build.engine.engine if build.engine is not None else None
     names = [name for name in graph.files if name.startswith(GRAPH)]
-    landing = engine["landing"] if engine else {}
     return Outcome(
         noise=deviation.noise + left_out,
-        latency_ms=_latency(made, baseline_ms),
-        bytes=engine["bytes"] if engine else sum(graph.file(n).stat().st_size for n in names),
+        latency_ms=_latency(build, baseline_ms),
+        bytes=engine.bytes if engine else sum(graph.file(n).stat().st_size for n in names),
         divergence=deviation.divergence,
-        landed=landing.get("landed"),
-        planned=landing.get("planned"),
-        bytes_moved=engine and engine["bytes_moved"],
-        layers=engine and len(engine["layers"]),
+        landed=engine.landing.landed if engine else None,
+        planned=engine.landing.planned if engine else None,
+        bytes_moved=engine.bytes_moved if engine else None,
+        layers=len(engine.layers) if engine else None,
     )
 
 
-def _latency(made: Build, baseline_ms: float) -> float:
+def _latency(build: Build, baseline_ms: float) -> float:
     """Milliseconds at the batch size that is tuned for. Measured ones relative to the baseline in
     the same rounds, so that trials at different times can be compared; the fastest runs of both,
     which a busy machine disturbs least."""
-    if not made.measured:
-        return Latency.from_json(made.entries["latency"].meta["latency"]).p50_ms
-    row = measured_row(made)
-    engine, baseline = (Latency.from_json(row[side]).min_ms for side in ("engine", "baseline"))
-    assert engine is not None and baseline is not None
-    return baseline_ms * engine / baseline
+    if isinstance(build.latency, PredictedLatency):
+        return build.latency.latency.p50_ms
+    row = measured_row(build)
+    assert row.engine.min_ms is not None and row.baseline.min_ms is not None
+    return baseline_ms * row.engine.min_ms / row.baseline.min_ms
 
 
-def measured_row(made: Build) -> dict[str, Any]:
-    """Engine, baseline and speedup at the batch size that is tuned for."""
-    rows = made.entries["latency"].meta["rows"]
-    found: dict[str, Any] = next(row for row in rows if row["engine"]["batch"] == (made.batch or 1))
-    return found
+def measured_row(build: Build) -> TimedPair:
+    """At the batch size that is tuned for."""
+    assert isinstance(build.latency, Timed)
+    return next(row for row in build.latency.rows if row.engine.batch == (build.batch or 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,17 @@ def build(recipe: Recipe, target: str, out: Path, cache: Path, fault: Fault | No
     def plant(made: Build, steps: Steps) -> None:
         if fault is None:
             return
-        entry = made.entries["quantized"]
+        entry = made.quantized
+        assert entry is not None
         folder.mkdir(parents=True)
         for name in entry.files:
             model = graph.load(entry.file(name))
             fault(model)
             graph.save(model, folder / name)
         files = {name: digest_file(folder / name) for name in entry.files}
-        found = Foreign(folder, files["model.onnx"], entry.meta, files)
-        made.entries["quantized"] = found
-        made.entries["graph"] = written(made, found, "int8", steps)
+        planted = Foreign(folder, files["model.onnx"], entry.meta, files)
+        found = made.quantized = replace(entry, folder=planted)
+        made.graph = written(made, found, "int8", steps)
 
     stages: list[Any] = []
     for stage in pipeline.BUILD:

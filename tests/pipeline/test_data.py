@@ -17,6 +17,7 @@ from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe, requested
 from optkit.request import Request
 from optkit.steps.collect import Collect, Collected
+from optkit.steps.graph import Graph
 
 SETTINGS = {
     "name": "net",
@@ -45,9 +46,7 @@ def asked(recipe: Recipe, assets: dict[str, str]) -> tuple[Build, Runner]:
         Job(recipe, target("cpu"), PRECISIONS["int8"]), "onnxruntime", (), PRECISIONS["fp32"]
     )
     files = {"model.onnx": "0" * 64, **assets}
-    made.entries["source"] = SimpleNamespace(  # type: ignore[assignment]
-        path=Path("/store/source"), files=files, meta={}
-    )
+    made.source = Graph(folder=Foreign(Path("/store/source"), files=files))
     runner = Runner()
     collect(made, runner)  # type: ignore[arg-type]
     return made, runner
@@ -90,7 +89,7 @@ def test_the_manifest_names_both_kinds_of_data(tmp_path: Path) -> None:
         "digest": "collect calibration samples",
     }
     assert found["evaluation"]["source"] == "content:eval/perplexity.py"
-    del made.entries["evaluation"]
+    made.evaluation = None
     assert list(data_of(made)) == ["calibration"]
 
 

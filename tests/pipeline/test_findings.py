@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from optkit.benchmarking import sequential as looks
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
 from optkit.evidence import Evidence
+from optkit.execute.step import Foreign
 from optkit.measurement import Difference, Interval, Latency
 from optkit.pipeline import identity, judging, scores
 from optkit.pipeline.findings import _at, latencies, speedups
@@ -21,20 +23,23 @@ from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
 from optkit.recipe.schema import Limits
 from optkit.steps import TIMES
+from optkit.steps.bench import Timed, TimedPair
+from optkit.steps.predict import PredictedLatency
 
 NO_DROP = Difference(0.0, Interval(0.0, 0.0), Evidence.SIMULATED)
 
 
-def predicted(p50: float, high: float) -> dict[str, Any]:
+def predicted(p50: float, high: float) -> Latency:
     band = Interval(p50, high)
-    return Latency(Evidence.PREDICTED, p50, 8, 8e3 / p50, band=band).to_json()
+    return Latency(Evidence.PREDICTED, p50, 8, 8e3 / p50, band=band)
 
 
-def build(ours: dict[str, Any], theirs: dict[str, Any], *, same: bool = False) -> Any:
+def build(ours: Latency, theirs: Latency, *, same: bool = False) -> Any:
     """A build that was predicted."""
-    entries = {"latency": ours, "baseline_latency": theirs}
-    metas = {name: SimpleNamespace(meta={"latency": one}) for name, one in entries.items()}
-    return SimpleNamespace(measured=False, is_baseline=same, entries=metas)
+    return SimpleNamespace(
+        is_baseline=same, latency=PredictedLatency(latency=ours),
+        baseline_latency=PredictedLatency(latency=theirs),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,7 @@ def test_a_predicted_speedup_is_judged_by_both_bands(least: float, outcome: str)
 
 
 def test_a_latency_that_is_pending_gives_no_speedup() -> None:
-    made = SimpleNamespace(measured=False, is_baseline=False, entries={})
+    made = SimpleNamespace(is_baseline=False, latency=None, baseline_latency=None)
     times = latencies(made)  # type: ignore[arg-type]
     assert times == {"engine": [], "baseline": []} and _at(times["engine"], 8) is None
     assert speedups(made, times) == {}  # type: ignore[arg-type]
@@ -61,12 +66,10 @@ def test_a_baseline_is_as_fast_as_itself(measured: bool) -> None:
     one, again = predicted(1.0, 2.0), predicted(1.1, 2.2)
     made = build(one, again, same=True)
     if measured:  # the same graph timed twice
-        evidence = {"evidence": "measured"}
-        row = {"engine": {**one, **evidence}, "baseline": {**again, **evidence},
-               "speedup": {"value": 1.1, "ci95": [1.05, 1.2], "evidence": "measured"}}  # fmt: skip
-        made.measured, made.entries["latency"] = True, SimpleNamespace(meta={"rows": [row]})
-        side = [Latency.from_json(row["engine"])]
-        times = {"engine": side, "baseline": side}
+        pair = [replace(each, evidence=Evidence.MEASURED) for each in (one, again)]
+        speedup = Difference(1.1, Interval(1.05, 1.2), Evidence.MEASURED)
+        made.latency = Timed(rows=(TimedPair(*pair, speedup),))
+        times = {"engine": pair[:1], "baseline": pair[:1]}
     else:
         times = latencies(made)
     found = speedups(made, times)[8]
@@ -78,20 +81,20 @@ def test_a_baseline_is_as_fast_as_itself(measured: bool) -> None:
 def test_a_latency_from_the_store_says_so(
     stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    side = {
-        **Latency(Evidence.MEASURED, 1.0, 8, 8e3).to_json(), "from_store": False,
-        "measured_at": "2026-11-20T14:03:12Z", "machine": "A CPU",
-    }  # fmt: skip
+    side = Latency(
+        Evidence.MEASURED, 1.0, 8, 8e3, from_store=False, measured_at="2026-11-20T14:03:12Z",
+        machine="A CPU",
+    )  # fmt: skip
     save_file({f"{name}/8": np.ones(1) for name in ("engine", "baseline")}, tmp_path / TIMES)
-    row = {"engine": side, "baseline": side}
-    entry = SimpleNamespace(meta={"rows": [row]}, file=lambda name: tmp_path / name)
-    monkeypatch.setattr(judging, "race", lambda *both, **settings: entry)
+    row = TimedPair(side, side, Difference(1.0, None, Evidence.MEASURED))
+    timed = Timed(rows=(row,), folder=Foreign(tmp_path))
+    monkeypatch.setattr(judging, "race", lambda *both, **settings: timed)
     monkeypatch.setattr(judging, "_sides", lambda made: ({}, {}))
     int8, fp32 = PRECISIONS["int8"], PRECISIONS["fp32"]
     job = SimpleNamespace(recipe=SimpleNamespace(bench=Bench()), precision=int8, strict=False)
     made: Any = SimpleNamespace(
         job=job, batches=None, measured=True, baseline_precision=fp32, machine={},
-        is_baseline=False, entries={"probe": None},
+        is_baseline=False, probe=None,
     )  # fmt: skip
     steps: Any = SimpleNamespace(recalled=lambda made: stored)
     judging.time(made, steps)
@@ -105,13 +108,13 @@ def test_a_latency_from_the_store_says_so(
 def test_when_a_latency_was_measured_is_no_part_of_what_was_built() -> None:
     def at(when: str) -> str:
         graph = SimpleNamespace(files={"model.onnx": "a" * 64})
-        timed = SimpleNamespace(
-            meta={"rows": [{"engine": {"measured_at": when}}]}, digest=when, files={"times": when}
-        )
+        timed = SimpleNamespace(measured_at=when, digest=when, files={"times": when})
         job = SimpleNamespace(recipe=SimpleNamespace(to_json=dict), precision=PRECISIONS["int8"],
                               target=SimpleNamespace(name="cpu"))  # fmt: skip
-        entries = {"graph": graph, "baseline": graph, "latency": timed}
-        made: Any = SimpleNamespace(job=job, entries=entries, assignment=None, specs={})
+        made: Any = SimpleNamespace(
+            job=job, graph=graph, baseline=graph, latency=timed, statistics=None, assignment=None,
+            build_spec={},
+        )  # fmt: skip
         return identity(made)
 
     assert at("2026-11-20T14:03:12Z") == at("2026-11-21T08:00:00Z")
@@ -135,17 +138,15 @@ def test_a_mark_at_any_batch_size_is_one_of_the_whole_run() -> None:
 def test_what_looks_have_scored_is_in_the_order_of_the_samples(
     same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entries: dict[str, Any] = {}
-    for part, (start, stop) in enumerate(looks.segments(1_100)):
+    made: Any = SimpleNamespace(scores={}, looks=[], is_baseline=same)
+    for start, stop in looks.segments(1_100):
         numbers = np.sort(looks.order(1_100)[start:stop]).astype(float)
         found = from_samples(numbers, metric="m", evidence=Evidence.SIMULATED)
-        entries[scores.drawn_name(part)] = SimpleNamespace(path=numbers)
-        for role in ("candidate", "baseline"):
-            entries[scores.score_name(role, part)] = found
+        pair = {"candidate": found, "baseline": found}
+        made.looks.append(SimpleNamespace(samples=SimpleNamespace(path=numbers), scores=pair))
     monkeypatch.setattr(scores, "_read", lambda entry: entry)
     monkeypatch.setattr(scores, "Spool", lambda path: SimpleNamespace(slices=lambda: list(path)))
-    scored = SimpleNamespace(meta={"info": {"samples": 1_100}})
-    made: Any = SimpleNamespace(entries=entries, scored=scored, is_baseline=same)
+    made.scored = SimpleNamespace(info=SimpleNamespace(samples=1_100))
     told = scores.task_scores(made)
     assert list(told["candidate"].per_sample) == scores.slices(made) == list(range(1_100))
     width = np.ptp(drop(told["baseline"], told["candidate"]).ci95)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from optkit.pipeline.graphs import comparison
 from optkit.pipeline.quantizing import settings_of
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
+from optkit.steps.graph import Graph
 from optkit.store import Store, digest_json
 from optkit.tuning.memory import Memory
 from optkit.tuning.reproduce import reproduction
@@ -86,7 +87,7 @@ def test_graphs_too_large_for_two_sessions_are_not_compared(role: str) -> None:
     made = Build(
         Job(recipe(), target("l4"), PRECISIONS["int8"]), None, ("tensorrt",), PRECISIONS["fp16"]
     )
-    made.entries["source"] = Foreign(meta={"parameters": 1 << 30})
+    made.source = Graph(parameters=1 << 30)
     runner: Any = SimpleNamespace(limits=SimpleNamespace(memory_bytes=1 << 33))
     assert f"the {role} graph" in str(comparison(made, runner, role)[1])
     runner.limits.memory_bytes = 1 << 34

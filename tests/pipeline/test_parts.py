@@ -289,7 +289,7 @@ def _check_samples(project: Path, store: Path) -> None:
     model = T5ForConditionalGeneration.from_pretrained(project / "t5").eval()
     spoken = PreTrainedTokenizerFast.from_pretrained(project / "t5")
     rows = [json.loads(line) for line in (project / "learn.jsonl").read_text().splitlines()]
-    samples = list(Spool(made.entries["calibration"].path))
+    samples = list(Spool(made.calibration.path))
     assert len(samples) == len(rows) == 32
     for start in range(0, 32, 8):
         texts = [row["long"] for row in rows[start : start + 8]]

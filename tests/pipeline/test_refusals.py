@@ -16,6 +16,7 @@ from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.pipeline import Foreign, Job, check, check_timed, refusals
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
+from optkit.steps.collect import Samples
 from optkit.tensors import AxisRange, TensorInfo
 
 
@@ -47,7 +48,7 @@ def test_axes_without_a_range_have_the_sizes_of_the_samples(tmp_path: Path) -> N
         feeds, tmp_path, inputs, limit_samples=None, memory_bytes=1 << 20,
         progress=lambda what, fraction: None,
     )  # fmt: skip
-    samples = Foreign(tmp_path, files={"index": ""})
+    samples = Samples.of(Foreign(tmp_path, files={"index": ""}))
     made = replace(check(job("fp16", {})), inputs=inputs)
     made.job = replace(made.job, calibration=samples)
     told: list[str] = []

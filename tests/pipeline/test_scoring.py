@@ -18,6 +18,8 @@ from optkit.pipeline.judging import Race, race, score
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench, Recipe
 from optkit.steps.bench import Side, Timed
+from optkit.steps.collect import Collected
+from optkit.steps.graph import Graph
 from optkit.steps.sessions import CpuSession
 from optkit.store import digest_file
 
@@ -37,13 +39,13 @@ def test_a_node_needs_what_the_task_imports_and_not_the_samples_that_it_read(
         measured=False,
     )
     read = {str(path): digest_file(path) for path in tmp_path.iterdir()}
-    build.entries["evaluation"] = Foreign(meta={"metric": "m", "reads": {"content": read}})
+    build.evaluation = Collected.of(Foreign(meta={"metric": "m", "reads": {"content": read}}))
     asked: list[dict[str, Any]] = []
     steps = SimpleNamespace(
         objects=Path("store/objects"),
         do=lambda step, label: asked.append({**step.params, **step.beside}),
     )
-    score(build, steps, "candidate", Foreign(), "model.onnx", Evidence.SIMULATED)  # type: ignore[arg-type]
+    score(build, steps, "candidate", Graph(), "model.onnx", Evidence.SIMULATED)  # type: ignore[arg-type]
     task = {"step": "evaluate", "inputs": {}, "params": asked[0], "out": ""}
     files = packed(task, Limits(1))["files"]
     assert {Path(path).name for path in files} == {"task.py", "helper.py"}
@@ -79,8 +81,8 @@ def test_a_score_is_of_the_tasks_code_and_packages(
         do=lambda step, label: keys.append(key_of(step)),
     )
     for record in (CODE, {**CODE, **change}):
-        build.entries["evaluation"] = Foreign(meta={"metric": "m", "reads": record})
-        score(build, steps, "candidate", Foreign(), "model.onnx", Evidence.SIMULATED)
+        build.evaluation = Collected.of(Foreign(meta={"metric": "m", "reads": record}))
+        score(build, steps, "candidate", Graph(), "model.onnx", Evidence.SIMULATED)
     assert (keys[0] != keys[1]) == another
 
 

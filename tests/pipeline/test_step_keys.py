@@ -197,9 +197,9 @@ def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
         stage(build, recorder.runner)
     if finishes:
         for role in ("baseline", "candidate"):
-            graph = build.entries["graph" if role == "candidate" else "baseline"]
+            graph = build.graph if role == "candidate" else build.baseline
             found = score(build, recorder.runner, role, graph, "model.onnx", Evidence.MEASURED)
-            build.entries[f"{role}_score"] = found
+            build.scores[role] = found
         time(build, recorder.runner)
         weigh(build, recorder.runner)
     survey(build, ("int8",), recorder.runner)

@@ -17,6 +17,9 @@ from optkit.pipeline.findings import _memory
 from optkit.pipeline.judging import weigh
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
+from optkit.steps.collect import Samples
+from optkit.steps.compile import Compiled
+from optkit.steps.graph import Graph
 from optkit.steps.peak import PeakMemory
 
 
@@ -45,8 +48,9 @@ def made(name: str, backend: str, *, measured: bool = True, gated: bool = True) 
         PRECISIONS["fp16"],
         measured=measured,
     )
-    engine = {"engine": {"file": f"{backend}.engine"}}
-    build.entries = {"graph": Foreign(), "probe": Foreign(), "engine": Foreign(meta=engine)}
+    build.graph, build.probe = Graph(), Samples.of(Foreign())
+    engine = Engine(backend, name, f"{backend}.engine", 9, (), Landing(0, 0, {}))
+    build.engine = Compiled(engine=engine)
     build.specs = {"engine": SimpleNamespace(options={"cuda_graph": True})}  # type: ignore[dict-item]
     return build
 
@@ -81,7 +85,7 @@ def test_a_graph_is_weighed_in_its_process() -> None:
 def test_nothing_is_weighed_without_need_or_where_it_cannot_be(build: Build) -> None:
     steps = Steps()
     weigh(build, steps)  # type: ignore[arg-type]
-    assert steps.asked == [] and "peak" not in build.entries
+    assert steps.asked == [] and build.peak is None
 
 
 def test_what_did_not_run_is_what_its_compiler_states() -> None:
