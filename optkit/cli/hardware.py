@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from optkit.devices import Target
 
 _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 
@@ -22,7 +25,7 @@ def targets(name: str | None, as_json: bool) -> None:
         return
     found = target.all_targets()
     if as_json:
-        listed = [{"name": t.name, **_row_json(t)} for t in found]
+        listed = [_row_json(t) for t in found]
         terminal.put_json({"schema": "optkit.targets/v1", "targets": listed})
         return
     rows = [
@@ -31,8 +34,7 @@ def targets(name: str | None, as_json: bool) -> None:
             t.compute_capability or "-",
             "-" if t.memory_bytes is None else f"{t.memory_bytes / 1e9:.0f}",
             "-" if t.bandwidth is None else f"{t.bandwidth / 1e9:.0f}",
-            ",".join(p for p in ("fp16", "bf16", "int8", "fp8", "int4", "fp4") if t.supports(p))
-            or "-",
+            ",".join(p for p in _SHOWN if t.supports(p)) or "-",
             ",".join(option.name for option in t.default_backends) or "-",
         ]
         for t in found
@@ -40,8 +42,9 @@ def targets(name: str | None, as_json: bool) -> None:
     terminal.put(terminal.table(["target", "cc", "GB", "GB/s", "precisions", "backends"], rows))
 
 
-def _row_json(target: Any) -> dict[str, Any]:
+def _row_json(target: Target) -> dict[str, Any]:
     return {
+        "name": target.name,
         "title": target.title,
         "aliases": list(target.aliases),
         "compute_capability": target.compute_capability,
@@ -54,38 +57,34 @@ def _row_json(target: Any) -> dict[str, Any]:
     }
 
 
-def _one_target(target: Any, as_json: bool) -> None:
+def _one_target(target: Target, as_json: bool) -> None:
     from optkit.cli import terminal
-    from optkit.devices import runs_here
+    from optkit.devices import runs_here, sources
 
-    data = target.to_json()
     if as_json:
-        terminal.put_json({"schema": "optkit.devices/v1", **data})
+        terminal.put_json({"schema": "optkit.devices/v1", **target.to_json()})
         return
     terminal.put(f"{target.name}: {target.title} ({target.vendor}, {target.arch})")
     if target.is_cpu:
         here = ", measured on this machine" if runs_here(target) else ""
         terminal.put(f"  {target.machine}: {' '.join(target.features)}{here}")
+    peaks = {f"peak {dtype} TFLOP/s": fact for dtype, fact in target.peaks.items()}
     facts = [
         [
             key,
-            str(fact["value"]),
-            "read" if fact["verified"] else "unverified",
-            data["sources"].get(fact["source"], fact["source"])[:60],
+            str(fact.value),
+            "read" if fact.verified else "unverified",
+            sources().get(fact.source, fact.source)[:60],
         ]
-        for key, fact in {**data["facts"], **_prefixed(data["peaks"])}.items()
+        for key, fact in {**target.facts, **peaks}.items()
     ]
     terminal.put(terminal.table(["figure", "value", "how known", "source"], facts))
-    for column, support in data["precisions"].items():
-        note = f": {support['reason']}" if support["reason"] else ""
-        terminal.put(f"  {column:9} {support['answer']}{note}")
-    for option in data["backends"]:
-        note = f": {option['note']}" if option["note"] else ""
-        terminal.put(f"  backend {option['name']}{note}")
-
-
-def _prefixed(peaks: dict[str, Any]) -> dict[str, Any]:
-    return {f"peak {dtype} TFLOP/s": fact for dtype, fact in peaks.items()}
+    for column, support in target.precisions.items():
+        note = f": {support.reason}" if support.reason else ""
+        terminal.put(f"  {column:9} {support.answer}{note}")
+    for option in target.backends:
+        note = f": {option.note}" if option.note else ""
+        terminal.put(f"  backend {option.name}{note}")
 
 
 @click.command()

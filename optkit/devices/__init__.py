@@ -14,6 +14,7 @@ from optkit.devices.nvml import driver_version, has_driver
 from optkit.devices.table import (
     Fact,
     Option,
+    Price,
     Support,
     Target,
     aliases,
@@ -25,7 +26,7 @@ from optkit.devices.table import (
 from optkit.errors import UnknownName, check_single, unknown_name
 
 __all__ = [
-    "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Support", "Target",
+    "CpuInfo", "Fact", "Gpu", "Gpus", "Option", "Price", "Support", "Target",
     "all_targets", "available_memory", "cpu", "device_names", "driver_version", "gpus",
     "has_driver", "names", "runs_here", "sources", "target",
 ]  # fmt: skip

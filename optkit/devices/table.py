@@ -67,6 +67,17 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Price:
+    """US dollars per device and hour, as of a day."""
+
+    usd_per_hour: float
+    provider: str
+    as_of: str
+    source: str
+    verified: bool
+
+
+@dataclass(frozen=True)
 class Target:
     """One device. Mappings keep each figure's source; properties give SI units (bytes, bytes/s).
 
@@ -84,7 +95,7 @@ class Target:
     precisions: Mapping[str, Support]
     sustained: Mapping[str, Fact] = field(default_factory=dict)  # TFLOP/s that GEMMs reached
     ops_per_cycle: Mapping[str, Fact] = field(default_factory=dict)  # CPU kinds: per physical core
-    prices: tuple[Mapping[str, Any], ...] = ()
+    prices: tuple[Price, ...] = ()
     machine: str | None = None  # of CPUs: x86_64, aarch64, …
     features: tuple[str, ...] = ()  # of CPUs: the instructions that programs may assume
     identity: Mapping[str, Any] = field(default_factory=dict)
@@ -166,7 +177,7 @@ class Target:
         data = _plain(self)
         used = {fact.source for fact in (*self.facts.values(), *self.peaks.values())}
         used |= {fact.source for fact in (*self.sustained.values(), *self.ops_per_cycle.values())}
-        used |= {price["source"] for price in self.prices}
+        used |= {price.source for price in self.prices}
         texts = sources()
         return {**data, "sources": {key: texts[key] for key in sorted(used)}}
 
@@ -220,7 +231,7 @@ def read(name: str) -> Target:
         precisions=MappingProxyType(precisions),
         sustained=MappingProxyType(_facts(data.get("sustained", {}))),
         ops_per_cycle=MappingProxyType(ops),
-        prices=tuple(data.get("prices", ())),
+        prices=tuple(Price(**price) for price in data.get("prices", ())),
         machine=data.get("machine"),
         features=tuple(data.get("features", ())),
         identity=MappingProxyType(
@@ -291,7 +302,7 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
-    if isinstance(value, Fact | Support | Option):
+    if isinstance(value, Fact | Support | Option | Price):
         return asdict(value)
     if isinstance(value, Target):
         names = [name for name in Target.__dataclass_fields__ if name != "identity"]

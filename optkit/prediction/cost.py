@@ -15,16 +15,10 @@ from optkit.errors import InputRefused, UsageError, unknown_name
 
 def price_of(target: Target, overrides: Mapping[str, DatedPrice]) -> DatedPrice | None:
     """The user's price, else the lowest of the target's file, verified ones first."""
-    if target.name in overrides:
-        return overrides[target.name]
-    listed = [
-        DatedPrice(
-            usd_per_hour=float(p["usd_per_hour"]), provider=p["provider"], as_of=str(p["as_of"]),
-            verified=p["verified"], source=p["source"],
-        )
-        for p in target.prices
-    ]  # fmt: skip
-    return min(listed, key=lambda p: (not p.verified, p.usd_per_hour), default=None)
+    if target.name in overrides or not target.prices:
+        return overrides.get(target.name)
+    lowest = min(target.prices, key=lambda price: (not price.verified, price.usd_per_hour))
+    return DatedPrice.from_object(lowest)
 
 
 def read_prices(path: Path) -> dict[str, DatedPrice]:

@@ -86,8 +86,8 @@ def test_every_figure_has_a_known_source(name: str) -> None:
         assert fact.source in sources()
         assert not (fact.verified and fact.source == "RECALL")
     for price in device.prices:
-        assert price["source"] in sources()
-        assert price["as_of"]
+        assert price.source in sources()
+        assert price.as_of
 
 
 @pytest.mark.parametrize("name", names())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from optkit.devices import target
+from optkit.devices import Price, target
 from optkit.documents.prices import DatedPrice
 from optkit.prediction.cost import energy_per_million, per_million, price_of
 
@@ -30,13 +30,10 @@ def test_all_devices_take_power() -> None:
 
 def test_a_verified_price_goes_before_a_lower_one() -> None:
     listed = (
-        {"usd_per_hour": 0.1, "provider": "a", "as_of": "2026-01-01", "verified": False,
-         "source": "a forum"},
-        {"usd_per_hour": 0.9, "provider": "b", "as_of": "2026-01-01", "verified": True,
-         "source": "b's page"},
-        {"usd_per_hour": 0.8, "provider": "c", "as_of": "2026-01-01", "verified": True,
-         "source": "c's page"},
-    )  # fmt: skip
+        Price(0.1, "a", "2026-01-01", "a forum", verified=False),
+        Price(0.9, "b", "2026-01-01", "b's page", verified=True),
+        Price(0.8, "c", "2026-01-01", "c's page", verified=True),
+    )
     board = replace(target("l4"), prices=listed)
     chosen = price_of(board, {})
     assert chosen is not None and chosen.provider == "c"
