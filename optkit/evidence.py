@@ -13,3 +13,8 @@ class Evidence(StrEnum):
     SIMULATED = "simulated"  # the same Q/DQ graph, run by ONNX Runtime on a CPU
     PREDICTED = "predicted"  # a model's value, with its interval
     PENDING = "pending"  # needs a host that has the target
+
+    def weaker(self, other: Evidence) -> Evidence:
+        """A comparison is known no better than its weaker side, in the order above."""
+        order = tuple(Evidence)
+        return max(self, other, key=order.index)

@@ -214,6 +214,9 @@ class Backend(Protocol):
         without the library or the device, or on another device than `options.target`."""
 
 
+ONNXRUNTIME_WHEELS = ("onnxruntime", "onnxruntime-gpu")
+"""They share a folder, so only one of them may be installed."""
+
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
         "onnxruntime": "optkit.backends.onnxruntime:OnnxRuntime",

@@ -9,6 +9,7 @@ from typing import Literal
 
 from optkit.devices import gpus
 from optkit.execute.reads import installed
+from optkit.runtimes import ONNXRUNTIME_WHEELS
 
 # distribution, what it is for, the extra, import that must succeed
 _LIBRARIES = (
@@ -54,7 +55,7 @@ def _library(name: str, purpose: str, extra: str, module: str) -> Check:
 
 def _runtime() -> Check:
     what = "one ONNX Runtime"
-    wheels = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
+    wheels = [name for name in ONNXRUNTIME_WHEELS if installed(name)]
     if len(wheels) == 1:
         return Check(what, "ok", None, True, wheels[0])
     if not wheels:

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from optkit.backends.profile import Profile
 from optkit.devices import Target
 from optkit.engines import BuildSpec
 from optkit.errors import ToolchainMissing
+from optkit.precisions import Precision
 from optkit.tensors import AxisRange
 
 _MIB = 2**20
@@ -87,6 +89,23 @@ def timed_options(target: Target) -> dict[str, Choice]:
         ),
         "refittable": Choice(False, "weights are known: the builder may fold and reorder them"),
     }
+
+
+def build_spec(
+    backend: str,
+    target: Target,
+    precision: Precision,
+    shapes: Profile,
+    choices: Mapping[str, Choice],
+    reasons: Mapping[str, str],
+    workspace_bytes: int | None = None,
+) -> BuildSpec:
+    """A build with these options. `reasons`: of what else is planned."""
+    return BuildSpec(
+        backend, target.name, target.compute_capability, precision.name, shapes, workspace_bytes,
+        {name: choice.value for name, choice in choices.items()},
+        {**reasons, **{name: choice.why for name, choice in choices.items()}},
+    )  # fmt: skip
 
 
 def apply(trt: Any, config: Any, spec: BuildSpec, title: str) -> None:

@@ -7,8 +7,6 @@ it really got, its optimized graph says which ONNX node each kernel came from.
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import shutil
 import tempfile
 import time
@@ -27,9 +25,17 @@ from optkit.devices import Target, cpu, runs_here
 from optkit.devices.machine import sums_in_16_bits
 from optkit.engines import BuildSpec, Engine, FusedLayer
 from optkit.errors import Impossible, ToolchainMissing
+from optkit.execute.reads import installed
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS, NumberFormat, Precision
-from optkit.runtimes import DEFAULT_OPTIONS, Level, Progress, SessionOptions, Traits
+from optkit.runtimes import (
+    DEFAULT_OPTIONS,
+    ONNXRUNTIME_WHEELS,
+    Level,
+    Progress,
+    SessionOptions,
+    Traits,
+)
 from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:  # asking a backend for its rules loads no graph library
@@ -46,7 +52,6 @@ _WEIGHT_ONLY: Mapping[str, tuple[NumberFormat | None, int | None]] = MappingProx
         "nf4": (None, None),
     }
 )
-_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 
 _LEVELS: dict[Level, str] = {
     "all": "ORT_ENABLE_ALL",
@@ -64,9 +69,9 @@ class OnnxRuntime:
 
     def check(self) -> None:
         """Raise ToolchainMissing unless exactly one onnxruntime wheel is here and loads."""
-        if len(installed := self.versions()) > 1:
+        if len(wheels := self.versions()) > 1:
             raise ToolchainMissing(
-                f"{' and '.join(installed)} share one folder, and the last one installed wins",
+                f"{' and '.join(wheels)} share one folder, and the last one installed wins",
                 hint="pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'optkit[cpu]'",
             )
         library()
@@ -83,13 +88,8 @@ class OnnxRuntime:
 
     def versions(self) -> dict[str, str]:
         """Versions of the installed wheels, read without importing them."""
-        found = {}
-        for name in _DISTRIBUTIONS:
-            try:
-                found[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-        return found
+        versions = {name: installed(name) for name in ONNXRUNTIME_WHEELS}
+        return {name: version for name, version in versions.items() if version is not None}
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
         """Why this backend never runs a precision; None for floats and what has kernels."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optkit.backends.build_options import Choice, timed_options, workspace
+from optkit.backends.build_options import Choice, build_spec, timed_options, workspace
 from optkit.backends.cuda import Cuda, check_device
 from optkit.backends.landing import landing, products
 from optkit.backends.onnxruntime import OnnxRuntime, copy_graph, native_options
@@ -101,19 +101,8 @@ class CudaProvider(OnnxRuntime):
                 else "there are no CUDA graphs",
             ),
         }
-        return BuildSpec(
-            backend=self.name,
-            target=target.name,
-            compute_capability=target.compute_capability,
-            precision=precision.name,
-            profile=profile(inputs, axes),
-            workspace_bytes=None,
-            options={name: choice.value for name, choice in asked.items()},
-            reasons={
-                "profile": "any size runs; nodes are assigned at the optimum",
-                **{name: choice.why for name, choice in asked.items()},
-            },
-        )
+        why = {"profile": "any size runs; nodes are assigned at the optimum"}
+        return build_spec(self.name, target, precision, profile(inputs, axes), asked, why)
 
     def compile(
         self,

@@ -13,8 +13,6 @@ returns None, and the reason is in the log; so every return is checked.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import importlib.util
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -36,6 +34,7 @@ from optkit.backends.tensorrt_refusals import lacks_operators, parse, refused_bu
 from optkit.devices import Target, gpus, has_driver
 from optkit.engines import BuildSpec, Engine
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, WorkerFailed
+from optkit.execute.reads import installed
 from optkit.placement import PlacementRules
 from optkit.precisions import Precision
 from optkit.runtimes import DEFAULT_OPTIONS, Progress, Recurrent, SessionOptions, Traits
@@ -68,10 +67,8 @@ class TensorRT:
 
     def versions(self) -> dict[str, str]:
         """The wheel's version, read without importing it; empty when it is not installed."""
-        try:
-            return {self.distribution: importlib.metadata.version(self.distribution)}
-        except importlib.metadata.PackageNotFoundError:
-            return {}
+        version = installed(self.distribution)
+        return {} if version is None else {self.distribution: version}
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
         """Why this backend never runs a precision; None where it does."""
@@ -119,19 +116,10 @@ class TensorRT:
         """Plan a build. Raises UsageError for a missing range, or one that is none."""
         scratch = build_options.workspace(target)
         asked = {**build_options.options(target, axes), **self._options(target)}
-        return BuildSpec(
-            backend=self.name,
-            target=target.name,
-            compute_capability=target.compute_capability,
-            precision=precision.name,
-            profile=profile(inputs, axes),
-            workspace_bytes=scratch.value,
-            options={name: choice.value for name, choice in asked.items()},
-            reasons={
-                "profile": build_options.one_profile(axes),
-                "workspace_bytes": scratch.why,
-                **{name: choice.why for name, choice in asked.items()},
-            },
+        why = {"profile": build_options.one_profile(axes), "workspace_bytes": scratch.why}
+        shapes = profile(inputs, axes)
+        return build_options.build_spec(
+            self.name, target, precision, shapes, asked, why, scratch.value
         )
 
     def accept(self, model: Path) -> None:

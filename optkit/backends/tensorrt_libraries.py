@@ -8,12 +8,12 @@ for the same name. Another major version of TensorRT does not do. Unverified on 
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import importlib.util
 import re
 from pathlib import Path
 
 from optkit.errors import ToolchainMissing
+from optkit.execute.reads import installed
 
 _PROVIDER = "capi/libonnxruntime_providers_tensorrt.so"
 _NEEDED = re.compile(rb"libnvinfer\.so\.(\d+)")
@@ -57,7 +57,5 @@ def _path(file: str) -> str:
 
 
 def _installed() -> str:
-    try:
-        return f"TensorRT {importlib.metadata.version('tensorrt')} is installed"
-    except importlib.metadata.PackageNotFoundError:
-        return "TensorRT is not installed"
+    version = installed("tensorrt")
+    return "TensorRT is not installed" if version is None else f"TensorRT {version} is installed"

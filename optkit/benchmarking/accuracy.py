@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from optkit.benchmarking.evidence import weaker
 from optkit.benchmarking.intervals import (
     CONFIDENCE,
     Z95,
@@ -231,7 +230,7 @@ def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> D
     over |baseline|, with a paired bootstrap over samples (the divisor held fixed). The very same
     object on both sides is a drop of exactly 0.
     """
-    evidence = weaker(baseline.evidence, candidate.evidence)
+    evidence = baseline.evidence.weaker(candidate.evidence)
     if candidate is baseline:
         return Difference(0.0, Interval(0.0, 0.0), evidence)
     losses = _losses(baseline, candidate)
@@ -287,12 +286,8 @@ def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | 
         if _proportions(baseline, candidate):
             lost, gained = _flips(losses)
             return paired_score(lost * size / n, gained * size / n, size)
-        low, high = observed.ci95 or (observed.value, observed.value)
-        shrink = sqrt(n / size)
-        return Interval(
-            observed.value - (observed.value - low) * shrink,
-            observed.value + (high - observed.value) * shrink,
-        )
+        whole = observed.ci95 or Interval(observed.value, observed.value)
+        return _shrunk(observed.value, whole, sqrt(n / size))
 
     def decided(size: int) -> bool:
         low, high = interval(size)
@@ -307,17 +302,17 @@ def samples_to_show(score: Score, limit: float) -> int | None:
     def interval(size: int) -> Interval:
         if score.proportion:
             return wilson(score.value * size, size)
-        low, high = score.ci95
-        shrink = sqrt(score.samples / size)
-        return Interval(
-            score.value - (score.value - low) * shrink, score.value + (high - score.value) * shrink
-        )
+        return _shrunk(score.value, score.ci95, sqrt(score.samples / size))
 
     def decided(size: int) -> bool:
         low, high = interval(size)
         return not low <= limit <= high
 
     return _fewest(decided)
+
+
+def _shrunk(value: float, interval: Interval, share: float) -> Interval:
+    return Interval(value - (value - interval.low) * share, value + (interval.high - value) * share)
 
 
 def _fewest(decided: Callable[[int], bool]) -> int | None:

@@ -23,7 +23,6 @@ from time import perf_counter_ns
 import numpy as np
 
 from optkit.benchmarking import steady
-from optkit.benchmarking.evidence import weaker
 from optkit.benchmarking.intervals import (
     SEED,
     median_interval,
@@ -274,7 +273,7 @@ def ratio(baseline: Latency, candidate: Latency) -> Difference:
         raise ValueError(f"speedup across batch sizes {baseline.batch} and {candidate.batch}")
     value = baseline.p50_ms / candidate.p50_ms
     return Difference(
-        value, _ratio_interval(baseline, candidate), weaker(baseline.evidence, candidate.evidence)
+        value, _ratio_interval(baseline, candidate), baseline.evidence.weaker(candidate.evidence)
     )
 
 

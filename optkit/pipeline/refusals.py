@@ -197,7 +197,7 @@ def _check_data(recipe: Recipe) -> None:
 
 def _check_toolchain(job: Job, here: str | None) -> None:
     """Every distribution the chain will need, by name only: nothing is imported."""
-    both = [name for name in ("onnxruntime", "onnxruntime-gpu") if installed(name)]
+    both = [name for name in runtimes.ONNXRUNTIME_WHEELS if installed(name)]
     if len(both) == 2:
         raise ToolchainMissing(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files",

@@ -17,13 +17,27 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.fusion.ort.write import constant, put
-from optkit.fusion.pattern import dims, ints, known_equal, made_by, scalar
+from optkit.fusion.pattern import (
+    Number,
+    Op,
+    Var,
+    dims,
+    first_match,
+    ints,
+    known_equal,
+    made_by,
+    scalar,
+)
 from optkit.fusion.rule import Declined, Rule, owner_of
 from optkit.fusion.standard.guard import interval
 
 HIDDEN = np.float32(-3.4e38)
 """To ONNX Runtime's Attention the lowest float in a mask means "not there", and a row of nothing
 else gives zeros; the graph gives the mean of V. A number just above it hides a key as well."""
+
+
+_HIDING = Op("Where", Var("condition"), Number(0.0), Number("low"))
+_COUNTING = Op("Range", Number(0.0), Var("length"), Number(1.0))
 
 
 @dataclass(frozen=True)
@@ -85,13 +99,11 @@ def hides_nothing(mask: ir.Value) -> bool:
 
 def keys(mask: ir.Value) -> Keys | None:
     """What a mask says that hides some keys from all queries and all heads; None for another."""
-    choice = made_by(mask, "Where")
-    if choice is None or scalar(choice.inputs[1]) != 0:
+    match = first_match(_HIDING, mask)
+    present = _per_key(match["condition"]) if match is not None else None
+    if match is None or present is None or not np.isfinite(match.numbers["low"]):
         return None
-    low, present = scalar(choice.inputs[2]), _per_key(choice.inputs[0])
-    if low is None or not np.isfinite(low) or present is None:
-        return None
-    return Keys(present, low)
+    return Keys(present, match.numbers["low"])
 
 
 def is_above_lowest(mask: ir.Value) -> bool:
@@ -206,10 +218,7 @@ def _counts(line: ir.Value) -> bool:
     numbers = graph.array(line)
     if numbers is not None:
         return bool(np.array_equal(numbers.reshape(-1), np.arange(numbers.size)))
-    counting = made_by(line, "Range")
-    return (
-        counting is not None and scalar(counting.inputs[0]) == 0 and scalar(counting.inputs[2]) == 1
-    )
+    return first_match(_COUNTING, line) is not None
 
 
 grid: Rule[Grid] = Rule("mask_grid", frozenset({"GatherND"}), check_grid, look_up)

@@ -15,10 +15,9 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
-from optkit.errors import InputRefused
 from optkit.quantization.out_of_core.awq_parts import Fold
 from optkit.quantization.placement.qdq_placement import Rules
-from optkit.quantization.placement.weighted_nodes import constant
+from optkit.quantization.placement.weighted_nodes import constant, known_dtype
 from optkit.quantization.qdq.apply import QuantizedNode
 from optkit.quantization.qdq.coding import Coding
 
@@ -80,7 +79,7 @@ class Codings:
             writer.replace_constant(named[fold.node], fold.place, fold.numbers)
         values: dict[Place, Sequence[ir.Value]] = {}
         for node in nodes:
-            coding, place = self.of(node), (key(node), _read_dtype(node))
+            coding, place = self.of(node), (key(node), known_dtype(node.inputs[1]))
             name, precision = str(node.name), self.assignment.nodes[str(node.name)]
             coded[name] = CodedNode(node.op_type, precision, coding.block, place)
             if place not in values:
@@ -162,12 +161,3 @@ class _CodedGraph:
             use.node.replace_input_with(use.idx, total)
         self._graph.insert_after(node, add)
         graph.replace_output(self._graph, result, total)
-
-
-def _read_dtype(node: ir.Node) -> ir.DataType:
-    """The dtype in which a product reads its weight."""
-    weight = node.inputs[1]
-    assert weight is not None
-    if weight.dtype is None:
-        raise InputRefused("its dtype is unknown", where=f"tensor {weight.name!r}")
-    return weight.dtype

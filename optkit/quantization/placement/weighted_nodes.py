@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
+from optkit.errors import InputRefused
 from optkit.statistics import Window
 
 
@@ -89,6 +90,14 @@ def loose_bias(node: ir.Node) -> bool:
 
 def has_bias(node: ir.Node) -> bool:
     return len(node.inputs) > 2 and node.inputs[2] is not None
+
+
+def known_dtype(value: ir.Value | None) -> ir.DataType:
+    """Raises InputRefused where it is not known."""
+    assert value is not None
+    if value.dtype is None:
+        raise InputRefused("its dtype is unknown", where=f"tensor {value.name!r}")
+    return value.dtype
 
 
 def uncast(value: ir.Value) -> ir.Value:

@@ -17,13 +17,13 @@ import numpy as np
 import onnx_ir as ir
 
 from optkit import graph
-from optkit.errors import InputRefused
 from optkit.placement import PlacementRules
 from optkit.quantization.numerics import scales
 from optkit.quantization.numerics.qparams import ActivationQParams, WeightQParams
 from optkit.quantization.numerics.scales import Scale
 from optkit.quantization.placement import weighted_nodes
 from optkit.quantization.placement.qdq_placement import QdqPlacement, Rules
+from optkit.quantization.placement.weighted_nodes import known_dtype
 from optkit.quantization.qdq import dynamic
 from optkit.quantization.qdq.coding import Coding
 
@@ -71,7 +71,7 @@ class Writer:
             reader.replace_input_with(index, first)
 
     def _pair(self, value: ir.Value, name: str, scale: Scale) -> tuple[list[ir.Node], ir.Value]:
-        s = self.constant(f"{name}_scale", scale.scale, _dtype(value))
+        s = self.constant(f"{name}_scale", scale.scale, known_dtype(value))
         z = self.constant(f"{name}_zero_point", scale.zero_point)
         q = self._node("QuantizeLinear", [value, s, z], f"{name}_quantized", z, value)
         dq = self._node("DequantizeLinear", [q.outputs[0], s, z], f"{name}_dequantized", s, value)
@@ -82,7 +82,7 @@ class Writer:
         in the form the rules ask for."""
         constant = node.inputs[1]
         assert constant is not None
-        dtype = _dtype(constant)
+        dtype = known_dtype(constant)
         if not self._simulated and (numbers.format.dtype == "nf4" or _by_bits(numbers, rules)):
             self._replace_by_contrib(node, numbers, rules, dtype)
             return
@@ -127,7 +127,7 @@ class Writer:
         if numbers.block_size is not None:
             dq.attributes["block_size"] = ir.AttrInt64("block_size", numbers.block_size)
         self._graph.insert_before(self._first, dq)  # ahead of every node that may read it
-        if _dtype(s) == dtype:
+        if known_dtype(s) == dtype:
             return dq.outputs[0]
         cast = self._node("Cast", [dq.outputs[0]], f"{name}_held", s, codes)
         cast.attributes["to"] = ir.AttrInt64("to", dtype.value)
@@ -177,7 +177,7 @@ class Writer:
         numbers, constant = graph.array(add.inputs[index]), add.inputs[index]
         if numbers is None or constant is None or numbers.size not in (1, bias.size):
             return False
-        joined = self.constant(f"{node.name}_bias", numbers + bias, _dtype(constant))
+        joined = self.constant(f"{node.name}_bias", numbers + bias, known_dtype(constant))
         self._replace(add, index, joined)
         return True
 
@@ -247,7 +247,7 @@ class Writer:
         convolves = node.op_type == "Conv"
         result, name = node.outputs[0], str(node.outputs[0].name)
         along = (1, -1) + (1,) * (_rank(node) - 2) if convolves else (-1,)
-        uses, dtype = list(result.uses()), _dtype(result)
+        uses, dtype = list(result.uses()), known_dtype(result)
         result.name = self._names.value(f"{name}_unscaled")
         nodes, last = [], result
         for op, what, numbers in operations:
@@ -342,9 +342,3 @@ def _rank(node: ir.Node) -> int:
     weight = node.inputs[1]
     assert weight is not None and weight.shape is not None
     return len(weight.shape)
-
-
-def _dtype(value: ir.Value) -> ir.DataType:
-    if value.dtype is None:
-        raise InputRefused("its dtype is unknown", where=f"tensor {value.name!r}")
-    return value.dtype

@@ -188,6 +188,5 @@ def _scale_constant(node: ir.Node, index: int, factor: np.ndarray, *, copied: bo
         value.const_value = ir.Tensor(numbers, name=value.name)
         value.shape = ir.Shape(numbers.shape)
         return
-    taken = ir.convenience.create_value_mapping(node.graph)
-    name = graph.unique_name(f"{value.name}_rescaled", taken)
-    node.replace_input_with(index, graph.add_constant(node.graph, name, numbers))
+    copy = graph.new_constant(node.graph, f"{value.name}_rescaled", numbers)
+    node.replace_input_with(index, copy)

@@ -103,13 +103,6 @@ def gptq(
     ]
 
 
-def output_error(difference: np.ndarray, moments: np.ndarray) -> float:
-    """tr(D^T H D), the mean squared error of x @ w summed over outputs, for D = w - w' [K, N]."""
-    d = difference.astype(np.float32)
-    product = moments.astype(np.float32, copy=False) @ d
-    return float(np.einsum("kn,kn->n", product, d).sum(dtype=np.float64))
-
-
 def _factor(moments: np.ndarray, damping: float, act_order: bool) -> _Factor:
     k = len(moments)
     diagonal = moments.diagonal().astype(np.float64)

@@ -22,6 +22,8 @@ from optkit.precisions import NumberFormat
 from optkit.quantization.numerics import formats, scales, tiles
 from optkit.quantization.rounding.rtn import Quantized, channels, round_to_nearest
 
+_POWER = 0.7  # p
+_TURNS = 20
 _BETA = 10.0
 _GROWTH = 1.01
 _TINY = 1e-12
@@ -29,13 +31,7 @@ _Hold = Callable[[np.ndarray], np.ndarray]  # numbers to those the graph can hol
 
 
 def hqq(
-    w: np.ndarray,
-    fmt: NumberFormat,
-    carrier: np.dtype | type,
-    *,
-    power: float = 0.7,
-    iterations: int = 20,
-    float_zero_point: bool = False,
+    w: np.ndarray, fmt: NumberFormat, carrier: np.dtype | type, *, float_zero_point: bool = False
 ) -> Quantized:
     """Quantize w [K, N] per block or per channel; one scale per tensor is left as it is.
 
@@ -54,7 +50,7 @@ def hqq(
         first = np.atleast_2d(step[place])
         u = tile.read(w)
         u /= first[:, None]
-        turns = _Turns(fmt, power, iterations)
+        turns = _Turns(fmt)
         z = np.atleast_2d(zero[place])
         if fits_zero:
             z = turns.zero_points(u, z, _held(carrier) if float_zero_point else _whole(fmt))
@@ -71,8 +67,6 @@ class _Turns:
     """The alternation on numbers u [B, depth, n] in units of their first scale."""
 
     fmt: NumberFormat
-    power: float
-    iterations: int
 
     def zero_points(self, u: np.ndarray, z: np.ndarray, held: _Hold) -> np.ndarray:
         """[B, n]; of those tried, as `held`, the best."""
@@ -105,18 +99,18 @@ class _Turns:
         return best
 
     def _betas(self) -> Iterator[float]:
-        return (_BETA * _GROWTH**turn for turn in range(self.iterations))
+        return (_BETA * _GROWTH**turn for turn in range(_TURNS))
 
     def _nearest(self, u: np.ndarray, z: np.ndarray) -> np.ndarray:
         return formats.nearest(u, self.fmt, z[:, None] if z.any() else 0.0)
 
     def _objective(self, lost: np.ndarray) -> np.ndarray:
-        objective: np.ndarray = (np.abs(lost) ** np.float32(self.power)).sum(axis=1)
+        objective: np.ndarray = (np.abs(lost) ** np.float32(_POWER)).sum(axis=1)
         return objective
 
     def _shrink(self, lost: np.ndarray, beta: float) -> np.ndarray:
         size = np.maximum(np.abs(lost), np.float32(_TINY))
-        threshold = size ** np.float32(self.power - 1.0) / np.float32(beta)
+        threshold = size ** np.float32(_POWER - 1.0) / np.float32(beta)
         shrunk: np.ndarray = np.copysign(np.maximum(size - threshold, np.float32(0)), lost)
         return shrunk
 

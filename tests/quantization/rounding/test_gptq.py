@@ -15,7 +15,7 @@ from optkit.precisions import PRECISIONS, Codes, NumberFormat
 from optkit.quantization.numerics.formats import decode, encode
 from optkit.quantization.numerics.scales import carried, expand, weight_scale
 from optkit.quantization.rounding import quantease
-from optkit.quantization.rounding.gptq import gptq, output_error
+from optkit.quantization.rounding.gptq import gptq
 from optkit.quantization.rounding.rtn import round_to_nearest
 
 INT4 = NumberFormat("int4", "block", True, block_size=16)
@@ -167,12 +167,6 @@ def test_moments_that_are_none_are_refused() -> None:
     h[0, 1] = h[1, 0] = 1e9
     with pytest.raises(InputRefused, match="positive semidefinite"):
         gptq([w], h, INT4, np.float16)
-
-
-def test_output_error_is_the_mean_square_of_the_product() -> None:
-    rng = np.random.default_rng(0)
-    x, d = rng.standard_normal((300, 20)), rng.standard_normal((20, 6)).astype(np.float32)
-    assert output_error(d, x.T @ x / 300) == pytest.approx(np.square(x @ d).sum() / 300, rel=1e-5)
 
 
 @settings(deadline=None, max_examples=30)
