@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
+from optkit.sources import hugging_face, model_factory, onnx_file, program, torch_module
 from optkit.sources.log import Check, ExportLog
 from optkit.tensors import AxisRange
 
@@ -47,22 +48,14 @@ def export(
     InputRefused, ToolchainMissing or UsageError.
     """
     if kind == "onnx":
-        from optkit.sources import onnx_file
-
         return onnx_file.export(inputs["model"], specs, out)
     if kind == "pt2":
-        from optkit.sources import program
-
         return program.export(inputs["model"], specs, axes, out, session=session, progress=progress)
     if kind == "hf":
-        from optkit.sources import hugging_face
-
         return hugging_face.export(
             inputs["model"], specs, axes, out, task=task, part=part, trusted=trusted,
             adapter=inputs.get("adapter"), session=session, progress=progress,
         )  # fmt: skip
-    from optkit.sources import model_factory, torch_module
-
     assert factory is not None
     progress("loading the model", 0.0)
     untrained: str | None = None

@@ -15,18 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
 from optkit.sources import torch_module
+from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
+from optkit.sources.hugging_face.adapter import merge
+from optkit.sources.hugging_face.inputs import Described
+from optkit.sources.hugging_face.loading import Loaded
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange
-
-if TYPE_CHECKING:
-    from optkit.sources.hugging_face.inputs import Described
-    from optkit.sources.hugging_face.loading import Loaded
 
 
 def export(
@@ -50,14 +49,10 @@ def export(
     Python code may run. `adapter`: the staged folder of a LoRA adapter, to merge. Raises
     InputRefused, ExportFailed, UsageError or ToolchainMissing.
     """
-    from optkit.sources.hugging_face import loading
-
     progress("loading the model", 0.0)
     loaded = loading.load(folder, task, trusted=trusted)
     described = _described(loaded, folder, part).overridden(specs, axes)
     if adapter is not None:
-        from optkit.sources.hugging_face.adapter import merge
-
         progress("merging the adapter", 0.05)
         merge(loaded.model, described, adapter)
     log = torch_module.export(
@@ -72,8 +67,6 @@ def export(
 
 def _described(loaded: Loaded, folder: Path, part: str | None) -> Described:
     """What the graph takes; the model's forward becomes the graph's."""
-    from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
-
     paired = bool(getattr(loaded.model.config, "is_encoder_decoder", False))
     if paired != (part is not None):
         kind = loaded.model.config.model_type  # type: ignore[union-attr]
