@@ -95,7 +95,7 @@ def _finished(
     check_device(device, final)
     named = [row.backend for row in before.pending]
     own = artifact.manifest.engine
-    backend = _backend(device, [*named, *([own["backend"]] if own else [])], final)
+    backend = _backend(device, [*named, *([own.backend] if own else [])], final)
     documented = {option.name for option in device.backends if option.documented}
     left = () if backend in documented else tuple(name for name in named if name != backend)
     made = finishing.finish(artifact, device, backend, left, runner, task, strict=strict)

@@ -16,6 +16,7 @@ from optkit.artifact.manifest import (
     SAMPLES,
     SIMULATION,
     VNNI,
+    EngineFile,
     File,
     Manifest,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "SIMULATION",
     "VNNI",
     "Artifact",
+    "EngineFile",
     "File",
     "Manifest",
     "Running",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from optkit.errors import InputRefused, IntegrityError
+from optkit.execute.codec import from_json, hints
 from optkit.runtimes import BACKENDS, backend
 from optkit.store import digest_json, is_shallow
 from optkit.tensors import TensorInfo
@@ -41,14 +42,21 @@ class File:
 
 
 @dataclass(frozen=True)
+class EngineFile:
+    """A compiled engine: its backend, and its file in the artifact."""
+
+    backend: str
+    file: str
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What is built here and what is known of it.
 
-    `digest` identifies the build (no engine bytes, timings or paths go into it). `engine`: the
-    compiled engine's backend and its file in the artifact; None while there is no engine. `data`:
-    the samples used, by role ("calibration", "evaluation"): source, args, number and digest.
-    `instruction_set`: what the 8-bit products of a
-    graph for CPUs assume: "vnni" (or Arm: sums in 32 bits), None: any CPU computes the same.
+    `digest` identifies the build (no engine bytes, timings or paths go into it). `engine`: None
+    while none is compiled. `data`: the samples used, by role ("calibration", "evaluation"): source,
+    args, number and digest. `instruction_set`: what the 8-bit products of a graph for CPUs assume:
+    "vnni" (or Arm: sums in 32 bits), None: any CPU computes the same.
     `parts`: folder → digest of the artifacts that this one consists of; it has no graph then.
     `files`: every other file by its relative name; `write` fills them in.
     """
@@ -63,7 +71,7 @@ class Manifest:
     versions: dict[str, str]
     result: dict[str, Any]  # optkit.result/v1
     data: dict[str, Any] = field(default_factory=dict)
-    engine: dict[str, str] | None = None  # {"backend", "file"}
+    engine: EngineFile | None = None
     instruction_set: str | None = None
     parts: dict[str, str] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
@@ -93,12 +101,8 @@ class Manifest:
         for key in ("schema", "evidence"):
             body.pop(key, None)
         try:
-            body["files"] = {name: File(**facts) for name, facts in body["files"].items()}
-            for key in ("inputs", "outputs"):
-                body[key] = tuple(
-                    TensorInfo(i["name"], i["dtype"], tuple(i["shape"])) for i in body[key]
-                )
-            manifest = cls(**body)
+            kinds = hints(Manifest)
+            manifest = cls(**{name: from_json(kinds[name], value) for name, value in body.items()})
             _check_types(manifest)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise IntegrityError("damaged: fields are missing or wrong", where=where) from error
@@ -114,10 +118,9 @@ class Manifest:
         """The files that are machine code: the engine, and the baseline's of the same name."""
         if self.engine is None:
             return ()
-        maker = self.engine["backend"]
-        if maker in BACKENDS and backend(maker).traits.engine == "graph":
+        compiler, file = self.engine.backend, self.engine.file
+        if compiler in BACKENDS and backend(compiler).traits.engine == "graph":
             return ()
-        file = self.engine["file"]
         return tuple(name for name in (file, f"baseline/{file}") if name in self.files)
 
 
@@ -204,6 +207,5 @@ _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
     ("axes", lambda m: all(map(_is_span, m.recipe.get("axes", {}).values()))),
     ("evidence", lambda m: _are(str, m.evidence.values())),
     ("files", lambda m: all(starmap(_is_file, m.files.items()))),
-    ("engine", lambda m: m.engine is None
-     or (set(m.engine) == {"backend", "file"} and m.engine["file"] in m.files)),
+    ("engine", lambda m: m.engine is None or m.engine.file in m.files),
 )  # fmt: skip

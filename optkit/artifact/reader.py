@@ -220,12 +220,12 @@ class Artifact:
         """Backend and file of all that runs on the target itself, the engine first."""
         engine = self.manifest.engine
         if engine is not None:
-            yield engine["backend"], engine["file"]
+            yield engine.backend, engine.file
         if self.manifest.target not in names():
             return
         for option in target(self.manifest.target).backends:
             traits = backend(option.name).traits
-            runs_engine = engine is not None and option.name == engine["backend"]
+            runs_engine = engine is not None and option.name == engine.backend
             if traits.engine == "graph" and not traits.on_cpu and not runs_engine:
                 yield option.name, MODEL
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from optkit.errors import IntegrityError
+from optkit.execute.codec import from_json
 from optkit.store import storage_errors
 from optkit.tensors import Feed, TensorInfo
 
@@ -53,8 +54,8 @@ class Index:
                 data = json.loads((path / INDEX).read_bytes())
             if data.pop("schema") != SCHEMA:
                 raise ValueError(SCHEMA)
-            inputs = [TensorInfo(i["name"], i["dtype"], tuple(i["shape"])) for i in data["inputs"]]
-            return cls(**{**data, "inputs": tuple(inputs)})
+            index: Self = from_json(cls, data)
+            return index
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise IntegrityError("not a spool of samples, or damaged", where=str(path)) from error
 

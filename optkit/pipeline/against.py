@@ -80,7 +80,7 @@ def _restored(artifact: Artifact, target: Target, overrides: Sequence[str]) -> B
         )
     build = Build(
         Job(recorded(artifact).with_overrides(overrides), target, precision(manifest.precision)),
-        engine["backend"],
+        engine.backend,
         (),
         baseline_of(artifact),
         inputs=manifest.inputs,
@@ -95,17 +95,17 @@ def _side(artifact: Artifact, role: str, build: Build, runner: Steps) -> tuple[I
     """An artifact's engine, and how it is run."""
     engine = artifact.manifest.engine
     assert engine is not None
-    compiler = engine["backend"]
+    compiler = engine.backend
     if backend(compiler).traits.on_cpu:
         session = CpuSession(build.job.recipe.bench.threads)
-        graph = staged_graph(artifact.path / engine["file"], runner)
+        graph = staged_graph(artifact.path / engine.file, runner)
         return graph, Side(role, GRAPH, compiler, session)
     artifact.require_own_engine()
     spec = report_of(artifact).provenance.build_spec.get("engine")
     graphs = bool(spec and spec.options.get("cuda_graph", False))
     on_device = DeviceSession(artifact.manifest.target, graphs)
     folder = Foreign(artifact.path, artifact.digest)
-    return folder, Side(role, engine["file"], compiler, on_device)
+    return folder, Side(role, engine.file, compiler, on_device)
 
 
 def _samples(artifact: Artifact, build: Build, runner: Steps) -> Input:

@@ -94,5 +94,5 @@ def _attributed(
 
 def _engine_files(artifact: Artifact) -> dict[str, str]:
     assert artifact.manifest.engine is not None
-    file = artifact.manifest.engine["file"]
+    file = artifact.manifest.engine.file
     return {"candidate_engine": file, "baseline_engine": f"baseline/{file}"}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from optkit import pipeline
-from optkit.artifact import MANIFEST, SAMPLES, Artifact, Manifest, write
+from optkit.artifact import MANIFEST, SAMPLES, Artifact, EngineFile, Manifest, write
 from optkit.decoder import Decoder
 from optkit.execute.step import Result
 from optkit.packaging import genai
@@ -73,9 +73,7 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
             versions=pipeline.tool_versions(),
             result=judged.result,
             data=pipeline.data_of(build),
-            engine={"backend": str(build.backend), "file": next(iter(engine), GRAPH)}
-            if build.backend
-            else None,
+            engine=EngineFile(build.backend, next(iter(engine), GRAPH)) if build.backend else None,
             instruction_set=_instruction_set(build),
         )
         return write(out, manifest, files)
@@ -88,7 +86,7 @@ def deliver_again(
     all else is as it was. `rescored`: on other samples, which it does not carry."""
     before, place = artifact.manifest, artifact.path.absolute()
     engine = _engine(build.engine, "")
-    old = {f"{prefix}{before.engine['file']}" for prefix in ("", "baseline/") if before.engine}
+    old = {f"{prefix}{before.engine.file}" for prefix in ("", "baseline/") if before.engine}
     kept = before.files.keys() - {name for name in old if name.endswith(".engine")}
     data = before.data
     if rescored:
@@ -105,7 +103,7 @@ def deliver_again(
         name=place.name,
         result=judged.result,
         data=data,
-        engine={"backend": str(build.backend), "file": next(iter(engine), GRAPH)},
+        engine=EngineFile(str(build.backend), next(iter(engine), GRAPH)),
     )
     with storage_errors(store.root):
         return write(place.parent, manifest, files)

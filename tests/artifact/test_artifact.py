@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from optkit import exchange
-from optkit.artifact import Artifact, Manifest, check_name, create, prepare, write
+from optkit.artifact import Artifact, EngineFile, Manifest, check_name, create, prepare, write
 from optkit.errors import InputRefused, IntegrityError, StorageError, UsageError
 from optkit.evidence import Evidence
 from optkit.store import digest_json
@@ -627,7 +627,7 @@ def test_without_an_engine_the_graph_is_simulated(made: Artifact) -> None:
 
 
 def test_an_engine_that_runs_here_is_measured(out: Path) -> None:
-    engine = {"backend": "onnxruntime", "file": "baseline/model.onnx"}
+    engine = EngineFile("onnxruntime", "baseline/model.onnx")
     made = write(out, dataclasses.replace(MANIFEST, engine=engine), contents())
     with made.session(threads=1) as running:
         assert (running.backend, running.evidence) == ("onnxruntime", Evidence.MEASURED)
@@ -635,7 +635,7 @@ def test_an_engine_that_runs_here_is_measured(out: Path) -> None:
 
 
 def test_an_engine_that_cannot_run_here_gives_way_to_its_simulation(out: Path) -> None:
-    engine = {"backend": "tensorrt-rtx", "file": "engine.plan"}
+    engine = EngineFile("tensorrt-rtx", "engine.plan")
     files = {**contents(), "simulation.onnx": model(3.0)}
     made = write(out, dataclasses.replace(MANIFEST, engine=engine), files)
     with made.session() as running:

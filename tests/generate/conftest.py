@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from optkit import artifact
-from optkit.artifact import Artifact, Manifest
+from optkit.artifact import Artifact, EngineFile, Manifest
 from optkit.runtimes import Recurrent, SessionOptions, backend
 
 WIDTH, VOCABULARY, POSITIONS = 8, 12, 40
@@ -81,7 +81,7 @@ def write_artifact(model: Path, files: dict[str, bytes], out: Path) -> Artifact:
         manifest = Manifest(
             name="decoder", target="cpu", precision="fp32", digest="0" * 64, recipe={},
             inputs=loaded.inputs, outputs=loaded.outputs, versions={}, result={},
-            engine={"backend": "onnxruntime", "file": "model.onnx"},
+            engine=EngineFile("onnxruntime", "model.onnx"),
         )  # fmt: skip
     return artifact.write(out, manifest, {"model.onnx": model, **files})
 

@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from optkit import artifact
-from optkit.artifact import Artifact, Manifest
+from optkit.artifact import Artifact, EngineFile, Manifest
 from optkit.runtimes import backend
 from tests.generate.conftest import VOCABULARY, WIDTH, words
 
@@ -79,7 +79,7 @@ def make(
         manifest = Manifest(
             name=name, target="cpu", precision="fp32", digest="0" * 64, recipe={},
             inputs=infos[0], outputs=infos[1], versions={}, result={},
-            engine={"backend": "onnxruntime", "file": "model.onnx"},
+            engine=EngineFile("onnxruntime", "model.onnx"),
         )  # fmt: skip
         part = artifact.write(
             out / "parts", manifest, {"model.onnx": out / f"{name}.onnx", **files}

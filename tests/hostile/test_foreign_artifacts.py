@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, helper
 
 import optkit
 from optkit import trust
-from optkit.artifact import Artifact, Manifest, reader, write
+from optkit.artifact import Artifact, EngineFile, Manifest, reader, write
 from optkit.errors import IntegrityError, UnsafeFile, WorkerFailed
 from optkit.evidence import Evidence
 from optkit.execute.local import Limits
@@ -175,7 +175,7 @@ def test_an_engine_is_opened_only_where_it_was_compiled(
     monkeypatch.setattr(
         reader, "backend", lambda name: _Engine() if name == "tensorrt-rtx" else real(name)
     )
-    engine = {"backend": "tensorrt-rtx", "file": "engine.plan"}
+    engine = EngineFile("tensorrt-rtx", "engine.plan")
     path = _foreign(tmp_path / "out", own, _sound(), engine)
     foreign = optkit.load(path)
     with foreign.session() as session:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import optkit
-from optkit.artifact import Artifact, Manifest, write
+from optkit.artifact import Artifact, EngineFile, Manifest, write
 from optkit.errors import InputRefused, OptkitError
 from optkit.execute.warm_workers import Workers
 from optkit.intake import stage_onnx
@@ -57,7 +57,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = Manifest(
         "net", "l4", "int8", "d" * 64, recipe, *tensors, {"onnx": "1.23.2"}, report["result"],
         {"evaluation": {"source": "task.py", "args": {}, "samples": 4, "digest": "e" * 64}},
-        {"backend": "tensorrt-rtx", "file": "model.engine"},
+        EngineFile("tensorrt-rtx", "model.engine"),
     )  # fmt: skip
     return write(tmp_path_factory.mktemp("sound"), manifest, files).path
 

@@ -161,7 +161,7 @@ class Explained:
         monkeypatch.setattr(layer_times, "gpus", lambda: SimpleNamespace(devices=gpus))
         self.artifact: Any = SimpleNamespace(
             path=folder, digest="0" * 64, require_own_engine=lambda: None,
-            manifest=SimpleNamespace(target=device, engine={"file": "an.engine"}),
+            manifest=SimpleNamespace(target=device, engine=SimpleNamespace(file="an.engine")),
         )  # fmt: skip
         tensor = TensorFacts(name="x", shape=(8, 2), dtype="int8")
         layer = LayerFacts(
