@@ -130,7 +130,7 @@ def _limited(job: Job, asked: Budget, *, scored: bool) -> Recipe:
             where="--max-drop",
             hint="add `eval: {task: ...}` to the recipe, or limit the noise: --min-sqnr 40",
         )
-    given = {key: limit for key, limit in asked.to_json().items() if limit is not None}
+    given = {key: limit for key, limit in vars(asked).items() if limit is not None}
     gates = job.recipe.gates.of(job.target.name).model_dump()
     gates |= given if scored else {"max_drop": None, **given}
     return job.recipe.model_copy(update={"gates": Gates.model_validate(gates)})

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from optkit import pipeline
+from optkit.execute import codec
 from optkit.pipeline import Build
+from optkit.recipe import Placement
 from optkit.steps import STEPS
 from optkit.store import Store, digest_json
 from optkit.tuning.space import Candidate, Outcome, Space, Trial
@@ -28,7 +29,9 @@ class Memory:
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, build: Build, space: Space, placements: Mapping[str, Any], store: Store) -> Memory:
+    def of(
+        cls, build: Build, space: Space, placements: Mapping[str, Placement], store: Store
+    ) -> Memory:
         """What is known of this space. `build`: the model in the first precision."""
         known = ("fused", "calibration", "probe")
         entries = {name: digest for name, digest in build.digests.items() if name in known}
@@ -41,14 +44,17 @@ class Memory:
                 "order": list(recipe["quantization"]["nodes"]),  # which an object's keys have not
                 "target": build.job.target.fingerprint(),
                 "groups": [list(group.nodes) for group in space.groups],
-                "placements": {name: dict(found) for name, found in placements.items()},
+                "placements": {
+                    name: settings.model_dump(mode="json", exclude_none=True)
+                    for name, settings in placements.items()
+                },
                 "steps": {name: step.version for name, step in STEPS.items()},
                 "versions": pipeline.tool_versions(),
             }
         )
         saved = store.recall(key) or {}
         rows = saved.get("trials", []) if saved.get("schema") == _SCHEMA else []
-        trials = [Trial.from_json(row) for row in rows]
+        trials = [codec.from_json(Trial, row) for row in rows]
         return cls(store, key, {trial.candidate: trial.outcome for trial in trials})
 
     def keep(self, trial: Trial) -> None:
@@ -56,5 +62,5 @@ class Memory:
         if trial.outcome.transient or self.outcomes.get(trial.candidate) == trial.outcome:
             return
         self.outcomes[trial.candidate] = trial.outcome
-        rows = [Trial(c, o).to_json() for c, o in self.outcomes.items()]
+        rows = [codec.to_json(Trial(*one)) for one in self.outcomes.items()]
         self.store.remember(self.key, {"schema": _SCHEMA, "trials": rows})

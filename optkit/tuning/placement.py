@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from optkit.pipeline import Build
+from optkit.recipe import Placement
 
-VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+VARIANTS: Mapping[str, Placement] = MappingProxyType(
     {
-        "float-shortcuts": {"residual_adds": False},
-        "conv-per-tensor": {"tensor_ops": ("Conv",)},
-        "per-channel": {"split_scale": ()},
+        "float-shortcuts": Placement(residual_adds=False),
+        "conv-per-tensor": Placement(tensor_ops=("Conv",)),
+        "per-channel": Placement(split_scale=()),
     }
 )
-"""Name → settings of `quantization.placement`."""
 
 
-def placements_of(build: Build, ops: Collection[str]) -> dict[str, Mapping[str, Any]]:
+def placements_of(build: Build, ops: Collection[str]) -> dict[str, Placement]:
     """The variants that mean something for a model with these quantized operators: all of them
     place pairs around convolutions. Where the target is this machine the backend's own stands."""
     if build.measured or build.job.precision.activations is None or "Conv" not in ops:

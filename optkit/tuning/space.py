@@ -91,13 +91,6 @@ class Candidate:
         options = tuple(changes.get(i, name) for i, name in enumerate(self.options))
         return Candidate(options, self.placement)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"options": list(self.options), "placement": self.placement}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(tuple(data["options"]), data["placement"])
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -142,13 +135,6 @@ class Trial:
     candidate: Candidate
     outcome: Outcome
 
-    def to_json(self) -> dict[str, Any]:
-        return {"candidate": self.candidate.to_json(), "outcome": self.outcome.to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(Candidate.from_json(data["candidate"]), Outcome.from_json(data["outcome"]))
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -189,9 +175,6 @@ class Budget:
         if self.limits_accuracy:
             return (excess, *speed, outcome.noise)
         return (excess, outcome.noise, *speed)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def front(trials: Sequence[Trial]) -> list[Trial]:

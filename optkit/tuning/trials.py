@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from optkit import pipeline
 from optkit.errors import InputRefused, WorkerFailed
@@ -19,7 +18,7 @@ from optkit.measurement import Deviation
 from optkit.pipeline import Build, Job
 from optkit.pipeline.graphs import sample_batch
 from optkit.precisions import precision
-from optkit.recipe import Recipe
+from optkit.recipe import Placement, Recipe
 from optkit.steps import GRAPH
 from optkit.steps.bench import Timed, TimedPair
 from optkit.steps.deviate import Deviate
@@ -39,7 +38,7 @@ class Trials:
     space: Space
     precisions: tuple[str, ...]
     runner: Steps
-    placements: Mapping[str, Mapping[str, Any]]
+    placements: Mapping[str, Placement]
     baseline_ms: float = 1.0  # what measured latencies are shares of
     carrier_noise: float = 0.0  # what a simulation leaves out
 
@@ -74,23 +73,25 @@ class Trials:
             if option.precision != own:
                 nodes |= dict.fromkeys(patterns, option.precision)
             two_term += patterns if option.is_two_term else []
-        found = {"nodes": nodes, "two_term": (*self.job.recipe.quantization.two_term, *two_term)}
+        section = self.job.recipe.quantization
+        placement = self.placements.get(candidate.placement, section.placement)
         return replace(
             self.job,
             precision=precision(own),
-            recipe=quantized(self.job.recipe, found | self._placement(candidate)),
+            recipe=_quantized(
+                self.job.recipe,
+                nodes=nodes,
+                two_term=(*section.two_term, *two_term),
+                placement=placement.model_dump(),
+            ),
         )
 
-    def _placement(self, candidate: Candidate) -> dict[str, Any]:
-        settings = self.placements.get(candidate.placement)
-        return {"placement": dict(settings)} if settings else {}
 
-
-def quantized(recipe: Recipe, found: Mapping[str, Any]) -> Recipe:
+def _quantized(recipe: Recipe, **settings: object) -> Recipe:
     """The recipe with these settings in its section on quantization."""
     section = recipe.quantization
-    settings = type(section).model_validate({**section.model_dump(), **found})
-    return recipe.model_copy(update={"quantization": settings})
+    quantization = type(section).model_validate({**section.model_dump(), **settings})
+    return recipe.model_copy(update={"quantization": quantization})
 
 
 def deviate(build: Build, role: str, runner: Steps) -> Deviation:

@@ -10,7 +10,7 @@ import pytest
 
 from optkit import api, tuning
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
-from optkit.execute import local
+from optkit.execute import codec, local
 from optkit.pipeline import Build, Job, findings
 from optkit.pipeline.findings import Judged
 from optkit.recipe import Recipe
@@ -60,7 +60,7 @@ def test_only_lasting_outcomes_are_kept(tmp_path: Path) -> None:
         memory.keep(Trial(Candidate((name,)), outcome))
     saved = memory.store.recall(memory.key)
     assert saved is not None
-    trials = [Trial.from_json(row) for row in saved["trials"]]
+    trials = [codec.from_json(Trial, row) for row in saved["trials"]]
     assert {t.candidate.options[0]: t.outcome for t in trials} == {
         name: found[name] for name in ("sound", "refused")
     }

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optkit.execute import codec
 from optkit.tuning.path import path
 from optkit.tuning.search import Search, best
 from optkit.tuning.space import (
@@ -326,4 +327,4 @@ def test_stops_when_told_but_not_before_the_first_trial(small_world: World) -> N
 def test_outcomes_survive_json() -> None:
     for outcome in (Outcome(1e-4, 2.0, 3, landed=1), Outcome.failure("why")):
         trial = Trial(Candidate(("int8", "fp16"), "other"), outcome)
-        assert Trial.from_json(trial.to_json()) == trial
+        assert codec.from_json(Trial, codec.to_json(trial)) == trial
