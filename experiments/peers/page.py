@@ -150,8 +150,8 @@ def _against(workload: Workload, ours: list[Configuration], result: Row) -> str:
         return ""
     head = ["optkit", "SQNR, dB above the best", *(f"speed, batch {n}" for n in workload.batches),
             "quantize s", "peak memory", "size"]  # fmt: skip
-    note = "Peers whose metric is more than 1 % worse than FP32's set no mark.\n"
-    return f"### optkit against the best peer on each axis\n\n{_grid(head, lines)}\n{note}"
+    note = "Other tools count here only if their metric is at most 1 % worse than that of FP32.\n"
+    return f"### optkit against the best other tool on each axis\n\n{_grid(head, lines)}\n{note}"
 
 
 def _usable(workload: Workload, one: Configuration, result: Row) -> bool:

@@ -32,29 +32,30 @@ TITLES = {
 
 Found = dict[str, Any]
 
-_HEAD = """# Families of models, and what works on each
+_HEAD = """# Families of models, and what works for each
 
-Written by `python tests/matrix/table.py` on {date}; do not edit. One small model per family (two
-layers, 32 wide, seeded random weights), from a Hugging Face folder through every stage. {passed} of
-{cells} cells pass; a test holds every row to what stands here.
+`python tests/matrix/table.py` wrote this page on {date}; do not edit it. One small model per family
+(two layers of width 32, seeded random weights) goes from a Hugging Face folder through every stage.
+{passed} of {cells} cells pass; a test checks every row against this table.
 
 - **Versions:** {versions}.
 
-| column | what it says |
+| column | meaning |
 |---|---|
-| exports | nodes of the graph |
-| equals torch | largest difference from transformers in float32, as a share of the output's largest value, at the sizes that are tuned for; at most {limit:.0e} |
-| axes hold | the same at the lower and the upper end of all dynamic axes, and in between |
-| fused forms agree | nodes as exported → in the `standard` form → in the form for ONNX Runtime, which differ by {limit:.0e} at most at the same three sizes |
+| exports | number of nodes in the exported graph |
+| equals torch | largest difference from transformers in float32, as a share of the output's largest value, at the tuned sizes; at most {limit:.0e} |
+| axes hold | the same difference at the lower end, at the upper end and in the middle of all dynamic axes |
+| fused forms agree | number of nodes: exported → `standard` form → form for ONNX Runtime; the outputs of the forms differ by at most {limit:.0e} at the same three sizes |
 | FP16 | the graph in FP16 runs in ONNX Runtime: SQNR against FP32 in dB, at least {fp16:g} |
 | INT8 | the graph in INT8 for a CPU runs in ONNX Runtime: SQNR against FP32 in dB, at least {int8:g} |
-| TensorRT-RTX | the INT8 graph compiles for compute capability 8.9 (not run): landed of planned products |
+| TensorRT-RTX | the INT8 graph compiles for compute capability 8.9 (not run): landed / planned products |
 
-Samples are random, and those of calibration are also those of the SQNR: with random weights it says
-that nothing is broken, not how a trained model of the family fares. A decoder is one graph with its
-cache, run on a past of 8 tokens; CLIP is one graph of both towers. Masks pad decoders on the left
-and others on the right. The batch norms of ResNet and MobileNetV2 are shifted so that most values
-pass the ReLU: without that, random MobileNetV2 had 31 dB in FP16 and 4 dB in INT8, and failed both.
+The samples are random, and the SQNR is computed on the calibration samples. So the SQNR shows that
+nothing is broken; it does not predict the SQNR of a trained model. A decoder is one graph with its
+cache, run on a past of 8 tokens; CLIP is one graph of both towers. Decoders are padded on the left,
+other models on the right. The batch norms of ResNet and MobileNetV2 are shifted so that most values
+pass the ReLU: without this shift, random MobileNetV2 had 31 dB in FP16 and 4 dB in INT8, below both
+limits.
 """  # noqa: E501
 
 
