@@ -34,10 +34,10 @@ _GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(context_settings=_GROUP)
 @click.version_option(package_name="optkit", message="%(prog)s %(version)s")
 def optkit() -> None:
-    """From a trained PyTorch model to a verified deploy artifact for a named GPU.
+    """Turn a trained PyTorch model into a verified deploy artifact for the GPU or CPU you name.
 
     \b
-    optkit build --target l4 --precision int8      the main job
+    optkit build --target l4 --precision int8      build an artifact
     optkit targets                                 the devices it knows
     optkit inspect artifacts/digits-vit-l4-int8    what an artifact holds
 

@@ -35,7 +35,7 @@ def _share(context: click.Context, parameter: click.Parameter, value: str | None
 
 @click.command()
 @options.job
-@click.option("--target", metavar="NAME", help="A device; that of ARTIFACT with --against.")
+@click.option("--target", metavar="NAME", help="A device; not with --against.")
 @click.option("--precision", metavar="NAME", help="Default: int8.")
 @click.option(
     "--batch",
@@ -43,7 +43,7 @@ def _share(context: click.Context, parameter: click.Parameter, value: str | None
     type=click.IntRange(min=1),
     multiple=True,
     metavar="N",
-    help="Repeat for several; default: the recipe's, with --against what ARTIFACT is tuned for.",
+    help="Repeat for several; default: the recipe's, or with --against the tuned batch.",
 )
 @click.option(
     "--latency",
@@ -56,20 +56,20 @@ def _share(context: click.Context, parameter: click.Parameter, value: str | None
     "--against",
     type=click.Path(path_type=Path),
     metavar="ARTIFACT",
-    help="Time MODEL, an artifact, beside this one, both in one run.",
+    help="Compare MODEL, an artifact, with this artifact; both are timed in one run.",
 )
 @click.option(
     "--max-slowdown",
     callback=_share,
     metavar="SHARE",
-    help="With --against: exit 3 where all of the interval is beyond, e.g. 5%.",
+    help="With --against: exit 3 if the whole interval is beyond this limit, e.g. 5%.",
 )
 @options.strict
 @options.junit
 @click.option(
     "--trusted",
     is_flag=True,
-    help="With --against: engines not compiled on this machine are of somebody you know.",
+    help="With --against: open engines from another machine; only if you know the author.",
 )
 @options.work
 @options.output
@@ -87,7 +87,7 @@ def bench(
     workspace: Workspace,
     output: options.Output,
 ) -> int:
-    """Measure the latency of MODEL and its baseline; predict it if the target is not here.
+    """Measure the latency of MODEL and its baseline; predict it for a target that is not here.
 
     \b
     optkit bench --target cpu --batch 1 --batch 8 --batch 32     a sweep, and its knee

@@ -52,7 +52,7 @@ _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
     callback=lambda c, p, v: options.parse_size(v, least=0),
     show_default=True,
     metavar="SIZE",
-    help="Evaluation samples the artifact may carry; 0 for none.",
+    help="Largest size of the evaluation samples in the artifact; 0 for none.",
 )
 @options.junit
 @options.work_anywhere

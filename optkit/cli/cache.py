@@ -79,12 +79,12 @@ def verify(folder: Path | None, as_json: bool) -> int:
     show_default=True,
     metavar="SIZE",
     callback=lambda c, p, v: options.parse_size(v),
-    help="What the store may keep.",
+    help="Largest size of the store.",
 )
 def gc(folder: Path | None, max_size: int) -> None:
     """Remove abandoned work, quarantine, and the least recently used entries beyond --max-size.
 
-    What was used within the last hour stays, and what running commands use.
+    Entries that were used within the last hour, or that a running command uses, stay.
     """
     from optkit.cli import terminal
 
@@ -97,7 +97,7 @@ def gc(folder: Path | None, max_size: int) -> None:
 @click.option(
     "--step",
     metavar="NAME",
-    help="Only the results of this kind of step, e.g. bench, so that latencies are measured anew.",
+    help="Only the results of this step, e.g. bench, so that latencies are measured again.",
 )
 def clear(folder: Path | None, step: str | None) -> None:
     """Remove everything in the store that no running command uses."""

@@ -26,8 +26,9 @@ def init(
 ) -> None:
     """Write a commented recipe for MODEL (model.onnx, model.pt2 or file.py:factory).
 
-    The names of its inputs are those of forward, read from the file, which is not run; weights are
-    found beside it. Called optkit.yaml it is the default recipe of its folder.
+    The input names come from `forward`, which is read from the file without running it. The command
+    looks for weights in the folder of the model. A recipe with the name optkit.yaml is the default
+    recipe of its folder.
     """
     from optkit.cli import terminal
     from optkit.recipe.template import template

@@ -17,7 +17,7 @@ from optkit.workspace import Workspace
     "--eval",
     "task",
     metavar="NAME|FILE.py",
-    help="A task with its samples, instead of those that the artifact carries.",
+    help="A task with its samples, instead of those in the artifact.",
 )
 @options.strict
 @options.junit

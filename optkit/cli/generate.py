@@ -39,7 +39,7 @@ _drawing = options.filling(
     click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature."),
     click.option("--top-k", type=int, metavar="K", help="Sample among the K most likely tokens."),
     click.option("--top-p", type=float, metavar="P",
-                 help="Sample among the most likely tokens of probability P together."),
+                 help="Sample among the most likely tokens with total probability P."),
     click.option("--seed", type=click.IntRange(min=0), metavar="N",
                  help="Sample; the same seed gives the same text. Default 0."),
 )  # fmt: skip
@@ -52,7 +52,7 @@ _drawing = options.filling(
     "prompts",
     multiple=True,
     metavar="TEXT",
-    help="A text to continue, or to read; given several times, they run in one batch.",
+    help="A text to continue or to read; repeat for several, which run in one batch.",
 )
 @click.option(
     "--prompt-file",
@@ -67,7 +67,7 @@ _drawing = options.filling(
     multiple=True,
     metavar="FILE.wav",
     type=click.Path(exists=True, dir_okay=False),
-    help="A recording to write down, of a speech model; several run in one batch.",
+    help="For a speech model: a recording to transcribe; several run in one batch.",
 )
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @_drawing
@@ -80,7 +80,7 @@ _drawing = options.filling(
 @click.option(
     "--trusted",
     is_flag=True,
-    help="ARTIFACT was written elsewhere by somebody you know: open its engine.",
+    help="Open the engine of an ARTIFACT from another machine; only if you know its author.",
 )
 @options.output
 def generate(
@@ -94,11 +94,11 @@ def generate(
     drawing: _Drawing,
     output: options.Output,
 ) -> None:
-    """Continue a prompt with the decoder in ARTIFACT, or let its encoder-decoder write of a text or
-    a recording: greedy, or sampled where an option says so.
+    """Generate text with the model in ARTIFACT: greedy, or sampled if an option asks for it.
 
-    The text goes to stdout, behind the prompt that it continues, as it comes where there is one;
-    the pace of the phases to stderr. --json prints all of it, with the token ids.
+    A decoder continues a prompt. An encoder-decoder reads a text or a recording and writes another
+    text. The text goes to stdout while it is generated, after its prompt if there is one; the speed
+    of each phase goes to stderr. --json prints all of this and the token ids.
     """
     from optkit import api
     from optkit.cli import terminal

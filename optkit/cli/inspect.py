@@ -17,10 +17,11 @@ from optkit.workspace import Workspace
 def inspect(path: Path, workspace: Workspace, output: options.Output) -> None:
     """Show what PATH holds: an artifact (a folder) or a model.onnx.
 
-    Inputs, operators, parameters, bytes, MACs, precision; for an artifact also its verdict,
-    evidence and landing, after every file was verified.
+    It shows inputs, operators, parameters, bytes, MACs and precision. For an artifact it first
+    verifies every file, and also shows the verdict, evidence and landing.
 
-    What reading a graph may take is bounded by its size, unless --memory or --timeout is given.
+    The limits on memory and time follow from the size of the graph; --memory and --timeout replace
+    them.
     """
     from optkit import api
     from optkit.cli import summary, terminal

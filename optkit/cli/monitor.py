@@ -31,7 +31,7 @@ _SAID_SECONDS = 10  # between two lines where nothing is live
     default=1.0,
     show_default=True,
     metavar="S",
-    help="Seconds that a sample spans.",
+    help="Length of a sample in seconds.",
 )
 @options.output
 def monitor(
@@ -46,8 +46,9 @@ def monitor(
     \b
     optkit monitor -- python train.py
 
-    The command keeps its standard streams and gets our signals; its exit code is ours. Everything
-    said goes to stderr; with --json one object goes to stdout, and the command's stdout to stderr.
+    The command keeps its standard streams and gets the signals that optkit gets; optkit exits with
+    its exit code. The verdict goes to stderr. With --json one object goes to stdout, and the
+    command's stdout goes to stderr.
     """  # fmt: skip
     from optkit import monitor as watching
     from optkit.cli import terminal

@@ -113,7 +113,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 job = filling(
     Request, "request",
     click.argument("model", required=False),
-    click.option("--recipe", metavar="NAME|PATH", help="A recipe; default: the project's."),
+    click.option("--recipe", metavar="NAME|PATH", help="The recipe; default: the project's."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
                  help="Override a recipe value, e.g. gates.max_drop=1%."),
     click.option("--task", metavar="NAME",
@@ -121,7 +121,7 @@ job = filling(
     click.option("--adapter", metavar="DIR",
                  help="A PEFT LoRA adapter, merged into a Hugging Face model."),
     click.option("--trust-remote-code", is_flag=True,
-                 help="Run the code that a Hugging Face model brings along."),
+                 help="Run the Python code in the folder of a Hugging Face model."),
     click.option("--calibration", metavar="PATH|NAME",
                  help="Calibration data (text, arrays, a folder of pictures or "
                  "recordings) or a source."),
@@ -189,15 +189,15 @@ def strict(function: F) -> F:
 def junit(function: F) -> F:
     """--junit: the gates for a CI system."""
     return click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                        help="Write the gates as JUnit XML, one case each.")(function)  # fmt: skip
+                        help="Write the gates as JUnit XML, a case each.")(function)  # fmt: skip
 
 
 output = filling(
     Output, "output",
-    click.option("--json", is_flag=True, help="One JSON object on stdout."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress."),
+    click.option("--json", is_flag=True, help="Print one JSON object on stdout."),
+    click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
     click.option("-v", "--verbose", is_flag=True,
-                 help="Cache hits, every rewritten node, logs and tracebacks."),
+                 help="Show cache hits, every rewritten node, logs and tracebacks."),
 )  # fmt: skip
 """--json, --quiet, --verbose."""
 

@@ -72,13 +72,16 @@ _sizes = options.filling(
     click.option("--params", callback=_count, metavar="N",
                  help="Plan a decoder without a model: its parameters, e.g. 70b; needs --layers, "
                  "--kv-heads, --head-dim."),
-    click.option("--layers", type=_SIZE, metavar="N"),
-    click.option("--kv-heads", type=_SIZE, metavar="N"),
-    click.option("--head-dim", type=_SIZE, metavar="N"),
-    click.option("--heads", type=_SIZE, metavar="N", help="Default: from the others."),
-    click.option("--hidden", type=_SIZE, metavar="N", help="Default: from the others."),
-    click.option("--vocab", type=_SIZE, metavar="N", help="Default: 32000."),
-    click.option("--tied", is_flag=True, help="The embedding is the vocabulary projection too."),
+    click.option("--layers", type=_SIZE, metavar="N", help="Decoder layers."),
+    click.option("--kv-heads", type=_SIZE, metavar="N", help="Heads of keys and values."),
+    click.option("--head-dim", type=_SIZE, metavar="N", help="Width of a head."),
+    click.option("--heads", type=_SIZE, metavar="N",
+                 help="Query heads; default: computed from the other sizes."),
+    click.option("--hidden", type=_SIZE, metavar="N",
+                 help="Width of a layer; default: computed from the other sizes."),
+    click.option("--vocab", type=_SIZE, metavar="N", help="Size of the vocabulary; default 32000."),
+    click.option("--tied", is_flag=True,
+                 help="The embedding and the vocabulary projection are one table."),
 )  # fmt: skip
 
 
@@ -90,7 +93,7 @@ _sizes = options.filling(
     "precisions",
     multiple=True,
     metavar="NAME",
-    help="Repeat for several; default: fp16, int8, fp8, int4 where the target can.",
+    help="Repeat for several; default: those of fp16, int8, fp8, int4 that the target has.",
 )
 @click.option(
     "--batch",
@@ -107,7 +110,7 @@ _sizes = options.filling(
     default=1024,
     show_default=True,
     metavar="TOKENS",
-    help="Of a decoder: tokens read per sequence.",
+    help="For a decoder: tokens read per sequence.",
 )
 @click.option(
     "--new",
@@ -115,20 +118,20 @@ _sizes = options.filling(
     default=256,
     show_default=True,
     metavar="TOKENS",
-    help="Of a decoder: tokens written per sequence.",
+    help="For a decoder: tokens written per sequence.",
 )
 @click.option(
     "--latency",
     "limit_ms",
     callback=options.milliseconds,
     metavar="TIME",
-    help="A limit for one call (of a decoder: one token), e.g. 20ms.",
+    help="Limit for one call (for a decoder: one token), e.g. 20ms.",
 )
 @click.option(
     "--throughput",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="Samples (of a decoder: written tokens) per second that are needed.",
+    help="Needed samples per second (for a decoder: written tokens).",
 )
 @click.option(
     "--prices",
@@ -141,20 +144,20 @@ _sizes = options.filling(
     "methods",
     multiple=True,
     type=click.Choice(["full", "lora", "qlora"]),
-    help="Memory of training too; repeat for several.",
+    help="Also predict the memory of training; repeat for several.",
 )
 @click.option(
     "--estimate",
     type=click.Choice(["itemised", "quick"]),
     default="itemised",
     show_default=True,
-    help="quick: training by the rule of thumb, weights times seven.",
+    help="quick: training memory by a rule of thumb, seven times the weights.",
 )
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A roofline plot, .html or .svg.",
+    help="Write a roofline plot, .html or .svg.",
 )
 @options.work
 @options.output

@@ -33,10 +33,10 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
 @click.command()
 @options.job
 @click.option("--target", required=True, metavar="NAME", help="A device, see `optkit targets`.")
-@click.option("--max-drop", metavar="PERCENT", help="Of the task's metric, e.g. 0.5%.")
-@click.option("--min-sqnr", metavar="DB", help="Of the outputs against FP32, e.g. 40.")
-@click.option("--max-latency", metavar="MS", help="At the tuned batch size, e.g. 1.5ms.")
-@click.option("--max-size", metavar="SIZE", help="Of the engine, e.g. 20M.")
+@click.option("--max-drop", metavar="PERCENT", help="Limit on the drop of the metric, e.g. 0.5%.")
+@click.option("--min-sqnr", metavar="DB", help="Limit on the SQNR of the outputs, e.g. 40.")
+@click.option("--max-latency", metavar="MS", help="Limit at the tuned batch, e.g. 1.5ms.")
+@click.option("--max-size", metavar="SIZE", help="Limit on the size of the engine, e.g. 20M.")
 @click.option(
     "--precision",
     "precisions",
@@ -64,7 +64,7 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
     "--parallel",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Trials at a time, with --on; default: its cores, in at least four rounds.",
+    help="With --on: trials at a time; default: the cluster's cores, at most --trials / 4.",
 )
 @options.artifact
 @options.work_anywhere
