@@ -99,9 +99,9 @@ def artifact_of(
         if evaluate is None:
             return _in_parts(parts, job, runner, out, embed_eval)
         raise UsageError(
-            f"evaluate gets one session, the model is {' and '.join(parts)}",
+            f"evaluate gets one session, but the model consists of {' and '.join(parts)}",
             where="build(evaluate=...)",
-            hint="leave it out, and judge the parts of the artifact together",
+            hint="leave it out, and evaluate the parts of the artifact together",
         )
 
     return cluster_finish.completed(work, job.target.name, runner, strict=job.strict)

@@ -64,7 +64,7 @@ def complete(
         raise UsageError(
             f"the samples of one task do not fit {' and '.join(opened.manifest.parts)}",
             where=str(path),
-            hint="leave --eval out: each part is scored on the samples that it carries",
+            hint="leave --eval out: each part is scored on the samples in its artifact",
         )
     with runner.store.scratch() as folder:  # all of them, or none
         parts = {}
@@ -119,7 +119,7 @@ def check_device(device: Target, where: str) -> None:
             f"it is for {device.title}; this machine is {cpu().name}, of the kind {cpu().kind}",
             where=where,
             hint=f"finish it on a machine of the kind {device.name} (`optkit devices` names the "
-            "kind): latencies of another would not be its own",
+            "kind): the latencies of another machine would not describe it",
         )
     here = gpus()
     if device.name in {gpu.target for gpu in here.devices}:
@@ -129,7 +129,7 @@ def check_device(device: Target, where: str) -> None:
         f"it is for {device.title}; this machine has {found or 'no GPU'}",
         where=where,
         hint="finish it on a host with that device: an engine is tuned for one model of device, and"
-        " figures of another would not be its own",
+        " the figures of another device would not describe it",
     )
 
 

@@ -113,7 +113,7 @@ def plan(
     elif model is None:
         subject = plan_subject.described(decoder, prompt, new_tokens)
     else:
-        raise UsageError("a model and a description of one exclude each other", where="decoder")
+        raise UsageError("give either a model or the sizes of a decoder, not both", where="decoder")
     return _plan(subject, question).to_json()
 
 
@@ -231,7 +231,7 @@ def _row(
             raise Impossible(reason, where=device.name, hint=f"see `optkit targets {device.name}`")
     if device.vendor != "nvidia":
         raise Impossible(
-            "predictions were fitted to NVIDIA GPUs alone", where=device.name,
+            "predictions were fitted to NVIDIA GPUs only", where=device.name,
             hint="`optkit bench --target cpu` measures this machine",
         )  # fmt: skip
     batches = tuple(sorted({*subject.batches, *question.batches}))

@@ -126,7 +126,7 @@ def _limited(job: Job, asked: Budget, *, scored: bool) -> Recipe:
     Without a task (`scored`) there is no limit on a drop. Raises UsageError where one was asked."""
     if asked.max_drop is not None and not scored:
         raise UsageError(
-            "a drop needs a task that scores samples, and there is none",
+            "a limit on the drop needs an evaluation task, and there is none",
             where="--max-drop",
             hint="add `eval: {task: ...}` to the recipe, or limit the noise: --min-sqnr 40",
         )

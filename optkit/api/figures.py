@@ -128,8 +128,8 @@ def _check_batches(batches: Sequence[int], made: Build) -> None:
             )
         if not made.measured and batch != span.opt:
             raise UsageError(
-                f"{made.job.target.name} is not this machine: only batch {span.opt}, which is "
-                "tuned for, is predicted",
+                f"{made.job.target.name} is not this machine: only the tuned batch {span.opt} is "
+                "predicted",
                 where=f"--batch {batch}",
                 hint="`optkit plan --batch` predicts others",
             )

@@ -74,7 +74,7 @@ def job(
 
     if not callable(getattr(model, "forward", None)):
         raise UsageError(
-            f"a model is an nn.Module or the path of one, not {type(model).__name__}",
+            f"a model is an nn.Module or a path, not {type(model).__name__}",
             where=_BUILD,
             hint='e.g. build(net, torch.zeros(1, 3, 224, 224), ...) or build("model.onnx", ...)',
         )
@@ -82,7 +82,7 @@ def job(
         raise UsageError(
             "an nn.Module needs example_inputs",
             where=_BUILD,
-            hint="a tensor, a tuple or a dict by argument name, axis 0 the batch",
+            hint="a tensor, a tuple or a dict by argument name; axis 0 is the batch",
         )
     if isinstance(example_inputs, Mapping) and (labels := _optional_labels(model, example_inputs)):
         example_inputs = {n: value for n, value in example_inputs.items() if n not in labels}
@@ -165,7 +165,7 @@ def _score(returned: Any, evidence: Evidence) -> Score:
         raise InputRefused(
             f"evaluate() returned {repr(returned)[:60]}",
             where=_EVALUATE,
-            hint="return one score per sample, shape [samples]: a mean alone has no interval",
+            hint="return one score per sample, shape [samples]: a single mean has no interval",
         )
     if not np.isfinite(values).all():
         first = int(np.flatnonzero(~np.isfinite(values))[0])

@@ -63,7 +63,7 @@ def settings(
             return recipe
         if not isinstance(model, Request):
             return recipe.with_model(str(model))
-        raise UsageError("a Request names its recipe itself", where="recipe")
+        raise UsageError("the recipe is already in the Request", where="recipe")
     if not isinstance(model, Request):
         model = Request(None if model is None else str(model))
     request = model if recipe is None else replace(model, recipe=recipe)

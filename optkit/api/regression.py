@@ -50,7 +50,7 @@ def bench_against(
     for text in overrides:
         if text.partition("=")[0].strip() not in _OVERRIDES:
             raise UsageError(
-                "it means nothing to two artifacts that are built",
+                "it cannot change artifacts that are already built",
                 where=f"--set {text}",
                 hint=f"what may be set is {', '.join(_OVERRIDES)}; batch sizes are --batch",
             )

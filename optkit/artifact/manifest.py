@@ -132,7 +132,9 @@ def read(path: Path) -> Manifest:
         descriptor = os.open(where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputRefused(
-            "no artifact: there is no manifest.json", where=str(path), hint="name its folder"
+            "not an artifact: there is no manifest.json",
+            where=str(path),
+            hint="name the folder of an artifact",
         ) from error
     except OSError as error:
         raise IntegrityError(f"cannot be read: {error.strerror}", where=str(where)) from error

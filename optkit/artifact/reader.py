@@ -117,7 +117,7 @@ class Artifact:
             raise IntegrityError(
                 ", ".join(problems[:5]) + more,
                 where=str(self.path),
-                hint="build the artifact again, or copy it again from where it is sound",
+                hint="build the artifact again, or copy it again from an undamaged copy",
             )
 
     def session(
@@ -145,7 +145,7 @@ class Artifact:
             raise UsageError(
                 f"it consists of {' and '.join(self.manifest.parts)}",
                 where=str(self.path),
-                hint="open one of its `parts`, or run all by `optkit generate`",
+                hint="open one of its `parts`, or run all parts with `optkit generate`",
             )
         self.verify()
         options = SessionOptions(

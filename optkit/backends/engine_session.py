@@ -75,7 +75,7 @@ class EngineSession:
         on_host = [n for n in names if engine.get_tensor_location(n) == trt.TensorLocation.HOST]
         if on_host:
             raise Impossible(
-                "its values decide shapes, which optkit does not run on TensorRT",
+                "its values decide shapes; optkit does not run such inputs on TensorRT",
                 where=f"{where}: tensor {on_host[0]!r}",
             )
         self._buffers = {name: _Buffer(cuda.allocate(0), 0) for name in names}

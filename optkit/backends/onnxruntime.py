@@ -71,7 +71,7 @@ class OnnxRuntime:
         """Raise ToolchainMissing unless exactly one onnxruntime wheel is here and loads."""
         if len(wheels := self.versions()) > 1:
             raise ToolchainMissing(
-                f"{' and '.join(wheels)} share one folder, and the last one installed wins",
+                f"{' and '.join(wheels)} use the same folder and overwrite each other",
                 hint="pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'optkit[cpu]'",
             )
         library()

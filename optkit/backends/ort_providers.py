@@ -312,7 +312,7 @@ class DeviceSession(OrtSession):
                 f"{len(elsewhere)} of {len(counted)} nodes that multiply run on {ep} instead of "
                 f"{self._first}",
                 where=f"{self._where}: node {name!r} ({op})",
-                hint="its figures would be the other's",
+                hint="the figures would be those of the other provider",
             )
 
     def _bind(self, feed: Feed) -> None:

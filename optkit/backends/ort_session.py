@@ -51,7 +51,7 @@ class OrtSession:
             raise _refusal(error, str(model)) from error
         if self._session.get_providers() != asked:
             raise ToolchainMissing(
-                f"asked for {asked}, got {self._session.get_providers()}", where=str(model)
+                f"requested {asked}, got {self._session.get_providers()}", where=str(model)
             )
         self._device = device
         self.inputs = tuple(_info(node) for node in self._session.get_inputs())
@@ -204,7 +204,7 @@ def check_feed(feed: Feed, inputs: Sequence[TensorInfo]) -> dict[str, int]:
     if feed.keys() != {tensor.name for tensor in inputs}:
         known = [tensor.name for tensor in inputs]
         if missing := sorted(set(known) - feed.keys()):
-            raise InputRefused("the feed lacks this input", where=f"input {missing[0]!r}")
+            raise InputRefused("the feed does not have this input", where=f"input {missing[0]!r}")
         raise InputRefused(
             f"the model has no such input; it has {', '.join(known)}",
             where=f"input {min(feed.keys() - known)!r}",
@@ -260,7 +260,7 @@ def _info(node: Any) -> TensorInfo:
         raise InputRefused(
             f"type {node.type} is not supported",
             where=f"value {node.name!r}",
-            hint="inputs and outputs are numpy arrays of numbers or bools: cast it in the model",
+            hint="inputs and outputs must be arrays of numbers or bools: cast it in the model",
         )
     dims = (dim or f"{node.name}.{axis}" for axis, dim in enumerate(node.shape))
     return TensorInfo(node.name, dtype, tuple(dims))

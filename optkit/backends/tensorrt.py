@@ -205,7 +205,7 @@ class TensorRT:
                     f"{self.title} does not load this engine: "
                     f"{reason_of(record.errors) or 'it gives no reason'}",
                     where=str(model),
-                    hint="build it anew with the version that is installed here",
+                    hint="build the engine again with the version that is installed here",
                 )
             kept, versions = options.kept, self.versions()
             memory = Kept.of(kept, "kernels", cuda.gpu, versions) if kept else None
@@ -299,7 +299,7 @@ class TensorRT:
             timings = config.create_timing_cache(memory.read())
             if not config.set_timing_cache(timings, False):
                 raise ToolchainMissing(
-                    f"timings were not taken: {reason_of(record.errors)}",
+                    f"the timing cache was not accepted: {reason_of(record.errors)}",
                     where=str(memory.file),
                     hint="remove the file",
                 )

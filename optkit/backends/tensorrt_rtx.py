@@ -79,7 +79,7 @@ class TensorRTRTX(TensorRT):
         if known := kept.read():
             kernels.deserialize(known)
         if not runtime_config.set_runtime_cache(kernels):
-            raise ToolchainMissing("the cache of kernels was not taken", where=str(kept.file))
+            raise ToolchainMissing("the kernel cache was not accepted", where=str(kept.file))
         context = engine.create_execution_context(runtime_config)
         return context, lambda: kept.write(bytes(kernels.serialize()))
 

@@ -83,7 +83,7 @@ def pool(
     same samples, for a task of agreement; None: these are the baseline's own. Raises InputRefused
     when there is no sample."""
     if not kept.samples:
-        raise InputRefused("the evaluation task gave no samples", where=task.metric)
+        raise InputRefused("the evaluation task yielded no samples", where=task.metric)
     rows = np.concatenate(kept.scores)
     if task.agreement is not None:
         rows = _told("agreement", task.agreement, rows, rows if baseline is None else baseline)
@@ -106,7 +106,7 @@ def _outputs(task: Task, session: Session, feed: Feed, *, first: int) -> Feed:
         raise InputRefused(
             f"the evaluation task's run() raised {type(error).__name__}: {error}",
             where=f"evaluation samples from {first}",
-            hint="it takes the session and a feed, and returns outputs by name, [batch, …]",
+            hint="run() takes the session and a feed, and returns outputs by name, [batch, …]",
         ) from error
 
 
@@ -154,7 +154,7 @@ def _told(name: str, function: Callable[..., Any], *rows: np.ndarray) -> np.ndar
         raise InputRefused(
             f"{name}() returned {repr(found)[:60]}",
             where=where,
-            hint="return finite numbers, aggregate() a single one",
+            hint="return finite numbers; aggregate() returns a single one",
         )
     return found
 
@@ -240,7 +240,7 @@ def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> D
         return Difference((lost - gained) / losses.size, interval, evidence)
     if baseline.value == 0:
         raise InputRefused(
-            "the baseline scores 0, so a drop relative to it has no meaning",
+            "the baseline scores 0, so a relative drop is not defined",
             where=baseline.metric,
             hint="check the evaluation task, or score each sample 0 or 1",
         )

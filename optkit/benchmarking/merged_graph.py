@@ -185,7 +185,7 @@ def copied(
         return made[value]
     node = value.producer()
     if node is None:
-        raise InputRefused("nothing makes it in the reference", where=f"tensor {value.name!r}")
+        raise InputRefused("no node of the reference computes it", where=f"tensor {value.name!r}")
     inputs = [
         None
         if one is None

@@ -88,7 +88,7 @@ def f1(
     Raises ValueError for another average.
     """
     if average not in get_args(Average):
-        raise ValueError(f"average {average!r} is none of {', '.join(get_args(Average))}")
+        raise ValueError(f"average {average!r} is not one of {', '.join(get_args(Average))}")
     every = {*range(len(total))}
     kept = every & {positive} if average == "binary" else every - {*exclude}
     total = total[sorted(kept)]

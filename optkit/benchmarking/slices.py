@@ -97,7 +97,7 @@ def _split(
     interval: Callable[[Score, Score, float], Interval | None],
 ) -> list[Slice]:
     if not baseline.per_sample or not candidate.per_sample:
-        raise ValueError(f"{candidate.metric} is no mean over samples, so it has no slices")
+        raise ValueError(f"{candidate.metric} is not a mean over samples, so it has no slices")
     if not len(names) == baseline.samples == candidate.samples:
         raise ValueError(f"{len(names)} slices of {candidate.samples} samples")
     kinds, place = np.unique(np.asarray(names), return_inverse=True)

@@ -157,9 +157,9 @@ class _Run:
         self._cutter.sizes = numbers["sizes"]
         if _digest_of_first(self._done, self._feeds, self._cutter) != self._data:
             raise IntegrityError(
-                "the checkpoint was made with other samples",
+                "the checkpoint belongs to other samples",
                 where="calibration",
-                hint="remove its folder, or give the samples it was made with",
+                hint="remove its folder, or give the same samples again",
             )
         for name, value in state.values.items():
             self._observers[name].resume(value)
@@ -374,5 +374,5 @@ def _check_inputs(feed: Feed, batch: Collection[str], *, first: int) -> None:
         raise InputRefused(
             f"holds {value[tuple(bad)]}",
             where=f"tensor {name!r}, sample {sample}",
-            hint="remove the sample, or repair its source",
+            hint="remove the sample, or fix its source",
         )

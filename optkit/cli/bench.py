@@ -133,10 +133,12 @@ def _needed(
     """The target. Raises UsageError without one, and for what goes with --against alone."""
     if junit is not None:
         hint = "--against ARTIFACT --max-slowdown SHARE"
-        raise UsageError("without a limit there is no verdict", where="--junit", hint=hint)
+        raise UsageError(
+            "it needs a limit: without one there is no verdict", where="--junit", hint=hint
+        )
     for option, given in {"--max-slowdown": max_slowdown is not None, "--trusted": trusted}.items():
         if given:
-            raise UsageError("against which artifact?", where=option, hint="--against PATH")
+            raise UsageError("it needs --against", where=option, hint="--against PATH")
     if target is None:
         raise UsageError("it is missing", where="--target", hint="see `optkit targets`")
     return target
@@ -155,13 +157,13 @@ def _candidate(
     asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
     for option, value in {**asked, **options.beside_a_model(request)}.items():
         if value:
-            raise UsageError("it means nothing beside --against", where=option)
+            raise UsageError("it cannot be used with --against", where=option)
     if junit is not None and max_slowdown is None:
-        raise UsageError("without a limit there is no verdict", where="--junit",
+        raise UsageError("it needs a limit: without one there is no verdict", where="--junit",
                          hint="--max-slowdown SHARE, e.g. 5%")  # fmt: skip
     if request.model is None:
         hint = "optkit bench NEW --against OLD"
-        raise UsageError("which artifact is it that is timed?", where="--against", hint=hint)
+        raise UsageError("it needs the artifact to time as MODEL", where="--against", hint=hint)
     return request.model
 
 

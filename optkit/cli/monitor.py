@@ -55,12 +55,12 @@ def monitor(
 
     if bool(command) == (pid is not None):
         raise UsageError(
-            "one of COMMAND and --pid is needed",
+            "give either COMMAND or --pid",
             where="command line",
-            hint="as in `optkit monitor -- python train.py`",
+            hint="for example `optkit monitor -- python train.py`",
         )
     if seconds is not None and pid is None:
-        raise UsageError("--seconds goes with --pid: a command is watched until it ends",
+        raise UsageError("--seconds needs --pid: a command is observed until it ends",
                          where="command line")  # fmt: skip
     ears = _Ears(quiet=output.quiet)
     try:

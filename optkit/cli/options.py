@@ -86,7 +86,7 @@ def scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
     """A number with one of these units behind it. Raises UsageError."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if found is None or found[2] not in units or not float(found[1]):
-        raise UsageError(f"{text!r} is no such number", where=where, hint=hint)
+        raise UsageError(f"{text!r} is not a number with a known unit", where=where, hint=hint)
     return float(found[1]) * units[found[2]]
 
 

@@ -49,11 +49,11 @@ class _Sizes:
         if self.params is None:
             if given:
                 option = f"--{given[0].replace('_', '-')}"
-                raise UsageError("sizes describe a decoder: they need --params", where=option)
+                raise UsageError("sizes of a decoder need --params", where=option)
             return None
         if request.model is not None or request.recipe is not None:
             raise UsageError(
-                "a model and a description of one exclude each other", where="--params"
+                "give either a model or the sizes of a decoder, not both", where="--params"
             )
         if self.layers is None or self.kv_heads is None or self.head_dim is None:
             raise UsageError(

@@ -26,7 +26,7 @@ def _limit(text: str | None, option: str, unit: str, hint: str) -> float | None:
         return None
     found = re.fullmatch(rf"([0-9]+(?:\.[0-9]+)?|\.[0-9]+) ?(?:{unit})?", text.strip(), re.I)
     if found is None or not float(found[1]):
-        raise UsageError(f"{text!r} is no such limit", where=option, hint=hint)
+        raise UsageError(f"{text!r} is not a limit", where=option, hint=hint)
     return float(found[1])
 
 

@@ -106,7 +106,7 @@ def _members(path: Path, names: list[str] | None, stack: ExitStack) -> dict[str,
 def _archived(path: Path) -> list[str]:
     """The names of the arrays in an .npz."""
     if not is_zipfile(path):
-        raise ValueError("no .npz archive")
+        raise ValueError("not an .npz archive")
     with ZipFile(path) as archive:
         names = archive.namelist()
     return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
@@ -128,7 +128,7 @@ class _Member:
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, columns_first, self._dtype = header(stream)
         if self._dtype.hasobject:
-            raise ValueError("objects, which are never unpickled")
+            raise ValueError("it holds Python objects, which optkit never unpickles")
         self.length = shape[0] if shape else None
         self._shape = shape[1:]
         self._stream = stream
@@ -144,7 +144,7 @@ class _Member:
     def _read(self, count: int) -> np.ndarray:
         data = self._stream.read(count * self._dtype.itemsize)
         if len(data) < count * self._dtype.itemsize:
-            raise ValueError("it ends before its last value")
+            raise ValueError("the file ends before its last value")
         return np.frombuffer(data, self._dtype, count)
 
 
@@ -188,9 +188,9 @@ def _count(arrays: Mapping[str, _Array], path: Path) -> int:
     if len(set(counts.values())) != 1:
         listed = ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
         raise InputRefused(
-            f"arrays of different numbers of samples: {listed}",
+            f"the arrays have different numbers of samples: {listed}",
             where=str(path),
-            hint="axis 0 of each counts the same samples",
+            hint="axis 0 of each array must be the samples",
         )
     return next(iter(counts.values()))
 

@@ -167,9 +167,9 @@ def _decoded(file: Path) -> tuple[int, np.ndarray]:
         wave = _scaled(values)
         wave = wave.mean(axis=1) if wave.ndim == 2 else wave
         if rate < 1 or not len(wave):
-            raise ValueError("it holds no sound")
+            raise ValueError("the file contains no sound")
         if not np.isfinite(wave).all():
-            raise ValueError("it holds values that are no numbers")
+            raise ValueError("the file contains NaN or infinite values")
     except Exception as error:  # a damaged file makes the library raise nearly anything
         reason = f"not a WAV file that can be read: {error}"
         hint = "PCM of 8 to 32 bits, or floats; ffmpeg -i FILE out.wav makes one"
@@ -214,7 +214,7 @@ def _receiving(inputs: Inputs, name: str, rank: int) -> str:
     if len(fitting) != 1:
         raise InputRefused(
             f"the model has {len(fitting)} inputs that could take recordings, and no {name!r}",
-            hint=f"its inputs are {', '.join(inputs)}; write a source that knows them",
+            hint=f"its inputs are {', '.join(inputs)}; write your own source for them",
         )
     return fitting[0]
 
@@ -224,7 +224,7 @@ def _said(folder: Path, column: str) -> Mapping[str, str]:
     file = next((folder / name for name in _METADATA if (folder / name).is_file()), None)
     if file is None:
         raise InputRefused(
-            f"no {_METADATA[0]} that says what is spoken",
+            f"no {_METADATA[0]} with the transcriptions",
             where=str(folder),
             hint=f"a row per recording: {_FILE}, {column}",
         )
@@ -235,5 +235,7 @@ def _text(said: Mapping[str, str], file: Path, folder: Path) -> str:
     name = file.relative_to(folder).as_posix()
     if name not in said:
         hint = f"a row with {_FILE} {name!r}, or remove the recording"
-        raise InputRefused("the folder's metadata lacks it", where=str(file), hint=hint)
+        raise InputRefused(
+            "the metadata of the folder has no row for it", where=str(file), hint=hint
+        )
     return said[name]

@@ -57,7 +57,7 @@ class Checker:
         if self.labelled is None:
             self.labelled = given is not None
         if self.labelled != (given is not None):
-            raise InputRefused("some samples have labels and some have none", where=where)
+            raise InputRefused("some samples have labels and others do not", where=where)
         if given is None:
             return None
         labels = np.atleast_1d(_asarray(given, where))
@@ -166,7 +166,7 @@ class Checker:
         raise InputRefused(
             f"{int(wrong.sum())} values are not finite (NaN or infinite)",
             where=f"sample {sample + index}, input {name!r}",
-            hint="repair the sample source: such a value would spoil every range",
+            hint="fix the sample source: such a value makes every range useless",
         )
 
 

@@ -55,8 +55,8 @@ def classes(
         raise InputRefused(
             f"{len(names)} class folders, and the model has {len(of_model)} classes of other names",
             where=str(folder),
-            hint=f"call the folders as the model does ({', '.join(of_model[:4])}, …), or name all "
-            "classes in args.classes",
+            hint=f"name the folders like the model's classes ({', '.join(of_model[:4])}, …), or "
+            "name all classes in args.classes",
         )
     for file, name in files:
         if name not in names or not name:

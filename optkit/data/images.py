@@ -176,14 +176,14 @@ def _decoded(path: Path, mode: str) -> Any:
             return _of_8_bits(turn.exif_transpose(picture), picture.format).convert(mode)
     except Exception as error:  # a damaged file makes Pillow raise nearly anything
         reason = f"not a picture that can be decoded: {error}"
-        raise InputRefused(reason, where=str(path), hint="repair or remove it") from error
+        raise InputRefused(reason, where=str(path), hint="fix or remove it") from error
 
 
 def _of_8_bits(picture: Any, form: str | None) -> Any:
     """Of 16 bits per pixel the upper 8, as Pillow itself takes them of colours; its `convert` cuts
     gray off at 255. Raises ValueError for numbers that have no known white."""
     if picture.mode == "F" or (picture.mode == "I" and form != "PPM"):
-        raise ValueError("its pixels are numbers of 32 bits")
+        raise ValueError("its pixels are 32-bit numbers")
     if picture.mode[0] != "I":
         return picture
     upper = (np.asarray(picture) >> 8).astype(np.uint8)
@@ -199,7 +199,7 @@ def _pixels(inputs: Inputs | None) -> tuple[str, TensorInfo | None]:
     if name is None:
         raise InputRefused(
             f"the model has {len(fitting)} inputs that could take pictures, and no {_PIXELS!r}",
-            hint=f"its inputs are {', '.join(inputs)}; write a source that knows them",
+            hint=f"its inputs are {', '.join(inputs)}; write your own source for them",
         )
     return name, inputs[name]
 

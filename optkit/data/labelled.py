@@ -43,7 +43,9 @@ def samples(
     reader = reading.reader_of(path)
     if slice is not None and reader in ("images", "audio"):
         reason = "a folder has no columns"
-        raise InputRefused(reason, where=str(path), hint="leave out args.slice: classes are slices")
+        raise InputRefused(
+            reason, where=str(path), hint="leave out args.slice: the classes are the slices"
+        )
     if reader == "images":
         yield from images.labelled(
             path, classes=classes, size=size, resize=resize, mean=mean, std=std,
@@ -62,7 +64,9 @@ def samples(
         yield from arrays.labelled(path, label=label, slice=slice, inputs=inputs)
     else:
         raise InputRefused(
-            "no reader knows it" if Path(path).exists() else "no such file or folder",
+            "no reader reads this kind of file"
+            if Path(path).exists()
+            else "no such file or folder",
             where=str(path),
             hint=f"read are {'; '.join(reading.READ.values())}",
         )

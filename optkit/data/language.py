@@ -39,7 +39,7 @@ def windows(
     width = text.fixed_length(length, inputs)
     if width is None:
         hint = "args.length: tokens per window, e.g. 512"
-        raise InputRefused("perplexity needs a length", hint=hint)
+        raise InputRefused("perplexity needs args.length", hint=hint)
     step = width // 2 if stride is None else stride
     if not 1 <= step <= width:
         reason = f"a stride of {step} for windows of {width} tokens"

@@ -48,7 +48,7 @@ class Tokens:
             return {IDS: self.ids, MASK: self.mask}
         if MASK not in inputs and not self.mask[:, 0].all():
             raise InputRefused(
-                f"texts are padded on the left, and the model has no input {MASK} that hides it",
+                f"texts are padded on the left, and the model has no input {MASK} to hide it",
                 hint="args.padding_side: right, or texts of one length (args.pack: true)",
             )
         if len(inputs) == 1:
@@ -57,7 +57,7 @@ class Tokens:
         if IDS not in inputs:
             raise InputRefused(
                 f"the model has no input {IDS!r}",
-                hint=f"its inputs are {', '.join(inputs)}; write a source that knows them",
+                hint=f"its inputs are {', '.join(inputs)}; write your own source for them",
             )
         return {
             name: known[name].astype(info.dtype) for name, info in inputs.items() if name in known

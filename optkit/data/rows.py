@@ -44,7 +44,7 @@ class Row:
         """Raises InputRefused when the field is missing or no text."""
         value = self.value(field)
         if not isinstance(value, str):
-            raise InputRefused(f"field {field!r} is no text but {_named(value)}", where=self.where)
+            raise InputRefused(f"field {field!r} is not text but {_named(value)}", where=self.where)
         if not value.isascii() and _SURROGATE.search(value):
             hint = r"in JSON \ud800 to \udfff stand in pairs"
             reason = f"field {field!r} has half a character (a lone surrogate)"
@@ -123,7 +123,7 @@ def _jsonl(path: Path) -> Iterator[Row]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputRefused(f"no JSON: {error}", where=where, hint=_JSONL) from error
+            raise InputRefused(f"not JSON: {error}", where=where, hint=_JSONL) from error
         if not isinstance(record, dict):
             reason = f"no JSON object but {_named(record)}"
             raise InputRefused(reason, where=where, hint=_JSONL)
@@ -151,11 +151,13 @@ def _csv(path: Path, fields: Sequence[str], delimiter: str) -> Iterator[Row]:
                     raise InputRefused(reason, where=where, hint="rename one of the columns")
             elif len(values) != len(names):
                 reason = f"{len(values)} columns, the first line names {len(names)}"
-                raise InputRefused(reason, where=where, hint="quote a text that has the delimiter")
+                raise InputRefused(
+                    reason, where=where, hint="put quotes around text that contains the delimiter"
+                )
             else:
                 yield Row(where, dict(zip(names, values, strict=True)))
     except csv.Error as error:
-        raise InputRefused(f"no CSV: {error}", where=f"{path}:{reader.line_num}") from error
+        raise InputRefused(f"not CSV: {error}", where=f"{path}:{reader.line_num}") from error
 
 
 def _parquet(path: Path, fields: Sequence[str]) -> Iterator[Row]:
@@ -174,7 +176,7 @@ def _parquet(path: Path, fields: Sequence[str]) -> Iterator[Row]:
                     number += 1
                     yield Row(f"{path}, row {number}", values)
         except (arrow.ArrowException, OSError) as error:
-            raise InputRefused(f"no Parquet file: {error}", where=str(path)) from error
+            raise InputRefused(f"not a Parquet file: {error}", where=str(path)) from error
 
 
 def _missing(kind: str, name: str, known: Iterable[str], where: str) -> InputRefused:

@@ -161,7 +161,7 @@ class Spool:
             raise InputRefused(f"no batch has {size} samples")
         if fixed is not None and size != fixed:
             raise InputRefused(
-                f"the model's batch size is fixed at {fixed}, {size} was asked for",
+                f"the model's batch size is fixed at {fixed}, {size} was requested",
                 hint=f"ask for {fixed}, or export the model with a named batch axis",
             )
         return size

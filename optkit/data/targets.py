@@ -30,8 +30,8 @@ def column(target: str | None, inputs: Inputs | None) -> list[str]:
         reason = f"the model takes no {DECODER_IDS}, so there is nothing to do with {target!r}"
         raise InputRefused(reason, hint="leave out args.target")
     raise InputRefused(
-        f"the model takes {DECODER_IDS}, and no column has them",
-        hint="args.target: the column of the text that the model is to write, e.g. summary",
+        f"the model takes {DECODER_IDS}, and no column for them is given",
+        hint="args.target: the column of the text that the model has to write, e.g. summary",
     )
 
 
@@ -68,7 +68,7 @@ def _start(spoken: Tokenizer, model: str | None) -> int:
         if isinstance(token, int):
             return token
     raise InputRefused(
-        "no token is known that a decoder starts with",
+        "the decoder's start token is not known",
         where=spoken.where,
         hint=f"set decoder_start_token_id in the model's {CONFIG}",
     )

@@ -206,7 +206,7 @@ def fixed_length(length: int | None, inputs: Inputs | None) -> int | None:
     Raises InputRefused for a length that is none.
     """
     if length is not None and (not isinstance(length, int) or length < 1):
-        raise InputRefused(f"length {length!r} is no number of tokens", hint="e.g. length: 128")
+        raise InputRefused(f"length {length!r} is not a number of tokens", hint="e.g. length: 128")
     shape = next((info.shape for info in (inputs or {}).values() if len(info.shape) == 2), ())
     fixed = shape[1] if shape and isinstance(shape[1], int) else None
     return length or fixed
@@ -245,7 +245,7 @@ def _words(row: Row, field: str) -> list[str]:
     value = row.value(field)
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         hint = "token classification takes words as a list"
-        raise InputRefused(f"field {field!r} is no list of words", where=row.where, hint=hint)
+        raise InputRefused(f"field {field!r} is not a list of words", where=row.where, hint=hint)
     return value
 
 

@@ -108,7 +108,7 @@ def _of_transformers(path: Path) -> Tokenizer:
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
         raise InputRefused(
-            f"{type(tokenizer).__name__} has no fast form",
+            f"{type(tokenizer).__name__} has no fast version",
             where=str(path),
             hint=f"convert it to a {_FILE} with transformers",
         )

@@ -47,7 +47,7 @@ def target(name: str) -> Target:
             check_single("--target", name, {*names(), *known})
             if wanted in _NO_DEVICE:
                 raise UnknownName(
-                    f"{name!r} is no device",
+                    f"{name!r} is not a device",
                     where="target",
                     hint="name the device: `optkit devices` says which this machine has, `optkit "
                     "targets` which are known",

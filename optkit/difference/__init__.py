@@ -34,9 +34,9 @@ def diff(a: Path, b: Path, runner: Runner) -> Diff:
     both_figures = before.result is not None and after.result is not None
     if not both_graphs and not both_figures:
         raise UsageError(
-            f"{before.kind} and {after.kind} have nothing in common",
+            f"{before.kind} and {after.kind} cannot be compared",
             where=f"{a}, {b}",
-            hint="give two artifacts, two .onnx files or two reports; an artifact goes with either",
+            hint="give two artifacts, two .onnx files or two reports; an artifact fits both",
         )
     whole = Diff(
         schema=DIFF,

@@ -101,7 +101,7 @@ def _report(path: Path) -> Side:
         result = report.result if report else conform(data, Result)
     except Mismatch as error:
         raise InputRefused(
-            f"no whole report of optkit: {error}", where=str(path),
+            f"not a complete report of optkit: {error}", where=str(path),
             hint="give report.json as a build wrote it, or what `optkit build --json` printed",
         ) from error  # fmt: skip
     if result.parts:

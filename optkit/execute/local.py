@@ -340,7 +340,7 @@ def _verdict(
             f"step {step!r} wrote more than {limits.output_bytes / 2**20:.0f} MiB of log",
             verdict="output",
             log=log,
-            hint="see the log's end; the model or a library prints without end",
+            hint="see the end of the log; the model or a library may print without end",
         )
     answer = _answer(result)
     if answer.get("status") == "error" and isinstance(answer.get("error"), dict):

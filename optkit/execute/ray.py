@@ -120,7 +120,7 @@ class RayCluster:
                     raise _Absent(answer["absent"])
                 if "lacking" in answer:
                     self.transfer.doubt(answer["lacking"])
-                    raise _Died(f"a node could not have {answer['why']}")
+                    raise _Died(f"a node did not get {answer['why']}")
                 if "lost" in answer:
                     self.transfer.check()
                     raise _Cut(f"a node cannot exchange files: {answer['lost']}")
@@ -130,7 +130,7 @@ class RayCluster:
                 self.transfer.check()
                 self._leave_out(answer["node"], answer["unfit"])
             except Damaged as error:
-                raise _Absent(f"what a node sent did not arrive: {error}") from error
+                raise _Absent(f"the files of a node did not arrive: {error}") from error
             except _Died as how:
                 died.append(how)
                 self.note(f"{how}; its work goes to another")
@@ -139,9 +139,9 @@ class RayCluster:
         if isinstance(died[-1], _Cut):
             raise RemoteLost(str(died[-1]))
         raise WorkerFailed(
-            f"{_TRIES} nodes in a row could not do it",
+            f"{_TRIES} nodes in a row failed",
             where=self.address,
-            hint="see the cluster's own logs; without --on it runs here",
+            hint="see the logs of the cluster; without --on the step runs here",
         )
 
     def each(

@@ -18,7 +18,11 @@ def checked(address: str) -> str:
     """The address as a user may give it. Raises UsageError."""
     if address == "ray" or address.startswith("ray://"):
         return address
-    raise UsageError(f"{address!r} is no cluster", where="--on", hint="ray, or ray://HOST:10001")
+    raise UsageError(
+        f"{address!r} is not the address of a cluster",
+        where="--on",
+        hint="ray, or ray://HOST:10001",
+    )
 
 
 def connected(address: str) -> Any:
@@ -41,9 +45,9 @@ def connected(address: str) -> Any:
     joined = _joined.get("address", address)
     if ray.is_initialized() and address.startswith("ray://") and address != joined:
         raise UsageError(
-            f"this process works on another cluster already: {joined}",
+            f"this process already uses another cluster: {joined}",
             where="on",
-            hint="ray.shutdown() ends that",
+            hint="call ray.shutdown() first",
         )
     if not ray.is_initialized():
         _joined["address"] = address
@@ -57,6 +61,6 @@ def connected(address: str) -> Any:
             raise ToolchainMissing(
                 f"the cluster does not answer: {str(error).splitlines()[0]}",
                 where=f"--on {address}",
-                hint="is it up, and of the same versions of Ray and Python?",
+                hint="is it running, with the same versions of Ray and Python?",
             ) from error
     return ray

@@ -95,7 +95,7 @@ class SharedFolder:
             while not (path.is_file() and path.stat().st_size == size):
                 if time.monotonic() > deadline:
                     raise StorageError(
-                        "a node wrote it, and it does not show here",
+                        "a node wrote it, but it is not visible here",
                         where=str(path),
                         hint="--cache must be a folder that all nodes of the cluster share, or "
                         "name a place where they exchange files: --remote URL",
@@ -190,10 +190,10 @@ class _Shared:
         self._argument = argument
         self._at = 0.0
         if not self.out.parent.is_dir():
-            raise Unfit(f"the store is not there: {self.out.parent}")
+            raise Unfit(f"the store does not exist: {self.out.parent}")
         for path in argument["needs"]:
             if not Path(path).exists():
-                raise Unfit(f"the store is not the same there: {path}")
+                raise Unfit(f"the node sees another store: {path}")
 
     @property
     def store(self) -> Store:

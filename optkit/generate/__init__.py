@@ -49,13 +49,17 @@ def generate(
     """
     if not (prompts or audio) or max_new_tokens < 1:
         raise UsageError(
-            "nothing to generate", where=str(artifact.path), hint="give a prompt, and one token"
+            "nothing to generate",
+            where=str(artifact.path),
+            hint="give a prompt, and at least one new token",
         )
     artifact.verify()  # before its tokenizer is read, and anything is said
     if artifact.manifest.parts:
         return encoded.generate(artifact, prompts, audio, max_new_tokens, sampling, heard, options)
     if audio:
         raise UsageError(
-            "it continues text, and takes no audio", where=str(artifact.path), hint="give a prompt"
+            "this model continues text and does not take audio",
+            where=str(artifact.path),
+            hint="give a prompt",
         )
     return continued.generate(artifact, prompts, max_new_tokens, sampling, heard, options)

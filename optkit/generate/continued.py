@@ -57,15 +57,15 @@ def _decoder(artifact: Artifact) -> Decoder:
     where = str(artifact.path)
     if decoder is None:
         raise InputRefused(
-            "no decoder: its graph has no key-value cache",
+            "not a decoder: the graph has no key-value cache",
             where=where,
             hint="build it from a Hugging Face folder of a causal language model",
         )
     if decoder.crossed:
         raise InputRefused(
-            "the decoder of an encoder-decoder alone, which has nothing to read",
+            "only the decoder of an encoder-decoder: it needs the outputs of the encoder",
             where=where,
-            hint="give the artifact of both graphs, as `optkit build` makes it without model.part",
+            hint="give the artifact of both graphs: build it without model.part",
         )
     return decoder
 
@@ -77,7 +77,7 @@ def _room(read: Sequence[Sequence[int]], tokens: Tokens, wanted: int) -> int:
             raise InputRefused(
                 f"the prompt has {len(ids)} tokens, the model's context {tokens.context}",
                 where=f"prompt {at}",
-                hint="shorten the prompt: at least one position is left for what follows it",
+                hint="shorten the prompt: at least one position must be left for new tokens",
             )
     longest = max(map(len, read))
     return wanted if tokens.context is None else min(wanted, tokens.context - longest)

@@ -59,7 +59,7 @@ def generate(
     shape = Decoder.of(decoder.manifest.inputs, decoder.manifest.outputs)
     if shape is None or not shape.crossed:
         raise InputRefused(
-            "no decoder: its graph has no key-value cache",
+            "not a decoder: the graph has no key-value cache",
             where=str(decoder.path),
             hint="build it from a Hugging Face folder of an encoder-decoder",
         )
@@ -108,10 +108,12 @@ def _given(
     inputs, where = encoder.manifest.inputs, str(encoder.path.parent)
     takes_text = any(info.name == IDS for info in inputs)
     if takes_text and recordings:
-        raise UsageError("it takes text, and no audio", where=where, hint="give a prompt")
+        raise UsageError("this model takes text, not audio", where=where, hint="give a prompt")
     if not takes_text and prompts:
         raise UsageError(
-            "it takes audio, and no text", where=where, hint="give a recording: --audio FILE.wav"
+            "this model takes audio, not text",
+            where=where,
+            hint="give a recording: --audio FILE.wav",
         )
     if takes_text:
         return _texts(inputs, spoken, prompts, positions, where)

@@ -49,7 +49,7 @@ class Start:
         first = said.get("decoder_start_token_id", said.get("bos_token_id"))
         if not isinstance(first, int):
             raise InputRefused(
-                "no token is known that a decoder starts with",
+                "the decoder's start token is not known",
                 where=where,
                 hint="set decoder_start_token_id in the model's generation_config.json",
             )

@@ -20,7 +20,7 @@ def tokenizer(artifact: Artifact) -> Tokenizer:
         raise InputRefused(
             f"no tokenizer: there is no {_TOKENIZERS[0]}",
             where=str(artifact.path),
-            hint="build it from a folder that has the tokenizer's files beside the weights",
+            hint="build it from a folder with the tokenizer's files and the weights",
         )
     return tokenizers.load(artifact.path, None)
 
@@ -42,7 +42,7 @@ def read(spoken: Tokenizer, prompts: Sequence[str], *, masked: bool, where: str)
     """
     for at, prompt in enumerate(prompts):
         if any("\ud800" <= letter <= "\udfff" for letter in prompt):  # bytes that were no UTF-8
-            raise InputRefused("the prompt is no UTF-8 text", where=f"prompt {at}")
+            raise InputRefused("the prompt is not UTF-8 text", where=f"prompt {at}")
     tokens = [text.ids for text in spoken.encode(prompts)]
     lengths = [len(ids) for ids in tokens]
     if 0 in lengths:

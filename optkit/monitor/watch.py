@@ -110,7 +110,7 @@ def _start(command: Sequence[str], mask: Iterable[int], quiet_stdout: bool) -> i
         raise UsageError(
             f"it cannot be run: {error.strerror if isinstance(error, OSError) else error}",
             where=command[0],
-            hint="write the command behind --, as in `optkit monitor -- python train.py`",
+            hint="write the command behind --, for example `optkit monitor -- python train.py`",
         ) from error
 
 

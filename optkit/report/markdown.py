@@ -87,7 +87,7 @@ def _landing(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
         return ""
     told = f"**Landing:** {landing['landed']} of {landing['planned']} planned nodes run as planned."
     if unknown := landing.get("unknown"):
-        told += f" Of {unknown} the compiler does not tell."
+        told += f" For {unknown} nodes the compiler does not tell."
     missed = [row for row in rows if row["landed"] is False]
     if not missed:
         return told
@@ -129,14 +129,14 @@ def _pending(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     lines = [f"- {text(row['backend'])}: {text(row['finish'])}" for row in rows]
-    return "\n".join(("**Pending** (needs a host that has the target):", "", *lines))
+    return "\n".join(("**Pending** (on a host with the target):", "", *lines))
 
 
 def _asked(specs: Sequence[view.Asked], precision: str) -> str:
     """Folded: what each compiler is asked for the candidate, and why."""
     told = [spec for spec in specs if spec.precision == precision]
     return "\n\n".join(
-        f"<details><summary>What {text(spec.backend)} is asked, and why</summary>\n\n"
+        f"<details><summary>Build options of {text(spec.backend)}</summary>\n\n"
         f"{table(('option', 'value', 'why'), spec.rows)}\n\n</details>"
         for spec in told
     )

@@ -281,9 +281,9 @@ def test_what_is_no_artifact_is_not_replaced(kind: str, out: Path, tmp_path: Pat
         place.symlink_to(tmp_path / "other" / NAME)
     else:
         place.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="no artifact"):
+    with pytest.raises(UsageError, match="not an optkit artifact"):
         prepare(out, NAME)
-    with pytest.raises(UsageError, match="no artifact"):
+    with pytest.raises(UsageError, match="not an optkit artifact"):
         write(out, MANIFEST, contents())
     assert place.is_symlink() or place.is_file() or (place / "thesis.tex").read_text() == "mine"
 

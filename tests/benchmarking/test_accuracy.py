@@ -138,7 +138,7 @@ def test_a_model_against_itself_drops_by_exactly_nothing() -> None:
 
 
 def test_a_baseline_of_zero_has_no_relative_drop() -> None:
-    with pytest.raises(InputRefused, match="no meaning"):
+    with pytest.raises(InputRefused, match="not defined"):
         drop(measured([-0.5, 0.5]), measured([0.25, 0.5]))
 
 

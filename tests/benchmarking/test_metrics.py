@@ -52,7 +52,7 @@ def test_a_label_that_is_no_class_is_not_scored(label: int) -> None:
 
 
 def test_an_unknown_average_is_refused() -> None:
-    with pytest.raises(ValueError, match="average 'weighted' is none of macro, micro, binary"):
+    with pytest.raises(ValueError, match="average 'weighted' is not one of macro, micro, binary"):
         metrics.f1(np.eye(3), "weighted")  # type: ignore[arg-type]
 
 

@@ -22,7 +22,7 @@ Optkit = Any
         (["--target", "l4,h100"], 2, ["2 names", "--target l4 --target h100"]),
         (["--target", "l4", "--precision", "fp16,int8"], 2,
          ["2 names", "--precision fp16 --precision int8"]),
-        (["--target", "cuda"], 2, ["no device", "optkit devices"]),
+        (["--target", "cuda"], 2, ["not a device", "optkit devices"]),
         (["--target", "l4", "--eval", "accuracy"], 2, ["'accuracy'", "top1 is the task"]),
         (["--target", "l4", "--calibration", "gone.npz"], 5, ["gone.npz", "no such file"]),
         (["--target", "l4", "--calibration", "other.npz"], 5,

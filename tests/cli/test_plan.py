@@ -106,7 +106,7 @@ def test_prices_of_the_user_count(optkit_here: Optkit, cache: Path, tmp_path: Pa
     ("words", "code", "said"),
     [
         (("--target", "t4", "--precision", "fp8"), 5, "compute capability 8.9"),
-        (("--target", "cpu"), 5, "fitted to NVIDIA GPUs alone"),
+        (("--target", "cpu"), 5, "fitted to NVIDIA GPUs only"),
         (("--target", "l4", "--precision", "nf4"), 5, "ONNX Runtime"),
         (("--target", "l44"), 2, "unknown target"),
         (("--target", "l4", "--precision", "int3"), 2, "unknown precision"),
@@ -133,11 +133,11 @@ def test_refusals(optkit_here: Optkit, cache: Path, words: Any, code: int, said:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--layers", 80), "they need --params"),
-        (("--tied",), "they need --params"),
+        (("--layers", 80), "decoder need --params"),
+        (("--tied",), "decoder need --params"),
         (("--params", "70b"), "needs --layers"),
-        (("--params", "many", "--layers", 1), "no such number"),
-        (("model.onnx", *LLAMA), "exclude each other"),
+        (("--params", "many", "--layers", 1), "not a number"),
+        (("model.onnx", *LLAMA), "not both"),
     ],
 )
 def test_half_a_description_is_told(

@@ -111,7 +111,7 @@ def test_what_is_said_stands_in_the_metadata(model: Path, bpe, tmp_path: Path) -
         whole = bpe.encode(texts[name]).ids  # <s> … </s>, where <s> is what the decoder starts with
         assert row.tolist()[: len(whole) - 1] == whole[:-1] and 2 not in row.tolist()[1:]
     save(tmp_path / "c.wav", tone().astype(np.float32))
-    with pytest.raises(InputRefused, match="metadata lacks it") as caught:
+    with pytest.raises(InputRefused, match="metadata of the folder") as caught:
         list(audio.samples(tmp_path, target="said", model=str(model), inputs=inputs))
     assert caught.value.where == str(tmp_path / "c.wav")
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_told(model: Path, tmp_path: Path) -> None:
         ({**given, "model": None}, "the model has no feature extractor"),
         ({**given, "extractor": tmp_path}, "no preprocessor_config.json"),
         ({**given, "extractor": tmp_path / "vision"}, "extractor of sound cannot be read"),
-        ({**given, "inputs": inputs}, "no column has them"),
+        ({**given, "inputs": inputs}, "no column for them"),
         ({**given, "inputs": inputs, "target": "said"}, "no metadata.csv"),
         ({**given, "inputs": {"ids": IDS}}, "0 inputs that could take recordings"),
     ):

@@ -70,15 +70,15 @@ def test_a_text_file_is_its_lines_or_one_document(tmp_path: Path) -> None:
     ("name", "content", "line", "message"),
     [
         ("a.jsonl", b'{"text": "x"}\n[1]\n', ":2", "no JSON object but list"),
-        ("a.jsonl", b'{"text": "x"}\n\n{"text": \n', ":3", "no JSON: "),
+        ("a.jsonl", b'{"text": "x"}\n\n{"text": \n', ":3", "not JSON: "),
         ("a.jsonl", b'{"text": "x"}\n{"txt": "x"}\n', ":2", "no field 'text'"),
-        ("a.jsonl", b'{"text": null}\n', ":1", "is no text but null"),
+        ("a.jsonl", b'{"text": null}\n', ":1", "is not text but null"),
         ("a.txt", b"good\nb\xe4d\n", ":2", "not UTF-8"),
         ("a.csv", b"text,label\nx,1\ny\n", ":3", "1 columns, the first line names 2"),
-        ("a.csv", b'text\n"x"y\n', ":2", "no CSV"),
+        ("a.csv", b'text\n"x"y\n', ":2", "not CSV"),
         ("a.csv", b"text,label,text\nx,1,y\n", ":1", "names 'text' more than once"),
         ("a.jsonl", b'{"text": "a\\ud83d"}\n', ":1", "a lone surrogate"),
-        ("a.parquet", b"PAR1 no more", "", "no Parquet file"),
+        ("a.parquet", b"PAR1 no more", "", "not a Parquet file"),
     ],
 )
 def test_what_cannot_be_read_names_its_line(

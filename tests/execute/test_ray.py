@@ -40,8 +40,8 @@ def packed(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     [
         ({"versions": {"numpy": "0.1"}}, "numpy is"),
         ({"params": {"versions": {"tensorrt-rtx": "0.1"}}}, "tensorrt-rtx is"),
-        ({"inputs": {"model": "/no/such"}}, "store is not the same"),
-        ({"out": "/no/such/tmp/1"}, "store is not there"),
+        ({"inputs": {"model": "/no/such"}}, "sees another store"),
+        ({"out": "/no/such/tmp/1"}, "store does not exist"),
     ],
 )
 def test_a_node_says_why_it_does_not_fit(changes: Any, why: str, tmp_path: Path) -> None:
@@ -66,5 +66,5 @@ def test_a_folder_that_is_not_shared_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_SEEN_SECONDS", 0.1)
-    with pytest.raises(StorageError, match="does not show"):
+    with pytest.raises(StorageError, match="not visible"):
         transfer.SharedFolder().adopt(tmp_path / "try", {"model.onnx": 5}, tmp_path)

@@ -114,7 +114,7 @@ def test_the_command_hears(tmp_path: Path) -> None:
     assert told["texts"][0]["tokens"] == generate(made, audio=[wave]).texts[0].tokens
     assert told["encode"]["tokens"] == 100 and told["encode"]["evidence"] == "measured"
     for option, given, reason in (
-        ("--prompt", "w1", "takes audio, and no text"),
+        ("--prompt", "w1", "takes audio, not text"),
         ("--audio", tmp_path / "gone.wav", "does not exist"),
     ):
         refused = optkit("generate", made.path, option, given)
@@ -138,7 +138,7 @@ def test_the_command_prints_the_text_alone_and_its_pace(pair: Pair, tmp_path: Pa
 
 def test_what_does_not_fit_is_refused(pair: Pair, tmp_path: Path) -> None:
     made = pairs.make(pair, tmp_path, decoder_start_token_id=3)
-    with pytest.raises(UsageError, match="takes text, and no audio"):
+    with pytest.raises(UsageError, match="takes text, not audio"):
         generate(made, audio=["one.wav"])
     with pytest.raises(
         InputRefused, match="prompt 1: the prompt has 21 tokens, the model takes 20"
@@ -146,10 +146,10 @@ def test_what_does_not_fit_is_refused(pair: Pair, tmp_path: Path) -> None:
         generate(made, ["w1", "w1 " * 21])
     with pytest.raises(InputRefused, match="prompt 0: the prompt has no tokens"):
         generate(made, [""])
-    with pytest.raises(InputRefused, match="decoder of an encoder-decoder alone"):
+    with pytest.raises(InputRefused, match="only the decoder of an encoder-decoder"):
         generate(made.parts["decoder"], ["w1"])
     for name, config, told in (
-        ("start", {}, "no token is known that a decoder starts with"),
+        ("start", {}, "the decoder's start token is not known"),
         ("language", {"decoder_start_token_id": 3, "language": "de"}, "no token for the language"),
     ):
         (tmp_path / name).mkdir()

@@ -89,7 +89,7 @@ def test_what_cannot_be_continued_is_refused(made: Make, tmp_path: Path) -> None
         generate(made(), ["w1", " ".join(["w1"] * POSITIONS)])
     with pytest.raises(InputRefused, match="prompt 0: the prompt has no tokens"):
         generate(made(), [""])
-    with pytest.raises(InputRefused, match="prompt 1: the prompt is no UTF-8 text"):
+    with pytest.raises(InputRefused, match="prompt 1: the prompt is not UTF-8 text"):
         generate(made(), ["w1", os.fsdecode(b"w1 \xff")])
     with pytest.raises(UsageError, match="nothing to generate"):
         generate(made(), [])
@@ -127,7 +127,7 @@ def test_another_model_is_no_decoder(tmp_path: Path) -> None:
     text = '<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (float[n] y) {y = Abs(x)}'
     onnx.save(onnx.parser.parse_model(text), tmp_path / "abs.onnx")
     artifact = write_artifact(tmp_path / "abs.onnx", {}, tmp_path)
-    with pytest.raises(InputRefused, match="no decoder") as refused:
+    with pytest.raises(InputRefused, match="not a decoder") as refused:
         generate(artifact, ["w1"])
     assert refused.value.exit_code == 5 and "Hugging Face" in str(refused.value.hint)
 
@@ -162,7 +162,7 @@ def test_the_command_refuses_with_the_documented_codes(made: Make, tmp_path: Pat
     for code, told, *arguments in (
         (2, "no prompt", artifact.path),
         (2, "temperature is 0.0", artifact.path, "--prompt", "w1", "--temperature", "0"),
-        (5, "no artifact", tmp_path / "nosuch", "--prompt", "w1"),
+        (5, "not an artifact", tmp_path / "nosuch", "--prompt", "w1"),
         (5, "context 40", artifact.path, "--prompt", " ".join(["w1"] * POSITIONS)),
     ):
         done = optkit("generate", *arguments)

@@ -213,7 +213,7 @@ def test_python_builds_on_a_cluster(
     assert [
         note for note in Ears.notes if "no node of the cluster has the accelerator H100" in note
     ]
-    with pytest.raises(UsageError, match="no cluster"):
+    with pytest.raises(UsageError, match="address of a cluster"):
         workspace = Workspace(tmp_path / "c", executor="nowhere")
         optkit.tune(str(project / "small.onnx"), target="l4", workspace=workspace)
 

@@ -91,7 +91,7 @@ def outlier(x: Numbers) -> Iterator[Finding]:
             f"sample {row} reaches {top:.4g}, the others {rest:.4g}: its range leaves them "
             f"{8 - np.log2(top / rest):.1f} of 8 bits" if top / rest < 256 else
             f"sample {row} reaches {top:.4g}, the others {rest:.4g}: its range leaves them no bits",
-            top, rest, "repair or remove it, or set calibration.method to percentile",
+            top, rest, "fix or remove it, or set calibration.method to percentile",
         )  # fmt: skip
         return
     spread = np.sort(x.deviations[x.deviations > 0])

@@ -39,7 +39,7 @@ def refuse_unknown(x: Tokens) -> None:
             raise InputRefused(
                 f"token {number}; the model knows {x.rows} tokens, 0 to {x.rows - 1}",
                 where=f"sample {sample}, input {x.info.name!r}",
-                hint="encode the texts with the model's own tokenizer",
+                hint="encode the texts with the model's tokenizer",
             )
 
 
@@ -132,7 +132,7 @@ def _small_part(x: Tokens) -> Finding | None:
     return Finding(
         "vocabulary", x.info.name,
         f"no token is above {x.largest[0]}, the model knows {x.rows}",
-        x.largest[0], x.rows, "encode the texts with the model's own tokenizer",
+        x.largest[0], x.rows, "encode the texts with the model's tokenizer",
     )  # fmt: skip
 
 
