@@ -87,7 +87,7 @@ def _landing(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
         return ""
     told = f"**Landing:** {landing['landed']} of {landing['planned']} planned nodes run as planned."
     if unknown := landing.get("unknown"):
-        told += f" For {unknown} nodes the compiler does not tell."
+        told += f" The compiler does not tell the type of {unknown}."
     missed = [row for row in rows if row["landed"] is False]
     if not missed:
         return told
