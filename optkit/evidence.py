@@ -6,13 +6,13 @@ from enum import StrEnum
 
 
 class Evidence(StrEnum):
-    """How a figure is known. Two of them are never blurred."""
+    """How a figure is known. A figure has exactly one evidence."""
 
-    MEASURED = "measured"  # ran on the target
-    COMPILED = "compiled"  # an engine for the target exists, not run
+    MEASURED = "measured"  # it was measured on the target
+    COMPILED = "compiled"  # read from an engine for the target, which did not run
     SIMULATED = "simulated"  # the same Q/DQ graph, run by ONNX Runtime on a CPU
-    PREDICTED = "predicted"  # a model's value, with its interval
-    PENDING = "pending"  # needs a host that has the target
+    PREDICTED = "predicted"  # computed by a performance model, with an interval
+    PENDING = "pending"  # a host with the target has to measure it
 
     def weaker(self, other: Evidence) -> Evidence:
         """A comparison is known no better than its weaker side, in the order above."""

@@ -1,4 +1,4 @@
-"""What a user asks to be worked on, as the command line or a Python call says it."""
+"""The model and the settings that a user gives on the command line or in a Python call."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Request:
-    """A model, its recipe, and what is to be otherwise than the recipe says.
+    """A model, its recipe, and settings that override the recipe.
 
     model: "file.py:factory", "package.module:factory", "x.onnx", "x.pt2", a Hugging Face folder or
         "org/name"; None: the recipe's.
-    recipe: the name or path of one, or its keys and values; None: the one in the model's folder,
-        else the project's, else (with a model) one that says nothing but the model.
+    recipe: its name, its path, or its keys and values; None: the recipe in the model's folder, else
+        the project's, else (if there is a model) a recipe with the model and no other key.
     overrides: "KEY=VALUE", each value in YAML, e.g. "gates.max_drop=1%".
-    task, adapter, trust_remote_code: of a Hugging Face model: its task, the folder of a PEFT LoRA
-        adapter to merge, and whether the model's own code may run.
+    task, adapter, trust_remote_code: for a Hugging Face model: its task, the folder of a PEFT LoRA
+        adapter to merge, and whether the Python code in its folder may run.
     calibration: calibration data (a file or folder), or a source.
     eval_task: the evaluation task, by name or as file.py. eval_data: the path that it reads.
-    shapes, min_shapes, opt_shapes, max_shapes: "NAME:AxBxC,…", as trtexec takes them; `shapes` are
-        all three.
+    shapes, min_shapes, opt_shapes, max_shapes: "NAME:AxBxC,…", as for trtexec; `shapes` sets all
+        three.
 
-    Relative paths start at the current folder.
+    Relative paths are relative to the current folder.
     """
 
     model: str | None = None

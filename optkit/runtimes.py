@@ -1,7 +1,7 @@
 """The contract of a backend: it compiles (Backend) and runs (Session).
 
-Protocols alone: importing this module loads no native library. A backend is one module and one line
-in BACKENDS; who must tell backends apart reads their `Traits`.
+This module has only protocols: importing it loads no native library. A backend is one module and
+one line in BACKENDS. Code that depends on the kind of a backend reads its `Traits`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Progress = Callable[[str, float], None]
 
 
 class Loop(Protocol):
-    """A session run again and again on its own outputs. `run` takes the inputs that are not carried
-    and returns the outputs that are not."""
+    """A session that runs repeatedly on its own outputs. `run` takes and returns only the inputs
+    and outputs that do not stay in the runtime."""
 
     def run(self, feed: Feed) -> Feed: ...
 
@@ -52,8 +52,9 @@ class Session(Protocol):
 
 @dataclass(frozen=True)
 class Phases:
-    """One run on a device, in milliseconds, as trtexec tells it: inputs copied there, its own work,
-    outputs copied back, each timed in the stream; and what the host took to enqueue the work."""
+    """The phases of one run on a device, in milliseconds, as trtexec reports them: upload of
+    inputs, compute and download of outputs, each timed in the stream; and the host's time to
+    enqueue."""
 
     upload_ms: float
     compute_ms: float
@@ -63,41 +64,42 @@ class Phases:
 
 @runtime_checkable
 class Phased(Session, Protocol):
-    """A session on a device that times the phases of a run apart."""
+    """A session on a device that times each phase of a run."""
 
     def phases(self, feed: Feed) -> Phases: ...
 
 
 @runtime_checkable
 class Noted(Session, Protocol):
-    """A session that may not do all that it was asked for."""
+    """A session that may be unable to do everything that its options ask for."""
 
-    note: str | None  # what, and why
+    note: str | None  # what it cannot do, and why
 
 
 @runtime_checkable
 class Profiled(Session, Protocol):
-    """A session on a device that times its own layers apart."""
+    """A session on a device that times each of its layers."""
 
     def layer_times(
         self, feed: Feed, products: Collection[str], seconds: float
     ) -> list[tuple[FusedLayer, float]]:
-        """The engine's layers and the milliseconds of each, the median over runs for about so many
-        seconds. `products`: names of the ONNX nodes that multiply (Conv, MatMul, Gemm).
+        """The engine's layers and the median milliseconds of each, over runs for about `seconds`.
+        `products`: names of the ONNX nodes that multiply (Conv, MatMul, Gemm).
 
-        Closes the session: what was profiled once is no longer what users run."""
+        Closes the session, because a profiled session runs differently afterwards."""
 
 
 class Recurrent(Session, Protocol):
     """A session that can also be run on its own outputs."""
 
     def loop(self, carried: Mapping[str, str], start: Feed, room: int | None = None) -> Loop:
-        """Runs whose outputs come back as inputs, `carried`: output → input of the next run.
-        `start`: those inputs of the first run, and any others that stay the same in all of them.
-        What is carried never leaves the runtime.
+        """Runs whose outputs become inputs of the next run; `carried` maps output → input. These
+        values never leave the runtime. `start`: these inputs for the first run, and other inputs
+        that stay the same in all runs.
 
-        `room`: the most rows that what grows will have. A graph that can (`decoder.IN_PLACE`) then
-        writes into one buffer of that many; another makes a longer tensor in each run."""
+        `room`: the largest number of rows of the values that grow. A graph that supports it
+        (`decoder.IN_PLACE`) writes into one buffer of this size; others return a longer tensor in
+        each run."""
 
 
 Level = Literal["all", "extended", "basic", "none"]
@@ -106,16 +108,16 @@ Level = Literal["all", "extended", "basic", "none"]
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How a model is loaded and run. A backend ignores the options that mean nothing to it.
+    """How a model is loaded and run. A backend ignores options that it does not have.
 
     threads      of ONNX Runtime on the CPU; None: all physical cores that this process may use
-    spinning     False: idle threads sleep, for whoever else works on this machine
+    spinning     False: idle threads sleep, so that other work gets the cores
     level        "basic" keeps the Q/DQ pairs of a simulation as they are written
     pooled       False: memory goes back to the system as soon as it is free
-    target       the device that it was built for; None: whatever is here. What is bound to a device
-                 raises ToolchainMissing on another one
+    target       the device of the engine; None: that of this machine. An engine that is bound to a
+                 device raises ToolchainMissing on another one
     cuda_graph   kernel launches are recorded and replayed, for inputs of fixed sizes
-    kept         folder of what a library may learn on this device (timings, compiled kernels)
+    kept         folder for what a library stores about this device (timings, compiled kernels)
     """
 
     threads: int | None = None
@@ -132,16 +134,16 @@ DEFAULT_OPTIONS = SessionOptions()
 
 @dataclass(frozen=True)
 class Traits:
-    """What a build has to know of a backend, so that nobody compares its name.
+    """What a build has to know about a backend, so that no code compares its name.
 
     engine         "graph": the engine is the ONNX file itself; "plan": machine code, which may be
-                   opened only where its maker is trusted
+                   opened only if its author is trusted
     on_cpu         it runs on this machine's CPU in this process, with threads; else on a device,
                    with a session made for that target
-    operators      the form of the graph that it wants: plain ONNX, or with com.microsoft operators
-    memory         whose peak memory a run takes: this process's or the device's; None: neither says
+    operators      the form of the graph that it needs: plain ONNX, or with com.microsoft operators
+    memory         where the peak memory of a run is read: this process or the device; None: nowhere
     any_machine    it compiles for devices that are not here, so its engines may never have run
-    distribution   of a backend for any machine: the Python distribution that compiling needs
+    distribution   for a backend with any_machine: the Python distribution that compiling needs
     moves_data     matches the name of a layer that names no ONNX node and only moves or converts
                    values; None: there are no such layers
     """
@@ -172,8 +174,8 @@ class Backend(Protocol):
         """Distribution name → version of what compiles, read without importing it."""
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
-        """Why this backend never runs a precision on a target that has it; None where it does.
-        Pure. (What the hardware lacks is in the target's matrix.)"""
+        """Why this backend does not run a precision that the hardware of the target supports; None
+        if it does. Pure. (The target's matrix says what the hardware supports.)"""
 
     def rules(self, target: Target, precision: Precision) -> PlacementRules:
         """Placement rules of a quantized precision on a target. Pure.
@@ -191,8 +193,8 @@ class Backend(Protocol):
         """Plan a build. Pure. Raises UsageError for ranges with min > opt or opt > max."""
 
     def accept(self, model: Path) -> None:
-        """Raise InputRefused, with the remedy, for an ONNX file of operators that `compile` would
-        refuse, as far as that is known without compiling. Runs in a worker."""
+        """Raise InputRefused, with a hint, for an ONNX file with operators that `compile` would
+        refuse, as far as this is known without compiling. Runs in a worker."""
 
     def compile(
         self,
@@ -204,7 +206,7 @@ class Backend(Protocol):
         kept: Path | None = None,
     ) -> Engine:
         """Compile `model` (ONNX file) into folder `out`; `planned`: node name → precision; `kept`:
-        folder of what a library learned on this device, where it may learn anything.
+        folder for what a library stores about this device; None: it stores nothing.
 
         Runs in a worker. Raises ToolchainMissing, InputRefused (naming the node) or WorkerFailed.
         """

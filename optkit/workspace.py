@@ -1,7 +1,7 @@
-"""Where work is done: the store of finished steps, the limits of a step, and who executes steps.
+"""Where steps run: the store of finished steps, the limits of a step, and the executor of steps.
 
-Every public function takes a Workspace; without one it is `Workspace()`, the user's own store and
-this machine. Making one opens nothing.
+Every public function takes a Workspace. The default is `Workspace()`: the user's store, and steps
+that run on this machine. Creating a Workspace opens no file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # the command line makes a Workspace before it knows whether 
 _SECONDS = 3600.0
 
 Executor = Callable[..., "dict[str, Any]"]
-"""Runs one task of a step under limits and returns what the step tells, as
+"""Runs one task of a step under limits and returns the answer of the step, as
 `execute.warm_workers.Workers` does in a child process."""
 
 
@@ -41,13 +41,14 @@ class Workspace:
     """The store, the limits, and where steps run.
 
     cache: folder of the store; None: $OPTKIT_CACHE, else the user's cache folder.
-    remote: URL of a place through which machines share finished steps (docs/sharing.md); None:
-        $OPTKIT_REMOTE; "": none.
+    remote: URL of the file system through which machines share finished steps (docs/sharing.md);
+        None: $OPTKIT_REMOTE; "": no remote.
     memory: bytes that a step may use; None: half of what is available.
     timeout: seconds that a step may take; None: one hour.
-    executor: "ray" or "ray://HOST:10001", a Ray cluster whose nodes run the steps (docs/ray.md);
-        None: child processes of this one; or an object that runs tasks itself.
-    listener: is told which step starts, how far it is, and what a user should know; None: nobody.
+    executor: "ray" or "ray://HOST:10001": the nodes of this Ray cluster run the steps
+        (docs/ray.md); an object that runs tasks; None: child processes of this process.
+    listener: gets the start, the progress and the end of each step, and notes for the user; None:
+        no listener.
     """
 
     cache: str | Path | None = None
@@ -58,17 +59,18 @@ class Workspace:
     listener: Listener | None = None
 
     def store(self) -> Store:
-        """The store on this machine, without the remote. Raises UsageError where `cache` is a
+        """The store on this machine, without the remote. Raises UsageError if `cache` is a
         URL."""
         from optkit.store import Store
 
         return Store(self._folder())
 
     def runner(self) -> Runner:
-        """What runs the steps of one call, with records of its own.
+        """The runner for the steps of one call, with separate records.
 
-        Raises UsageError where `cache` is a URL, `remote` is none of a known kind or `executor` is
-        no cluster's address, ToolchainMissing where the remote's library is not installed.
+        Raises UsageError if `cache` is a URL, if the kind of `remote` is unknown or if `executor`
+        is not the address of a cluster; ToolchainMissing if the library of the remote is not
+        installed.
         """
         from optkit.devices import available_memory
         from optkit.execute.local import Limits

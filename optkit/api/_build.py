@@ -1,4 +1,4 @@
-"""A model to an artifact: `build`; what a build would do: `rehearse`."""
+"""`build` turns a model into an artifact; `rehearse` lists the steps of a build."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optkit.artifact import Artifact
 
 EMBED_EVAL = 64 * 2**20
-"""Bytes of evaluation samples that an artifact may carry, unless said otherwise."""
+"""Default limit on the evaluation samples in an artifact, in bytes."""
 
 
 def build(
@@ -51,26 +51,26 @@ def build(
     """Build a verified artifact of `model` for a target.
 
     model: an nn.Module, "file.py:factory", "x.onnx", "x.pt2", a Hugging Face folder or "org/name";
-        a Request, which also says what is to be otherwise than the recipe says; None: the
-        recipe's.
-    example_inputs: of an nn.Module, a tensor, a tuple or a dict by argument name; axis 0 is the
+        a Request, which can also override the recipe; None: the model of the recipe.
+    example_inputs: for an nn.Module: a tensor, a tuple or a dict by argument name; axis 0 is the
         batch.
     target, precision: by name, as `optkit targets` lists them.
-    recipe: a Recipe, the name or path of one, or its keys and values; None: the one in the model's
+    recipe: a Recipe, its name, its path, or its keys and values; None: the recipe in the model's
         folder, else the project's.
-    calibration: batches (dict by input name, tuple, or one array; what else is in a batch, such as
-        labels, is passed over), read up to the recipe's `calibration.samples`, 256 unless it says
-        otherwise; None: the recipe's source.
+    calibration: batches (a dict by input name, a tuple, or one array; other items of a batch, such
+        as labels, are ignored). At most `calibration.samples` of the recipe are read, by default
+        256. None: the source of the recipe.
     evaluate: called with a session of the candidate and one of the baseline; returns one score per
         sample, shape [samples], higher is better; None: the recipe's task.
     out: the folder that gets the artifact NAME-TARGET-PRECISION; one of that name is replaced.
-    name: of an nn.Module; None: its class.
-    embed_eval: bytes of evaluation samples that the artifact may carry; 0: none.
-    defer: no engine is compiled and nothing timed here; `finish` does it where the device is.
-    strict: a latency that was measured under bad conditions is measured once more, and a model
-        without trained weights is refused.
+    name: name of an nn.Module; None: the name of its class.
+    embed_eval: largest size in bytes of the evaluation samples in the artifact; 0: none.
+    defer: do not compile an engine or measure latency here; `finish` does it on a host with the
+        device.
+    strict: measure a latency again if it was measured under bad conditions, and refuse a model
+        without trained weights.
 
-    Raises UnknownName, Impossible (a precision that the target cannot do), ToolchainMissing,
+    Raises UnknownName, Impossible (a precision that the target does not support), ToolchainMissing,
     RecipeError, ExportFailed, InputRefused, WorkerFailed, StorageError. A failed gate does not
     raise: the artifact is written and marked, see `artifact.result["gate"]`.
     """
