@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ from optkit.api._finish import complete
 from optkit.api.artifacts import load
 from optkit.artifact import Artifact
 from optkit.devices import available_memory, device_names
+from optkit.documents.result import Result
 from optkit.errors import OptkitError
+from optkit.execute import codec
 from optkit.execute.cluster import Cluster
 from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
 from optkit.execute.transfer import Ground
+from optkit.report.contract import result_of
 
 
 def completed(
@@ -42,12 +45,35 @@ def completed(
     return built if node is None else _finished(built, node, cluster, runner, strict)
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What a node is given: a copy of the artifact, the place that messages name instead, and what
+    every call of a node has (see `Cluster.call`)."""
+
+    artifact: str
+    shown: str
+    limits: Limits
+    strict: bool
+    store: str
+    needs: tuple[str, ...]
+    out: str
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What it tells when it is done."""
+
+    result: Result
+    notes: tuple[str, ...]
+    seconds: float
+
+
 def _finished(
     built: Artifact, node: str, cluster: Cluster, runner: Runner, strict: bool
 ) -> Artifact:
     """With what is pending done on a node that has the accelerator `node`; what cannot be done
     there stays pending, and a note says why."""
-    if not built.result["pending"]:
+    if not result_of(built).pending:
         return built
     name = built.path.name
     label = f"finish {name} on a node with {node}"
@@ -57,47 +83,42 @@ def _finished(
             sent, out = folder / "sent", folder / "finished"
             shutil.copytree(built.path, sent / name)
             out.mkdir()
-            argument = {
-                "artifact": str(sent / name),
-                "shown": str(built.path),
-                "limits": asdict(runner.limits),
-                "strict": strict,
-                "store": str(runner.store.root),
-                "needs": [str(sent / name)],
-                "out": str(out),
-            }
+            copy = str(sent / name)
+            task = _Task(
+                copy, str(built.path), runner.limits, strict, str(runner.store.root), (copy,),
+                str(out),
+            )  # fmt: skip
             answer = cluster.call(
-                finish_here, argument, device=node, heard=runner.listener.progress
+                finish_here, codec.to_json(task), device=node, heard=runner.listener.progress
             )
-            done = load(out / name)
-            files = {file: done.path / file for file in done.manifest.files}
-            manifest = replace(done.manifest, result=answer["meta"]["result"])
+            done: _Done = codec.from_json(_Done, answer["meta"])
+            copied = load(out / name)
+            files = {file: copied.path / file for file in copied.manifest.files}
+            manifest = replace(copied.manifest, result=done.result.to_json())
             finished = artifact.write(built.path.parent, manifest, files)
     except OptkitError as error:
         runner.listener.note(f"{label}: {error.line}")
         return built
-    meta = answer["meta"]
-    runner.listener.done("finish", label, False, meta["seconds"])
-    for note in meta["notes"]:
+    runner.listener.done("finish", label, False, done.seconds)
+    for note in done.notes:
         runner.listener.note(note)
     return finished
 
 
-def finish_here(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
+def finish_here(argument: Mapping[str, Any], here: Ground) -> dict[str, Any]:
     """On the node: `finish` of a copy of the artifact, over the store that the node has."""
-    sent = Path(here.place(argument["artifact"]))
+    known = {field.name: argument[field.name] for field in fields(_Task)}
+    task: _Task = codec.from_json(_Task, known)
+    sent = Path(here.place(task.artifact))
     place = here.out / sent.name
     shutil.copytree(sent, place)
-    limits = Limits(**argument["limits"])
-    limits = Limits(min(limits.memory_bytes, available_memory()), limits.seconds)
+    limits = Limits(min(task.limits.memory_bytes, available_memory()), task.limits.seconds)
     heard = _Heard(here)
     finished = complete(
-        place,
-        Runner(here.store, limits, heard),
-        strict=argument["strict"],
-        final=Path(argument["shown"]),
+        place, Runner(here.store, limits, heard), strict=task.strict, final=Path(task.shown)
     )
-    return {"meta": {"result": finished.result, "notes": heard.notes, "seconds": heard.seconds}}
+    done = _Done(Result.from_json(finished.result), tuple(heard.notes), heard.seconds)
+    return {"meta": codec.to_json(done)}
 
 
 class _Heard:
