@@ -21,8 +21,8 @@ from optkit.documents.measured import LatencyFigures
 from optkit.errors import OptkitError, UsageError
 from optkit.execute.runner import Runner
 from optkit.explanation import Explanation, Finding
-from optkit.pipeline import attributing
-from optkit.pipeline.finishing import whole_recipe
+from optkit.pipeline import layer_times
+from optkit.pipeline.finish import whole_recipe
 from optkit.recipe import Recipe
 from optkit.report.contract import result_of
 from optkit.store import write_durably
@@ -67,7 +67,7 @@ def explain(
 
 
 def _explained(artifact: Artifact, runner: Runner) -> Explanation:
-    return explanation.explain(attributing.subject(artifact, runner))
+    return explanation.explain(layer_times.subject(artifact, runner))
 
 
 def _document(artifact: Artifact, found: Explanation | None) -> Explained:

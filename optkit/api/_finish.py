@@ -15,7 +15,8 @@ from optkit.documents.result import Result
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
-from optkit.pipeline import delivery, findings, finishing
+from optkit.pipeline import delivery, findings
+from optkit.pipeline.finish import finish as finish_build
 from optkit.places import Place
 from optkit.report import result
 from optkit.report.contract import report_of, result_of
@@ -98,7 +99,7 @@ def _finished(
     backend = _backend(device, [*named, *([own.backend] if own else [])], final)
     documented = {option.name for option in device.backends if option.documented}
     left = () if backend in documented else tuple(name for name in named if name != backend)
-    made = finishing.finish(artifact, device, backend, left, runner, task, strict=strict)
+    made = finish_build(artifact, device, backend, left, runner, task, strict=strict)
     report = report_of(artifact).to_json()
     rescored = task is not None
     judged = findings.judge_again(made, runner.records, report, artifact=final, rescored=rescored)

@@ -14,7 +14,7 @@ from optkit.documents.against import AGAINST, Against, AgainstRow
 from optkit.documents.measured import DifferenceFigures, LatencyFigures
 from optkit.errors import InputRefused, UsageError
 from optkit.measurement import Outcome
-from optkit.pipeline.against import against
+from optkit.pipeline.regression import time_beside
 from optkit.steps.bench import TimedPair
 from optkit.workspace import Workspace
 
@@ -63,7 +63,7 @@ def bench_against(
         )
     device = target(ours.manifest.target)
     check_device(device, str(candidate))
-    made = against(ours, theirs, device, batches, runner, overrides=overrides, strict=strict)
+    made = time_beside(ours, theirs, device, batches, runner, overrides=overrides, strict=strict)
     rows = tuple(_row(row, max_slowdown) for row in made.rows)
     outcomes = {row.outcome for row in rows}
     verdict = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None)

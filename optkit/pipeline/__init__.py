@@ -18,11 +18,14 @@ from optkit import store
 from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
-from optkit.pipeline.graphs import carry, fuse, refer
+from optkit.pipeline.accuracy import evaluate
+from optkit.pipeline.engines import accept, compile_
+from optkit.pipeline.graphs import cast_carriers, fuse, write_baseline
 from optkit.pipeline.job import Build, Job, calibration_of, samples_wanted
-from optkit.pipeline.judging import accept, compile_, evaluate, time, weigh
-from optkit.pipeline.likeness import compare_layers
-from optkit.pipeline.quantizing import quantize
+from optkit.pipeline.latency import time
+from optkit.pipeline.layer_fidelity import compare_layers
+from optkit.pipeline.peak_memory import weigh
+from optkit.pipeline.quantization import quantize
 from optkit.pipeline.refusals import bound, check, check_pair, check_timed, trained
 from optkit.pipeline.sources import check_data, collect, data_of, export, parts, signature
 from optkit.steps import GRAPH
@@ -60,9 +63,9 @@ Stage = Callable[[Build, Steps], None]
 
 EXPORT: tuple[Stage, ...] = (export,)
 FUSE: tuple[Stage, ...] = (export, fuse)
-QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, check_data, carry, quantize)
-COMPILE: tuple[Stage, ...] = (export, bound, fuse, accept, *QUANTIZE[2:], refer, compile_)
-EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], refer, evaluate)
+QUANTIZE: tuple[Stage, ...] = (export, fuse, collect, check_data, cast_carriers, quantize)
+COMPILE: tuple[Stage, ...] = (export, bound, fuse, accept, *QUANTIZE[2:], write_baseline, compile_)
+EVAL: tuple[Stage, ...] = (export, trained, bound, *QUANTIZE[1:], write_baseline, evaluate)
 BENCH: tuple[Stage, ...] = (*COMPILE, time)
 BUILD: tuple[Stage, ...] = (export, trained, *COMPILE[1:], evaluate, compare_layers, time, weigh)
 

@@ -29,7 +29,7 @@ def fuse(build: Build, runner: Steps) -> None:
     build.fused = runner.do(step, "fuse")
 
 
-def carry(build: Build, runner: Steps) -> None:
+def cast_carriers(build: Build, runner: Steps) -> None:
     """The carriers: FP16 on GPUs, FP32 on a CPU; and the casts that the job asks for."""
     wanted = {build.baseline_precision.name, build.job.precision.name}
     casts: dict[str, Graph] = {
@@ -40,7 +40,7 @@ def carry(build: Build, runner: Steps) -> None:
         build.cast = casts.get(build.job.precision.name, build.carrier)
 
 
-def refer(build: Build, runner: Steps) -> None:
+def write_baseline(build: Build, runner: Steps) -> None:
     """What the candidate is compared with: the carrier graph in the backend's own operators, so
     that a speedup is due to precision alone."""
     build.baseline = written(build, build.carrier, build.baseline_precision.name, runner)

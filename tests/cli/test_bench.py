@@ -122,7 +122,7 @@ def test_how_two_artifacts_are_timed_may_be_set(
         asked.append(both)
         return raced(0.99, 1.0)
 
-    monkeypatch.setattr("optkit.pipeline.against.race", race)
+    monkeypatch.setattr("optkit.pipeline.regression.race", race)
     line = [ARTIFACT, "--against", ARTIFACT, "--set", "bench.seconds=7", "--set", "bench.threads=1"]
     assert run(*line).code == 0
     (both,) = asked
@@ -147,7 +147,7 @@ def test_a_regression_fails_only_beyond_doubt(
     verdict: str,
     codes: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(regression, "against", lambda *sides, **settings: made)
+    monkeypatch.setattr(regression, "time_beside", lambda *sides, **settings: made)
     line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%"]
     done = run(*line, "--json", "--junit", "gates.xml")
     (case,) = ElementTree.parse(small / "gates.xml").iter("testcase")
@@ -165,7 +165,7 @@ def test_a_regression_fails_only_beyond_doubt(
 def test_one_object_is_printed_where_the_gates_cannot_be_written(
     run: Optkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(regression, "against", lambda *sides, **settings: raced(0.99, 1.0))
+    monkeypatch.setattr(regression, "time_beside", lambda *sides, **settings: raced(0.99, 1.0))
     line = [ARTIFACT, "--against", ARTIFACT, "--max-slowdown", "5%", "--json"]
     done = run(*line, "--junit", "/proc/nowhere/gates.xml")
     assert (done.code, done.json["error"]["code"]) == (8, "storage")

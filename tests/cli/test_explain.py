@@ -23,7 +23,7 @@ from optkit.documents.report import Report
 from optkit.engines import layers_from_json
 from optkit.evidence import Evidence
 from optkit.explanation import Change, Cost, Finding
-from optkit.pipeline import attributing, job
+from optkit.pipeline import job, layer_times
 from optkit.recipe import Recipe
 from optkit.report.contract import conform
 from optkit.runtimes import SessionOptions
@@ -68,7 +68,7 @@ def test_the_object_is_valid_and_the_most_costly_comes_first(
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """An L4 in this machine, as far as anybody asks."""
     one = Gpu(0, "NVIDIA L4", 23034 << 20, "8.9", "580.65")
-    for module in (attributing, job):
+    for module in (layer_times, job):
         monkeypatch.setattr(module, "gpus", lambda: Gpus((one,), "nvml", None))
 
 
@@ -156,7 +156,7 @@ def test_kernels_of_the_cpu_are_timed_with_the_threads_of_the_latency_beside_the
 
     monkeypatch.setattr(onnxruntime, "native_options", noted)
     runner = Workspace(tmp_path / "cache", executor=in_this_process).runner()
-    assert attributing.subject(artifact, runner).times is not None
+    assert layer_times.subject(artifact, runner).times is not None
     assert asked == [1, 1]
 
 
@@ -167,8 +167,8 @@ def test_layers_without_tensors_have_no_bound(
     report = json.loads((artifact.path / "report.json").read_text())
     for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
         layer.update(inputs=[], outputs=[])
-    monkeypatch.setattr(attributing, "report_of", lambda artifact: conform(report, Report))
-    found = attributing.subject(artifact, Workspace(tmp_path / "cache").runner())
+    monkeypatch.setattr(layer_times, "report_of", lambda artifact: conform(report, Report))
+    found = layer_times.subject(artifact, Workspace(tmp_path / "cache").runner())
     assert found.times is None and found.untimed == "its backend lists no tensors of its layers"
 
 

@@ -10,7 +10,7 @@ from optkit import api, graph, pipeline
 from optkit.execute.runner import Steps
 from optkit.pipeline import Build, Foreign, Job, delivery, findings
 from optkit.pipeline.graphs import written
-from optkit.pipeline.quantizing import quantize
+from optkit.pipeline.quantization import quantize
 from optkit.recipe import Recipe
 from optkit.store import digest_file
 from optkit.workspace import Workspace

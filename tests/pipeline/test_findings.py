@@ -17,7 +17,7 @@ from optkit.benchmarking.gates import judge
 from optkit.evidence import Evidence
 from optkit.execute.step import Foreign
 from optkit.measurement import Difference, Interval, Latency
-from optkit.pipeline import identity, judging, scores
+from optkit.pipeline import identity, latency, scores
 from optkit.pipeline.findings import _at, latencies, speedups
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench
@@ -88,8 +88,8 @@ def test_a_latency_from_the_store_says_so(
     save_file({f"{name}/8": np.ones(1) for name in ("engine", "baseline")}, tmp_path / TIMES)
     row = TimedPair(side, side, Difference(1.0, None, Evidence.MEASURED))
     timed = Timed(rows=(row,), folder=Foreign(tmp_path))
-    monkeypatch.setattr(judging, "race", lambda *both, **settings: timed)
-    monkeypatch.setattr(judging, "_sides", lambda made: ({}, {}))
+    monkeypatch.setattr(latency, "race", lambda *both, **settings: timed)
+    monkeypatch.setattr(latency, "_sides", lambda made: ({}, {}))
     int8, fp32 = PRECISIONS["int8"], PRECISIONS["fp32"]
     job = SimpleNamespace(recipe=SimpleNamespace(bench=Bench()), precision=int8, strict=False)
     made: Any = SimpleNamespace(
@@ -97,7 +97,7 @@ def test_a_latency_from_the_store_says_so(
         is_baseline=False, probe=None,
     )  # fmt: skip
     steps: Any = SimpleNamespace(recalled=lambda made: stored)
-    judging.time(made, steps)
+    latency.time(made, steps)
     for role in ("engine", "baseline"):
         (found,) = latencies(made)[role]
         assert (found.from_store, found.measured_at, found.machine) == (

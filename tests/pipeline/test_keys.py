@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from optkit.devices import target
 from optkit.pipeline import Build, Foreign, Job, delivery
 from optkit.pipeline.graphs import comparison
-from optkit.pipeline.quantizing import settings_of
+from optkit.pipeline.quantization import settings_of
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.graph import Graph

@@ -8,8 +8,8 @@ import pytest
 
 from optkit.errors import InputRefused
 from optkit.execute.step import Foreign
-from optkit.pipeline import against
-from optkit.pipeline.judging import Race, race
+from optkit.pipeline import regression
+from optkit.pipeline.latency import Race, race
 from optkit.recipe import Bench
 from optkit.steps.bench import Side
 from optkit.steps.sessions import CpuSession
@@ -108,11 +108,11 @@ def test_two_versions_of_one_model_take_the_same_inputs_in_any_order(
     def accepted(*args: Any) -> Any:
         raise Accepted
 
-    monkeypatch.setattr(against, "_restored", lambda artifact, *args: artifact)
-    monkeypatch.setattr(against, "_side", accepted)
+    monkeypatch.setattr(regression, "_restored", lambda artifact, *args: artifact)
+    monkeypatch.setattr(regression, "_side", accepted)
     sides: Any = [SimpleNamespace(path=name, inputs=one) for name, one in
                   (("new", new), ("old", old))]  # fmt: skip
     with pytest.raises(InputRefused if odd else Accepted) as refused:
-        against.against(*sides, None, (), None, strict=False)  # type: ignore[arg-type]
+        regression.time_beside(*sides, None, (), None, strict=False)  # type: ignore[arg-type]
     if odd:
         assert refused.value.where.startswith(odd)

@@ -14,7 +14,8 @@ from optkit.execute.local import Limits
 from optkit.execute.node import packed
 from optkit.execute.runner import key_of
 from optkit.pipeline import Build, Foreign, Job
-from optkit.pipeline.judging import Race, race, score
+from optkit.pipeline.accuracy import score
+from optkit.pipeline.latency import Race, race
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Bench, Recipe
 from optkit.steps.bench import Side, Timed

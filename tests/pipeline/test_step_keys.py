@@ -32,9 +32,10 @@ from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
 from optkit.execute.step import Foreign
 from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
-from optkit.pipeline import BUILD, COMPILE, Build, Job, identity
-from optkit.pipeline import attributing as layer_times
-from optkit.pipeline.judging import score, time, weigh
+from optkit.pipeline import BUILD, COMPILE, Build, Job, identity, layer_times
+from optkit.pipeline.accuracy import score
+from optkit.pipeline.latency import time
+from optkit.pipeline.peak_memory import weigh
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.compare_layers import uncompared
@@ -191,7 +192,7 @@ def recorded(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
     build = Build(job, backend, () if backend else ("tensorrt",),
                   PRECISIONS["fp32" if job.target.is_cpu else "fp16"], measured=here)  # fmt: skip
     recorder = Recorder(root, monkeypatch)
-    monkeypatch.setattr("optkit.pipeline.judging.decided", lambda build: True)
+    monkeypatch.setattr("optkit.pipeline.accuracy.decided", lambda build: True)
     finishes = here and backend == "tensorrt"
     for stage in COMPILE if finishes else BUILD:
         stage(build, recorder.runner)

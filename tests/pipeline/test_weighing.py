@@ -14,7 +14,7 @@ from optkit.evidence import Evidence
 from optkit.measurement import Memory
 from optkit.pipeline import Build, Foreign, Job
 from optkit.pipeline.findings import _memory
-from optkit.pipeline.judging import weigh
+from optkit.pipeline.peak_memory import weigh
 from optkit.precisions import PRECISIONS
 from optkit.recipe import Recipe
 from optkit.steps.collect import Samples

@@ -14,9 +14,9 @@ from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign, Input
-from optkit.pipeline.finishing import baseline_of, recorded, staged_graph
+from optkit.pipeline.finish import baseline_of, recorded, staged_graph
 from optkit.pipeline.job import Build, Job
-from optkit.pipeline.judging import Race, race
+from optkit.pipeline.latency import Race, race
 from optkit.precisions import precision
 from optkit.report.contract import report_of
 from optkit.runtimes import backend
@@ -28,7 +28,7 @@ from optkit.steps.sessions import CpuSession, DeviceSession
 from optkit.tensors import AxisRange
 
 
-def against(
+def time_beside(
     candidate: Artifact,
     reference: Artifact,
     target: Target,

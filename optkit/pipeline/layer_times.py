@@ -10,9 +10,9 @@ from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.explanation import Subject, Times
-from optkit.pipeline.finishing import recorded, staged_graph, whole_recipe
+from optkit.pipeline.engines import kept
+from optkit.pipeline.finish import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import machine
-from optkit.pipeline.judging import kept
 from optkit.report.contract import REPORT_FILE, report_of
 from optkit.runtimes import backend
 from optkit.steps.attribute import Attribute, EngineProfile, Kernels, Roofline

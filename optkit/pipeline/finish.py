@@ -27,8 +27,11 @@ from optkit.evidence import Evidence
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.measurement import Fidelity
+from optkit.pipeline.accuracy import score
+from optkit.pipeline.engines import compile_
 from optkit.pipeline.job import Build, Job, Role
-from optkit.pipeline.judging import compile_, score, time, weigh
+from optkit.pipeline.latency import time
+from optkit.pipeline.peak_memory import weigh
 from optkit.pipeline.sources import samples_of
 from optkit.places import Place
 from optkit.precisions import Precision, precision

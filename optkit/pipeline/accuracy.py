@@ -1,0 +1,121 @@
+"""The task's scores of candidate, baseline and reference, and their fidelity to FP32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optkit import store
+from optkit.benchmarking import sequential
+from optkit.errors import UsageError
+from optkit.evidence import Evidence
+from optkit.execute import reads
+from optkit.execute.runner import Steps
+from optkit.pipeline.engines import kept, running
+from optkit.pipeline.job import Build, Look, Role
+from optkit.pipeline.scores import decided
+from optkit.pipeline.sources import roots_of
+from optkit.precisions import PRECISIONS
+from optkit.steps import GRAPH
+from optkit.steps.collect import Samples
+from optkit.steps.compare import CompareOutputs
+from optkit.steps.draw import Draw
+from optkit.steps.evaluate import Evaluate, Evaluated
+from optkit.steps.graph import Graph
+
+Roles = Mapping[Role, tuple[Graph, str, Evidence]]
+"""Of each role the graph, its file that is scored, and how the score is known."""
+
+_PAIR: tuple[Role, ...] = ("baseline", "candidate")
+
+
+def evaluate(build: Build, runner: Steps) -> None:
+    """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
+    roles: dict[Role, tuple[Graph, str, Evidence]] = {
+        # the baseline first: a task of agreement compares with what it said
+        "baseline": (build.baseline, GRAPH, build.evidence),
+        "candidate": (build.graph, build.simulation, build.evidence),
+    }
+    if build.baseline_precision.name != "fp32":  # where it is, the baseline says what FP32 is worth
+        roles["reference"] = (build.fused, GRAPH, Evidence.SIMULATED)
+    looked = _look(build, runner, roles)
+    for role, (graph, file, evidence) in roles.items():
+        if build.scored is not None and not looked:
+            build.scores[role] = score(build, runner, role, graph, file, evidence)
+        step = CompareOutputs(
+            graph=graph, reference=build.fused, file=file, batch=build.batch, evidence=evidence,
+            samples=build.looks[0].samples if build.looks else build.probe,
+        )  # fmt: skip
+        build.fidelities[role] = runner.do(step, f"compare {_named(build, role)} with FP32")
+
+
+def _look(build: Build, runner: Steps, roles: Roles) -> bool:
+    """Score the samples part by part until the verdict is certain, where the recipe asks for it."""
+    samples, asked = build.scored, build.job.recipe.eval
+    if samples is None or asked is None or not asked.stop_early or samples.planned:
+        return False
+    if samples.agreement:
+        raise UsageError(
+            "agreement with the baseline takes all samples",
+            where="eval.stop_early",
+            hint="leave it out",
+        )
+    parts = sequential.segments(samples.info.samples)
+    for start, stop in parts:
+        step = Draw(
+            samples=samples, start=start, stop=stop,
+            optional=tuple(build.job.recipe.optional_axes()),
+            memory=runner.limits.memory_bytes // 4,
+        )  # fmt: skip
+        look = Look(runner.do(step, f"draw samples up to {stop} of {parts[-1][1]}"))
+        build.looks.append(look)
+        for role in _PAIR:
+            look.scores[role] = score(build, runner, role, *roles[role], look.samples)
+        known = all(one.score is not None for one in look.scores.values())
+        if not known or decided(build):  # unknown in a rehearsal, which ends at the first look
+            break
+    for look in build.looks if "reference" in roles else ():
+        look.scores["reference"] = score(
+            build, runner, "reference", *roles["reference"], look.samples
+        )
+    return True
+
+
+def score(
+    build: Build,
+    runner: Steps,
+    role: Role,
+    graph: Graph,
+    file: str,
+    evidence: Evidence,
+    drawn: Samples | None = None,
+) -> Evaluated:
+    """The task's score of a graph; where its engine runs on this machine, of the engine. `drawn`:
+    of some of the evaluation samples alone."""
+    samples = build.scored
+    assert samples is not None
+    engines = running(build, role)
+    agrees = samples.agreement and role != "baseline"
+    place = build.job.recipe.eval_task
+    assert place is not None
+    record, roots = samples.reads, roots_of(build.job.recipe, "evaluation")
+    # the task's code and packages are what matters, its path only where it is
+    python = {path: sha256 for path, sha256 in reads.files(record, roots).items()
+              if path.endswith(".py")}  # fmt: skip
+    step = Evaluate(
+        graph=graph, samples=drawn or samples,
+        baseline_score=build.scores["baseline"] if agrees else None,
+        engine=build.engine if engines and role == "candidate" else None,
+        baseline_engine=build.baseline_engine if engines and role == "baseline" else None,
+        file=file, batch=build.batch, evidence=evidence, task=str(place),
+        code=store.digest_json(reads.code(record)),
+        metric=samples.metric, args=samples.scoring, running=engines,
+        path=place.path, imports=python, roots=tuple(roots), kept=kept(runner),
+    )  # fmt: skip
+    return runner.do(step, f"evaluate {_named(build, role)}")
+
+
+def _named(build: Build, role: Role) -> str:
+    """ "int8 candidate", "fp16 baseline", "fp32 reference"."""
+    known = {"candidate": build.job.precision, "baseline": build.baseline_precision,
+             "reference": PRECISIONS["fp32"]}  # fmt: skip
+    return f"{known[role]} {role}"

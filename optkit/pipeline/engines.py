@@ -1,0 +1,89 @@
+"""Engines: whether a compiler takes the graph, what it makes of it, and how it is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from optkit import runtimes
+from optkit.execute.runner import Steps
+from optkit.pipeline.job import Build, EngineRole, Role
+from optkit.steps.accept import Accept
+from optkit.steps.compile import Compile, Compiled
+from optkit.steps.sessions import DeviceSession, Engines
+
+_BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler keeps
+
+
+def accept(build: Build, runner: Steps) -> None:
+    """Ask the compiler whether it knows all operators, as soon as the graph is fused: a refusal
+    after calibration and quantization comes late. A graph that memory does not hold is not asked
+    about, nor is a backend that runs any graph, since ONNX Runtime has run it."""
+    needed = _BYTES_TO_READ * build.source.parameters
+    graph_runs = build.backend is None or build.traits.engine == "graph"
+    if graph_runs or needed > runner.limits.memory_bytes:
+        return
+    versions = runtimes.backend(build.compiler).versions()
+    step = Accept(graph=build.fused, backend=build.compiler, versions=versions)
+    runner.do(step, f"ask {build.backend} about the operators")
+
+
+def compile_(build: Build, runner: Steps) -> None:
+    """graph → engine, for candidate and baseline, with the backend's own layer list."""
+    build.engine = _compile(build, "engine", runner)
+    build.baseline_engine = _compile(build, "baseline_engine", runner)
+
+
+def _compile(build: Build, role: EngineRole, runner: Steps) -> Compiled | None:
+    """None where its compiler is pending."""
+    precision, graph, planned = build.job.precision, build.graph, build.planned
+    if role == "baseline_engine":
+        precision, graph, planned = build.baseline_precision, build.baseline, {}
+    backend, axes = runtimes.backend(build.compiler), build.job.recipe.axis_ranges()
+    wanted = build.job.recipe.compiler.model_dump(exclude_none=True)
+    asked = {
+        name: runtimes.backend(name)
+        .spec(build.inputs, build.job.target, precision, axes)
+        .asking(wanted)
+        for name in (build.compiler, *build.pending)
+    }
+    spec = build.specs[role] = asked.pop(build.compiler)
+    build.pending_specs[role] = asked
+    if build.backend is None:
+        return None
+    step = Compile(
+        graph=graph, backend=build.backend, spec=spec, planned=planned, versions=backend.versions(),
+        host=_host(build), kept=kept(runner),
+    )  # fmt: skip
+    return runner.do(step, f"compile {precision} for {build.job.target.name}")
+
+
+def _host(build: Build) -> dict[str, Any] | None:
+    """ONNX Runtime optimizes for the CPU it runs on; a TensorRT-RTX engine is the same anywhere."""
+    return build.machine if build.measured else None
+
+
+def running(build: Build, role: Role) -> Engines | None:
+    """How the engine of a role is run; None where it is a graph, or its device is not here."""
+    if not build.runs_engines or role == "reference":
+        return None
+    name, compiled = "engine", build.engine
+    if role == "baseline":
+        name, compiled = "baseline_engine", build.baseline_engine
+    assert compiled is not None
+    return Engines(str(build.backend), {name: engine_file(compiled)}, device_session(build))
+
+
+def device_session(build: Build) -> DeviceSession:
+    graphs = build.specs["engine"].options.get("cuda_graph", False)
+    return DeviceSession(build.job.target.name, graphs)
+
+
+def engine_file(compiled: Compiled) -> str:
+    """Of an engine; in a rehearsal, which has none, it is in no key."""
+    return "" if compiled.planned else compiled.engine.file
+
+
+def kept(runner: Steps) -> Path:
+    """Where a library may keep what it learned on this device: beside the store's objects."""
+    return runner.objects.with_name("devices")

@@ -1,0 +1,114 @@
+"""Latency: measured beside the baseline, or predicted."""
+
+from __future__ import annotations
+
+import time as clock
+from dataclasses import dataclass, replace
+from typing import Any
+
+from optkit import runtimes
+from optkit.execute.runner import Steps
+from optkit.execute.step import Input
+from optkit.pipeline.engines import device_session, engine_file, kept
+from optkit.pipeline.job import Build, EngineRole
+from optkit.recipe import Bench
+from optkit.steps import GRAPH
+from optkit.steps.bench import MeasureLatency, Side, Timed
+from optkit.steps.predict import PredictedLatency, PredictLatency
+from optkit.steps.sessions import CpuSession
+from optkit.tensors import AxisRange
+
+
+def time(build: Build, runner: Steps) -> None:
+    """Latency: measured beside the baseline where the target is this machine, else predicted; of a
+    kind of CPU that this machine is not of neither, it is pending."""
+    bench = build.job.recipe.bench
+    span = build.batches or AxisRange(1, 1, 1)
+    batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
+    if build.measured:
+        models, sides = _sides(build)
+        both = Race(
+            f"measure latency of {build.job.precision} beside {build.baseline_precision}",
+            build.probe, models, sides, bench, batches, build.machine,
+        )  # fmt: skip
+        build.latency = race(both, runner, strict=build.job.strict)
+        build.recalled = runner.recalled(build.latency)
+        return
+    if not build.predictable:
+        return
+    build.latency = _predict(build, "engine", span.opt, runner)
+    build.baseline_latency = _predict(build, "baseline_engine", span.opt, runner)
+
+
+def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> PredictedLatency:
+    precision, graph, compiled = build.job.precision, build.graph, build.engine
+    if role == "baseline_engine":
+        precision, graph, compiled = (
+            build.baseline_precision, build.baseline, build.baseline_engine
+        )  # fmt: skip
+    if compiled is None and precision.quantized:
+        graph = build.baseline  # a quantized graph is its carrier graph and the plan
+    step = PredictLatency(
+        graph=graph, device=build.job.target.name, target=build.job.target.fingerprint(),
+        axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()}, batch=batch,
+        engine=None if compiled is None or compiled.planned else compiled.engine,
+        planned=build.planned if precision.quantized else {},
+        carrier=(build.baseline_precision if precision.quantized else precision).name,
+    )  # fmt: skip
+    return runner.do(step, f"predict latency of {precision}")
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two models to be timed in one run. `sides`: "engine" and "baseline"; `machine`: what a run
+    here depends on."""
+
+    label: str
+    samples: Input
+    models: dict[str, Input]
+    sides: dict[str, Side]
+    bench: Bench
+    batches: list[int]
+    machine: dict[str, Any]
+
+
+def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Timed:
+    """Their latencies. What the store has of a run under bad conditions is never served, it is done
+    again: the key of a try counts those that were marked before it. `strict`: so is one of now,
+    once; `anew`: nothing that was measured before counts."""
+    bench, machine = both.bench, both.machine
+    on_cpu = runtimes.backend(both.sides["engine"].backend).traits.on_cpu
+    step = MeasureLatency(
+        samples=both.samples, models=both.models, batches=tuple(both.batches),
+        seconds=bench.seconds, warmup_seconds=bench.warmup_seconds, sides=both.sides,
+        gpu=bool(machine.get("gpus")), host=machine, kept=None if on_cpu else kept(runner),
+    )  # fmt: skip
+
+    if anew:
+        found = runner.do(replace(step, at=str(clock.time_ns())), both.label)
+        if strict and found.marked:
+            found = runner.do(replace(step, at=str(clock.time_ns())), both.label)
+        return found
+    found, tries = runner.do(step, both.label), 0
+    while found.marked and (runner.recalled(found) or strict):
+        strict = strict and runner.recalled(found)
+        tries += 1
+        found = runner.do(replace(step, marked=str(tries)), both.label)
+    return found
+
+
+def _sides(build: Build) -> tuple[dict[str, Input], dict[str, Side]]:
+    """Candidate and baseline as they run on the target: as graphs where that is this CPU, else as
+    engines."""
+    compiler = str(build.backend)
+    if not build.runs_engines:
+        graphs: dict[str, Input] = {"engine": build.graph, "baseline": build.baseline}
+        cpu = CpuSession(build.job.recipe.bench.threads)
+        return graphs, {name: Side(name, GRAPH, compiler, cpu) for name in graphs}
+    assert build.engine is not None and build.baseline_engine is not None
+    engines: dict[str, Input] = {"engine": build.engine, "baseline_engine": build.baseline_engine}
+    session = device_session(build)
+    return engines, {
+        "engine": Side("engine", engine_file(build.engine), compiler, session),
+        "baseline": Side("baseline_engine", engine_file(build.baseline_engine), compiler, session),
+    }
