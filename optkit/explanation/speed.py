@@ -47,9 +47,8 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
         summed = noise is not None and noise.scales == "summed"  # has a rule of its own
         if summed or (planned is None and not between):
             continue
-        row = subject.landed.get(node)
-        dtype = row.dtype if row else ours[node].layer.dtype
-        why, change = _why_in_float(subject, node, str(dtype))
+        dtype = _multiplies_in(subject, node)
+        why, change = _why_in_float(subject, node, dtype)
         yield slow(
             subject, "left_in_float", (node,), left_behind(subject, node),
             what=f"{named([node])} multiplies in {dtype}"
@@ -57,6 +56,11 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
             why=why, change=change,
             evidence=Evidence.PREDICTED,
         )  # fmt: skip
+
+
+def _multiplies_in(subject: Subject, node: str) -> str:
+    row, layers = subject.landed.get(node), subject.by_node[0]
+    return str(row.dtype if row else layers[node].layer.dtype)
 
 
 def _why_in_float(subject: Subject, node: str, dtype: str) -> tuple[str, Change]:

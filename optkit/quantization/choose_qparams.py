@@ -111,14 +111,13 @@ class _Chooser:
                 source, value.low, value.high, "minmax",
                 Scale(outer, np.zeros((), np.int8), 0), placement.format, 0.0,
             )  # fmt: skip
-        multiplied = (matrix(node) for node in nodes if node.op_type in MATRIX)
-        consumers = [w for w in multiplied if scales.scalable(w)]
+        matrices = [node for node in nodes if node.op_type in MATRIX]
+        consumers = [w for w in map(matrix, matrices) if scales.scalable(w)]
         span = ranges.choose(value, placement.format, self.method, self.percentile, consumers)
         scale = scales.activation_scale(span.low, span.high, placement.format, self.carrier)
         clipped = value.fraction_outside(*scales.representable(scale, placement.format))
         rest = None
-        matrices = [str(node.name) for node in nodes if node.op_type in MATRIX]
-        if any(self.settings.is_two_term(name) for name in matrices):
+        if any(self.settings.is_two_term(str(node.name)) for node in matrices):
             half = float(scale.scale) / 2
             rest = scales.activation_scale(-half, half, placement.format, self.carrier)
         return ActivationQParams(

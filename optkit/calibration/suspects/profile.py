@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from optkit.data.sequences import IDS
 from optkit.statistics.bins import BINS, by_value, count_codes
 from optkit.tensors import Feed, TensorInfo, batched
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 
 LAGS = (1, 2, 3)
 """Distances at which neighbours are compared: up to that of one colour in interleaved RGB."""
@@ -143,31 +143,34 @@ def profile(
     mask = mask_input(inputs)
     several = [info for info in inputs if info.name in size]
     floats = {i.name: _Numbers(i) for i in several if _holds_numbers(i)}
-    ids = {
-        i.name: _Tokens(i, tables.get(i.name), text=_is_text(i.name, inputs, tables))
-        for i in several
-        if i != mask and _holds_tokens(i, tables)
-    }
-    hidden = _Mask(mask) if mask is not None and mask.name in size else None
+    named = [i for i in several if i != mask and _holds_tokens(i, tables)]
+    ids = {i.name: _Tokens(i, tables.get(i.name), text=_is_text(i.name, inputs, tables))
+           for i in named}  # fmt: skip
+    masks = {info.name: _Mask(info) for info in several if info == mask}
+    arrays: list[tuple[str, _Numbers | _Mask]] = [*floats.items(), *masks.items()]
     for feed in feeds:
         real = real_tokens(feed, mask)
-        for name, numbers in floats.items():
-            numbers.add(feed[name])
+        for name, seen in arrays:
+            seen.add(feed[name])
         for name, tokens in ids.items():
             tokens.add(feed[name], real)
-        if hidden is not None:
-            hidden.add(feed[hidden.info.name])
     known = list(digests)
     return Profile(
         len(known),
         len(set(known)),
-        _known({name: numbers.result() for name, numbers in floats.items()}),
-        _known({name: tokens.result() for name, tokens in ids.items()}),
-        {} if hidden is None else {hidden.info.name: hidden.result()},
+        _results(floats),
+        _results(ids),
+        _results(masks),
     )
 
 
-def _known(results: Mapping[str, T | None]) -> dict[str, T]:
+class _Seen(Protocol[T]):
+    def result(self) -> T | None: ...
+
+
+def _results(seen: Mapping[str, _Seen[T]]) -> dict[str, T]:
+    """Of the inputs that had any number."""
+    results = {name: input_.result() for name, input_ in seen.items()}
     return {name: result for name, result in results.items() if result is not None}
 
 

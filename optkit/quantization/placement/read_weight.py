@@ -57,12 +57,11 @@ class ReadWeight(NamedTuple):
     @property
     def by_columns(self) -> np.ndarray:
         """[K, N]"""
-        return self.numbers if weighted_nodes.summed_axis(self.node) == 0 else self.numbers.T
+        return _by_columns(self.node, self.numbers)
 
     def as_read(self, codes: np.ndarray) -> np.ndarray:
         """Codes [K, N] in the layout of the node."""
-        columns = weighted_nodes.summed_axis(self.node) == 0
-        return codes if columns else np.ascontiguousarray(codes.T)
+        return np.ascontiguousarray(_by_columns(self.node, codes))
 
     def scale_as_read(self) -> Scale:
         """The scale in the layout of the node: blocks are found along the first axis."""
@@ -76,7 +75,10 @@ class ReadWeight(NamedTuple):
 
 def matrix(node: ir.Node) -> np.ndarray:
     """The weight of a MatMul or Gemm as [K, N]: K the summed axis, N the output channels."""
-    weight = weighted_nodes.weight(node)
+    return _by_columns(node, weighted_nodes.weight(node))
+
+
+def _by_columns(node: ir.Node, weight: np.ndarray) -> np.ndarray:
     return weight if weighted_nodes.summed_axis(node) == 0 else weight.T
 
 
