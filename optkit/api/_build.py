@@ -6,13 +6,14 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optkit import pipeline
 from optkit.api import cluster_finish, in_memory, jobs
 from optkit.api.in_memory import Batch, Evaluate
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target, available_memory
+from optkit.engines import BuildSpec
 from optkit.errors import UsageError
 from optkit.execute.local import Limits
 from optkit.execute.rehearsal import Line, Rehearsal
@@ -113,7 +114,8 @@ def _in_parts(
     """An artifact of several graphs, each built like a model of its own."""
     from optkit import artifact
     from optkit.pipeline import delivery
-    from optkit.report import result
+    from optkit.report.contract import result_of
+    from optkit.report.result import joined
 
     artifact.prepare(out, job.name)
     place = out / job.name
@@ -122,8 +124,8 @@ def _in_parts(
             part: _deliver(_part(job, part), runner, folder, embed_eval, None, place=place / part)
             for part in parts
         }
-        results = {part: one.result for part, one in built.items()}
-        whole = result.joined(results, model=job.recipe.name, artifact=str(place))
+        results = {part: result_of(one) for part, one in built.items()}
+        whole = joined(results, model=job.recipe.name, artifact=str(place))
         return delivery.join(job.name, job.recipe.to_json(), built, whole, out)
 
 
@@ -156,11 +158,11 @@ def _deliver(
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a build would do: its steps, and what each compiler is asked (build specs as JSON; of a
-    graph that is not in the store its shapes are unknown)."""
+    """What a build would do: its steps, and what each compiler is asked (of a graph that is not in
+    the store the shapes are unknown)."""
 
     steps: list[Line]
-    asked: list[dict[str, Any]]
+    asked: list[BuildSpec]
 
 
 def rehearse(
@@ -174,13 +176,11 @@ def rehearse(
     Nothing is written. Raises what `build` refuses before work."""
     job = Job(recipe, *jobs.pair(target, precision), code=Path.cwd())
     limits = Limits(available_memory() // 2)
-    asked: dict[tuple[str, str], dict[str, Any]] = {}
+    asked: dict[tuple[str, str], BuildSpec] = {}
     with tempfile.TemporaryDirectory() as folder:
         rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects")
         parts = pipeline.parts(recipe, rehearsal)
         for one in [_part(job, part) for part in parts] or [job]:
             made = pipeline.run(one, rehearsal, pipeline.BUILD)
-            asked |= {
-                (spec.backend, spec.precision): spec.to_json() for spec in made.build_spec.values()
-            }
+            asked |= {(spec.backend, spec.precision): spec for spec in made.build_spec.values()}
     return Rehearsed(rehearsal.lines, list(asked.values()))

@@ -18,8 +18,8 @@ from optkit.execute.runner import Runner
 from optkit.pipeline import delivery, findings
 from optkit.pipeline.finish import finish as finish_build
 from optkit.places import Place
-from optkit.report import result
 from optkit.report.contract import report_of, result_of
+from optkit.report.result import joined
 from optkit.workspace import Workspace
 
 
@@ -72,8 +72,8 @@ def complete(
         for name, part in opened.parts.items():
             shutil.copytree(part.path, folder / name)
             parts[name] = _finished(load(folder / name), str(final / name), runner, None, strict)
-        results = {name: part.result for name, part in parts.items()}
-        whole = result.joined(results, model=result_of(opened).model, artifact=str(final))
+        results = {name: result_of(part) for name, part in parts.items()}
+        whole = joined(results, model=result_of(opened).model, artifact=str(final))
         place, record = opened.path, opened.manifest.recipe
         return delivery.join(place.name, record, parts, whole, place.parent)
 
@@ -100,7 +100,7 @@ def _finished(
     documented = {option.name for option in device.backends if option.documented}
     left = () if backend in documented else tuple(name for name in named if name != backend)
     made = finish_build(artifact, device, backend, left, runner, task, strict=strict)
-    report = report_of(artifact).to_json()
+    report = report_of(artifact)
     rescored = task is not None
     judged = findings.judge_again(made, runner.records, report, artifact=final, rescored=rescored)
     return delivery.deliver_again(artifact, made, judged, runner.store, rescored=rescored)

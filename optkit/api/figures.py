@@ -11,6 +11,19 @@ from optkit import pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
+from optkit.documents.figures import (
+    BatchSpeedup,
+    BenchFigures,
+    EvalFigures,
+    JudgedGates,
+    Sweep,
+)
+from optkit.documents.measured import (
+    DifferenceFigures,
+    FidelityFigures,
+    LatencyFigures,
+    ScoreFigures,
+)
 from optkit.errors import UsageError
 from optkit.measurement import Latency
 from optkit.pipeline import Build, Job
@@ -43,7 +56,6 @@ def bench(
     and what building raises.
     """
     from optkit.pipeline import findings
-    from optkit.report.result import plain, without_samples
 
     runner = workspace.runner()
     settings = jobs.settings(model, recipe, runner)
@@ -56,17 +68,17 @@ def bench(
     made = pipeline.run(job, runner, pipeline.BENCH)
     times = findings.latencies(made)
     ratios = findings.speedups(made, times)
-    return plain(
-        {
-            **_named(job),
-            "baseline": made.baseline_precision.name,
-            "latency": [without_samples(one) for one in times["engine"]],
-            "baseline_latency": [without_samples(one) for one in times["baseline"]],
-            "speedup": [{"batch": n, **one.to_json()} for n, one in ratios.items()],
-            "sweep": _sweep(times["engine"], limit_ms),
-            "conditions": findings.conditions(made),
-        }
-    )
+    return BenchFigures(
+        model=job.recipe.name,
+        target=job.target.name,
+        precision=job.precision.name,
+        baseline=made.baseline_precision.name,
+        latency=tuple(map(LatencyFigures.from_object, times["engine"])),
+        baseline_latency=tuple(map(LatencyFigures.from_object, times["baseline"])),
+        speedup=tuple(BatchSpeedup(batch=n, **vars(ratio)) for n, ratio in ratios.items()),
+        sweep=_sweep(times["engine"], limit_ms),
+        conditions=findings.conditions(made),
+    ).to_json()
 
 
 def evaluate(
@@ -89,7 +101,6 @@ def evaluate(
     from optkit.benchmarking import accuracy
     from optkit.pipeline import findings
     from optkit.pipeline.scores import task_scores
-    from optkit.report.result import plain, without_samples
 
     runner = workspace.runner()
     settings = jobs.settings(model, recipe, runner)
@@ -98,22 +109,18 @@ def evaluate(
     scores = task_scores(made)
     candidate, baseline = scores.get("candidate"), scores.get("baseline")
     drop = accuracy.drop(baseline, candidate) if candidate and baseline else None
-    return plain(
-        {
-            **_named(job),
-            "baseline": made.baseline_precision.name,
-            "accuracy": without_samples(candidate),
-            "baseline_accuracy": without_samples(baseline),
-            "drop": drop and drop.to_json(),
-            "fidelity": findings.fidelity(made).to_json(),
-            "gate": findings.judge_accuracy(made, scores).to_json(),
-            "calibration": findings.calibration(made),
-        }
-    )
-
-
-def _named(job: Job) -> dict[str, Any]:
-    return {"model": job.recipe.name, "target": job.target.name, "precision": job.precision.name}
+    return EvalFigures(
+        model=job.recipe.name,
+        target=job.target.name,
+        precision=job.precision.name,
+        baseline=made.baseline_precision.name,
+        accuracy=ScoreFigures.from_optional(candidate),
+        baseline_accuracy=ScoreFigures.from_optional(baseline),
+        drop=DifferenceFigures.from_optional(drop),
+        fidelity=FidelityFigures.from_object(findings.fidelity(made)),
+        gate=JudgedGates.from_object(findings.judge_accuracy(made, scores)),
+        calibration=findings.calibration(made),
+    ).to_json()
 
 
 def _check_batches(batches: Sequence[int], made: Build) -> None:
@@ -135,12 +142,11 @@ def _check_batches(batches: Sequence[int], made: Build) -> None:
             )
 
 
-def _sweep(latencies: Sequence[Latency], limit_ms: float | None) -> dict[str, Any]:
-    """The batch at the knee (fewer than three have none), and the best one under the limit."""
+def _sweep(latencies: Sequence[Latency], limit_ms: float | None) -> Sweep:
     from optkit.benchmarking import sweep
 
-    return {
-        "knee": sweep.knee(latencies) if len(latencies) > 2 else None,
-        "limit_ms": limit_ms,
-        "best_under_limit": None if limit_ms is None else sweep.best_under(latencies, limit_ms),
-    }
+    return Sweep(
+        knee=sweep.knee(latencies) if len(latencies) > 2 else None,
+        limit_ms=limit_ms,
+        best_under_limit=None if limit_ms is None else sweep.best_under(latencies, limit_ms),
+    )

@@ -76,10 +76,8 @@ def build_fleet(
             )  # fmt: skip
             built = artifact_of(job, own, out, embed_eval)
         except Exception as error:  # also a bug ends this pair only, and not its neighbours
-            outcome = Result.from_json(
-                failed(
-                    on_failure(error), model=recipe.name, target=device.name, precision=scheme.name
-                )
+            outcome = failed(
+                on_failure(error), model=recipe.name, target=device.name, precision=scheme.name
             )
         else:
             outcome = contract.result_of(built)

@@ -12,6 +12,7 @@ from optkit import pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
+from optkit.documents.result import CalibrationCheck
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.execute.step import Result
 from optkit.pipeline import Build, Job
@@ -39,7 +40,7 @@ class StageFiles:
     files: list[str]
     notes: list[str]
     details: dict[str, Any]
-    calibration: Mapping[str, Any] | None
+    calibration: CalibrationCheck | None
 
 
 def export(

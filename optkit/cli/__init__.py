@@ -109,7 +109,7 @@ def _told_as_json(argv: list[str], told: OptkitError) -> dict[str, Any]:
     """`build`, `tune` and `plan` promise their result object also on failure; other commands tell
     the error alone."""
     if argv[:1] == ["build"]:
-        return build.result_of(told)
+        return build.result_of(told).to_json()
     if argv[:1] == ["tune"]:
         return tune.result_of(told)
     if argv[:1] == ["plan"]:

@@ -16,6 +16,7 @@ from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from optkit.documents.against import Against
+    from optkit.report.junit import Suite
 
 
 def _share(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -123,7 +124,7 @@ def bench(
             workspace=options.reporting(workspace, ears),
         )
     if junit is not None:
-        write_junit(junit, [(_named(race), _cases(race))], strict=strict)
+        write_junit(junit, [_suite(race)], strict=strict)
     return _show_race(race, output, ears, strict)
 
 
@@ -171,15 +172,17 @@ def _show_figures(
     figures: dict[str, Any], output: options.Output, ears: Terminal, strict: bool
 ) -> int:
     from optkit.cli import summary, terminal
+    from optkit.documents.figures import BenchFigures
 
+    found = BenchFigures.from_json(figures)
     if output.json:
         terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **figures})
     else:
-        terminal.put(summary.figures(figures))
-    for told in summary.stored(figures["latency"]):
+        terminal.put(summary.timings(found))
+    for told in summary.stored(found.latency):
         ears.note(told)
-    rows = (*figures["latency"], *figures["baseline_latency"])
-    return _ended(ears, (mark for row in rows for mark in row["marks"]), strict)
+    latencies = (*found.latency, *found.baseline_latency)
+    return _ended(ears, (mark for one in latencies for mark in one.marks), strict)
 
 
 def _show_race(race: Against, output: options.Output, ears: Terminal, strict: bool) -> int:
@@ -197,19 +200,20 @@ def _show_race(race: Against, output: options.Output, ears: Terminal, strict: bo
     return 3 if failed else code
 
 
-def _named(race: Against) -> dict[str, Any]:
-    """What a suite of tests tells of the comparison."""
-    name = f"{Path(race.artifact).name} against {Path(race.against).name}"
-    return {**race.to_json(), "model": name, "precision": None}
-
-
-def _cases(race: Against) -> list[dict[str, Any]]:
+def _suite(race: Against) -> Suite:
     """A case per batch size."""
-    return [
-        {"gate": f"max_slowdown batch {row.batch}", "outcome": row.outcome,
-         "reason": row.reason, "evidence": row.slowdown.evidence}
+    from optkit.report.junit import Case, Suite
+
+    name = f"{Path(race.artifact).name} against {Path(race.against).name}"
+    cases = [
+        Case(
+            f"max_slowdown batch {row.batch}", str(row.outcome), str(row.reason),
+            row.slowdown.evidence,
+        )
         for row in race.rows
     ]  # fmt: skip
+    about = {"artifact": race.artifact, "status": race.status}
+    return Suite((name, race.target), cases, about)
 
 
 def _ended(ears: Terminal, marks: Iterable[str], strict: bool) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +19,10 @@ from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from optkit.api.jobs import Pair
+    from optkit.documents.report import GateOutcome
+    from optkit.documents.result import Result
+    from optkit.execute.rehearsal import Line
+    from optkit.report.junit import Suite
 
 # Several results: the worst decides, in this order (design: the contract that scripts rely on).
 _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
@@ -93,7 +97,7 @@ def build(
             strict=strict,
         )  # fmt: skip
     if junit is not None:
-        write_junit(junit, gates_of(results), strict=strict)
+        write_junit(junit, suites_of(results), strict=strict)
     _show(output, results, fleet, several=len(pairs) + len(misnamed) > 1)
     codes = {exit_code(result, strict) for result in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
@@ -136,11 +140,11 @@ def result_of(
     target: str | None = None,
     precision: str | None = None,
     model: str | None = None,
-) -> dict[str, Any]:
-    """The result object of a build that never came to be."""
-    from optkit.report import result
+) -> Result:
+    """The result of a build that never came to be."""
+    from optkit.report.result import failed
 
-    return result.failed(error, model=model, target=target, precision=precision)
+    return failed(error, model=model, target=target, precision=precision)
 
 
 def _build(
@@ -153,10 +157,11 @@ def _build(
     embed_eval: int,
     defer: bool,
     strict: bool,
-) -> tuple[list[dict[str, Any]], str | None]:
+) -> tuple[list[Result], str | None]:
     """The results of all pairs, and the fleet's folder where there are several."""
     from optkit import api
     from optkit.cli import terminal
+    from optkit.report import contract
 
     ears, model = output.terminal(), None
 
@@ -176,12 +181,12 @@ def _build(
                 recipe=recipe, target=target, precision=precision, out=out, embed_eval=embed_eval,
                 defer=defer, strict=strict, workspace=workspace,
             )  # fmt: skip
-            return [one.result], None
+            return [contract.result_of(one)], None
         made = api.build_fleet(
             recipe=recipe, pairs=pairs, out=out, on_failure=told, embed_eval=embed_eval,
             defer=defer, strict=strict, workspace=workspace,
         )  # fmt: skip
-        return [one.to_json() for one in made.document.results], str(made.path)
+        return list(made.document.results), str(made.path)
     except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
         failure = told(error)
         return [result_of(failure, t.name, p.name, model) for t, p in pairs], None
@@ -189,26 +194,23 @@ def _build(
         ears.close()
 
 
-def exit_code(result: dict[str, Any], strict: bool) -> int:
-    """The exit code of one result object."""
+def exit_code(result: Result, strict: bool) -> int:
     from optkit.cli.summary import marks, suspect
 
-    if result["error"] is not None:
-        return errors.from_json(result["error"]).exit_code
-    verdict = result["gate"]["verdict"] if result["gate"] else "pass"
+    if result.error is not None:
+        return errors.from_json(result.error.to_json()).exit_code
+    verdict = result.gate.verdict if result.gate else "pass"
     doubtful = verdict == "inconclusive" or marks(result) or suspect(result)
     return 3 if verdict == "fail" or (strict and doubtful) else 0
 
 
-def write_junit(
-    file: Path, results: list[tuple[dict[str, Any], list[dict[str, Any]]]], *, strict: bool
-) -> None:
+def write_junit(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
     """Results and the rows of their gates as JUnit XML; before they are printed, since with --json
     a command prints one object, which may be the error. Raises StorageError."""
     from optkit.report.junit import to_junit
     from optkit.store import storage_errors, write_durably
 
-    content, place = to_junit(results, strict=strict), file.resolve()
+    content, place = to_junit(suites, strict=strict), file.resolve()
     with storage_errors(file):
         if place.exists() and not place.is_file():
             place.write_bytes(content)  # into a pipe or a device, which must not be replaced
@@ -217,31 +219,34 @@ def write_junit(
         write_durably(place, content)
 
 
-def gates_of(
-    results: list[dict[str, Any]],
-) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def suites_of(results: Sequence[Result]) -> list[Suite]:
     """Each result, or part of it, with the rows of its gates: they stand in its artifact's
     report."""
-    each = [part for one in results for part in (one["parts"] or {"": one}).values()]
-    return [(one, _rows(one["artifact"])) for one in each]
+    from optkit.report.junit import Suite
+
+    each = [part for one in results for part in (one.parts or {"": one}).values()]
+    return [Suite.of(one, _gates(one.artifact)) for one in each]
 
 
-def _rows(artifact: str | None) -> list[dict[str, Any]]:
+def _gates(artifact: str | None) -> list[GateOutcome]:
+    from optkit.documents.report import GateOutcome
+
     if artifact is None:
         return []
-    rows: list[dict[str, Any]] = json.loads((Path(artifact) / "report.json").read_bytes())["gates"]
-    return rows
+    report = json.loads((Path(artifact) / "report.json").read_bytes())
+    return [GateOutcome.from_json(row) for row in report["gates"]]
 
 
 def _show(
-    output: options.Output, results: list[dict[str, Any]], fleet: str | None, *, several: bool
+    output: options.Output, results: list[Result], fleet: str | None, *, several: bool
 ) -> None:
     from optkit.cli import github, summary, terminal
-    from optkit.report import result
+    from optkit.documents.result import RESULTS, Results
 
     if output.json:
-        terminal.put_json(result.several(results, fleet) if several else results[0])
-    built = [one for one in results if one["error"] is None]
+        all_of_them = Results(schema=RESULTS, results=tuple(results), fleet=fleet)
+        terminal.put_json((all_of_them if several else results[0]).to_json())
+    built = [one for one in results if one.error is None]
     github.summarize([Path(fleet) / "report.md"] if fleet else github.reports(built))
     if built and not output.json:
         terminal.put(summary.table(built))
@@ -249,7 +254,7 @@ def _show(
         terminal.put(f"all together: {fleet}/report.html")
     for one in built:
         for remark in summary.remarks(one):
-            terminal.Terminal().note(f"{one['target']} {one['precision']}: {remark}")
+            terminal.Terminal().note(f"{one.target} {one.precision}: {remark}")
 
 
 def _rehearse(
@@ -264,49 +269,43 @@ def _rehearse(
     from optkit.cli import terminal
     from optkit.report import view
 
-    plans: list[dict[str, Any]] = []
+    plans = []
     for target, precision in pairs:
-        found = api.rehearse(
-            recipe=options.recipe(request, workspace, output, dry=True),
-            target=target,
-            precision=precision,
-            workspace=workspace,
-        )
-        plans.append({"target": target.name, "precision": precision.name, **asdict(found)})
+        recipe = options.recipe(request, workspace, output, dry=True)
+        plan = api.rehearse(
+            recipe=recipe, target=target, precision=precision, workspace=workspace
+        )  # fmt: skip
+        plans.append((target.name, precision.name, plan))
     if output.json:
-        terminal.put_json(
-            {"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": plans}
-        )
+        data = [{"target": name, "precision": scheme, **asdict(plan)}
+                for name, scheme, plan in plans]  # fmt: skip
+        terminal.put_json({"schema": "optkit.rehearsal/v1", "evidence": "predicted", "plans": data})
         return 0
-    for plan in plans:
-        rows = [
-            [
-                line["step"],
-                "hit" if line["hit"] else "run",
-                "" if line["hit"] else _known(line["seconds"], "s"),
-                ""
-                if line["hit"]
-                else _known(line["bytes"] and round(line["bytes"] / 2**20, 1), "MiB"),
-                line["label"],
-            ]
-            for line in plan["steps"]
-        ]
-        terminal.put(f"{plan['target']} {plan['precision']}")
+    for name, scheme, plan in plans:
+        terminal.put(f"{name} {scheme}")
+        rows = [_row(line) for line in plan.steps]
         terminal.put(terminal.table(["step", "store", "about", "disk", "what"], rows))
-        for spec in plan["asked"]:
-            if spec["precision"] != plan["precision"]:
+        for spec in plan.asked:
+            if spec.precision != scheme:
                 continue  # of the baseline, which is asked alike
-            terminal.put(f"what {spec['backend']} is asked")
+            terminal.put(f"what {spec.backend} is asked")
             told = [list(row) for row in view.asked_rows(spec)]
             terminal.put(terminal.table(["option", "value", "why"], told))
-        todo = [line for line in plan["steps"] if not line["hit"]]
-        if any(line["seconds"] is None for line in todo):
+        todo = [line for line in plan.steps if not line.hit]
+        if any(line.seconds is None for line in todo):
             terminal.put("estimates: unknown where this store has not seen such a step yet")
         terminal.put(
-            f"predicted from this store's history: {sum(x['seconds'] or 0 for x in todo):.0f} s, "
-            f"{sum(x['bytes'] or 0 for x in todo) / 2**20:.1f} MiB; nothing was written"
+            f"predicted from this store's history: {sum(x.seconds or 0 for x in todo):.0f} s, "
+            f"{sum(x.bytes or 0 for x in todo) / 2**20:.1f} MiB; nothing was written"
         )
     return 0
+
+
+def _row(line: Line) -> list[str]:
+    if line.hit:
+        return [line.step, "hit", "", "", line.label]
+    size = line.bytes and round(line.bytes / 2**20, 1)
+    return [line.step, "run", _known(line.seconds, "s"), _known(size, "MiB"), line.label]
 
 
 def _known(value: float | None, unit: str) -> str:

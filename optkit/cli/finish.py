@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from optkit.cli import options
-from optkit.cli.build import exit_code, gates_of, write_junit
+from optkit.cli.build import exit_code, suites_of, write_junit
 from optkit.workspace import Workspace
 
 
@@ -36,17 +36,18 @@ def finish(
     """
     from optkit import api
     from optkit.cli import github, summary, terminal
+    from optkit.report.contract import result_of
 
     with output.terminal() as ears:
         own = options.reporting(workspace, ears)
-        made = api.finish(artifact, task=task, strict=strict, workspace=own)
+        result = result_of(api.finish(artifact, task=task, strict=strict, workspace=own))
     if junit is not None:
-        write_junit(junit, gates_of([made.result]), strict=strict)
+        write_junit(junit, suites_of([result]), strict=strict)
     if output.json:
-        terminal.put_json(made.result)
+        terminal.put_json(result.to_json())
     else:
-        terminal.put(summary.table([made.result]))
-    github.summarize(github.reports([made.result]))
-    for remark in summary.remarks(made.result):
-        ears.note(f"{made.result['target']} {made.result['precision']}: {remark}")
-    return exit_code(made.result, strict)
+        terminal.put(summary.table([result]))
+    github.summarize(github.reports([result]))
+    for remark in summary.remarks(result):
+        ears.note(f"{result.target} {result.precision}: {remark}")
+    return exit_code(result, strict)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optkit.documents.result import Result
 
 _VARIABLE = "GITHUB_STEP_SUMMARY"  # names the file that the job shows
 
@@ -26,7 +29,7 @@ def summarize(files: Iterable[Path]) -> None:
         Terminal().note(f"{_VARIABLE}: {error.strerror}")
 
 
-def reports(results: Iterable[dict[str, Any]]) -> list[Path]:
+def reports(results: Iterable[Result]) -> list[Path]:
     """The Markdown of every artifact, or of each of its parts."""
-    each = [part for one in results for part in (one["parts"] or {"": one}).values()]
-    return [Path(part["artifact"]) / "report.md" for part in each if part["artifact"]]
+    each = [part for one in results for part in (one.parts or {"": one}).values()]
+    return [Path(part.artifact) / "report.md" for part in each if part.artifact]

@@ -71,10 +71,10 @@ def quantize(
     output: options.Output,
 ) -> int:
     """Quantize MODEL to a Q/DQ graph, by the placement rules of the target's backend."""
-    from optkit.cli.summary import suspect
+    from optkit.cli.summary import is_suspect
 
     made = _files("quantize", out, request, workspace, output, target, precision)
-    return 3 if strict and suspect({"calibration": made.calibration}) else 0
+    return 3 if strict and is_suspect(made.calibration) else 0
 
 
 @click.command("compile")
@@ -118,6 +118,8 @@ def eval_(
     from optkit import api
     from optkit.cli import summary, terminal
     from optkit.cli.build import write_junit
+    from optkit.documents.figures import EvalFigures
+    from optkit.report.junit import Suite
 
     with output.terminal() as ears:
         made = api.evaluate(
@@ -127,18 +129,19 @@ def eval_(
             strict=strict,
             workspace=options.reporting(workspace, ears),
         )
-    gate = made["gate"]
+    figures = EvalFigures.from_json(made)
+    gate = figures.gate
     if junit is not None:
-        write_junit(junit, [(made, gate["rows"])], strict=strict)
+        write_junit(junit, [Suite.of_scores(figures)], strict=strict)
     if output.json:
-        status = "gate_failed" if gate["verdict"] == "fail" else "ok"
+        status = "gate_failed" if gate.verdict == "fail" else "ok"
         terminal.put_json({"schema": "optkit.eval/v1", "status": status, **made})
     else:
-        terminal.put(summary.figures(made))
-    for reason in gate["reasons"]:
+        terminal.put(summary.scores(figures))
+    for reason in gate.reasons:
         ears.note(reason)
-    doubtful = gate["verdict"] != "pass" or summary.suspect(made)
-    return 3 if gate["verdict"] == "fail" or (strict and doubtful) else 0
+    doubtful = gate.verdict != "pass" or summary.is_suspect(figures.calibration)
+    return 3 if gate.verdict == "fail" or (strict and doubtful) else 0
 
 
 def _files(
@@ -165,7 +168,9 @@ def _files(
             workspace=options.reporting(workspace, ears),
         )
     if output.json:
-        terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **asdict(made)})
+        check = made.calibration.to_json() if made.calibration else None
+        written = {**asdict(made), "calibration": check}
+        terminal.put_json({"schema": f"optkit.{stage}/v1", "status": "ok", **written})
         return made
     for name in made.files:
         terminal.put(str(Path(made.out) / name))

@@ -4,98 +4,120 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from optkit.cli import terminal
 from optkit.documents.against import Against
-from optkit.documents.measured import DifferenceFigures, LatencyFigures
-from optkit.measurement import Difference
+from optkit.documents.figures import BatchSpeedup, BenchFigures, EvalFigures
+from optkit.documents.measured import (
+    DifferenceFigures,
+    FidelityFigures,
+    LatencyFigures,
+    PhaseTimes,
+    ScoreFigures,
+)
+from optkit.documents.result import CalibrationCheck, EngineFacts, Result
+from optkit.evidence import Evidence
+from optkit.measurement import Difference, Interval
 from optkit.report.figures import measured, name
 
 Json = dict[str, Any]
+T = TypeVar("T")
+
+_COLUMNS = ["figure", "of", "value", "how known"]
 
 _REMOVED = {"remove_dead": "node", "remove_unused": "constant"}  # rules that only tidy up
 
 
-def table(results: list[Json]) -> str:
+def table(results: Iterable[Result]) -> str:
     """One row per build, then where each artifact lies and what is pending."""
     shown = [
-        {**part, "target": " ".join([one["target"], name]).strip()}
+        (" ".join([str(one.target), name]).strip(), part)
         for one in results
-        for name, part in (one["parts"] or {"": one}).items()
+        for name, part in (one.parts or {"": one}).items()
     ]
-    batch = _common(shown, "latency", "batch")
-    metric = _common(shown, "accuracy", "metric")
+    batch = _common(part.latency.batch for _, part in shown if part.latency)
+    metric = _common(part.accuracy.metric for _, part in shown if part.accuracy)
     rows = [
         [
-            f"{one['target']} {one['precision']}",
+            f"{target} {one.precision}",
             verdict(one),
-            _latency(one["latency"], batch=batch is None),
-            _ratio(one["speedup"], interval=False),
-            _score(one["accuracy"], metric=metric is None),
-            _points(one["drop"]),
+            _latency(one.latency, batch=batch is None),
+            _ratio(one.speedup, interval=False),
+            _score(one.accuracy, metric=metric is None),
+            _points(one.drop),
         ]
-        for one in shown
+        for target, one in shown
     ]
     latency = "latency" if batch is None else f"latency b{batch}"
     columns = ["build", "gate", latency, "speedup", name(metric or "accuracy"), "drop"]
     return "\n".join(
-        [terminal.folded(columns, rows), *(line for one in shown for line in _place(one))]
+        [terminal.folded(columns, rows), *(line for _, one in shown for line in _place(one))]
     )
 
 
-def _common(shown: list[Json], part: str, key: str) -> Any:
-    """What all that have it have alike; None where they differ."""
-    found = {one[part][key] for one in shown if one[part]}
-    return found.pop() if len(found) == 1 else None
+def _common(values: Iterable[T]) -> T | None:
+    """What all have alike; None where they differ."""
+    known = set(values)
+    return known.pop() if len(known) == 1 else None
 
 
-def _place(one: Json) -> list[str]:
+def _place(one: Result) -> list[str]:
     """Where an artifact lies, what it holds, how its figures are known, and what is pending."""
-    held = ", ".join(filter(None, (_size(one), _landing(one["engine"]), _fidelity(one))))
+    held = ", ".join(filter(None, (_size(one), _landing(one.engine), _fidelity(one.fidelity))))
     return [
-        f"{one['artifact']}: {held}" if held else str(one["artifact"]),
+        f"{one.artifact}: {held}" if held else str(one.artifact),
         f"  {_evidence(one)}",
-        f"  report: {one['artifact']}/report.html",
-        *(f"  pending: {row['backend']}, finish with `{row['finish']}`" for row in one["pending"]),
+        f"  report: {one.artifact}/report.html",
+        *(f"  pending: {row.backend}, finish with `{row.finish}`" for row in one.pending),
     ]
 
 
-def remarks(result: Json) -> list[str]:
+def remarks(result: Result) -> list[str]:
     """What a reader of the table should be told in words: undecided gates, and no gain."""
-    found = list((result["gate"] or {}).get("reasons", []))
+    lines = list(result.gate.reasons if result.gate else ())
     if suspect(result):
-        found.append("calibration data is suspect, see above and in the report")
-    found += stored(side["latency"] for side in (result.get("parts") or {"": result}).values())
+        lines.append("calibration data is suspect, see above and in the report")
+    lines += stored(one.latency for one in _parts(result))
     if reasons := marks(result):
-        found.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
-    speedup, baseline = result["speedup"], result["baseline"]
-    other = speedup and baseline and baseline["precision"] != result["precision"]
-    if other and Difference.from_json(speedup).below(1):
-        found.append(
-            f"not faster than {baseline['precision']}: {speedup['value']:.2f}x "
-            f"({speedup['evidence']}); the report lists layers and bytes beside it"
+        lines.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
+    speedup, baseline = result.speedup, result.baseline
+    if speedup and baseline and baseline.precision != result.precision and _below(speedup, 1):
+        lines.append(
+            f"not faster than {baseline.precision}: {speedup.value:.2f}x "
+            f"({speedup.evidence}); the report lists layers and bytes beside it"
         )
-    return found
+    return lines
 
 
-def suspect(result: Json) -> bool:
+def _below(figures: DifferenceFigures, limit: float) -> bool:
+    interval = figures.ci95 and Interval(*figures.ci95)
+    return Difference(figures.value, interval, figures.evidence).below(limit)
+
+
+def _parts(result: Result) -> list[Result]:
+    return list((result.parts or {"": result}).values())
+
+
+def suspect(result: Result) -> bool:
     """Whether the calibration data of a result, or of one of its parts, is in doubt."""
-    each = (result.get("parts") or {"": result}).values()
-    return any((one.get("calibration") or {}).get("verdict") == "suspect" for one in each)
+    return any(is_suspect(one.calibration) for one in _parts(result))
 
 
-def marks(result: Json) -> list[str]:
+def is_suspect(check: CalibrationCheck | None) -> bool:
+    return check is not None and check.verdict == "suspect"
+
+
+def marks(result: Result) -> list[str]:
     """Why the latencies of a result are no good ones, each reason once; of all its parts."""
-    each = list((result["parts"] or {"": result}).values())
-    sides = [side["latency"] for one in each for side in (one, one["baseline"]) if side]
-    return list(dict.fromkeys(mark for one in sides if one for mark in one.get("marks", ())))
+    sides = [side.latency for one in _parts(result) for side in (one, one.baseline) if side]
+    return list(dict.fromkeys(mark for one in sides if one for mark in one.marks))
 
 
-def stored(latencies: Iterable[Json | None]) -> list[str]:
+def stored(latencies: Iterable[LatencyFigures | None]) -> list[str]:
     """When and where those that come from the store were measured, each once, and how to measure
     anew."""
-    told = [measured(one) for one in latencies if one and one.get("from_store")]
+    told = [measured(one) for one in latencies if one and one.from_store]
     return [f"latency {one}; `optkit cache clear --step bench` measures anew"
             for one in dict.fromkeys(told)]  # fmt: skip
 
@@ -127,78 +149,89 @@ def _slowdown(slower: DifferenceFigures) -> str:
     return f"{100 * slower.value:+.2f}% [{low:+.2f}, {high:+.2f}]"
 
 
-def verdict(result: Json) -> str:
-    if result["status"] in ("impossible", "error"):
-        return str(result["status"])
-    gate = result["gate"]
-    return str(gate["verdict"]) if gate else str(result["status"])
+def verdict(result: Result) -> str:
+    if result.status in ("impossible", "error") or result.gate is None:
+        return result.status
+    return result.gate.verdict
 
 
-def figures(made: Json) -> str:
-    """What `bench` or `eval` found, one figure per line."""
+def timings(found: BenchFigures) -> str:
+    """What `bench` found, one figure per line."""
     rows = []
-    for role in ("latency", "baseline_latency"):
-        for one in made.get(role) or []:
-            what = role.replace("_", " ")
-            rows.append([what, f"batch {one['batch']}", _timing(one), one["evidence"]])
-            rows += _phases(what, one)
-    for one in made.get("speedup") or []:
-        rows.append(["speedup", f"batch {one['batch']}", _ratio(one), one["evidence"]])
-    rows += _sweep(made)
-    for role in ("accuracy", "baseline_accuracy"):
-        if made.get(role):
-            rows.append(
-                [
-                    role.replace("_", " "),
-                    made[role]["metric"],
-                    _score(made[role]),
-                    made[role]["evidence"],
-                ]
-            )
-    if made.get("drop"):
-        rows.append(["drop", "", _points(made["drop"]), made["drop"]["evidence"]])
-    if made.get("fidelity"):
-        one = made["fidelity"]
-        shown = "bit-equal" if one["sqnr_db"] is None else f"{one['sqnr_db']:.1f} dB"
-        rows.append(["fidelity", f"to {one['reference']}", shown, one["evidence"]])
-    for one in (made.get("gate") or {"rows": []})["rows"]:
-        rows.append(["gate", one["gate"], one["outcome"], one["evidence"] or "-"])
-    return terminal.table(["figure", "of", "value", "how known"], rows)
+    for role, latencies in (
+        ("latency", found.latency),
+        ("baseline latency", found.baseline_latency),
+    ):
+        for one in latencies:
+            rows.append([role, f"batch {one.batch}", _timing(one), one.evidence])
+            rows += _phases(role, one)
+    for ratio in found.speedup:
+        rows.append(["speedup", f"batch {ratio.batch}", _ratio(ratio), ratio.evidence])
+    return terminal.table(_COLUMNS, [*rows, *_sweep(found)])
 
 
-def _phases(role: str, one: Json) -> list[list[str]]:
+def scores(found: EvalFigures) -> str:
+    """What `eval` found, one figure per line."""
+    rows = [
+        [role, one.metric, _score(one), one.evidence]
+        for role, one in (
+            ("accuracy", found.accuracy),
+            ("baseline accuracy", found.baseline_accuracy),
+        )
+        if one is not None
+    ]
+    if (drop := found.drop) is not None:
+        rows.append(["drop", "", _points(drop), drop.evidence])
+    near = found.fidelity
+    shown = "bit-equal" if near.sqnr_db is None else f"{near.sqnr_db:.1f} dB"
+    rows.append(["fidelity", f"to {near.reference}", shown, near.evidence])
+    for row in found.gate.rows:
+        rows.append(["gate", row.gate, row.outcome, row.evidence or "-"])
+    return terminal.table(_COLUMNS, rows)
+
+
+def _phases(role: str, latency: LatencyFigures) -> list[list[str]]:
     """Of a run on a device: copied there, worked, copied back, and enqueued by the host."""
+    if latency.phases is None:
+        return []
+    ways = {"launched": latency.phases.launched, "recorded": latency.phases.recorded}
     return [
-        [f"{role}, {how}", f"batch {one['batch']}",
-         "{upload_ms:.3g} + {compute_ms:.3g} + {download_ms:.3g}, enqueued {enqueue_ms:.3g} ms"
-         .format_map(phases), one["evidence"]]
-        for how, phases in (one.get("phases") or {}).items()
-    ]  # fmt: skip
+        [
+            f"{role}, {how}",
+            f"batch {latency.batch}",
+            f"{_together(one)}, enqueued {one.enqueue_ms:.3g} ms",
+            latency.evidence,
+        ]
+        for how, one in ways.items()
+    ]
 
 
-def _timing(one: Json) -> str:
+def _together(one: PhaseTimes) -> str:
+    return f"{one.upload_ms:.3g} + {one.compute_ms:.3g} + {one.download_ms:.3g}"
+
+
+def _timing(one: LatencyFigures) -> str:
     """The median with its interval, and the p99 where the runs are enough for one."""
-    interval, p99 = one.get("ci95_ms"), one.get("p99_ms")
+    interval, p99 = one.ci95_ms, one.p99_ms
     span = "" if interval is None else f" [{interval[0]:.3g}, {interval[1]:.3g}]"
     return _latency(one, batch=False) + span + ("" if p99 is None else f", p99 {p99:.3g} ms")
 
 
-def _sweep(made: Json) -> list[list[str]]:
+def _sweep(found: BenchFigures) -> list[list[str]]:
     """The batch that a sweep chooses, and its throughput."""
-    found = made.get("sweep") or {"knee": None, "limit_ms": None}
-    known = {one["batch"]: one for one in made.get("latency") or []}
+    sweep, known = found.sweep, {one.batch: one for one in found.latency}
     rows = []
-    if found["knee"] is not None:
-        rows.append(["knee", "all batches", *_chosen(known[found["knee"]])])
-    if found["limit_ms"] is not None:
-        best = found["best_under_limit"]
-        shown = ["none", made["latency"][0]["evidence"]] if best is None else _chosen(known[best])
-        rows.append(["best batch", f"within {found['limit_ms']:g} ms", *shown])
+    if sweep.knee is not None:
+        rows.append(["knee", "all batches", *_chosen(known[sweep.knee])])
+    if sweep.limit_ms is not None:
+        best = sweep.best_under_limit
+        shown = ["none", found.latency[0].evidence] if best is None else _chosen(known[best])
+        rows.append(["best batch", f"within {sweep.limit_ms:g} ms", *shown])
     return rows
 
 
-def _chosen(one: Json) -> list[str]:
-    return [f"batch {one['batch']}, {one['throughput']:,.0f}/s", one["evidence"]]
+def _chosen(one: LatencyFigures) -> list[str]:
+    return [f"batch {one.batch}, {one.throughput:,.0f}/s", one.evidence]
 
 
 def rewrites(details: Json) -> list[str]:
@@ -230,7 +263,7 @@ def inspection(found: Json) -> str:
     """A graph's summary, after an artifact's verdict where there is one."""
     lines = []
     if found.get("artifact"):
-        result = found["artifact"]["result"]
+        result = Result.from_json(found["artifact"]["result"])
         lines += [
             f"{found['artifact']['name']}: {verdict(result)}",
             f"digest {found['artifact']['digest']}",
@@ -266,66 +299,60 @@ def _tensor(one: Json) -> list[str]:
     return [one["name"], one["dtype"], "x".join(str(size) for size in one["shape"])]
 
 
-def _latency(one: Json | None, *, batch: bool = True) -> str:
+def _latency(one: LatencyFigures | None, *, batch: bool = True) -> str:
     """A prediction is a bound: no launch overhead, peak rates."""
-    if not one:
+    if one is None:
         return "-"
-    bound = ">= " if one["evidence"] == "predicted" else ""
-    return f"{bound}{one['p50_ms']:.3g} ms" + (f" b{one['batch']}" if batch else "")
+    bound = ">= " if one.evidence is Evidence.PREDICTED else ""
+    return f"{bound}{one.p50_ms:.3g} ms" + (f" b{one.batch}" if batch else "")
 
 
-def _ratio(one: Json | None, *, interval: bool = True) -> str:
-    if not one:
+def _ratio(one: DifferenceFigures | BatchSpeedup | None, *, interval: bool = True) -> str:
+    if one is None:
         return "-"
-    shown = interval and one["ci95"]
-    span = f" [{one['ci95'][0]:.2f}, {one['ci95'][1]:.2f}]" if shown else ""
-    return f"{one['value']:.2f}x{span}"
+    span = f" [{one.ci95[0]:.2f}, {one.ci95[1]:.2f}]" if interval and one.ci95 else ""
+    return f"{one.value:.2f}x{span}"
 
 
-def _score(one: Json | None, *, metric: bool = True) -> str:
-    if not one:
+def _score(one: ScoreFigures | None, *, metric: bool = True) -> str:
+    if one is None:
         return "-"
-    return f"{one['metric']} {one['value']:.4f}" if metric else f"{one['value']:.4f}"
+    return f"{one.metric} {one.value:.4f}" if metric else f"{one.value:.4f}"
 
 
-def _points(one: Json | None) -> str:
-    if not one:
+def _points(one: DifferenceFigures | None) -> str:
+    if one is None:
         return "-"
-    low, high = (100 * end for end in one["ci95"] or (0, 0))
-    span = f" [{low:.2f}, {high:.2f}]" if one["ci95"] else ""
-    return f"{one['value']:.2%}{span}"
+    span = f" [{100 * one.ci95[0]:.2f}, {100 * one.ci95[1]:.2f}]" if one.ci95 else ""
+    return f"{one.value:.2%}{span}"
 
 
-def _size(result: Json) -> str:
-    one, baseline = result["size"], result["baseline"]
-    if not one or one["bytes"] is None:
+def _size(result: Result) -> str:
+    size, baseline = result.size, result.baseline
+    if size is None:
         return ""
-    share = one["baseline_bytes"] and one["bytes"] / one["baseline_bytes"]
-    beside = f" ({share:.0%} of {baseline['precision']})" if share and baseline else ""
-    return f"{one['bytes'] / 2**20:.2f} MiB{beside}"
+    share = size.baseline_bytes and size.bytes / size.baseline_bytes
+    beside = f" ({share:.0%} of {baseline.precision})" if share and baseline else ""
+    return f"{size.bytes / 2**20:.2f} MiB{beside}"
 
 
-def _landing(engine: Json | None) -> str:
-    landing = engine and engine["landing"]
-    if not landing:
+def _landing(engine: EngineFacts | None) -> str:
+    landing = engine.landing if engine else None
+    if landing is None:
         return ""
-    told = f"{landing['landed']}/{landing['planned']} landed"
-    return f"{told}, {unknown} unknown" if (unknown := landing.get("unknown")) else told
+    counts = f"{landing.landed}/{landing.planned} landed"
+    return f"{counts}, {landing.unknown} unknown" if landing.unknown else counts
 
 
-def _fidelity(one: Json) -> str:
-    found = one["fidelity"]
-    if not found:
+def _fidelity(near: FidelityFigures | None) -> str:
+    if near is None:
         return ""
-    shown = "bit-equal" if found["sqnr_db"] is None else f"SQNR {found['sqnr_db']:.1f} dB"
-    return f"{shown} to {found['reference']}"
+    shown = "bit-equal" if near.sqnr_db is None else f"SQNR {near.sqnr_db:.1f} dB"
+    return f"{shown} to {near.reference}"
 
 
-def _evidence(one: Json) -> str:
+def _evidence(one: Result) -> str:
     """How each group of figures is known, e.g. "engine compiled, latency predicted"."""
-    parts = [
-        f"{name} {one[name]['evidence']}"
-        for name in ("engine", "latency", "accuracy", "fidelity")
-        if one[name]
-    ]
-    return ", ".join(parts)
+    groups = {"engine": one.engine, "latency": one.latency, "accuracy": one.accuracy,
+              "fidelity": one.fidelity}  # fmt: skip
+    return ", ".join(f"{name} {group.evidence}" for name, group in groups.items() if group)

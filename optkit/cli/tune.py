@@ -14,6 +14,7 @@ from optkit.request import Request
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
+    from optkit.documents.result import Result
     from optkit.documents.tune import Tune
     from optkit.tuning import Budget
 
@@ -93,6 +94,7 @@ def tune(
     """
     from optkit import api, tuning
     from optkit.cli import github, terminal
+    from optkit.report import contract
 
     budget = _budget(max_drop, min_sqnr, max_latency, max_size)
     names = tuple(dict.fromkeys(name.lower() for name in precisions))
@@ -119,7 +121,7 @@ def tune(
         return told.exit_code
     finally:
         ears.close()
-    result = found.artifact.result
+    result = contract.result_of(found.artifact)
     _show(output, found.search, result)
     github.summarize([found.folder / "tune.md", *github.reports([result])])
     if found.search.status == "gate_failed":
@@ -161,7 +163,7 @@ def _number(text: str) -> str | float:
         return text
 
 
-def _show(output: options.Output, search: Tune, result: dict[str, Any]) -> None:
+def _show(output: options.Output, search: Tune, result: Result) -> None:
     from optkit.cli import summary, terminal
     from optkit.tuning import document
 

@@ -2,6 +2,7 @@
 
 result    optkit.result/v1, and optkit.results/v1 of several    report    optkit.report/v1
 fleet     optkit.fleet/v1      plan   optkit.plan/v1            tune      optkit.tune/v1
+figures   what optkit.bench/v1 and optkit.eval/v1 say
 diff      optkit.diff/v1       explanation  optkit.explain/v1   against   optkit.against/v1
 record    what all models have in common    measured, prices    parts that several documents share
 foreign   documents that another machine may have written

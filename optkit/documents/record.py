@@ -42,6 +42,11 @@ class Record(BaseModel):
         return cls.model_validate(source, from_attributes=True, extra="ignore")
 
     @classmethod
+    def from_optional(cls, source: object | None) -> Self | None:
+        """`from_object`; None of None."""
+        return None if source is None else cls.from_object(source)
+
+    @classmethod
     def from_json(cls, data: object) -> Self:
         """From what `to_json` gave. Raises ValidationError."""
         return cls.model_validate_json(json.dumps(data))  # as JSON: tuples come from arrays alone

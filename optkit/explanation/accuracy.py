@@ -235,7 +235,7 @@ def _noisy(
 def _alone(rows: Sequence[LayerFidelityRow]) -> str:
     """What one layer alone does to the value it leaves."""
     known = rows[0].isolated if len(rows) == 1 else None
-    return "" if known is None else f"; this layer alone leaves {figures.likeness(known.to_json())}"
+    return "" if known is None else f"; this layer alone leaves {figures.likeness(known)}"
 
 
 def _cost(subject: Subject, rows: Sequence[LayerFidelityRow]) -> Cost:

@@ -23,6 +23,7 @@ from typing import Any
 from optkit import pipeline
 from optkit.artifact import MANIFEST, SAMPLES, Artifact, EngineFile, Manifest, write
 from optkit.decoder import Decoder
+from optkit.documents.result import Result as BuildResult
 from optkit.execute.step import Result
 from optkit.packaging import genai
 from optkit.packaging.stamp import stamp
@@ -71,7 +72,7 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
             inputs=build.inputs,
             outputs=build.outputs,
             versions=pipeline.tool_versions(),
-            result=judged.result,
+            result=judged.result.to_json(),
             data=pipeline.data_of(build),
             engine=EngineFile(build.backend, next(iter(engine), GRAPH)) if build.backend else None,
             instruction_set=_instruction_set(build),
@@ -101,7 +102,7 @@ def deliver_again(
     manifest = replace(
         before,
         name=place.name,
-        result=judged.result,
+        result=judged.result.to_json(),
         data=data,
         engine=EngineFile(str(build.backend), next(iter(engine), GRAPH)),
     )
@@ -113,7 +114,7 @@ def join(
     name: str,
     recipe: dict[str, Any],
     parts: Mapping[str, Artifact],
-    result: dict[str, Any],
+    result: BuildResult,
     out: Path,
 ) -> Artifact:
     """Write the artifact `out/<name>` that consists of others, each a folder in it. `recipe`: the
@@ -131,7 +132,7 @@ def join(
         inputs=first.inputs,
         outputs=last.outputs,
         versions=first.versions,
-        result=result,
+        result=result.to_json(),
         parts=digests,
     )
     files: dict[str, Path | bytes] = {f"{folder}/{file}": path for folder, path, file in whole}
@@ -209,7 +210,7 @@ def _engine(entry: Compiled | None, prefix: str) -> dict[str, Path | bytes]:
 
 def _reports(judged: Judged) -> dict[str, Path | bytes]:
     return {
-        "report.json": _text(json.dumps(judged.report, indent=1, sort_keys=True)),
+        "report.json": _text(json.dumps(judged.report.to_json(), indent=1, sort_keys=True)),
         "report.html": _text(to_html(judged.report)),
         "report.md": _text(to_markdown(judged.report)),
     }

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from optkit import pipeline, runtimes
 from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
 from optkit.benchmarking.latency import ratio
+from optkit.documents.record import Object
+from optkit.documents.report import (
+    AskedOfCompiler,
+    FinishedOn,
+    LayerFidelity,
+    Provenance,
+    Report,
+    StepTaken,
+)
+from optkit.documents.result import CalibrationCheck, Result
 from optkit.engines import Engine
 from optkit.evidence import Evidence
 from optkit.execute.runner import Record
@@ -28,10 +38,10 @@ from optkit.steps.compile import Compiled
 
 @dataclass(frozen=True)
 class Judged:
-    """A finished build: the result object, the report document, and the records behind them."""
+    """A finished build: its result, its report, and the records behind them."""
 
-    result: dict[str, Any]
-    report: dict[str, Any]
+    result: Result
+    report: Report
     findings: Findings
 
 
@@ -62,7 +72,7 @@ def judge(
 def judge_again(
     build: Build,
     records: list[Record],
-    report: Mapping[str, Any],
+    report: Report,
     *,
     artifact: str,
     rescored: bool,
@@ -70,16 +80,23 @@ def judge_again(
     """All figures of a build that was finished on its device; what was known before stays in its
     `report`: how the graph was made, and the accuracy of references (unless `rescored`, on samples
     that those have not seen)."""
-    before = report["result"]
+    before = report.result
     times = latencies(build)
     sides = _sides(build, times, task_scores(build))
     found = _findings(build, sides, times, slices(build))
     outcome = _result(build, sides, found, records, artifact)
-    outcome["references"] = [] if rescored else before["references"]
-    outcome["calibration"] = before.get("calibration")
-    for key, seconds in before["seconds"].items():
-        outcome["seconds"][key] = round(outcome["seconds"].get(key, 0.0) + seconds, 3)
-    outcome["cache_hits"] += before["cache_hits"]
+    spent = {
+        step: round(outcome.seconds.get(step, 0.0) + seconds, 3)
+        for step, seconds in before.seconds.items()
+    }
+    outcome = outcome.model_copy(
+        update={
+            "references": () if rescored else before.references,
+            "calibration": before.calibration,
+            "seconds": {**outcome.seconds, **spent},
+            "cache_hits": outcome.cache_hits + before.cache_hits,
+        }
+    )
     again = document.finished(
         report,
         outcome,
@@ -87,11 +104,11 @@ def judge_again(
             outcome, sides["candidate"], sides["baseline"], found, times, conditions(build)
         ),
         {
-            "steps": [asdict(record) for record in records],
+            "steps": (*report.provenance.steps, *_steps(records)),
             "build_spec": _specs(build),
-            "finished": {"machine": build.machine, "versions": pipeline.tool_versions()},
+            "finished": FinishedOn(machine=build.machine, versions=pipeline.tool_versions()),
         },
-    )  # fmt: skip
+    )
     return Judged(outcome, again, found)
 
 
@@ -150,9 +167,10 @@ def fidelity(build: Build) -> Fidelity:
     return fidelity
 
 
-def calibration(build: Build) -> Mapping[str, Any] | None:
+def calibration(build: Build) -> CalibrationCheck | None:
     """What the data check says of the calibration data; None where there is none."""
-    return None if build.data_check is None else build.data_check.check
+    checked = build.data_check
+    return None if checked is None else CalibrationCheck.from_json(checked.check)
 
 
 def _result(
@@ -161,7 +179,7 @@ def _result(
     found: Findings,
     records: list[Record],
     artifact: str,
-) -> dict[str, Any]:
+) -> Result:
     return result(
         sides["candidate"],
         sides["baseline"],
@@ -176,8 +194,8 @@ def _result(
     )
 
 
-def conditions(build: Build) -> Mapping[str, Any]:
-    return build.latency.conditions if isinstance(build.latency, Timed) else {}
+def conditions(build: Build) -> Object:
+    return dict(build.latency.conditions) if isinstance(build.latency, Timed) else {}
 
 
 def _sides(
@@ -282,24 +300,28 @@ def _rewrites(build: Build) -> Rewrites:
     )
 
 
-def _layer_fidelity(build: Build) -> Mapping[str, Any] | None:
-    compared = build.layer_fidelity
-    return None if compared is None else compared.layers.to_json()
+def _layer_fidelity(build: Build) -> LayerFidelity | None:
+    return build.layer_fidelity.layers if build.layer_fidelity else None
 
 
-def _provenance(build: Build, records: list[Record]) -> dict[str, Any]:
-    return {
-        "recipe": build.job.recipe.to_json(),
-        "digests": {"build": pipeline.identity(build), **build.digests},
-        "versions": pipeline.tool_versions(),
-        "steps": [asdict(record) for record in records],
-        "build_spec": _specs(build),
-        **({"machine": build.machine} if build.measured else {}),
-    }
+def _provenance(build: Build, records: list[Record]) -> Provenance:
+    return Provenance(
+        recipe=build.job.recipe.to_json(),
+        digests={"build": pipeline.identity(build), **build.digests},
+        versions=pipeline.tool_versions(),
+        steps=_steps(records),
+        build_spec=_specs(build),
+        machine=build.machine if build.measured else None,
+    )
 
 
-def _specs(build: Build) -> dict[str, Any]:
-    return {role: spec.to_json() for role, spec in build.build_spec.items()}
+def _steps(records: list[Record]) -> tuple[StepTaken, ...]:
+    return tuple(map(StepTaken.from_object, records))
+
+
+def _specs(build: Build) -> dict[str, AskedOfCompiler]:
+    specs = build.build_spec.items()
+    return {role: AskedOfCompiler.from_json(spec.to_json()) for role, spec in specs}
 
 
 def _seconds(records: list[Record]) -> dict[str, float]:

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from optkit.documents.measured import LatencyFigures
+from optkit.documents.prices import DatedPrice
+from optkit.documents.report import Report
+from optkit.documents.result import Result
+from optkit.evidence import Evidence
 from optkit.report import figures
 from optkit.report.layers import Layer
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,39 +36,34 @@ class Timed:
     known: str
 
 
-def timings(report: Json) -> list[Timed]:
+def timings(report: Report) -> list[Timed]:
     """Baseline and candidate at every batch size, next to each other."""
-    result = report["result"]
-    baseline = (result["baseline"] or {}).get("precision", "baseline")
-    found = [
-        _timed(label, one)
-        for side, label in (("baseline", baseline), ("engine", result["precision"]))
-        for one in report["latencies"][side]
-    ]
-    return sorted(found, key=lambda one: one.batch)
+    result, latencies = report.result, report.latencies
+    baseline = result.baseline.precision if result.baseline else "baseline"
+    sides = ((baseline, latencies.baseline), (str(result.precision), latencies.engine))
+    rows = [_timed(label, one) for label, side in sides for one in side]
+    return sorted(rows, key=lambda row: row.batch)
 
 
-def _timed(label: str, one: Json) -> Timed:
-    runs = one["runs"]
-
-    def quantile(key: str, least: int) -> str:
-        if one[key] is None and runs is not None:
+def _timed(label: str, latency: LatencyFigures) -> Timed:
+    def quantile(value: float | None, least: int) -> str:
+        if value is None and latency.runs is not None:
             return f"needs {least:,} runs"
-        return figures.ms(one[key])
+        return figures.ms(value)
 
     return Timed(
         label,
-        one["batch"],
-        figures.ms(one["p50_ms"]),
-        figures.span(one["ci95_ms"] or one["band"], figures.ms),
-        quantile("p90_ms", 100),
-        quantile("p95_ms", 200),
-        quantile("p99_ms", 1000),
-        figures.rate(one["throughput"]),
-        figures.count(runs),
-        figures.count(one["outliers"]),
-        figures.percent(one["drift"]),
-        one["evidence"],
+        latency.batch,
+        figures.ms(latency.p50_ms),
+        figures.span(latency.ci95_ms or latency.band, figures.ms),
+        quantile(latency.p90_ms, 100),
+        quantile(latency.p95_ms, 200),
+        quantile(latency.p99_ms, 1000),
+        figures.rate(latency.throughput),
+        figures.count(latency.runs),
+        figures.count(latency.outliers),
+        figures.percent(latency.drift),
+        latency.evidence,
     )
 
 
@@ -82,18 +80,16 @@ class Phase:
     runs: str
 
 
-def phases(result: Json) -> list[Phase]:
+def phases(result: Result) -> list[Phase]:
     """Launched one by one and recorded as a CUDA graph; empty unless a device told."""
-    base = result["baseline"] or {"precision": "", "latency": None}
-    sides = ((base["precision"], base["latency"]), (result["precision"], result["latency"]))
     return [
         Phase(
-            label, how, figures.ms(one["upload_ms"]), figures.ms(one["compute_ms"]),
-            figures.ms(one["download_ms"]), figures.ms(one["enqueue_ms"]),
-            figures.count(one["runs"]),
+            str(side.precision), how, figures.ms(times.upload_ms), figures.ms(times.compute_ms),
+            figures.ms(times.download_ms), figures.ms(times.enqueue_ms), figures.count(times.runs),
         )
-        for label, latency in sides
-        for how, one in ((latency or {}).get("phases") or {}).items()
+        for side in (result.baseline, result)
+        if side and side.latency and (phases := side.latency.phases)
+        for how, times in (("launched", phases.launched), ("recorded", phases.recorded))
     ]  # fmt: skip
 
 
@@ -116,7 +112,7 @@ _CONDITIONS: Mapping[str, tuple[str, Callable[[Any], str]]] = MappingProxyType(
 )
 
 
-def machine(conditions: Json) -> list[tuple[str, str]]:
+def machine(conditions: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The host while latency was measured; what its system does not tell is left out."""
     found = []
     for key, value in flat(conditions).items():
@@ -135,15 +131,15 @@ class Held:
     known: str
 
 
-def memory(report: Json, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[Held]:
+def memory(report: Report, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[Held]:
     """What the model holds: weights, the most that one layer reads and writes, the workspace that
     the compiler may use; and the peak of a run, where a gate had it measured."""
-    result = report["result"]
-    compiled = (result["engine"] or {}).get("evidence", "")
-    specs = report["provenance"]["build_spec"]
+    engine = report.result.engine
+    compiled = engine.evidence if engine else ""
+    specs = report.provenance.build_spec
 
     def workspace(role: str) -> str:
-        return figures.size((specs.get(role) or {}).get("workspace_bytes"))
+        return figures.size(specs[role].workspace_bytes if role in specs else None)
 
     rows = [
         Held("Weights in the engine", _weights(theirs), _weights(ours), compiled),
@@ -155,10 +151,10 @@ def memory(report: Json, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list
             compiled,
         ),
     ]
-    for gate in report["gates"]:
-        if gate["gate"] == "max_memory_bytes" and gate["value"] is not None:
-            peak = figures.size(gate["value"])
-            rows.append(Held("Peak of a run", figures.NONE, peak, gate["evidence"]))
+    for gate in report.gates:
+        if gate.gate == "max_memory_bytes" and gate.value is not None:
+            peak = figures.size(gate.value)
+            rows.append(Held("Peak of a run", figures.NONE, peak, gate.evidence or ""))
     return [row for row in rows if {row.baseline, row.candidate} != {figures.NONE}]
 
 
@@ -171,17 +167,17 @@ def _most(rows: Sequence[Layer]) -> str:
     return figures.size(max((layer.moved for layer in rows if layer.moved), default=None))
 
 
-def price(one: Json) -> str:
+def price(dated: DatedPrice) -> str:
     """Where a price comes from, and of when it is."""
-    sure = "" if one["verified"] else " (unverified)"
-    return f"{one['usd_per_hour']:g} US dollars per hour, {one['provider']}, {one['as_of']}{sure}"
+    sure = "" if dated.verified else " (unverified)"
+    return f"{dated.usd_per_hour:g} US dollars per hour, {dated.provider}, {dated.as_of}{sure}"
 
 
 def dollars(value: float | None) -> str:
     return figures.NONE if value is None else f"${value:.3g}"
 
 
-def flat(facts: Json, prefix: str = "") -> dict[str, Any]:
+def flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested keys joined with dots; what is null or empty is left out."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
@@ -192,30 +188,29 @@ def flat(facts: Json, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def absent(report: Json) -> Iterator[tuple[str, str]]:
+def absent(report: Report) -> Iterator[tuple[str, str]]:
     """What this report cannot show, and why."""
-    result, latency = report["result"], report["result"]["latency"]
-    if result["error"] is not None:
+    result, latency, fidelity = report.result, report.result.latency, report.layer_fidelity
+    if result.error is not None:
         yield "Everything else", "the build came to no artifact"
         return
     if latency is None:
         yield "Latency", "there is no engine yet"
-    elif latency["evidence"] != "measured":
-        yield "Latency distribution", f"nothing was timed; the latency is {latency['evidence']}"
-    elif latency["phases"] is None:
+    elif latency.evidence is not Evidence.MEASURED:
+        yield "Latency distribution", f"nothing was timed; the latency is {latency.evidence}"
+    elif latency.phases is None:
         yield "Compute, transfer and enqueue times", "only an engine on a GPU tells them"
-    if result["accuracy"] is None:
+    if result.accuracy is None:
         yield "Accuracy", "no evaluation task was given"
-    if not report["landing"]:
-        yield "Landing", "no engine was compiled" if not result["engine"] else "nothing was planned"
-    fidelity = report["layer_fidelity"]
+    if not report.landing:
+        yield "Landing", "nothing was planned" if result.engine else "no engine was compiled"
     if fidelity is None:
         yield "Fidelity layer by layer", "nothing was quantized"
-    elif not fidelity["rows"]:
-        yield "Fidelity layer by layer", fidelity["reason"] or "no layer could be compared"
-    if not any(row["gate"] == "max_memory_bytes" for row in report["gates"]):
+    elif not fidelity.rows:
+        yield "Fidelity layer by layer", fidelity.reason or "no layer could be compared"
+    if not any(row.gate == "max_memory_bytes" for row in report.gates):
         yield "Peak memory of a run", "it is measured where a gate asks: gates.max_memory_bytes"
-    if report["cost"] is None:
-        why = f"no price of {result['target']} is known" if latency else "no latency is known"
+    if report.cost is None:
+        why = f"no price of {result.target} is known" if latency else "no latency is known"
         yield "Cost", why
     yield "Other targets and precisions", "built together, they get a report side by side"

@@ -1,45 +1,36 @@
-"""The report document: the result and everything behind it, as one plain dict (`report.json`).
-
-`optkit.report/v1` (documents/report.py):
-
-    result               the result object
-    gates                one row per gate: limit, value, interval, evidence, outcome, reason
-    latencies            {"engine", "baseline"}: every batch size, quantiles without samples
-    latency_samples      {"engine", "baseline"}: milliseconds of each run at the result's batch size
-    latency_rounds       {"engine", "baseline"}: how many equally long rounds those are, in order
-    layers               {"engine", "baseline"}: fused layers as the compiler lists them
-    landing              one row per planned node; landing_activations: MatMuls of two activations
-    quantization         one row per considered node: its precision, and the range or the reason
-    fusion, cast         what was rewritten or declined; what became FP16
-    preparation          values smoothed or equalized before quantization, or why not
-    layer_fidelity       every quantized layer beside the FP32 graph's, and what each pair clips;
-                         null where nothing was quantized
-    cost                 dollars for a million samples at the result's latency, and the price; null
-                         where one of them is not known
-    conditions           the host while latency was measured
-    provenance           recipe, digests, versions, steps (key, hit, seconds), build_spec by role;
-                         machine: which one measured; finished: machine and versions, where another
-                         one has finished it
-"""
+"""The report document: the result of a build and everything behind it (`report.json`,
+`optkit.report/v1`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from optkit.assignment import Assignment
 from optkit.devices import target
+from optkit.documents.measured import LatencyFigures
+from optkit.documents.record import Number, Object, Record, Rows
+from optkit.documents.report import (
+    REPORT,
+    BothSides,
+    GateOutcome,
+    LandedNode,
+    LayerFacts,
+    LayerFidelity,
+    MillionCost,
+    NodeDecision,
+    Provenance,
+    Report,
+    ServingCost,
+)
+from optkit.documents.result import Result
 from optkit.measurement import Latency
 from optkit.prediction.cost import per_million, price_of
-from optkit.report.result import Findings, Side, plain, without_samples
+from optkit.report.result import Findings, Side
 
-REPORT = "optkit.report/v1"
-
-_NOTHING: Mapping[str, Any] = MappingProxyType(
-    {"recipe": {}, "digests": {}, "versions": {}, "steps": [], "build_spec": {}}
-)
+T = TypeVar("T")
+Row = TypeVar("Row", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -53,124 +44,127 @@ class Rewrites:
     assignment: Assignment = field(default_factory=Assignment)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The parts of a report that a run on the device gives, or stands for: its fields are those of
+    the report."""
+
+    gates: Rows[GateOutcome]
+    latencies: BothSides[Rows[LatencyFigures]]
+    latency_samples: BothSides[Rows[Number]]
+    latency_rounds: BothSides[int]
+    layers: BothSides[Rows[LayerFacts]]
+    landing: Rows[LandedNode]
+    landing_activations: Rows[LandedNode]
+    cost: ServingCost | None
+    conditions: Object
+
+
 def compose(
-    result: Mapping[str, Any],
-    figures: Mapping[str, Any],
+    result: Result,
+    measured: Measured,
     *,
     rewrites: Rewrites,
-    provenance: Mapping[str, Any],
-    layer_fidelity: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Build the document. `figures`: as `measured` gives them."""
-    return plain(
-        {
-            "schema": REPORT,
-            "result": dict(result),
-            **figures,
-            "quantization": _decisions(rewrites),
-            "fusion": list(rewrites.fusion.get("entries", ())),
-            "cast": dict(rewrites.cast),
-            "preparation": list(rewrites.preparation.get("entries", ())),
-            "layer_fidelity": layer_fidelity and dict(layer_fidelity),
-            "provenance": {**_NOTHING, **provenance},
-        }
+    provenance: Provenance,
+    layer_fidelity: LayerFidelity | None = None,
+) -> Report:
+    return Report(
+        schema=REPORT,
+        result=result,
+        **vars(measured),
+        quantization=tuple(_decisions(rewrites)),
+        fusion=tuple(rewrites.fusion.get("entries", ())),
+        cast=dict(rewrites.cast),
+        preparation=tuple(rewrites.preparation.get("entries", ())),
+        layer_fidelity=layer_fidelity,
+        provenance=provenance,
     )
 
 
 def finished(
-    report: Mapping[str, Any],
-    result: Mapping[str, Any],
-    figures: Mapping[str, Any],
-    provenance: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The document of a build that another machine has finished. `provenance`: what it adds."""
-    told = report["provenance"]
-    steps = [*told["steps"], *provenance["steps"]]
-    return plain(
-        {
-            **report,
-            "result": dict(result),
-            **figures,
-            "provenance": {**told, **provenance, "steps": steps},
-        }
-    )
+    report: Report, result: Result, measured: Measured, provenance: Mapping[str, object]
+) -> Report:
+    """The report of a build that another machine has finished. `provenance`: what it changes."""
+    changed = report.provenance.model_copy(update=provenance)
+    return report.model_copy(update={"result": result, **vars(measured), "provenance": changed})
 
 
 def measured(
-    result: Mapping[str, Any],
+    result: Result,
     candidate: Side,
     baseline: Side | None,
     findings: Findings,
     latencies: Mapping[str, Sequence[Latency]],
-    conditions: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The parts of the document that a run on the device gives, or stands for: gates, latencies,
-    layers, landing, cost, conditions. `latencies`: "engine" and "baseline" → one per batch size."""
+    conditions: Object,
+) -> Measured:
+    """`latencies`: "engine" and "baseline" → one per batch size."""
     sides = {"engine": candidate, "baseline": baseline}
     landing = candidate.engine.landing if candidate.engine else None
-    batch = result["latency"] and result["latency"]["batch"]
+    batch = result.latency.batch if result.latency else None
     shown = {name: [one for one in latencies.get(name, ()) if one.batch == batch] for name in sides}
-    return {
-        "gates": [asdict(row) for row in findings.verdict.rows] if findings.verdict else [],
-        "latencies": {
-            name: [without_samples(one) for one in latencies.get(name, ())] for name in sides
-        },
-        "latency_samples": {
-            name: [ms for one in found for ms in one.samples_ms] for name, found in shown.items()
-        },
-        "latency_rounds": {
-            name: sum(one.rounds or 0 for one in found) for name, found in shown.items()
-        },
-        "layers": {name: _layers(side) for name, side in sides.items()},
-        "landing": [asdict(row) for row in landing.rows] if landing else [],
-        "landing_activations": [asdict(row) for row in landing.activations] if landing else [],
-        "cost": _cost(result),
-        "conditions": dict(conditions),
-    }  # fmt: skip
+    return Measured(
+        gates=_rows(GateOutcome, findings.verdict.rows if findings.verdict else ()),
+        latencies=_both(lambda name: _rows(LatencyFigures, latencies.get(name, ()))),
+        latency_samples=_both(
+            lambda name: tuple(ms for one in shown[name] for ms in one.samples_ms)
+        ),
+        latency_rounds=_both(lambda name: sum(one.rounds or 0 for one in shown[name])),
+        layers=_both(lambda name: _layers(sides[name])),
+        landing=_rows(LandedNode, landing.rows if landing else ()),
+        landing_activations=_rows(LandedNode, landing.activations if landing else ()),
+        cost=_cost(result),
+        conditions=conditions,
+    )
 
 
-def _cost(result: Mapping[str, Any]) -> dict[str, Any] | None:
+def _both(side: Callable[[str], T]) -> BothSides[T]:
+    return BothSides(engine=side("engine"), baseline=side("baseline"))
+
+
+def _rows(model: type[Row], sources: Iterable[object]) -> tuple[Row, ...]:
+    return tuple(map(model.from_object, sources))
+
+
+def _cost(result: Result) -> ServingCost | None:
     """Dollars for a million samples at the result's latency, of both models."""
-    latency = result["latency"]
-    price = price_of(target(result["target"]), {}) if latency is not None else None
+    latency = result.latency
+    if latency is None or result.target is None:
+        return None
+    price = price_of(target(result.target), {})
     if price is None:
         return None
-    base = (result["baseline"] or {}).get("latency")
-    sides = {"engine": latency, "baseline": base}
-    return {
-        "evidence": latency["evidence"],
-        "price": price.to_json(),
-        "usd_per_million": {
-            name: side and per_million(price, side["throughput"]) for name, side in sides.items()
-        },
-    }
+    base = result.baseline.latency if result.baseline else None
+    return ServingCost(
+        evidence=latency.evidence,
+        price=price,
+        usd_per_million=MillionCost(
+            engine=per_million(price, latency.throughput),
+            baseline=per_million(price, base.throughput) if base else None,
+        ),
+    )
 
 
-def _layers(side: Side | None) -> list[dict[str, Any]]:
+def _layers(side: Side | None) -> tuple[LayerFacts, ...]:
     """The layer list with sizes where there is one (a dynamic engine's own has none)."""
     if side is None or side.engine is None:
-        return []
-    return [asdict(layer) for layer in side.engine.static_layers or side.engine.layers]
+        return ()
+    return _rows(LayerFacts, side.engine.static_layers or side.engine.layers)
 
 
-def _decisions(rewrites: Rewrites) -> list[dict[str, Any]]:
+def _decisions(rewrites: Rewrites) -> Iterator[NodeDecision]:
     """Each considered node: its precision, and the range it was given or why it stayed float."""
     quantized = rewrites.quantization.get("nodes", {})
     ranges = rewrites.quantization.get("activations", {})
-    rows = []
     for node, precision in rewrites.assignment.nodes.items():
-        done = quantized.get(node, {})
-        value = ranges.get(done.get("activation"), {})
-        rows.append(
-            {
-                "node": node,
-                "precision": precision,
-                "reason": rewrites.assignment.reasons.get(node),
-                "activation": done.get("activation"),
-                "low": value.get("low"),
-                "high": value.get("high"),
-                "clipped": value.get("clipped"),
-                "method": value.get("method"),
-            }
+        activation = quantized.get(node, {}).get("activation")
+        value = ranges.get(activation, {})
+        yield NodeDecision(
+            node=node,
+            precision=precision,
+            reason=rewrites.assignment.reasons.get(node),
+            activation=activation,
+            low=value.get("low"),
+            high=value.get("high"),
+            clipped=value.get("clipped"),
+            method=value.get("method"),
         )
-    return rows

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optkit.documents.measured import LatencyFigures
+    from optkit.documents.report import TensorFidelity
+    from optkit.documents.result import LandingCounts
 
 NONE = "–"
 _LONGEST = 400
@@ -35,14 +40,14 @@ def _visible(text: str, kept: str) -> str:
     )
 
 
-def measured(latency: Mapping[str, Any] | None) -> str | None:
+def measured(latency: LatencyFigures | None) -> str | None:
     """When and where a latency was measured, and whether before the command that tells it; None
     where it was not, or where its date is not known."""
-    if not latency or not latency.get("measured_at"):
+    if latency is None or latency.measured_at is None:
         return None
-    when = str(latency["measured_at"])[:16].replace("T", " ")  # to the minute
-    stored = ", from the store" if latency["from_store"] else ""
-    return name(f"measured {when} UTC on {latency['machine']}{stored}")
+    when = latency.measured_at[:16].replace("T", " ")  # to the minute
+    stored = ", from the store" if latency.from_store else ""
+    return name(f"measured {when} UTC on {latency.machine}{stored}")
 
 
 def ms(value: float | None) -> str:
@@ -56,15 +61,15 @@ def decibels(value: float) -> str:
     return f"{value:.1f} dB"
 
 
-def likeness(known: Mapping[str, Any]) -> str:
+def likeness(known: TensorFidelity) -> str:
     """What of a tensor beside its reference its SQNR does not say."""
-    return f"cosine {known['cosine']:.6f}, largest error {_digits(known['max_abs_error'])}"
+    return f"cosine {known.cosine:.6f}, largest error {_digits(known.max_abs_error)}"
 
 
-def landed(landing: Mapping[str, Any]) -> str:
+def landed(landing: LandingCounts) -> str:
     """How many planned nodes run as planned, and of how many the compiler does not tell."""
-    told = f"{landing['landed']} of {landing['planned']}"
-    return f"{told}, {unknown} unknown" if (unknown := landing.get("unknown")) else told
+    counts = f"{landing.landed} of {landing.planned}"
+    return f"{counts}, {landing.unknown} unknown" if landing.unknown else counts
 
 
 def rate(value: float | None) -> str:

@@ -97,7 +97,7 @@ def work(fleet: Fleet) -> str:
 def prices(fleet: Fleet) -> list[tuple[str, str]]:
     """Target, and where its price comes from."""
     return [
-        (name, details.price(target.price.to_json()))
+        (name, details.price(target.price))
         for name, target in fleet.targets.items()
         if target.price is not None
     ]
@@ -168,11 +168,11 @@ def _row(fleet: Fleet, result: Result, name: str, part: Result) -> Row:
     return Row(
         target=" ".join([result.target or figures.NONE, name]).strip(),
         precision=result.precision or figures.NONE,
-        headline=view.headline(part.to_json()),
+        headline=view.headline(part),
         latency=_latency(part.latency),
         speedup=_difference(part.speedup, figures.times),
         accuracy=_accuracy(part.accuracy),
-        drop=_difference(part.drop, view.unit(part.to_json())),
+        drop=_difference(part.drop, view.unit(part)),
         size=Entry(figures.size(part.size.bytes), value=part.size.bytes) if part.size else _ABSENT,
         landed=_landed(landing) if landing else _ABSENT,
         cost=_cost(target.price if target else None, part.latency),
@@ -207,7 +207,7 @@ def _accuracy(score: ScoreFigures | None) -> Entry:
 
 def _landed(landing: LandingCounts) -> Entry:
     share = landing.landed / max(landing.planned, 1)
-    return Entry(figures.landed(landing.to_json()), value=share)
+    return Entry(figures.landed(landing), value=share)
 
 
 def _cost(price: DatedPrice | None, latency: LatencyFigures | None) -> Entry:

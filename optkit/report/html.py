@@ -18,18 +18,18 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from optkit.documents.report import Report
 from optkit.report import details, figures, layers, view
 from optkit.report.drawing import charts
 
 _HERE = Path(__file__).parent
 
 
-def to_html(report: Mapping[str, Any]) -> str:
-    """Render a report document (schema optkit.report/v1)."""
-    ours = layers.layers(report["layers"]["engine"])
-    theirs = layers.layers(report["layers"]["baseline"])
+def to_html(report: Report) -> str:
+    ours, theirs = (layers.layers(side) for side in (report.layers.engine, report.layers.baseline))
     nodes = layers.nodes(report, ours, theirs)
-    result, provenance = report["result"], report["provenance"]
+    islands = report.cast.get("islands")
+    result, provenance, finished = report.result, report.provenance, report.provenance.finished
     return render(
         "build.html",
         report=report,
@@ -38,7 +38,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         highlights=view.highlights(result),
         comparison=view.comparison(result),
         marks=view.marks(result),
-        measured=figures.measured(result["latency"]),
+        measured=figures.measured(result.latency),
         suspicions=view.suspicions(result),
         scores=charts.scores(result),
         drop=charts.drop(report),
@@ -47,26 +47,26 @@ def to_html(report: Mapping[str, Any]) -> str:
         bands=charts.bands(result),
         timings=details.timings(report),
         phases=details.phases(result),
-        machine=details.machine(report["conditions"]),
+        machine=details.machine(report.conditions),
         nodes=layers.by_need(nodes),
-        explain=result["artifact"] and f"optkit explain {shlex.quote(result['artifact'])}",
+        explain=result.artifact and f"optkit explain {shlex.quote(result.artifact)}",
         strip=charts.strip(nodes),
-        pairs=layers.pairs(report["layer_fidelity"]),
+        pairs=layers.pairs(report.layer_fidelity),
         ours=ours,
         theirs=theirs,
         kinds=layers.kinds(ours, theirs),
         memory=details.memory(report, ours, theirs),
-        cost=report["cost"],
-        fusion=_table(report["fusion"]),
-        preparation=_table(report["preparation"]),
-        cast=_pairs({k: v for k, v in report["cast"].items() if not isinstance(v, Mapping)}),
-        islands=_pairs(report["cast"].get("islands"), verbatim=True),
-        recipe=_pairs(details.flat(provenance["recipe"]), verbatim=True),
+        cost=report.cost,
+        fusion=_table(report.fusion),
+        preparation=_table(report.preparation),
+        cast=_pairs({k: v for k, v in report.cast.items() if not isinstance(v, dict)}),
+        islands=_pairs(islands if isinstance(islands, dict) else {}, verbatim=True),
+        recipe=_pairs(details.flat(provenance.recipe), verbatim=True),
         specs=view.asked(report),
-        measured_on=_pairs(details.flat(provenance.get("machine") or {}), verbatim=True),
-        finished=_pairs(details.flat(provenance.get("finished") or {}), verbatim=True),
-        digests=_pairs(provenance["digests"]),
-        versions=_pairs(provenance["versions"], verbatim=True),
+        measured_on=_pairs(details.flat(provenance.machine or {}), verbatim=True),
+        finished=_pairs(details.flat(finished.to_json() if finished else {}), verbatim=True),
+        digests=_pairs(provenance.digests),
+        versions=_pairs(provenance.versions, verbatim=True),
         absent=list(details.absent(report)),
     )
 

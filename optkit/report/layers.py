@@ -4,15 +4,22 @@ was considered with its precision, where it runs, and what quantizing it costs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
+from optkit.documents.report import (
+    LandedNode,
+    LayerFacts,
+    LayerFidelity,
+    LayerFidelityRow,
+    NodeDecision,
+    OutputFidelity,
+    Report,
+    TensorFidelity,
+)
 from optkit.engines import FusedLayer, layers_from_json
 from optkit.report import figures
-
-Json = Mapping[str, Any]
 
 # Shades of a heat map, 0 to 4. At 20 dB the error is a tenth of the signal, at 40 dB a hundredth.
 _NOISY = (50.0, 40.0, 30.0, 20.0)
@@ -34,8 +41,8 @@ class Layer:
     weights: int | None
 
 
-def layers(rows: Sequence[dict[str, Any]]) -> list[Layer]:
-    return [_layer(layer) for layer in layers_from_json(list(rows))]
+def layers(rows: Sequence[LayerFacts]) -> list[Layer]:
+    return [_layer(layer) for layer in layers_from_json([row.to_json() for row in rows])]
 
 
 def _layer(layer: FusedLayer) -> Layer:
@@ -118,17 +125,18 @@ class Node:
     layer: str | None
 
 
-def nodes(report: Json, candidate: Sequence[Layer], baseline: Sequence[Layer]) -> list[Node]:
+def nodes(report: Report, candidate: Sequence[Layer], baseline: Sequence[Layer]) -> list[Node]:
     """Every considered node in the order of the graph."""
-    fidelity = report["layer_fidelity"] or {"rows": [], "sqnr_db": None}
-    decided = {row["node"]: row for row in report["quantization"]}
-    landed = {row["node"]: row for row in report["landing"]}
-    likeness = {row["node"]: row for row in fidelity["rows"]}
+    fidelity = report.layer_fidelity
+    whole = fidelity.sqnr_db if fidelity else None
+    decided = {row.node: row for row in report.quantization}
+    landed = {row.node: row for row in report.landing}
+    compared = {row.node: row for row in (fidelity.rows if fidelity else ())}
     ours, theirs = _by_node(candidate), _by_node(baseline)
     return [
-        _node(name, decided.get(name, {}), landed.get(name, {}), likeness.get(name, {}),
-              fidelity["sqnr_db"], ours.get(name), theirs.get(name))
-        for name in dict.fromkeys((*decided, *landed, *likeness))
+        _node(name, decided.get(name), landed.get(name), compared.get(name), whole,
+              ours.get(name), theirs.get(name))
+        for name in dict.fromkeys((*decided, *landed, *compared))
     ]  # fmt: skip
 
 
@@ -146,43 +154,52 @@ def by_need(rows: Sequence[Node]) -> list[Node]:
 
 def _node(
     name: str,
-    decided: Json,
-    landed: Json,
-    likeness: Json,
+    decided: NodeDecision | None,
+    landed: LandedNode | None,
+    compared: LayerFidelityRow | None,
     whole: float | None,
     moved: int | None,
     baseline_moved: int | None,
 ) -> Node:
-    planned = landed.get("planned") or decided.get("precision") or likeness.get("precision")
-    module = likeness.get("module") or ""
-    why = (decided.get("reason"), landed.get("note"))
+    module = (compared.module if compared else None) or ""
+    planned = (
+        landed.planned if landed else None,
+        decided.precision if decided else None,
+        compared.precision if compared else None,
+    )
+    ops = (compared.op if compared else None, landed.op if landed else None)
+    why = (decided.reason if decided else None, landed.note if landed else None)
     return Node(
         name=name,
         module=None if name.startswith(module) else module,
-        op=likeness.get("op") or landed.get("op") or "",
-        planned=planned or figures.NONE,
+        op=next(filter(None, ops), ""),
+        planned=next(filter(None, planned), figures.NONE),
         runs=_runs(landed),
-        landed=landed["landed"] if landed else None,
-        why="; ".join(one for one in why if one),
-        alone=_noise(likeness.get("isolated")),
-        together=_noise(likeness.get("propagated")),
-        weights=_noise(likeness.get("weights")),
-        gain=_gain(likeness.get("restored"), whole),
-        span=figures.span((decided["low"], decided["high"]), figures.number)
-        if decided.get("low") is not None
-        else "",
-        clipped=clipped(decided.get("clipped")),
+        landed=landed.landed if landed else None,
+        why="; ".join(filter(None, why)),
+        alone=_noise(compared.isolated if compared else None),
+        together=_noise(compared.propagated if compared else None),
+        weights=_noise(compared.weights if compared else None),
+        gain=_gain(compared.restored if compared else None, whole),
+        span=_span(decided) if decided else "",
+        clipped=clipped(decided.clipped if decided else None),
         moved=moved,
         baseline_moved=baseline_moved,
-        layer=landed.get("layer"),
+        layer=landed.layer if landed else None,
     )
 
 
-def _runs(landed: Json) -> str:
-    """What a planned node multiplies in."""
-    if not landed:
+def _span(decided: NodeDecision) -> str:
+    if decided.low is None or decided.high is None:
         return ""
-    return landed["dtype"] or ("unknown" if landed["landed"] is None else "no layer")
+    return figures.span((decided.low, decided.high), figures.number)
+
+
+def _runs(landed: LandedNode | None) -> str:
+    """What a planned node multiplies in."""
+    if landed is None:
+        return ""
+    return landed.dtype or ("unknown" if landed.landed is None else "no layer")
 
 
 def _by_node(rows: Sequence[Layer]) -> dict[str, int | None]:
@@ -190,12 +207,10 @@ def _by_node(rows: Sequence[Layer]) -> dict[str, int | None]:
     return {node: layer.moved for layer in rows for node in layer.products}
 
 
-def _noise(likeness: Json | None) -> Cell:
-    return (
-        _UNKNOWN
-        if likeness is None
-        else replace(noise(likeness["sqnr_db"]), beside=figures.likeness(likeness))
-    )
+def _noise(tensor: TensorFidelity | None) -> Cell:
+    if tensor is None:
+        return _UNKNOWN
+    return replace(noise(tensor.sqnr_db), beside=figures.likeness(tensor))
 
 
 def noise(sqnr_db: float | None) -> Cell:
@@ -212,12 +227,12 @@ def clipped(share: float | None) -> Cell:
     return Cell(f"{100 * share:.3f} %", share, sum(share > limit for limit in _CLIPS))
 
 
-def _gain(restored: Json | None, whole: float | None) -> Cell:
+def _gain(restored: OutputFidelity | None, whole: float | None) -> Cell:
     if restored is None or whole is None:
         return _UNKNOWN
-    if restored["sqnr_db"] is None:
+    if restored.sqnr_db is None:
         return Cell("all", 1e3, len(_GAINS))  # then the outputs are equal
-    gain = restored["sqnr_db"] - whole
+    gain = restored.sqnr_db - whole
     return Cell(f"{gain:+.1f}".replace("-", "−"), gain, sum(gain > limit for limit in _GAINS))
 
 
@@ -234,18 +249,18 @@ class Pair:
     seen: str
 
 
-def pairs(fidelity: Json | None) -> list[Pair]:
+def pairs(fidelity: LayerFidelity | None) -> list[Pair]:
     """The pairs of activations, the noisiest first."""
-    found = [
+    rows = [
         Pair(
-            row["value"],
-            ", ".join(row["readers"]),
-            noise(row["sqnr_db"]),
-            clipped(row["share"]),
-            figures.percent(row["noise"]),
-            figures.span((row["low"], row["high"]), figures.number),
-            figures.span(row["seen"], figures.number),
+            row.value,
+            ", ".join(row.readers),
+            noise(row.sqnr_db),
+            clipped(row.share),
+            figures.percent(row.noise),
+            figures.span((row.low, row.high), figures.number),
+            figures.span(row.seen, figures.number),
         )
-        for row in (fidelity or {"values": []})["values"]
+        for row in (fidelity.values if fidelity else ())
     ]
-    return sorted(found, key=lambda one: inf if one.sqnr.value is None else one.sqnr.value)
+    return sorted(rows, key=lambda row: inf if row.sqnr.value is None else row.sqnr.value)

@@ -7,9 +7,10 @@ and links, mentions and issue numbers are broken with a zero-width space.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from optkit.documents.report import GateOutcome, LandedNode, Report, ServingCost
+from optkit.documents.result import PendingEngine, Result
 from optkit.report import details, figures, layers, view
 
 _MOST_ROWS = 20
@@ -21,11 +22,11 @@ _TRAPS = re.compile(r"://|@|www\.|#(?=\d)", re.IGNORECASE)  # links, mentions, i
 _BREAK = "\u200b"
 
 
-def to_markdown(report: Mapping[str, Any]) -> str:
-    """Write a report document (schema optkit.report/v1) as GitHub-flavoured Markdown."""
-    result = report["result"]
+def to_markdown(report: Report) -> str:
+    """A report as GitHub-flavoured Markdown."""
+    result = report.result
     head = view.headline(result)
-    title = " · ".join(text(result[key]) for key in ("model", "target", "precision"))
+    title = " · ".join(map(text, (result.model, result.target, result.precision)))
     parts = (
         f"## {title}: {head.title}",
         f"**{head.title}.** {text(head.sentence)}",
@@ -33,30 +34,30 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         _comparison(result),
         _measured(result),
         _marks(result),
-        _gates(report["gates"]),
-        _landing(result, report["landing"]),
+        _gates(report.gates),
+        _landing(result, report.landing),
         _sensitive(report),
-        _cost(report["cost"]),
-        _pending(result["pending"]),
-        _asked(view.asked(report), result["precision"]),
+        _cost(report.cost),
+        _pending(result.pending),
+        _asked(view.asked(report), result.precision),
         _legend(result),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _comparison(result: Mapping[str, Any]) -> str:
+def _comparison(result: Result) -> str:
     rows = view.comparison(result)
     if not rows:
         return ""
-    baseline = (result["baseline"] or {}).get("precision", "baseline")
+    baseline = result.baseline.precision if result.baseline else "baseline"
     cells = [
         (r.label, r.baseline.text, r.candidate.text, r.change.text, ", ".join(r.known))
         for r in rows
     ]
-    return table(("", baseline, result["precision"], "change", "evidence"), cells)
+    return table(("", baseline, result.precision, "change", "evidence"), cells)
 
 
-def _suspicions(result: Mapping[str, Any]) -> str:
+def _suspicions(result: Result) -> str:
     found = view.suspicions(result)
     if not found:
         return ""
@@ -64,75 +65,76 @@ def _suspicions(result: Mapping[str, Any]) -> str:
     return f"**Calibration data is suspect.**\n\n{listed}"
 
 
-def _measured(result: Mapping[str, Any]) -> str:
-    found = figures.measured(result["latency"])
+def _measured(result: Result) -> str:
+    found = figures.measured(result.latency)
     return f"Latency {text(found)}." if found else ""
 
 
-def _marks(result: Mapping[str, Any]) -> str:
+def _marks(result: Result) -> str:
     found = view.marks(result)
     return f"**Measured under bad conditions:** {text('; '.join(found))}." if found else ""
 
 
-def _gates(rows: Sequence[Mapping[str, Any]]) -> str:
+def _gates(rows: Sequence[GateOutcome]) -> str:
     if not rows:
         return ""
-    cells = [(row["gate"], row["outcome"], row["reason"]) for row in rows]
+    cells = [(row.gate, row.outcome, row.reason) for row in rows]
     return table(("gate", "outcome", "why"), cells)
 
 
-def _landing(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    landing = (result["engine"] or {}).get("landing")
-    if not landing or not landing["planned"]:
+def _landing(result: Result, rows: Sequence[LandedNode]) -> str:
+    landing = result.engine.landing if result.engine else None
+    if landing is None or not landing.planned:
         return ""
-    told = f"**Landing:** {landing['landed']} of {landing['planned']} planned nodes run as planned."
-    if unknown := landing.get("unknown"):
-        told += f" The compiler does not tell the type of {unknown}."
-    missed = [row for row in rows if row["landed"] is False]
+    told = f"**Landing:** {landing.landed} of {landing.planned} planned nodes run as planned."
+    if landing.unknown:
+        told += f" The compiler does not tell the type of {landing.unknown}."
+    missed = [row for row in rows if row.landed is False]
     if not missed:
         return told
-    cells = [(row["node"], row["op"], row["planned"], row["dtype"]) for row in missed[:_MOST_ROWS]]
+    cells = [(row.node, row.op, row.planned, row.dtype) for row in missed[:_MOST_ROWS]]
     more = len(missed) - len(cells)
     listed = table(("did not land", "op", "planned", "runs as"), cells)
     return f"{told}\n\n{listed}" + (f"\n\n… and {more} more." if more else "")
 
 
-def _sensitive(report: Mapping[str, Any]) -> str:
+def _sensitive(report: Report) -> str:
     """The few nodes whose quantization costs most."""
+    fidelity = report.layer_fidelity
     known = [row for row in layers.nodes(report, [], []) if row.alone.value is not None]
-    if not known:
+    if fidelity is None or not known:
         return ""
-    fidelity = report["layer_fidelity"]
     cells = [
         (row.name, row.planned, row.gain.text, row.alone.text, row.together.text)
         for row in sorted(known, key=lambda row: (-(row.gain.value or 0.0), row.alone.value))
     ]
     head = ("costs most", "precision", "gain in FP32, dB", "alone, dB", "with all, dB")
     told = (
-        f"**Layer by layer** ({fidelity['evidence']}, {fidelity['samples']} samples): SQNR beside "
-        f"{text(fidelity['reference'])}."
+        f"**Layer by layer** ({fidelity.evidence}, {fidelity.samples} samples): SQNR beside "
+        f"{text(fidelity.reference)}."
     )
     return f"{told}\n\n{table(head, cells[:_MOST_SENSITIVE])}"
 
 
-def _cost(cost: Mapping[str, Any] | None) -> str:
+def _cost(cost: ServingCost | None) -> str:
     if cost is None:
         return ""
-    ours, base = (details.dollars(cost["usd_per_million"][key]) for key in ("engine", "baseline"))
+    usd = cost.usd_per_million
+    ours, base = details.dollars(usd.engine), details.dollars(usd.baseline)
     return (
-        f"**Cost** ({cost['evidence']}): {text(ours)} per million samples, baseline {text(base)}; "
-        f"{text(details.price(cost['price']))}."
+        f"**Cost** ({cost.evidence}): {text(ours)} per million samples, baseline {text(base)}; "
+        f"{text(details.price(cost.price))}."
     )
 
 
-def _pending(rows: Sequence[Mapping[str, Any]]) -> str:
+def _pending(rows: Sequence[PendingEngine]) -> str:
     if not rows:
         return ""
-    lines = [f"- {text(row['backend'])}: {text(row['finish'])}" for row in rows]
+    lines = [f"- {text(row.backend)}: {text(row.finish)}" for row in rows]
     return "\n".join(("**Pending** (on a host with the target):", "", *lines))
 
 
-def _asked(specs: Sequence[view.Asked], precision: str) -> str:
+def _asked(specs: Sequence[view.Asked], precision: str | None) -> str:
     """Folded: what each compiler is asked for the candidate, and why."""
     told = [spec for spec in specs if spec.precision == precision]
     return "\n\n".join(
@@ -142,7 +144,7 @@ def _asked(specs: Sequence[view.Asked], precision: str) -> str:
     )
 
 
-def _legend(result: Mapping[str, Any]) -> str:
+def _legend(result: Result) -> str:
     used = dict.fromkeys(known for row in view.comparison(result) for known in row.known)
     told = [f"*{known}*: {view.EVIDENCE[known]}" for known in used if known in view.EVIDENCE]
     return "; ".join(told)

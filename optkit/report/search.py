@@ -49,7 +49,7 @@ def to_html(tune: Tune) -> str:
     return render(
         "search.html",
         tune=tune,
-        headline=view.headline(tune.result.to_json()),
+        headline=view.headline(tune.result),
         candidates=candidates,
         plot=_plot(candidates),
         groups=groups(tune),

@@ -132,7 +132,7 @@ def _point(tuned: Tuned, trial: Trial) -> FrontPoint:
         landed=outcome.landed,
         planned=outcome.planned,
         chosen=trial == tuned.chosen,
-        fresh=None if judged is None else FreshFigures.from_object(Result.from_json(judged.result)),
+        fresh=None if judged is None else FreshFigures.from_object(judged.result),
     )
 
 

@@ -18,6 +18,7 @@ from optkit.devices import cpu
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency
 from optkit.steps.bench import Timed, TimedPair
+from tests.report.conftest import build, read_result
 
 Optkit = Callable[..., Any]
 
@@ -174,9 +175,10 @@ def test_one_object_is_printed_where_the_gates_cannot_be_written(
 
 
 def test_a_marked_latency_passes_unless_strict() -> None:
-    latency = Latency(Evidence.MEASURED, 1.0, 8, 8000.0, marks=("the fan stopped",)).to_json()
-    result = {"error": None, "gate": {"verdict": "pass"}, "parts": None, "latency": None,
-              "baseline": {"latency": latency}}  # fmt: skip
+    data = build()["result"]
+    data["gate"]["verdict"] = "pass"
+    data["baseline"]["latency"]["marks"] = ["the fan stopped"]
+    result = read_result(data)
     assert (exit_code(result, strict=False), exit_code(result, strict=True)) == (0, 3)
-    whole = {**result, "baseline": None, "parts": {"encoder": result}}
+    whole = result.model_copy(update={"baseline": None, "parts": {"encoder": result}})
     assert (exit_code(whole, strict=False), exit_code(whole, strict=True)) == (0, 3)

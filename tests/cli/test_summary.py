@@ -9,11 +9,28 @@ from hypothesis import strategies as st
 
 from optkit.cli import summary
 from optkit.cli.build import exit_code
-from tests.report.conftest import build
+from optkit.documents.figures import BenchFigures, Sweep
+from optkit.documents.measured import DifferenceFigures, LatencyFigures
+from optkit.evidence import Evidence
+from optkit.measurement import Interval, Latency
+from tests.report.conftest import build, read_result
+
+PREDICTED = Evidence.PREDICTED
 
 
 def entry(rule: str, node: str, outcome: str = "applied", reason: str = "why") -> dict[str, str]:
     return {"rule": rule, "node": node, "outcome": outcome, "reason": reason}
+
+
+def timed(*sides: Latency, limit_ms: float | None = None) -> BenchFigures:
+    """Of a candidate and, where there is one, of a baseline."""
+    ours, theirs = sides[:1], sides[1:]
+    return BenchFigures(
+        model="m", target="l4", precision="int8", baseline="fp16",
+        latency=tuple(map(LatencyFigures.from_object, ours)),
+        baseline_latency=tuple(map(LatencyFigures.from_object, theirs)),
+        speedup=(), sweep=Sweep(limit_ms=limit_ms), conditions={},
+    )  # fmt: skip
 
 
 def told(*entries: dict[str, str]) -> list[str]:
@@ -52,23 +69,18 @@ def test_a_stage_that_logs_no_rewrites_has_no_line() -> None:
 
 
 def test_no_batch_within_the_limit_is_as_sure_as_the_latencies() -> None:
-    bound = {"batch": 8, "p50_ms": 2.0, "throughput": 4e3, "evidence": "predicted"}
-    sweep = {"knee": None, "limit_ms": 1.0, "best_under_limit": None}
-    *_, last = summary.figures({"latency": [bound], "sweep": sweep}).splitlines()
+    *_, last = summary.timings(timed(Latency(PREDICTED, 2.0, 8, 4e3), limit_ms=1.0)).splitlines()
     assert " ".join(last.split()) == "best batch within 1 ms none predicted"
 
 
 def test_a_predicted_loss_is_told_whatever_its_band() -> None:
-    def said(evidence: str) -> list[str]:
-        speedup = {"value": 0.9, "ci95": [0.5, 1.5], "evidence": evidence}
-        side = {"precision": "fp16", "latency": None}
-        return summary.remarks({
-            "gate": None, "parts": None, "latency": None, "precision": "int8",
-            "baseline": side, "speedup": speedup,
-        })  # fmt: skip
+    def said(evidence: Evidence) -> list[str]:
+        speedup = DifferenceFigures(value=0.9, ci95=(0.5, 1.5), evidence=evidence)
+        built = read_result({**build()["result"], "gate": None, "latency": None})
+        return summary.remarks(built.model_copy(update={"speedup": speedup}))
 
-    assert said("measured") == []
-    assert said("predicted")[0].startswith("not faster than fp16: 0.90x (predicted)")
+    assert said(Evidence.MEASURED) == []
+    assert said(PREDICTED)[0].startswith("not faster than fp16: 0.90x (predicted)")
 
 
 entries = st.builds(
@@ -95,15 +107,17 @@ def test_nothing_is_lost_and_nothing_told_twice(found: list[dict[str, Any]]) -> 
 
 
 def test_a_latency_is_told_with_its_interval_its_tail_and_its_phases() -> None:
-    phases = {"upload_ms": 0.1, "compute_ms": 1.5, "download_ms": 0.05, "enqueue_ms": 0.02}
-    one = {"evidence": "measured", "batch": 8, "p50_ms": 2.0, "ci95_ms": [1.95, 2.1],
-           "p99_ms": 3.25, "phases": {"launched": phases}}  # fmt: skip
-    bound = {"evidence": "predicted", "batch": 8, "p50_ms": 0.5, "ci95_ms": None, "p99_ms": None}
-    text = summary.figures({"latency": [one], "baseline_latency": [bound]})
+    phases = {
+        "upload_ms": 0.1, "compute_ms": 1.5, "download_ms": 0.05, "enqueue_ms": 0.02, "runs": 9
+    }  # fmt: skip
+    ours = Latency(Evidence.MEASURED, 2.0, 8, 4e3, ci95_ms=Interval(1.95, 2.1), p99_ms=3.25,
+                   phases={"launched": phases, "recorded": phases})  # fmt: skip
+    text = summary.timings(timed(ours, Latency(PREDICTED, 0.5, 8, 16e3)))
     lines = [" ".join(line.split()) for line in text.splitlines()[1:]]
     assert lines == [
         "latency batch 8 2 ms [1.95, 2.1], p99 3.25 ms measured",
         "latency, launched batch 8 0.1 + 1.5 + 0.05, enqueued 0.02 ms measured",
+        "latency, recorded batch 8 0.1 + 1.5 + 0.05, enqueued 0.02 ms measured",
         "baseline latency batch 8 >= 0.5 ms predicted",
     ]
     assert max(map(len, text.splitlines())) <= 80
@@ -111,24 +125,25 @@ def test_a_latency_is_told_with_its_interval_its_tail_and_its_phases() -> None:
 
 def test_a_latency_from_the_store_is_told_once_with_its_date_and_machine() -> None:
     fresh = build(measure=True)["result"]
-    stored = {**fresh, **{key: {**fresh[key], "from_store": True} for key in ("latency",)}}
+    stored = {**fresh, "latency": {**fresh["latency"], "from_store": True}}
     said = "latency measured 2026-11-20 14:03 UTC on A CPU, from the store"
-    old = {**fresh, "latency": {"evidence": "measured", "p50_ms": 1.0, "batch": 8}}
-    for one in (fresh, build()["result"], old, {**fresh, "latency": None}):
-        assert not any("from the store" in remark for remark in summary.remarks(one))
+    for one in (fresh, build()["result"], {**fresh, "latency": None}):
+        assert not any("from the store" in line for line in summary.remarks(read_result(one)))
     for one in (stored, {**fresh, "latency": None, "parts": {"a": stored, "b": stored}}):
-        (remark,) = [told for told in summary.remarks(one) if "from the store" in told]
+        lines = summary.remarks(read_result(one))
+        (remark,) = [line for line in lines if "from the store" in line]
         assert remark.startswith(said) and "measures anew" in remark
 
 
 def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:
-    sound, suspect = (build(suspect=told)["result"] for told in (False, True))
+    sound, suspect = (read_result(build(suspect=told)["result"]) for told in (False, True))
     assert "SQNR 31.4 dB to fp32" in summary.table([sound])
     assert not any("suspect" in remark for remark in summary.remarks(sound))
     assert any("calibration data is suspect" in told for told in summary.remarks(suspect))
-    whole = {**sound, "parts": {"encoder": sound, "decoder": suspect}}
+    whole = sound.model_copy(update={"parts": {"encoder": sound, "decoder": suspect}})
     for result, code in ((sound, 0), (suspect, 3), (whole, 3)):
-        result = {**result, "gate": None}
+        result = result.model_copy(update={"gate": None})
         assert (exit_code(result, strict=False), exit_code(result, strict=True)) == (0, code)
-    equal = {**sound, "fidelity": {**sound["fidelity"], "sqnr_db": None}}
-    assert "bit-equal to fp32" in summary.table([equal])
+    assert sound.fidelity is not None
+    equal = sound.fidelity.model_copy(update={"sqnr_db": None})
+    assert "bit-equal to fp32" in summary.table([sound.model_copy(update={"fidelity": equal})])

@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from optkit.cli import github, summary, terminal
+from optkit.documents.measured import DifferenceFigures, GateVerdict, LatencyFigures, ScoreFigures
+from optkit.documents.result import (
+    RESULT,
+    EngineFacts,
+    EngineSize,
+    LandingCounts,
+    PrecisionFigures,
+    Result,
+)
 from optkit.errors import OptkitError
+from optkit.evidence import Evidence
+from optkit.measurement import Latency
 
 Optkit = Callable[..., Any]
 
@@ -33,19 +44,29 @@ def test_a_folded_table_fits_80_columns_and_loses_nothing(rows: list[list[str]])
         assert all(" ".join(cell.split()) in re.sub(" +", " ", told) for cell in row)
 
 
-def made(**changes: Any) -> dict[str, Any]:
-    score = {"metric": "top1", "value": 0.9833, "evidence": "simulated"}
-    found = {
-        "target": "a100-pcie-80gb", "precision": "int8-weight-only", "status": "ok",
-        "artifact": "artifacts/a", "gate": {"verdict": "inconclusive", "reasons": []},
-        "latency": {"p50_ms": 0.000426, "batch": 8, "evidence": "predicted", "marks": []},
-        "speedup": {"value": 1.3, "ci95": None, "evidence": "predicted"}, "accuracy": score,
-        "drop": {"value": -0.0011, "ci95": [-0.0063, 0.0032], "evidence": "simulated"},
-        "size": {"bytes": 3 << 20, "baseline_bytes": 2 << 20}, "fidelity": None, "pending": [],
-        "engine": {"evidence": "compiled", "landing": {"landed": 17, "planned": 18}},
-        "baseline": {"precision": "fp16"}, "parts": None,
-    }  # fmt: skip
-    return found | changes
+SIMULATED, PREDICTED = Evidence.SIMULATED, Evidence.PREDICTED
+SCORE = ScoreFigures(
+    metric="top1", value=0.9833, evidence=SIMULATED, ci95=(0.97, 0.99), samples=899,
+    proportion=True, lower_is_better=False,
+)  # fmt: skip
+
+
+def made(**changes: Any) -> Result:
+    found = Result(
+        schema=RESULT, target="a100-pcie-80gb", precision="int8-weight-only", status="ok",
+        artifact="artifacts/a", gate=GateVerdict(verdict="inconclusive", reasons=()),
+        latency=LatencyFigures.from_object(Latency(PREDICTED, 0.000426, 8, 18e6)),
+        speedup=DifferenceFigures(value=1.3, evidence=PREDICTED), accuracy=SCORE,
+        drop=DifferenceFigures(value=-0.0011, ci95=(-0.0063, 0.0032), evidence=SIMULATED),
+        size=EngineSize(bytes=3 << 20, baseline_bytes=2 << 20, evidence=Evidence.COMPILED),
+        engine=EngineFacts(
+            backend="tensorrt", evidence=Evidence.COMPILED,
+            landing=LandingCounts(planned=18, landed=17, by_dtype={}),
+        ),
+        baseline=PrecisionFigures(precision="fp16"),
+        pending=(), references=(), seconds={}, cache_hits=0,
+    )  # fmt: skip
+    return found.model_copy(update=changes)
 
 
 def test_the_final_table_fits_80_columns_with_the_longest_names() -> None:
@@ -57,7 +78,7 @@ def test_the_final_table_fits_80_columns_with_the_longest_names() -> None:
 
 
 def test_what_differs_stands_in_the_rows() -> None:
-    other = {**made()["accuracy"], "metric": "f1\x1b[2J"}
+    other = SCORE.model_copy(update={"metric": "f1\x1b[2J"})
     told = summary.table([made(), made(latency=None), made(accuracy=other)])
     assert "top1 0.9833" in told and "f1\ufffd[2J 0.9833" in told and "latency b8" in told
 

@@ -46,7 +46,7 @@ def accuracy(**more: Any) -> dict[str, Any]:
 
 
 def side(**changed: Any) -> Side:
-    result = {**failed(UsageError("no"), model="net", target="l4", precision="int8"),
+    result = {**failed(UsageError("no"), model="net", target="l4", precision="int8").to_json(),
               "latency": latency(2.0, 0.1), "accuracy": accuracy(), **changed}  # fmt: skip
     return Side(Path("a"), "a report", result=conform(result, Result))
 
@@ -232,7 +232,7 @@ def test_what_products_multiply_is_compared(compared: Any, tmp_path: Path) -> No
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "a.onnx")
-    whole = failed(UsageError("no"), model="net", target="l4", precision="int8")
+    whole = failed(UsageError("no"), model="net", target="l4", precision="int8").to_json()
     (tmp_path / "b.json").write_text(json.dumps(whole))
     (tmp_path / "c.json").write_text('{"schema": "optkit.fleet/v1"}')
     (tmp_path / "d.json").write_text("[1")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
 from optkit.benchmarking.latency import ratio, summarize
 from optkit.calibration.suspects import Finding
+from optkit.documents.record import Record
+from optkit.documents.report import LayerFidelity, Provenance, Report
+from optkit.documents.result import CalibrationCheck, PendingEngine, Result
 from optkit.engines import Engine, FusedLayer, Landing, LandingRow, LayerTensor
 from optkit.evidence import Evidence
 from optkit.measurement import Fidelity, Interval, Latency, Score
@@ -21,6 +25,7 @@ from optkit.report import document
 from optkit.report.document import Rewrites, compose
 from optkit.report.result import Findings, Run, Side, result
 
+Kind = TypeVar("Kind", bound=Record)
 Names = Callable[[str], str]
 
 
@@ -51,6 +56,21 @@ def one_row_each(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return [one_row_each(value[0])]
     return value
+
+
+def read(data: dict[str, Any]) -> Report:
+    """A report from its JSON."""
+    return parsed(Report, data)
+
+
+def read_result(data: dict[str, Any]) -> Result:
+    return parsed(Result, data)
+
+
+def parsed(model: type[Kind], data: dict[str, Any]) -> Kind:
+    """Half characters, which no JSON file holds, become question marks."""
+    text = json.dumps(data, ensure_ascii=False)
+    return model.model_validate_json(text.encode("utf-8", "replace"))
 
 
 def engine(dtype: str, backend: str, name: Names, lost: int = 0) -> Engine:
@@ -163,7 +183,7 @@ def build(
     lost: int = 0,
     suspect: bool = False,
 ) -> dict[str, Any]:
-    """A whole report document. `name` turns every name a model brings into another one."""
+    """The JSON of a whole report. `name` turns every name a model brings into another one."""
     evidence = Evidence.MEASURED if measure else Evidence.SIMULATED
     backend = "onnxruntime" if measure else "tensorrt-rtx"
     floating, quantized = scores(name, flips, evidence)
@@ -198,9 +218,12 @@ def build(
         artifact=name("artifacts/digits-vit-l4-int8"),
         references=[Side("fp32", accuracy=floating)],
         pending=[] if measure else [
-            {"backend": "tensorrt", "finish": name("optkit finish artifacts/digits-vit-l4-int8")}
+            PendingEngine(
+                backend="tensorrt", finish=name("optkit finish artifacts/digits-vit-l4-int8")
+            )
         ],
-        calibration=calibration(name) if suspect else None,
+        calibration=parsed(CalibrationCheck, calibration(name))
+        if suspect else None,
     )  # fmt: skip
     nodes = [name(f"{block}/MatMul") for block in BLOCKS]
     rewrites = Rewrites(
@@ -232,8 +255,8 @@ def build(
         found,
         document.measured(found, candidate, baseline, findings, latencies, conditions),
         rewrites=rewrites,
-        layer_fidelity=layer_fidelity(name),
-        provenance={
+        layer_fidelity=parsed(LayerFidelity, layer_fidelity(name)),
+        provenance=parsed(Provenance, {
             "recipe": {"name": name("digits-vit"), "bench": {"batches": [1, 8]}},
             "digests": {"graph": "ab" * 32, "statistics": "cd" * 32},
             "versions": {"optkit": "0.1.0", "tensorrt-rtx": "1.7.1"},
@@ -253,8 +276,8 @@ def build(
                     "reasons": {"strongly_typed": "precision lives in the graph"},
                 },
             },
-        },
-    )  # fmt: skip
+        }),
+    ).to_json()  # fmt: skip
 
 
 @pytest.fixture(scope="session")

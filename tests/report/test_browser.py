@@ -15,6 +15,7 @@ from optkit.report import figures
 from optkit.report.html import to_html
 from tests.conftest import Ran
 from tests.report import hostile
+from tests.report.conftest import read
 
 pytestmark = pytest.mark.slow
 
@@ -201,7 +202,7 @@ def inhabited(make: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
             report["quantization"].append({**first["quantization"], "node": node})
             report["landing"].append({**first["landing"], "node": node, "layer": node})
             report["layer_fidelity"]["rows"].append({**likeness, "node": node, "module": node})
-        (folder / file).write_text(to_html(report), encoding="utf-8")
+        (folder / file).write_text(to_html(read(report)), encoding="utf-8")
         return folder / file
 
     return {

@@ -38,7 +38,7 @@ def fleet_of(results: list[dict[str, Any]], model: str = "m") -> Fleet:
 @pytest.fixture
 def fleet(make: Any) -> Fleet:
     never = failed(Impossible("no FP8", hint="take int8"), model="m", target="t4", precision="fp8")
-    return fleet_of([make()["result"], pending_result(), never])
+    return fleet_of([make()["result"], pending_result(), never.to_json()])
 
 
 def test_a_fleet_fits_its_schema_and_tells_every_status(fleet: Fleet) -> None:
@@ -61,7 +61,7 @@ def test_a_fleet_fits_its_schema_and_tells_every_status(fleet: Fleet) -> None:
 
 def test_names_of_strangers_stay_text(make: Any) -> None:
     never = failed(Impossible(HOSTILE), model=HOSTILE, target="t4", precision="fp8")
-    found = fleet_of([make()["result"], never], HOSTILE)
+    found = fleet_of([make()["result"], never.to_json()], HOSTILE)
     tags: list[str] = []
     parser = HTMLParser()
     parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]

@@ -11,16 +11,23 @@ import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optkit.documents.measured import Outcome
+from optkit.documents.report import GateOutcome
 from optkit.errors import Impossible
-from optkit.report.junit import to_junit
+from optkit.evidence import Evidence
+from optkit.report.junit import Suite, to_junit
 from optkit.report.result import failed
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))
 HOSTILE = "a]]><failure/>&amp;\"'\x00\x1b[31m\ud800￾\n<!--"
 
 
-def row(outcome: str, reason: str = "1.20 points breaks it", gate: str = "max_drop") -> Any:
-    return {"gate": gate, "outcome": outcome, "reason": reason, "evidence": "measured"}
+def row(
+    outcome: Outcome, reason: str = "1.20 points breaks it", gate: str = "max_drop"
+) -> GateOutcome:
+    return GateOutcome(
+        gate=gate, limit=0.01, outcome=outcome, reason=reason, evidence=Evidence.MEASURED
+    )
 
 
 def read(text: bytes) -> Any:
@@ -28,16 +35,17 @@ def read(text: bytes) -> Any:
     return minidom.parseString(text).documentElement
 
 
-def result(**changed: Any) -> dict[str, Any]:
+def suite(*gates: GateOutcome, **changed: Any) -> Suite:
     error = Impossible("no FP8 on SM86", where="rtx3090", hint="choose int8")
     found = failed(error, model="net", target="l4", precision="int8")
-    return {**found, "error": None, "status": "ok", "seconds": {"total": 12.5}, **changed}
+    built = {"error": None, "status": "ok", "seconds": {"total": 12.5}, **changed}
+    return Suite.of(found.model_copy(update=built), gates)
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_there_is_one_case_per_gate(strict: bool) -> None:
     rows = [row("pass"), row("fail", gate="min_value"), row("inconclusive", gate="max_bytes")]
-    root = read(to_junit([(result(), rows), (result(target="h100"), rows[:1])], strict=strict))
+    root = read(to_junit([suite(*rows), suite(rows[0], target="h100")], strict=strict))
     cases = root.getElementsByTagName("testcase")
     assert [case.getAttribute("name") for case in cases] == [
         "max_drop", "min_value", "max_bytes", "max_drop",
@@ -49,15 +57,16 @@ def test_there_is_one_case_per_gate(strict: bool) -> None:
     kinds = [[child.tagName for child in case.childNodes if child.nodeType == 1] for case in cases]
     undecided = "failure" if strict else "skipped"
     assert kinds == [["system-out"], ["failure"], [undecided], ["system-out"]]
-    suite = root.getElementsByTagName("testsuite")[0]
-    counts = {name: int(suite.getAttribute(name)) for name in ("tests", "failures", "skipped")}
+    first = root.getElementsByTagName("testsuite")[0]
+    counts = {name: int(first.getAttribute(name)) for name in ("tests", "failures", "skipped")}
     assert counts == {"tests": 3, "failures": 1 + strict, "skipped": 1 - strict}
     assert root.getAttribute("tests") == "4"
 
 
 def test_a_build_without_an_artifact_is_an_error() -> None:
     error = Impossible("no FP8 on SM86", where="rtx3090", hint="choose int8")
-    root = read(to_junit([(failed(error, model=None, target="rtx3090", precision="fp8"), [])]))
+    never = failed(error, model=None, target="rtx3090", precision="fp8")
+    root = read(to_junit([Suite.of(never, [])]))
     (case,) = root.getElementsByTagName("testcase")
     (told,) = case.getElementsByTagName("error")
     assert (case.getAttribute("name"), told.getAttribute("type")) == ("build", "impossible")
@@ -67,7 +76,7 @@ def test_a_build_without_an_artifact_is_an_error() -> None:
 
 @given(st.one_of(st.just(HOSTILE), st.text()))
 def test_names_of_strangers_stay_text(name: str) -> None:
-    root = read(to_junit([(result(model=name or "m", artifact=name), [row("fail", name, name)])]))
+    root = read(to_junit([suite(row("fail", name, name), model=name or "m", artifact=name)]))
     assert len(root.getElementsByTagName("failure")) == 1
     (case,) = root.getElementsByTagName("testcase")
     readable = "".join(

@@ -6,14 +6,22 @@ from typing import Any
 
 import pytest
 
+from optkit.documents.report import LayerFacts
+from optkit.documents.result import LandingCounts
 from optkit.report import figures, layers
 from optkit.report.drawing import charts
 from optkit.report.markdown import to_markdown
+from tests.report.conftest import read
+
+
+def facts(rows: list[dict[str, Any]]) -> list[layers.Layer]:
+    return layers.layers([LayerFacts.from_json(row) for row in rows])
 
 
 def nodes_of(report: dict[str, Any]) -> list[layers.Node]:
-    ours, theirs = (layers.layers(report["layers"][side]) for side in ("engine", "baseline"))
-    return layers.nodes(report, ours, theirs)
+    known = read(report)
+    ours, theirs = layers.layers(known.layers.engine), layers.layers(known.layers.baseline)
+    return layers.nodes(known, ours, theirs)
 
 
 def test_what_did_not_land_comes_first_beside_the_baselines_bytes(make: Any) -> None:
@@ -29,10 +37,11 @@ def test_what_the_compiler_does_not_tell_is_unknown(make: Any) -> None:
     report["landing"][0] |= {"landed": None, "dtype": None, "layer": None}
     (found,) = (one for one in nodes_of(report) if one.name == report["landing"][0]["node"])
     assert (found.landed, found.runs) == (None, "unknown")
-    assert figures.landed({"landed": 11, "planned": 12, "unknown": 1}) == "11 of 12, 1 unknown"
-    assert figures.landed({"landed": 12, "planned": 12}) == "12 of 12"
+    counts = LandingCounts(planned=12, landed=11, by_dtype={}, unknown=1)
+    assert figures.landed(counts) == "11 of 12, 1 unknown"
+    assert figures.landed(LandingCounts(planned=12, landed=12, by_dtype={})) == "12 of 12"
     report["result"]["engine"]["landing"] |= {"landed": 11, "unknown": 1}
-    text = to_markdown(report)
+    text = to_markdown(read(report))
     assert "does not tell the type of 1." in text and "did not land" not in text
 
 
@@ -56,21 +65,22 @@ def test_a_node_is_credited_to_the_layer_that_multiplies_it(make: Any) -> None:
     report = make()
     listed = report["layers"]["engine"]
     listed.append({**listed[-1], "nodes": listed[0]["nodes"]})  # a reformat names it too
-    found = layers.nodes({**report, "landing": report["landing"][:1]}, layers.layers(listed), [])
+    known = read({**report, "landing": report["landing"][:1]})
+    found = layers.nodes(known, layers.layers(known.layers.engine), [])
     assert found[0].moved == 8 * 17 * (64 + 192)
 
 
 def test_kinds_add_up_and_unknown_sizes_stay_unknown(make: Any) -> None:
     report = make()
-    ours, theirs = (layers.layers(report["layers"][side]) for side in ("engine", "baseline"))
+    ours, theirs = (facts(report["layers"][side]) for side in ("engine", "baseline"))
     found = {kind.kind: kind for kind in layers.kinds(ours, theirs)}
     assert found["gemm"].candidate == (12, 12 * 8 * 17 * 256)
     assert found["gemm"].baseline == (12, 12 * 8 * 17 * 512)
     dynamic = report["layers"]["engine"]
     dynamic[0]["inputs"][0]["shape"][0] = -1
-    assert layers.kinds(layers.layers(dynamic), [])[1].candidate == (12, None)
+    assert layers.kinds(facts(dynamic), [])[1].candidate == (12, None)
     silent = [{**layer, "inputs": [], "outputs": []} for layer in dynamic]
-    assert layers.layers(silent)[0].moved is layers.layers(silent)[0].weights is None
+    assert facts(silent)[0].moved is facts(silent)[0].weights is None
 
 
 def test_the_strip_has_a_bar_for_every_node_in_the_order_of_the_graph(make: Any) -> None:

@@ -7,10 +7,14 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from optkit import documents
+from optkit.documents.result import RESULTS, Results
 from optkit.errors import Impossible, UnknownName, WorkerFailed
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Interval, Latency, Verdict
-from optkit.report.result import Findings, Run, Side, failed, joined, result, several
+from optkit.report.result import Findings, Run, Side, failed, joined, result, to_finish
+from tests.report.conftest import read_result
+
+NOTHING = {"model": None, "target": None, "precision": None}
 
 
 def check(name: str, data: Any) -> None:
@@ -19,11 +23,12 @@ def check(name: str, data: Any) -> None:
 
 
 def pending_result(**more: Any) -> dict[str, Any]:
-    return result(
+    found = result(
         Side("int8", "tensorrt"), Side("fp16", "tensorrt"), Findings(**more), Run(),
         model="m", target="h100", artifact="artifacts/m-h100-int8",
-        pending=[{"backend": "tensorrt", "finish": "optkit finish artifacts/m-h100-int8"}],
+        pending=to_finish("artifacts/m-h100-int8", ["tensorrt"]),
     )  # fmt: skip
+    return found.to_json()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_the_keys_are_those_of_the_contract(make: Any) -> None:
     assert set(found["baseline"]) == {"precision", "engine", "latency", "accuracy"}
     assert set(found["size"]) == {"bytes", "baseline_bytes", "evidence"}
     assert set(found["gate"]) == {"verdict", "reasons"}
-    assert list(failed(UnknownName("x"), model=None, target=None, precision=None)) == list(found)
+    assert list(failed(UnknownName("x"), **NOTHING).to_json()) == list(found)
 
 
 def test_raw_samples_stay_out_of_the_result(make: Any) -> None:
@@ -84,24 +89,24 @@ def test_status_follows_engine_and_gate(make: Any) -> None:
 
 def test_a_failure_is_a_result_of_the_same_shape() -> None:
     lost = WorkerFailed("killed", verdict="oom", log="x" * 9999, where="compile", hint="use less")
-    found = failed(lost, model="m", target="l4", precision="int8")
+    found = failed(lost, model="m", target="l4", precision="int8").to_json()
     check("result", found)
     assert found["status"] == "error"
     assert found["error"] == {
         "code": "worker_failed", "message": "killed", "where": "compile", "hint": "use less",
     }  # fmt: skip
     never = failed(Impossible("no FP8 on SM75"), model="m", target="t4", precision="fp8")
-    assert never["status"] == "impossible"
+    assert never.status == "impossible"
 
 
 def test_several_results_come_in_an_envelope(make: Any) -> None:
-    both = several([make()["result"], pending_result()], "artifacts/digits-vit-fleet")
-    check("results", both)
-    assert [one["target"] for one in both["results"]] == ["l4", "h100"]
+    results = tuple(map(read_result, (make()["result"], pending_result())))
+    both = Results(schema=RESULTS, results=results, fleet="artifacts/digits-vit-fleet")
+    check("results", both.to_json())
 
 
 def test_a_figure_that_is_not_finite_is_never_written() -> None:
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(ValueError, match="number"):
         pending_result(speedup=Difference(float("nan"), None, Evidence.PREDICTED))
 
 
@@ -113,7 +118,8 @@ def test_records_come_back_from_their_json() -> None:
 def test_a_model_of_parts_is_as_good_as_its_worst_part(make: Any) -> None:
     good = make()["result"]
     bad = {**good, "status": "gate_failed", "gate": {"verdict": "fail", "reasons": ["drop: 2 %"]}}
-    found = joined({"encoder": good, "decoder": bad}, model="pair", artifact="artifacts/pair")
+    parts = {"encoder": read_result(good), "decoder": read_result(bad)}
+    found = joined(parts, model="pair", artifact="artifacts/pair").to_json()
     assert (found["status"], found["gate"]["verdict"]) == ("gate_failed", "fail")
     assert "decoder: drop: 2 %" in found["gate"]["reasons"]
     assert found["size"]["bytes"] == 2 * good["size"]["bytes"]

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from optkit.errors import Impossible
 from optkit.report import details, figures, layers, view
 from optkit.report.drawing import charts
-from optkit.report.result import Findings, Run, Side, failed, result
+from optkit.report.result import Findings, Run, Side, failed, result, to_finish
+from tests.report.conftest import read, read_result
 
 
 def row(report: dict[str, Any], start: str) -> view.Row:
-    return next(r for r in view.comparison(report["result"]) if r.label.startswith(start))
+    return next(
+        r for r in view.comparison(read_result(report["result"])) if r.label.startswith(start)
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,9 @@ def test_the_comparison_shows_both_sides_with_their_evidence(make: Any) -> None:
     assert row(report, "top1").change.value == "drop 0.22 points"
     assert row(report, "Engine size").change.value == "−47 %"
     assert row(report, "Bytes between").known == ("compiled",)
-    assert not any(r.label.startswith("Slowest") for r in view.comparison(report["result"]))
+    assert not any(
+        r.label.startswith("Slowest") for r in view.comparison(read_result(report["result"]))
+    )
 
 
 def test_two_kinds_of_evidence_are_both_told(make: Any) -> None:
@@ -73,7 +78,7 @@ def test_two_kinds_of_evidence_are_both_told(make: Any) -> None:
 def test_the_headline_is_the_verdict_with_its_reason(
     make: Any, kind: dict[str, Any], title: str
 ) -> None:
-    head = view.headline(make(**kind)["result"])
+    head = view.headline(read_result(make(**kind)["result"]))
     assert head.title == title
     assert "max_latency_ms: 0.011 ms is predicted, not measured" in head.sentence
 
@@ -81,7 +86,7 @@ def test_the_headline_is_the_verdict_with_its_reason(
 def test_the_headline_of_a_pending_and_of_a_failed_build() -> None:
     waiting = result(
         Side("int8", "tensorrt"), None, Findings(), Run(), model="m", target="h100",
-        artifact=None, pending=[{"backend": "tensorrt", "finish": "optkit finish a"}],
+        artifact=None, pending=to_finish("a", ["tensorrt"]),
     )  # fmt: skip
     assert view.headline(waiting).sentence == "No engine yet. Finish with: optkit finish a"
     never = failed(
@@ -94,7 +99,7 @@ def test_the_headline_of_a_pending_and_of_a_failed_build() -> None:
 
 def test_the_histogram_counts_every_run_once(make: Any) -> None:
     report = make(measure=True)
-    drawn = charts.histogram(report)
+    drawn = charts.histogram(read(report))
     assert drawn is not None
     assert [panel.label for panel in drawn.panels] == ["fp16", "int8"]
     samples = np.asarray(report["latency_samples"]["baseline"])
@@ -104,22 +109,22 @@ def test_the_histogram_counts_every_run_once(make: Any) -> None:
     assert max(bar.height for bar in panel.bars) == 100
     assert panel.low <= panel.median.at <= panel.high
     assert all(0 <= bar.at <= 100 for bar in panel.bars)
-    assert charts.bands(report["result"]) is None
+    assert charts.bands(read_result(report["result"])) is None
 
 
 def test_equal_runs_still_make_a_drawing(make: Any) -> None:
     report = make(measure=True)
     for side in ("engine", "baseline"):
         report["latency_samples"][side] = [1.0] * 10
-    drawn = charts.histogram(report)
+    drawn = charts.histogram(read(report))
     assert drawn is not None
     assert len(drawn.panels[0].bars) == 1
 
 
 def test_predictions_are_drawn_as_bands_and_never_as_runs(make: Any) -> None:
     report = make()
-    assert charts.histogram(report) is None
-    drawn = charts.bands(report["result"])
+    assert charts.histogram(read(report)) is None
+    drawn = charts.bands(read_result(report["result"]))
     assert drawn is not None
     ours = drawn.spans[1]
     assert ours.low == ours.point.at < ours.high < 100
@@ -129,7 +134,7 @@ def test_predictions_are_drawn_as_bands_and_never_as_runs(make: Any) -> None:
 def test_the_drop_is_drawn_with_its_limit(make: Any, limit: float) -> None:
     report = make()
     report["gates"][0]["limit"] = limit
-    drawn = charts.drop(report)
+    drawn = charts.drop(read(report))
     assert drawn is not None
     assert drawn.mark is not None
     (span,) = drawn.spans
@@ -140,17 +145,18 @@ def test_the_drop_is_drawn_with_its_limit(make: Any, limit: float) -> None:
 
 
 def test_scores_are_drawn_with_their_intervals(make: Any) -> None:
-    drawn = charts.scores(make()["result"])
+    drawn = charts.scores(read_result(make()["result"]))
     assert drawn is not None
     assert [span.label for span in drawn.spans] == ["fp16", "fp32", "int8"]
     assert all(span.low < span.point.at < span.high for span in drawn.spans)
     assert "int8: 98.00 %, 95 % interval 96.86 to 98.73 %" in drawn.told
-    assert charts.scores({"baseline": None, "references": [], "accuracy": None}) is None
+    unscored = {**make()["result"], "baseline": None, "references": [], "accuracy": None}
+    assert charts.scores(read_result(unscored)) is None
 
 
 def test_the_course_has_a_median_for_every_round(make: Any) -> None:
     report = make(measure=True)
-    drawn = charts.course(report)
+    drawn = charts.course(read(report))
     assert drawn is not None
     samples = np.reshape(report["latency_samples"]["engine"], (40, 30))
     dots = [dot for dot in drawn.dots if dot.css == "engine"]
@@ -159,53 +165,54 @@ def test_the_course_has_a_median_for_every_round(make: Any) -> None:
     assert np.argmax([dot.height for dot in dots]) == medians.argmax()
     ratio = dots[3].height / dots[7].height
     assert ratio == pytest.approx(medians[3] / medians[7], rel=1e-3)
-    assert charts.course(make()) is None
+    assert charts.course(read(make())) is None
 
 
 def test_memory_adds_up_what_the_layers_hold(make: Any) -> None:
     report = make()
-    ours, theirs = (layers.layers(report["layers"][side]) for side in ("engine", "baseline"))
-    rows = {row.label: row for row in details.memory(report, ours, theirs)}
+    known = read(report)
+    ours, theirs = layers.layers(known.layers.engine), layers.layers(known.layers.baseline)
+    rows = {row.label: row for row in details.memory(known, ours, theirs)}
     assert rows["Weights in the engine"].candidate == figures.size(12 * 64 * 192)
     assert rows["Weights in the engine"].baseline == figures.size(12 * 64 * 192 * 2)
     assert rows["Most that one layer reads and writes"].baseline == figures.size(8 * 17 * 256 * 2)
     assert rows["Workspace the compiler may use"].candidate == "1 GiB"
     assert "Peak of a run" not in rows
     silent = [replace(layer, weights=None, moved=None) for layer in ours]  # no tensors are listed
-    labels = [row.label for row in details.memory(report, silent, silent)]
+    labels = [row.label for row in details.memory(known, silent, silent)]
     assert labels == ["Workspace the compiler may use"]
     gate = {**report["gates"][0], "gate": "max_memory_bytes", "value": 2**30}
     report["gates"].append(gate)
-    assert details.memory(report, ours, theirs)[-1].candidate == "1 GiB"
+    assert details.memory(read(report), ours, theirs)[-1].candidate == "1 GiB"
 
 
 def test_a_quantile_that_the_runs_do_not_support_says_what_it_needs(make: Any) -> None:
     report = make(measure=True)
     report["latencies"]["engine"][0] |= {"p99_ms": None, "runs": 300}
-    found = details.timings(report)
+    found = details.timings(read(report))
     assert [(one.batch, one.label) for one in found] == [
         (1, "fp16"), (1, "int8"), (8, "fp16"), (8, "int8"),
     ]  # fmt: skip
     assert found[1].p99 == "needs 1,000 runs" and found[1].p95.endswith(" ms")
-    assert details.timings(make())[0].p99 == "–"
+    assert details.timings(read(make()))[0].p99 == "–"
 
 
 def test_where_the_time_of_a_call_goes_is_told_for_each_way_to_launch(make: Any) -> None:
     report = make(measure=True)
     one = {"upload_ms": 0.1, "compute_ms": 1.5, "download_ms": 0.2, "enqueue_ms": 0.05, "runs": 9}
     report["result"]["latency"]["phases"] = {"launched": one, "recorded": {**one, "runs": 8}}
-    found = details.phases(report["result"])
+    found = details.phases(read_result(report["result"]))
     assert [(row.label, row.how, row.compute) for row in found] == [
         ("int8", "launched", "1.5 ms"), ("int8", "recorded", "1.5 ms"),
     ]  # fmt: skip
 
 
 def test_what_is_absent_is_told_with_its_reason(make: Any) -> None:
-    told = dict(details.absent(make()))
+    told = dict(details.absent(read(make())))
     assert told["Latency distribution"] == "nothing was timed; the latency is predicted"
     assert "Cost" not in told and "Accuracy" not in told
     report = make(measure=True)
     report["layer_fidelity"] = {**report["layer_fidelity"], "rows": [], "reason": "too large"}
-    told = dict(details.absent(report))
+    told = dict(details.absent(read(report)))
     assert told["Fidelity layer by layer"] == "too large"
     assert told["Cost"] == "no price of cpu is known"

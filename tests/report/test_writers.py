@@ -12,12 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from optkit.documents.report import Provenance
+from optkit.documents.result import Result
 from optkit.errors import InputRefused
 from optkit.report.document import Rewrites, compose, measured
 from optkit.report.html import to_html
 from optkit.report.markdown import to_markdown
-from optkit.report.result import Findings, Run, Side, failed, result
+from optkit.report.result import Findings, Run, Side, failed, result, to_finish
+from tests.report.conftest import read
 from tests.report.hostile import PAYLOADS
+
+
+def html(report: dict[str, Any]) -> str:
+    return to_html(read(report))
+
+
+def markdown(report: dict[str, Any]) -> str:
+    return to_markdown(read(report))
 
 
 class Structure(HTMLParser):
@@ -58,15 +69,15 @@ def renamed(payload: str) -> Any:
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_no_name_changes_the_structure_of_the_page(make: Any, payload: str) -> None:
-    page, benign = Structure(to_html(make(renamed(payload)))), Structure(to_html(make()))
+    page, benign = Structure(html(make(renamed(payload)))), Structure(html(make()))
     assert page.tags == benign.tags
     assert page.references == []
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_no_name_changes_the_structure_of_the_markdown(make: Any, payload: str) -> None:
-    text = to_markdown(make(renamed(payload), lost=3))
-    assert markdown_structure(text) == markdown_structure(to_markdown(make(lost=3)))
+    text = markdown(make(renamed(payload), lost=3))
+    assert markdown_structure(text) == markdown_structure(markdown(make(lost=3)))
     assert not re.search(r"https?://|www\.|@\w|#\d+ |\x1b|\u202e", text.replace("&#", ""))
 
 
@@ -74,27 +85,27 @@ def test_no_name_changes_the_structure_of_the_markdown(make: Any, payload: str) 
 @settings(max_examples=25, deadline=None)
 def test_any_text_is_harmless_in_both(make: Any, payload: str) -> None:
     report = make(renamed(payload))
-    assert Structure(to_html(report)).tags == Structure(to_html(make())).tags
-    assert markdown_structure(to_markdown(report)) == markdown_structure(to_markdown(make()))
+    assert Structure(html(report)).tags == Structure(html(make())).tags
+    assert markdown_structure(markdown(report)) == markdown_structure(markdown(make()))
 
 
 def test_hostile_names_are_shown_as_they_are(make: Any) -> None:
-    page = Structure(to_html(make(renamed("<b>&amp;"))))
+    page = Structure(html(make(renamed("<b>&amp;"))))
     assert any("<b>&amp;digits-vit<b>&amp;" in text for text in page.text)
     parser = MarkdownIt("commonmark").enable("table")
-    shown = parser.render(to_markdown(make(renamed("<b>|`_"))))
+    shown = parser.render(markdown(make(renamed("<b>|`_"))))
     assert "&lt;b&gt;|`_digits-vit&lt;b&gt;|`_" in shown
 
 
 def test_names_with_control_characters_cannot_reach_a_terminal(make: Any) -> None:
     report = make(renamed("\x1b[2J\x9b\u202e"))
-    for text in (to_html(report), to_markdown(report)):
+    for text in (html(report), markdown(report)):
         assert not set(text) & set("\x1b\x9b\u202e")
         text.encode()
 
 
 def test_the_page_is_whole_and_loads_nothing(make: Any) -> None:
-    page = to_html(make(measure=True))
+    page = html(make(measure=True))
     assert page.startswith("<!DOCTYPE html>")
     assert "default-src 'none'" in page
     structure = Structure(page)
@@ -113,27 +124,27 @@ def test_the_page_is_whole_and_loads_nothing(make: Any) -> None:
 
 def test_a_measured_build_shows_its_distribution_and_machine(make: Any) -> None:
     report = make(measure=True)
-    page = " ".join(Structure(to_html(report)).text)
+    page = " ".join(Structure(html(report)).text)
     assert "1,200 runs" in page and "Over time" in page
     assert "taken by other processes" in page and "2,445 to 2,450" in page
     assert "Measured on" not in page
     report["provenance"]["machine"] = {"cpu": "A CPU", "threads": 4}
-    page = to_html(report)
+    page = html(report)
     assert "<h3>Measured on</h3>" in page and "<dt>cpu</dt><dd>A CPU</dd>" in page
-    assert "bad conditions" not in page + to_markdown(report)
+    assert "bad conditions" not in page + markdown(report)
     assert "Measured 2026-11-20 14:03 UTC on A CPU." in page
-    assert "Latency measured 2026-11-20 14:03 UTC on A CPU." in to_markdown(report)
+    assert "Latency measured 2026-11-20 14:03 UTC on A CPU." in markdown(report)
     report["result"]["latency"] |= {"from_store": True, "machine": "A <b>CPU</b>"}
-    assert "on A &lt;b&gt;CPU&lt;/b&gt;, from the store." in to_html(report)
-    assert "on A &#60;b&#62;CPU&#60;/b&#62;, from the store." in to_markdown(report)
+    assert "on A &lt;b&gt;CPU&lt;/b&gt;, from the store." in html(report)
+    assert "on A &#60;b&#62;CPU&#60;/b&#62;, from the store." in markdown(report)
     report["result"]["baseline"]["latency"]["marks"] = ["the fan <b>stopped</b>"]
-    assert "bad conditions:</strong> the fan &lt;b&gt;stopped" in to_html(report)
-    assert "bad conditions:** the fan &#60;b&#62;stopped" in to_markdown(report)
+    assert "bad conditions:</strong> the fan &lt;b&gt;stopped" in html(report)
+    assert "bad conditions:** the fan &#60;b&#62;stopped" in markdown(report)
     assert report["latency_rounds"] == {"engine": 40, "baseline": 40}
 
 
 def test_a_predicted_build_shows_bands_and_no_runs(make: Any) -> None:
-    page = to_html(make())
+    page = html(make())
     assert "the bar is the band of the prediction" in page
     assert "nothing was timed; the latency is predicted" in page
     assert "Over time" not in page and "half of them" not in page
@@ -145,7 +156,7 @@ def test_a_predicted_build_shows_bands_and_no_runs(make: Any) -> None:
 
 def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
     report = make(lost=1)
-    page = to_html(report)
+    page = html(report)
     assert "11 of 12 planned nodes run as planned: 11 in int8" in page
     for layer in report["layers"]["engine"] + report["layers"]["baseline"]:
         assert f'<th scope="row" class="name">{layer["name"]}</th>' in page
@@ -157,9 +168,10 @@ def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
     assert 'title="cosine 0.984151, largest error 0.2">18.0</td>' in page
 
 
-def empty_report(found: dict[str, Any]) -> dict[str, Any]:
+def empty_report(found: Result) -> dict[str, Any]:
     figures = measured(found, Side("int8"), None, Findings(), {}, {})
-    return compose(found, figures, rewrites=Rewrites(), provenance={})
+    past = Provenance(recipe={}, digests={}, versions={}, steps=(), build_spec={})
+    return compose(found, figures, rewrites=Rewrites(), provenance=past).to_json()
 
 
 def test_builds_with_nothing_to_show_still_make_a_page() -> None:
@@ -167,20 +179,19 @@ def test_builds_with_nothing_to_show_still_make_a_page() -> None:
         InputRefused("bad <model>", where="conv1", hint="fix it"),
         model=None, target="l4", precision="int8",
     )  # fmt: skip
-    page = to_html(empty_report(refused))
+    page = html(empty_report(refused))
     assert "conv1: bad &lt;model&gt;; fix it" in page
-    assert "bad &#60;model&#62;; fix it" in to_markdown(empty_report(refused))
+    assert "bad &#60;model&#62;; fix it" in markdown(empty_report(refused))
     waiting = result(
         Side("int8", "tensorrt", note="needs an H100"), Side("fp16", "tensorrt"), Findings(), Run(),
-        model="m", target="h100", artifact="a",
-        pending=[{"backend": "tensorrt", "finish": "optkit finish a"}],
+        model="m", target="h100", artifact="a", pending=to_finish("a", ["tensorrt"]),
     )  # fmt: skip
-    assert "<code>optkit finish a</code>" in to_html(empty_report(waiting))
-    assert "- tensorrt: optkit finish a" in to_markdown(empty_report(waiting))
+    assert "<code>optkit finish a</code>" in html(empty_report(waiting))
+    assert "- tensorrt: optkit finish a" in markdown(empty_report(waiting))
 
 
 def test_markdown_says_the_same_in_short(make: Any) -> None:
-    text = to_markdown(make(lost=3))
+    text = markdown(make(lost=3))
     assert text.startswith("## digits-vit · l4 · int8: Inconclusive\n")
     assert "| Engine size | 576 KiB | 303 KiB | −47 % | compiled |" in text
     assert "| max\\_drop | pass |" in text
@@ -194,7 +205,7 @@ def test_markdown_says_the_same_in_short(make: Any) -> None:
 
 def test_both_tell_what_the_compiler_was_asked_and_why(make: Any) -> None:
     report = make()
-    for page in (to_html(report), to_markdown(report)):
+    for page in (html(report), markdown(report)):
         assert "Build options of tensorrt-rtx" in page and "precision lives in the graph" in page
         assert "1.0 GiB" in page or "1 GiB" in page
 
@@ -202,7 +213,7 @@ def test_both_tell_what_the_compiler_was_asked_and_why(make: Any) -> None:
 def test_a_long_list_of_misses_is_cut_and_counted(make: Any) -> None:
     report = make(lost=12)
     report["landing"] = report["landing"] * 3
-    text = to_markdown(report)
+    text = markdown(report)
     assert text.count("| MatMul | int8 | float16 |") == 20
     assert "… and 16 more." in text
 
@@ -211,17 +222,16 @@ def test_the_document_survives_json(make: Any) -> None:
     report = make(measure=True)
     again = json.loads(json.dumps(report, allow_nan=False))
     assert again == report
-    assert to_html(again) == to_html(report)
+    assert html(again) == html(report)
 
 
 def test_both_say_that_calibration_data_is_suspect(make: Any) -> None:
     report = make(suspect=True)
-    html, markdown = to_html(report), to_markdown(report)
-    for text in (html, markdown):
+    for text in (html(report), markdown(report)):
         assert "Calibration data is suspect." in text
         assert "255 times as large" in text and "only 3 of 64 samples" in text
-    for text in (to_html(make()), to_markdown(make())):
+    for text in (html(make()), markdown(make())):
         assert "suspect" not in text
     old = make()
     del old["result"]["calibration"]  # of an artifact that was made before there was a check
-    assert "suspect" not in to_markdown(old)
+    assert "suspect" not in markdown(old)

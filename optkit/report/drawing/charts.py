@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from optkit.documents.measured import LatencyFigures, ScoreFigures
+from optkit.documents.report import Report
+from optkit.documents.result import PrecisionFigures, Result
 from optkit.report import figures, view
 from optkit.report.drawing.axes import Axis, Tick
 from optkit.report.layers import Node
@@ -48,18 +50,13 @@ class Histogram:
     told: str  # the drawing in words, as of every drawing here
 
 
-def histogram(report: Mapping[str, Any]) -> Histogram | None:
+def histogram(report: Report) -> Histogram | None:
     """Latency distributions of baseline and candidate; None unless something was measured."""
-    result = report["result"]
-    base = result["baseline"] or {"latency": None, "precision": ""}
-    sides = [
-        ("baseline", base["precision"], base["latency"]),
-        ("engine", result["precision"], result["latency"]),
-    ]
+    runs = {"baseline": report.latency_samples.baseline, "engine": report.latency_samples.engine}
     found = [
-        (css, label, latency, np.asarray(report["latency_samples"][css]))
-        for css, label, latency in sides
-        if latency is not None and report["latency_samples"][css]
+        (side, side.latency, np.asarray(runs[side.css]))
+        for side in _sides(report.result)
+        if side.latency is not None and runs[side.css]
     ]
     if not found:
         return None
@@ -67,14 +64,33 @@ def histogram(report: Mapping[str, Any]) -> Histogram | None:
     high = max(float(np.quantile(samples, _SHOWN)) for *_, samples in found)
     axis = Axis(low, max(high, low * 1.02 + 1e-9))
     told = "; ".join(
-        f"{label}: {samples.size:,} runs, median {figures.ms(latency['p50_ms'])}, half of them "
+        f"{side.label}: {samples.size:,} runs, median {figures.ms(latency.p50_ms)}, half of them "
         + " to ".join(figures.ms(float(q)) for q in np.quantile(samples, (0.25, 0.75)))
-        for _, label, latency, samples in found
+        for side, latency, samples in found
     )
     return Histogram(tuple(_panel(axis, *one) for one in found), axis.ticks(figures.ms), told)
 
 
-def _panel(axis: Axis, css: str, label: str, latency: Any, samples: np.ndarray) -> Panel:
+@dataclass(frozen=True)
+class _Side:
+    css: str
+    label: str
+    latency: LatencyFigures | None
+    accuracy: ScoreFigures | None
+
+
+def _sides(result: Result) -> list[_Side]:
+    """Baseline and candidate."""
+    base = result.baseline
+    candidate = _Side("engine", str(result.precision), result.latency, result.accuracy)
+    return [*([_drawn(base)] if base else []), candidate]
+
+
+def _drawn(base: PrecisionFigures) -> _Side:
+    return _Side("baseline", base.precision, base.latency, base.accuracy)
+
+
+def _panel(axis: Axis, side: _Side, latency: LatencyFigures, samples: np.ndarray) -> Panel:
     counts, edges = np.histogram(samples, bins=_BINS, range=(axis.low, axis.high))
     top = max(int(counts.max()), 1)
     bars = tuple(
@@ -82,9 +98,10 @@ def _panel(axis: Axis, css: str, label: str, latency: Any, samples: np.ndarray) 
         for n, edge in zip(counts, edges[:-1], strict=True)
         if n
     )
-    low, high = latency["ci95_ms"] or (latency["p50_ms"], latency["p50_ms"])
+    median = latency.p50_ms
+    low, high = latency.ci95_ms or (median, median)
     return Panel(
-        label, css, bars, Tick(axis.at(latency["p50_ms"]), figures.ms(latency["p50_ms"])),
+        side.label, side.css, bars, Tick(axis.at(median), figures.ms(median)),
         axis.at(low), axis.at(high), samples.size, int((samples > axis.high).sum()),
     )  # fmt: skip
 
@@ -105,15 +122,19 @@ class Course:
     told: str
 
 
-def course(report: Mapping[str, Any]) -> Course | None:
+def course(report: Report) -> Course | None:
     """Rounds of baseline and candidate; None unless both have four of them at least."""
-    medians = {
-        side: np.median(np.reshape(report["latency_samples"][side], (rounds, -1)), axis=1)
-        for side, rounds in report["latency_rounds"].items()
-        if rounds >= _ROUNDS and len(report["latency_samples"][side]) % rounds == 0
+    runs, rounds = report.latency_samples, report.latency_rounds
+    sides = {
+        "baseline": (runs.baseline, rounds.baseline),
+        "engine": (runs.engine, rounds.engine),
     }
-    if len(medians) != len(report["latency_rounds"]):
+    if any(count < _ROUNDS or len(samples) % count for samples, count in sides.values()):
         return None
+    medians = {
+        side: np.median(np.reshape(samples, (count, -1)), axis=1)
+        for side, (samples, count) in sides.items()
+    }
     axis = Axis(0.0, max(float(one.max()) for one in medians.values()) * 1.05)
     ticks = tuple(Tick(axis.at(value), figures.ms(value)) for value in axis.values(4) if value)
     dots = tuple(
@@ -122,13 +143,13 @@ def course(report: Mapping[str, Any]) -> Course | None:
             axis.at(float(value)),
             side,
         )
-        for side, values in sorted(medians.items())
+        for side, values in medians.items()
         for index, value in enumerate(values)
     )
     told = "; ".join(
         f"{'candidate' if side == 'engine' else side}: medians of {values.size} rounds, "
         f"{figures.ms(float(values.min()))} to {figures.ms(float(values.max()))}"
-        for side, values in sorted(medians.items())
+        for side, values in medians.items()
     )
     return Course(dots, ticks, told)
 
@@ -186,70 +207,65 @@ class Spans:
     mark: Tick | None = None
 
 
-def bands(result: Mapping[str, Any]) -> Spans | None:
+def bands(result: Result) -> Spans | None:
     """Predicted latencies with their bands; None unless something is predicted."""
-    base = result["baseline"] or {"latency": None, "precision": ""}
-    sides = [
-        ("baseline", base["precision"], base["latency"]),
-        ("engine", result["precision"], result["latency"]),
+    found = [
+        (side, side.latency.p50_ms, side.latency.band)
+        for side in _sides(result)
+        if side.latency is not None and side.latency.band is not None
     ]
-    found = [(css, label, side) for css, label, side in sides if side and side["band"]]
     if not found:
         return None
-    axis = Axis(0.0, max(side["band"][1] for *_, side in found) * 1.05)
+    axis = Axis(0.0, max(band[1] for *_, band in found) * 1.05)
     spans = tuple(
-        Span(label, css, axis.at(side["band"][0]), axis.at(side["band"][1]),
-             Tick(axis.at(side["p50_ms"]), figures.ms(side["p50_ms"])))
-        for css, label, side in found
+        Span(side.label, side.css, axis.at(band[0]), axis.at(band[1]),
+             Tick(axis.at(value), figures.ms(value)))
+        for side, value, band in found
     )  # fmt: skip
     told = "; ".join(
-        f"{label}: predicted {figures.ms(side['p50_ms'])}, band "
-        + figures.span(side["band"], figures.ms)
-        for _, label, side in found
+        f"{side.label}: predicted {figures.ms(value)}, band {figures.span(band, figures.ms)}"
+        for side, value, band in found
     )
     return Spans(spans, axis.ticks(figures.ms), told)
 
 
-def scores(result: Mapping[str, Any]) -> Spans | None:
+def scores(result: Result) -> Spans | None:
     """The score of baseline, candidate and references with their intervals; None without one."""
-    sides = [
-        ("baseline", result["baseline"] or {"precision": "", "accuracy": None}),
-        *(("baseline", side) for side in result["references"]),
-        ("engine", result),
-    ]
-    found = [(css, side["precision"], side["accuracy"]) for css, side in sides if side["accuracy"]]
+    *base, candidate = _sides(result)
+    sides = [*base, *map(_drawn, result.references), candidate]
+    found = [(side, side.accuracy) for side in sides if side.accuracy is not None]
     if not found:
         return None
-    show = figures.percent if found[-1][2]["proportion"] else figures.number
-    ends = [end for *_, score in found for end in score["ci95"]]
+    show = figures.percent if found[-1][1].proportion else figures.number
+    ends = [end for _, score in found for end in score.ci95]
     margin = (max(ends) - min(ends)) * 0.08 or abs(ends[0]) * 0.01 or 0.01
     axis = Axis(min(ends) - margin, max(ends) + margin)
     spans = tuple(
-        Span(label, css, axis.at(score["ci95"][0]), axis.at(score["ci95"][1]),
-             Tick(axis.at(score["value"]), show(score["value"])))
-        for css, label, score in found
+        Span(side.label, side.css, axis.at(score.ci95[0]), axis.at(score.ci95[1]),
+             Tick(axis.at(score.value), show(score.value)))
+        for side, score in found
     )  # fmt: skip
     told = "; ".join(
-        f"{label}: {show(score['value'])}, 95 % interval {figures.span(score['ci95'], show)}"
-        for _, label, score in found
+        f"{side.label}: {show(score.value)}, 95 % interval {figures.span(score.ci95, show)}"
+        for side, score in found
     )
     return Spans(spans, axis.ticks(show), told)
 
 
-def drop(report: Mapping[str, Any]) -> Spans | None:
+def drop(report: Report) -> Spans | None:
     """The drop's interval against its limit and zero; None without an interval."""
-    seen = report["result"]["drop"]
-    if seen is None or seen["ci95"] is None:
+    seen = report.result.drop
+    if seen is None or seen.ci95 is None:
         return None
-    limit = next((row["limit"] for row in report["gates"] if row["gate"] == "max_drop"), None)
-    low, high = seen["ci95"]
+    limit = next((row.limit for row in report.gates if row.gate == "max_drop"), None)
+    low, high = seen.ci95
     ends = [low, high, 0.0, *([] if limit is None else [limit])]
     margin = (max(ends) - min(ends)) * 0.08 or 0.01
     axis = Axis(min(ends) - margin, max(ends) + margin)
-    show = view.unit(report["result"])
+    show = view.unit(report.result)
     span = Span("drop", "engine", axis.at(low), axis.at(high),
-                Tick(axis.at(seen["value"]), show(seen["value"])))  # fmt: skip
+                Tick(axis.at(seen.value), show(seen.value)))  # fmt: skip
     mark = None if limit is None else Tick(axis.at(limit), f"limit {show(limit)}")
-    told = f"drop {show(seen['value'])}, 95 % interval {figures.span(seen['ci95'], show)}"
+    told = f"drop {show(seen.value)}, 95 % interval {figures.span(seen.ci95, show)}"
     told += "" if mark is None else f", {mark.text}"
     return Spans((span,), axis.ticks(show), told, mark)

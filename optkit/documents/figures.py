@@ -1,0 +1,69 @@
+"""Figures of a model without an artifact: what `bench` and `eval` find."""
+
+from __future__ import annotations
+
+from optkit.documents.measured import (
+    DifferenceFigures,
+    FidelityFigures,
+    LatencyFigures,
+    Outcome,
+    ScoreFigures,
+)
+from optkit.documents.record import AtLeastOne, Interval, Number, Object, Record, Rows
+from optkit.documents.report import GateOutcome
+from optkit.documents.result import CalibrationCheck
+from optkit.evidence import Evidence
+
+
+class BatchSpeedup(Record):
+    """Baseline latency / latency at one batch size."""
+
+    batch: AtLeastOne
+    value: Number
+    ci95: Interval | None = None
+    evidence: Evidence
+
+
+class Sweep(Record):
+    """The batch size at the knee (fewer than three have none), and the best within the limit."""
+
+    knee: AtLeastOne | None = None
+    limit_ms: Number | None = None
+    best_under_limit: AtLeastOne | None = None
+
+
+class BenchFigures(Record):
+    """What `bench` finds."""
+
+    model: str
+    target: str
+    precision: str
+    baseline: str
+    latency: Rows[LatencyFigures]
+    baseline_latency: Rows[LatencyFigures]
+    speedup: Rows[BatchSpeedup]
+    sweep: Sweep
+    conditions: Object
+
+
+class JudgedGates(Record):
+    """All gates that could be judged, and each of them."""
+
+    verdict: Outcome
+    rows: Rows[GateOutcome]
+    reasons: Rows[str]
+
+
+class EvalFigures(Record):
+    """What `eval` finds."""
+
+    model: str
+    target: str
+    precision: str
+    baseline: str
+    accuracy: ScoreFigures | None = None
+    baseline_accuracy: ScoreFigures | None = None
+    drop: DifferenceFigures | None = None
+    fidelity: FidelityFigures
+    gate: JudgedGates
+    calibration: CalibrationCheck | None = None
