@@ -123,7 +123,7 @@ GOOD = {"image": np.zeros((2, 3, 4), np.float32), "ids": np.zeros((2, 7), np.int
 @pytest.mark.parametrize(
     ("change", "where", "says"),
     [
-        ({"ids": None}, "input 'ids'", "lacks"),
+        ({"ids": None}, "input 'ids'", "does not have"),
         ({"mask": GOOD["ids"]}, "input 'mask'", "no such input; it has image, ids"),
         ({"image": GOOD["image"].astype(np.float64)}, "input 'image'", "float64, not float32"),
         ({"image": GOOD["image"][0]}, "input 'image'", "shape"),
