@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,15 +17,13 @@ def cache() -> None:
     """Manage the store of finished steps: list, verify, trim, clear."""
 
 
-def _folder(function: Any) -> Any:
-    option = click.option(
-        "--cache",
-        "folder",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="The store; default $OPTKIT_CACHE or the user's cache folder.",
-    )
-    return option(function)  # fmt: skip
+_folder = click.option(
+    "--cache",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The store; default $OPTKIT_CACHE or the user's cache folder.",
+)
 
 
 @cache.command("ls")
@@ -37,21 +34,20 @@ def ls(folder: Path | None, as_json: bool) -> None:
     from optkit.cli import terminal
 
     store = Workspace(folder).store()
-    rows: list[dict[str, Any]] = [
-        {"key": key, "step": step, "bytes": size, "used": used}
-        for key, step, size, used in store.entries()
-    ]
+    entries = list(store.entries())
     if as_json:
+        rows = [
+            {"key": key, "step": step, "bytes": size, "used": used}
+            for key, step, size, used in entries
+        ]
         terminal.put_json({"schema": "optkit.cache/v1", "root": str(store.root), "entries": rows})
         return
     lines = [
-        [row["key"][:12], row["step"], f"{row['bytes'] / 2**20:.2f} MiB", _ago(row["used"])]
-        for row in rows
+        [key[:12], step, f"{size / 2**20:.2f} MiB", _ago(used)] for key, step, size, used in entries
     ]
     terminal.put(terminal.table(["key", "step", "size", "last used"], lines))
-    terminal.put(
-        f"{len(rows)} entries, {sum(r['bytes'] for r in rows) / 2**20:.1f} MiB, {store.root}"
-    )
+    total = sum(size for _, _, size, _ in entries)
+    terminal.put(f"{len(entries)} entries, {total / 2**20:.1f} MiB, {store.root}")
 
 
 @cache.command("verify")
