@@ -111,7 +111,7 @@ def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Samples:
             (_feed(batch, names) for batch in batches),
             folder,
             infos,
-            limit_samples=pipeline.samples_wanted(job.recipe),
+            limit_samples=pipeline.calibration_of(job.recipe).samples,
             memory_bytes=runner.limits.memory_bytes // 4,
             progress=runner.listener.progress,
             optional=job.recipe.optional_axes(),

@@ -21,7 +21,7 @@ from optkit.execute.step import Foreign
 from optkit.pipeline.accuracy import evaluate
 from optkit.pipeline.engines import accept, compile_
 from optkit.pipeline.graphs import cast_carriers, fuse, write_baseline
-from optkit.pipeline.job import Build, Job, calibration_of, samples_wanted
+from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.latency import time
 from optkit.pipeline.layer_fidelity import compare_layers
 from optkit.pipeline.peak_memory import weigh
@@ -51,7 +51,6 @@ __all__ = [
     "identity",
     "parts",
     "run",
-    "samples_wanted",
     "signature",
     "tool_versions",
 ]

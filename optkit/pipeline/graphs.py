@@ -71,8 +71,8 @@ def cast(build: Build, graph: Graph, carrier: str, runner: Steps, what: str = ""
 
 def sample_batch(build: Build) -> int | None:
     """Samples per run of the graph; None, as they were written, where its batch size is fixed."""
-    found: int = calibration_of(build.job.recipe)["batch"]
-    return found if isinstance(build.batch_axis, str) else None
+    batch = calibration_of(build.job.recipe).batch
+    return batch if isinstance(build.batch_axis, str) else None
 
 
 def written(build: Build, graph: Graph, what: str, runner: Steps) -> Graph:

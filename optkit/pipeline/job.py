@@ -255,12 +255,6 @@ def machine(device: Target) -> dict[str, Any]:
     return {**device.fingerprint(), "gpus": own, "host": platform.node()}
 
 
-def calibration_of(recipe: Recipe) -> dict[str, Any]:
-    """Method, percentile and batch; the defaults when the samples came from memory."""
-    found = recipe.calibration or Calibration(source=MEMORY)
-    return {"method": found.method, "percentile": found.percentile, "batch": found.batch}
-
-
-def samples_wanted(recipe: Recipe) -> int:
-    """How many calibration samples are taken; the default when the recipe says nothing of them."""
-    return (recipe.calibration or Calibration(source=MEMORY)).samples
+def calibration_of(recipe: Recipe) -> Calibration:
+    """The recipe's section; with the defaults where the samples come from memory."""
+    return recipe.calibration or Calibration(source=MEMORY)

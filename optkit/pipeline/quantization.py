@@ -145,8 +145,8 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
     """What the recipe says of the quantization; the defaults of a range where it says nothing."""
     calibration = calibration_of(recipe)
     return QuantizationSettings(
-        calibration["method"],
-        calibration["percentile"],
+        calibration.method,
+        calibration.percentile,
         recipe.quantization,
         tuple(recipe.quantization.nodes),
     )

@@ -159,7 +159,7 @@ def _sensitivity(
         step = MeasureSensitivity(
             graph=build.prepared or build.fused, samples=samples,
             statistics=build.prepared or build.statistics, scheme=scheme, groups=nodes,
-            method=calibration["method"], percentile=calibration["percentile"],
+            method=calibration.method, percentile=calibration.percentile,
             settings=settings.model_copy(
                 update={"nodes": {}, "two_term": patterns if option.is_two_term else ()}
             ),
