@@ -39,7 +39,7 @@ from optkit import graph
 from optkit.benchmarking import latency, machine, regression
 from optkit.benchmarking.intervals import SEED
 from optkit.pipeline import tool_versions
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 
 LAYERS, SLOWER = 40, 44
 WIDTH, BATCH = 96, 128
@@ -86,8 +86,11 @@ def chain(layers: int, path: Path) -> Path:
 
 def compare(reference: Path, candidate: Path, seconds: float) -> Comparison:
     """One comparison by the product's own protocol."""
-    opened = partial(backend("onnxruntime").session, threads=1, spinning=False)
-    sides = {"baseline": partial(opened, reference), "engine": partial(opened, candidate)}
+    opened, options = backend("onnxruntime").session, SessionOptions(threads=1, spinning=False)
+    sides = {
+        "baseline": partial(opened, reference, options),
+        "engine": partial(opened, candidate, options),
+    }
     feed = {"x": np.random.default_rng(SEED).standard_normal((BATCH, WIDTH)).astype(np.float32)}
     with machine.watched() as watch:
         times = latency.measure(

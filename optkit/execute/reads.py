@@ -150,7 +150,8 @@ def late_key(base: str, reads: Mapping[str, Any], outcome: Any) -> str:
 
 
 def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One record of several that were made at the same time, on parts of one work."""
+    """The record that one run would have made, of several that ran at the same time on parts of the
+    work: answers in the order of their subjects."""
     found: dict[str, Any] = {"schema": SCHEMA, "search": [], "unseen": []}
     for record in records:
         for name in ("search", "unseen"):
@@ -163,7 +164,9 @@ def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                     subject = f"{found['search'].index(record['search'][int(index)])} {name}"
                 if answers.setdefault(subject, answer) != answer:
                     found["unseen"].append(f"{subject} changed while it was read")
-    return found
+    # in the order of a record that was made at once, so that an entry is the same to the byte
+    ordered = {question: dict(sorted(found.get(question, {}).items())) for question in QUESTIONS}
+    return found | ordered
 
 
 @dataclass

@@ -19,7 +19,7 @@ import re, sys
 from pathlib import Path
 import numpy as np
 from optkit.calibration import observe
-from optkit.runtimes import backend
+from optkit.runtimes import SessionOptions, backend
 from optkit.statistics import Tap
 
 def feeds(samples):
@@ -27,7 +27,8 @@ def feeds(samples):
     for _ in range(samples // 8):
         yield {"x": random.standard_normal((8, 64, 256), np.float32)}
 
-with backend("onnxruntime").session(Path(sys.argv[1]), spinning=False, pooled=False) as session:
+options = SessionOptions(spinning=False, pooled=False)
+with backend("onnxruntime").session(Path(sys.argv[1]), options) as session:
     taps = [Tap(info.name, -1, rows=True, moments=True) for info in session.outputs]
     observe(session, feeds(int(sys.argv[2])), taps, memory_bytes=1 << 29, progress=print)
 print("peak", re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

@@ -45,7 +45,7 @@ def test_something_else_of_the_artifacts_name_is_not_overwritten(
     mine.mkdir(parents=True)
     (mine / "thesis.tex").write_text("years of work")
     done = optkit_here("build", "--target", "cpu", "--out", mine.parent, cwd=small, cache=store)
-    assert done.told("small-cpu-int8", "is no artifact", "--out").code == 2
+    assert done.told("small-cpu-int8", "is not an optkit artifact", "--out").code == 2
     assert [path.name for path in mine.iterdir()] == ["thesis.tex"]
 
 

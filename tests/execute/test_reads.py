@@ -206,6 +206,8 @@ def test_records_of_parts_are_one_record() -> None:
     assert both["import"] == {"0 a": "nothing", "1 b": "@0/b.py"}
     assert both["search"] == [["installed"], ["@0"]]
     assert both["content"] == first["content"] and both["unseen"] == second["unseen"]
+    assert list(both["content"]) == ["@0/x", "@0/y"]  # as one run would have told
+    assert list(reads.merged([second, first])["content"]) == ["@0/x", "@0/y"]
     changed = {**EMPTY, "content": {"@0/x": "other"}}
     assert reads.merged([first, changed])["unseen"] == ["@0/x changed while it was read"]
 

@@ -261,13 +261,13 @@ FEW = 8
 def test_what_overflows_is_told_of(kind: str, tmp_path: Path) -> None:
     count = len(parameters(network(TEXT)))
     for index in range(FEW - (kind == "1e38"), count, FEW):  # all of them: the slow test
-        overflowing(index, kind, Chain, tmp_path)
+        overflowing(index, kind, tmp_path)
 
 
 @pytest.mark.slow
 def test_whatever_overflows_is_told_of(tmp_path: Path) -> None:
     for index in range(len(parameters(network(TEXT)))):
-        overflowing(index, "1e38", Chain, tmp_path)
+        overflowing(index, "1e38", tmp_path)
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ def test_a_build_makes_one_artifact_of_both(tmp_path: Path) -> None:
             assert {info.name for info in session.inputs} == {i.name for i in part.manifest.inputs}
     each = [part.result["size"]["bytes"] for part in artifact.parts.values()]
     assert artifact.result["size"]["bytes"] == sum(each)
-    with pytest.raises(UsageError, match="consists of decoder and encoder"):
+    with pytest.raises(UsageError, match="consists of encoder and decoder"):
         artifact.session()
     found = api.inspect(artifact.path, workspace=how["workspace"])
     assert found["graph"] is None and set(found["parts"]) == {"encoder", "decoder"}
