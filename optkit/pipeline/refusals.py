@@ -21,6 +21,7 @@ from optkit.tensors import AxisRange, axes_of
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
            "transformers": "hf", "optimum": "hf", "peft": "hf"}  # fmt: skip
 MIN_SAMPLES = 8  # for calibration
+_WITH_CLASSES = ("top1", "f1")  # the tasks that optkit ships whose arrays have labels and slices
 
 
 def check(job: Job) -> Build:
@@ -172,14 +173,17 @@ def _check_samples(job: Job) -> None:
 
 
 def _check_data(recipe: Recipe) -> None:
-    """What the readers that come along are to read: it exists, and of arrays those that are named
-    like the declared inputs are there. Whether they fit is seen when they are read."""
+    """What the readers that come along are to read: it exists, and of arrays those are there that
+    are named like the declared inputs, and labels and slices. Whether they fit is seen when they
+    are read."""
     for section, place, settings in (
         ("calibration", recipe.calibration_source, recipe.calibration),
         ("eval", recipe.eval_task, recipe.eval),
     ):
-        named = settings.args.get("path") if settings is not None else None
-        if place is None or place.root != "content" or not isinstance(named, str):
+        if place is None or settings is None or place.root != "content":
+            continue
+        named = settings.args.get("path")
+        if not isinstance(named, str):
             continue
         path = recipe.argument_folders(section)["path"] / named
         if not path.exists():
@@ -189,10 +193,14 @@ def _check_data(recipe: Recipe) -> None:
                 hint="a relative path starts at the recipe's folder, on the command line at the "
                 "current one",
             )
-        if recipe.inputs and reader_of(path) == "arrays":
+        if reader_of(path) == "arrays":
             from optkit.data import arrays
 
-            arrays.check_names(path, recipe.inputs)
+            names = list(recipe.inputs)
+            if place.path.stem in _WITH_CLASSES:
+                beside = (settings.args.get("label", "label"), settings.args.get("slice"))
+                names += [name for name in beside if isinstance(name, str)]
+            arrays.check_names(path, names)
 
 
 def _check_toolchain(job: Job, here: str | None) -> None:

@@ -29,13 +29,17 @@ Optkit = Any
          ["other.npz", "no array 'image'", "did you mean 'img'?"]),
         (["--target", "l4", "--eval", "top1", "--eval-data", "gone.npz"], 5,
          ["eval.args.path", "gone.npz", "no such file"]),
+        (["--target", "l4", "--eval", "top1", "--eval-data", "named.npz"], 5,
+         ["named.npz", "no array 'label'", "did you mean 'labels'?"]),
         (["--target", "l4", "--timeout", "soon"], 2, ["--timeout", "'soon'", "10m"]),
     ],
 )  # fmt: skip
 def test_it_is_told_before_any_work(
     argv: list[str], code: int, told: list[str], optkit_here: Optkit, tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "other.npz", img=np.zeros((9, 1, 8, 8), np.float32))
+    images = np.zeros((9, 1, 8, 8), np.float32)
+    np.savez(tmp_path / "other.npz", img=images)
+    np.savez(tmp_path / "named.npz", image=images, labels=np.zeros(9, np.int64))
     done = optkit_here("build", "--recipe", "digits-vit", *argv, cwd=tmp_path,
                        cache=tmp_path / "cache")  # fmt: skip
     assert done.told(*told).code == code
