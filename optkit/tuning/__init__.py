@@ -28,7 +28,7 @@ from optkit.steps.collect import Collected
 from optkit.tuning.memory import Memory
 from optkit.tuning.placement import placements_of
 from optkit.tuning.quiet import Quiet
-from optkit.tuning.search import Search
+from optkit.tuning.search import Each, Search
 from optkit.tuning.space import Budget, Candidate, Outcome, Trial, front
 from optkit.tuning.survey import Survey, survey
 from optkit.tuning.trials import Trials, deviate, measured_row
@@ -120,6 +120,35 @@ def tune(
     trials = _trials(build, found, precisions, replace(runner, listener=quiet))
     memory = Memory.of(build, trials.space, trials.placements, runner.store)
     search = Search(trials.space, budget, options.seed, parallel)
+    each = map if parallel == 1 or cluster is None else partial(cluster.each, parallel=parallel)
+    _run(search, trials, memory, options, quiet, each, started)
+
+    def judged(trial: Trial) -> Judged:
+        quiet.begins(f"judge {told(trial.outcome)} on fresh samples")
+        finished = judge(pipeline.run(trials.as_job(trial.candidate), trials.runner, BUILD))
+        verdict = finished.findings.verdict
+        quiet.told(f"{told(trial.outcome)} on fresh samples: {verdict and verdict.verdict}")
+        return finished
+
+    winner, seen = verify(search.trials, trials.space, budget, judged)
+    chosen = winner.trial if winner else fallback(search.trials, trials.space, budget, seen)
+    job = trials.as_job(chosen.candidate)
+    return Tuned(
+        precisions, budget, options, job, chosen, winner, tuple(seen), found, search, trials,
+        _paths(build),
+    )  # fmt: skip
+
+
+def _run(
+    search: Search,
+    trials: Trials,
+    memory: Memory,
+    options: SearchOptions,
+    quiet: Quiet,
+    each: Each,
+    started: float,
+) -> None:
+    """Evaluate candidates until a limit of `options` is reached, and keep each outcome."""
     numbers: defaultdict[Candidate, int] = defaultdict(count(1).__next__)
 
     def numbered(candidate: Candidate) -> str:
@@ -138,33 +167,19 @@ def tune(
         return options.seconds is not None and time.monotonic() - started > options.seconds
 
     search.run(
-        evaluate,
-        limit=options.trials,
-        each=map if parallel == 1 or cluster is None else partial(cluster.each, parallel=parallel),
-        memory=dict(memory.outcomes),
-        stop=late,
+        evaluate, limit=options.trials, each=each, memory=dict(memory.outcomes), stop=late,
         after=after,
-    )
+    )  # fmt: skip
 
-    def judged(trial: Trial) -> Judged:
-        quiet.begins(f"judge {told(trial.outcome)} on fresh samples")
-        finished = judge(pipeline.run(trials.as_job(trial.candidate), trials.runner, BUILD))
-        verdict = finished.findings.verdict
-        quiet.told(f"{told(trial.outcome)} on fresh samples: {verdict and verdict.verdict}")
-        return finished
 
-    winner, seen = verify(search.trials, trials.space, budget, judged)
-    chosen = winner.trial if winner else fallback(search.trials, trials.space, budget, seen)
-    job = trials.as_job(chosen.candidate)
+def _paths(build: Build) -> dict[str, tuple[str, ...]]:
+    """Section of the recipe → those of its args that name data."""
     samples = {"calibration": build.calibration, "eval": build.evaluation}
-    paths = {
-        section: one.paths if isinstance(one, Collected) else ()
-        for section, one in samples.items()
-        if one is not None
+    return {
+        section: drawn.paths if isinstance(drawn, Collected) else ()
+        for section, drawn in samples.items()
+        if drawn is not None
     }
-    return Tuned(
-        precisions, budget, options, job, chosen, winner, tuple(seen), found, search, trials, paths
-    )
 
 
 def told(outcome: Outcome) -> str:
