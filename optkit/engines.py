@@ -4,9 +4,9 @@ where the planned precisions landed. Pure data."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Self
+from typing import Self
 
 from optkit.dtypes import DTYPES
 from optkit.errors import Impossible
@@ -95,10 +95,10 @@ class BuildSpec:
     precision: str
     profile: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
     workspace_bytes: int | None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
-    def asking(self, wanted: Mapping[str, Any]) -> Self:
+    def asking(self, wanted: Mapping[str, object]) -> Self:
         """With these options as somebody wants them. Raises Impossible for one that the backend
         does not have."""
         options = {**self.options, "workspace_bytes": self.workspace_bytes}
@@ -110,20 +110,10 @@ class BuildSpec:
                     hint=f"leave it out; {self.backend} is asked {', '.join(options)}",
                 )
         asked = {**options, **wanted}
-        scratch = asked.pop("workspace_bytes")
+        given = asked.pop("workspace_bytes")
+        scratch = given if isinstance(given, int) else None
         reasons = {**self.reasons, **dict.fromkeys(wanted, "the recipe asks for it")}
         return replace(self, workspace_bytes=scratch, options=asked, reasons=reasons)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        profile = {
-            name: tuple(tuple(int(d) for d in shape) for shape in shapes)
-            for name, shapes in data["profile"].items()
-        }
-        return cls(**{**data, "profile": profile})
 
 
 @dataclass(frozen=True)
@@ -154,38 +144,3 @@ class Engine:
         of kernels among them) at the largest sizes. None where it states nothing."""
         kinds = ("weights", "activation", "device_persistent")
         return sum(self.memory.get(kind, 0) for kind in kinds) or None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        return cls(
-            **{
-                **data,
-                "layers": layers_from_json(data["layers"]),
-                "static_layers": layers_from_json(data["static_layers"]),
-                "landing": landing_from_json(data["landing"]),
-            }
-        )
-
-
-def layers_from_json(rows: list[dict[str, Any]]) -> tuple[FusedLayer, ...]:
-    def tensors(items: list[dict[str, Any]]) -> tuple[LayerTensor, ...]:
-        return tuple(LayerTensor(t["name"], tuple(t["shape"]), t["dtype"]) for t in items)
-
-    return tuple(
-        FusedLayer(
-            r["name"], r["kind"], tensors(r["inputs"]), tensors(r["constants"]),
-            tensors(r["outputs"]), tuple(r["nodes"]), tuple(r["products"]), r["dtype"],
-            r.get("weight_dtype"),
-        )
-        for r in rows
-    )  # fmt: skip
-
-
-def landing_from_json(data: dict[str, Any]) -> Landing:
-    rows = tuple(LandingRow(**row) for row in data["rows"])
-    activations = tuple(LandingRow(**row) for row in data["activations"])
-    unknown = data.get("unknown", 0)
-    return Landing(data["planned"], data["landed"], data["by_dtype"], rows, activations, unknown)

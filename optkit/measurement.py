@@ -7,9 +7,9 @@ Plain frozen records shared by benchmarking, prediction, gates and reports; the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import log10
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from optkit.evidence import Evidence
 
@@ -58,13 +58,6 @@ class Latency:
     machine: str | None = None
     from_store: bool | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**_typed(data))
-
 
 @dataclass(frozen=True)
 class Score:
@@ -82,13 +75,6 @@ class Score:
     replicates: tuple[float, ...] = ()
     lower_is_better: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**_typed(data))
-
 
 @dataclass(frozen=True)
 class Fidelity:
@@ -105,13 +91,6 @@ class Fidelity:
     samples: int
     ci95: Interval | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**_typed(data))
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -127,13 +106,6 @@ class Difference:
         sure = None if self.evidence is Evidence.PREDICTED else self.ci95
         return (sure.high if sure else self.value) < limit
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**_typed(data))
-
 
 @dataclass(frozen=True)
 class Deviation:
@@ -148,25 +120,6 @@ class Deviation:
     def sqnr_db(self) -> float | None:
         """None: the outputs are equal."""
         return -10 * log10(self.noise) if self.noise > 0 else None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(data["noise"], data["divergence"], data["samples"])
-
-
-def _typed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's fields from JSON: evidence, intervals and samples get their types back."""
-    fields = {**data, "evidence": Evidence(data["evidence"])}
-    for name in ("ci95", "ci95_ms", "band"):
-        if fields.get(name) is not None:
-            fields[name] = Interval(*fields[name])
-    for name in ("samples_ms", "marks", "per_sample", "replicates"):
-        if name in fields:
-            fields[name] = tuple(fields[name])
-    return fields
 
 
 @dataclass(frozen=True)
@@ -204,6 +157,3 @@ class Verdict:
     verdict: Outcome
     rows: tuple[GateRow, ...] = ()
     reasons: tuple[str, ...] = field(default=())
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

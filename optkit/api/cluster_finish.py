@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from optkit import artifact
+from optkit import artifact, codec
 from optkit.api._finish import complete
 from optkit.api.artifacts import load
 from optkit.artifact import Artifact
 from optkit.devices import available_memory, device_names
 from optkit.documents.result import Result
 from optkit.errors import OptkitError
-from optkit.execute import codec
 from optkit.execute.cluster import Cluster
 from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
@@ -89,7 +88,7 @@ def _finished(
                 str(out),
             )  # fmt: skip
             answer = cluster.call(
-                finish_here, codec.to_json(task), device=node, heard=runner.listener.progress
+                finish_here, asdict(task), device=node, heard=runner.listener.progress
             )
             done: _Done = codec.from_json(_Done, answer["meta"])
             copied = load(out / name)

@@ -12,8 +12,8 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any, Self
 
+from optkit.codec import from_json
 from optkit.errors import InputRefused, IntegrityError
-from optkit.execute.codec import from_json, hints
 from optkit.runtimes import BACKENDS, backend
 from optkit.store import digest_json, is_shallow
 from optkit.tensors import TensorInfo
@@ -88,12 +88,12 @@ class Manifest:
         return {**body, "check": digest_json(body)}
 
     @classmethod
-    def from_json(cls, data: Any, where: str) -> Self:
+    def of(cls, data: object, where: str) -> Self:
         """Raises IntegrityError (damaged), InputRefused (a schema of another version)."""
-        _check_schema(data, where)
-        body = {key: value for key, value in data.items() if key != "check"}
+        body = _body(data, where)
+        check = body.pop("check", None)
         try:
-            sound = is_shallow(body) and data.get("check") == digest_json(body)
+            sound = is_shallow(body) and check == digest_json(body)
         except (ValueError, RecursionError):  # canonical JSON has no form for such numbers
             sound = False
         if not sound:
@@ -101,8 +101,7 @@ class Manifest:
         for key in ("schema", "evidence"):
             body.pop(key, None)
         try:
-            kinds = hints(Manifest)
-            manifest = cls(**{name: from_json(kinds[name], value) for name, value in body.items()})
+            manifest = from_json(cls, body)
             _check_types(manifest)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise IntegrityError("damaged: fields are missing or wrong", where=where) from error
@@ -125,7 +124,7 @@ class Manifest:
 
 
 def read(path: Path) -> Manifest:
-    """The manifest of the artifact in folder `path`. Raises as `Manifest.from_json` does, and
+    """The manifest of the artifact in folder `path`. Raises as `Manifest.of` does, and
     InputRefused where there is none."""
     where = path / MANIFEST
     try:
@@ -146,7 +145,7 @@ def read(path: Path) -> Manifest:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise IntegrityError("damaged: not JSON", where=str(where)) from error
-    return Manifest.from_json(data, str(where))
+    return Manifest.of(data, str(where))
 
 
 def is_safe(name: str) -> bool:
@@ -159,8 +158,10 @@ def is_safe(name: str) -> bool:
     )
 
 
-def _check_schema(data: Any, where: str) -> None:
-    schema = data.get("schema") if isinstance(data, dict) else None
+def _body(data: object, where: str) -> dict[str, object]:
+    """The fields of a manifest of this version."""
+    body = dict(data) if isinstance(data, dict) else {}
+    schema = body.get("schema")
     if not isinstance(schema, str) or not re.fullmatch(r"optkit\.artifact/v[0-9]+", schema):
         raise IntegrityError("damaged: not a manifest of optkit", where=where)
     if schema != SCHEMA:
@@ -169,6 +170,7 @@ def _check_schema(data: Any, where: str) -> None:
             where=where,
             hint="upgrade optkit, or build the artifact again with this one",
         )
+    return body
 
 
 def _check_types(manifest: Manifest) -> None:

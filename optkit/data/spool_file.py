@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from optkit.codec import from_json
 from optkit.errors import IntegrityError
-from optkit.execute.codec import from_json
 from optkit.store import storage_errors
 from optkit.tensors import Feed, TensorInfo
 

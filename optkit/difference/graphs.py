@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import JsonValue
 
+from optkit.codec import to_json
 from optkit.documents.diff import (
     ChangedNode,
     ChangedWeight,
@@ -22,7 +23,6 @@ from optkit.documents.diff import (
     WeightChanges,
     WeightFacts,
 )
-from optkit.execute.codec import to_json
 from optkit.steps.outline import GraphOutline, NodeOutline, WeightOutline
 
 QDQ = ("QuantizeLinear", "DequantizeLinear")

@@ -10,12 +10,12 @@ from typing import Any
 
 from optkit import intake as stage
 from optkit.artifact import MODEL, Artifact
+from optkit.codec import from_json
 from optkit.difference.graphs import Outline
 from optkit.documents.diff import ComparedSide, Kind
 from optkit.documents.report import REPORT, Report
 from optkit.documents.result import RESULT, Result
 from optkit.errors import InputRefused, UsageError
-from optkit.execute.codec import from_json
 from optkit.execute.runner import Runner
 from optkit.intake.files import show
 from optkit.pipeline import Foreign

@@ -21,9 +21,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
-from optkit.execute.codec import from_json, hints, to_json
+from optkit.codec import hints, read, to_json
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 Progress = Callable[[str, float], None]
 """`progress(what, fraction)` with fraction in [0, 1]."""
@@ -43,7 +57,7 @@ class Folder(Input, Protocol):
     """What a step left: an Entry of the store, or a Planned one in a rehearsal."""
 
     @property
-    def meta(self) -> Mapping[str, Any]: ...
+    def meta(self) -> Mapping[str, object]: ...
 
     @property
     def files(self) -> Mapping[str, str]: ...
@@ -58,7 +72,7 @@ class Foreign:
 
     path: Path = Path("/nonexistent")
     digest: str = ""
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
     def file(self, name: str) -> Path:
@@ -70,22 +84,22 @@ class Planned(Foreign):
     """What a step that has not run would leave: in a rehearsal. It has no digest and no files."""
 
 
-def beside_the_key(default: Any = MISSING, *, name: str | None = None) -> Any:
+def beside_the_key(default: object = MISSING, *, name: str | None = None) -> Any:
     """A field that the worker needs and the key does not."""
     return field(default=default, metadata={"beside": True, "name": name})
 
 
-def named(name: str, default: Any = MISSING) -> Any:
+def named(name: str, default: object = MISSING) -> Any:
     """A field that has another name in the key."""
     return field(default=default, metadata={"name": name})
 
 
-def always(default: Any) -> Any:
+def always(default: object) -> Any:
     """A fact that is written even where it has its default."""
     return field(default=default, metadata={"always": True})
 
 
-def spread(default: Any = MISSING) -> Any:
+def spread(default: object = MISSING) -> Any:
     """A dataclass, the fields of which are parameters of the step; None: they are not there."""
     return field(default=default, metadata={"spread": True})
 
@@ -118,26 +132,26 @@ class Result:
         return self.folder.files
 
     @property
-    def meta(self) -> Mapping[str, Any]:
+    def meta(self) -> Mapping[str, object]:
         """The facts as the store has them."""
         return self.folder.meta
 
     def file(self, name: str) -> Path:
         return self.folder.file(name)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """The facts, as the store keeps them."""
-        return _written(self, (one for one in fields(self) if one.name != "folder"))
+        return _written(self, _facts(type(self)))
 
     @classmethod
     def of(cls, folder: Folder) -> Self:
         """From what the store kept, or of a step that has not run."""
-        found = object.__new__(cls)
-        known = [one for one in fields(cls) if one.name != "folder"]
-        for name, value in {**_defaults(known), **_read(cls, known, folder.meta)}.items():
-            object.__setattr__(found, name, value)
-        object.__setattr__(found, "folder", folder)
-        return found
+        result = object.__new__(cls)
+        facts = _facts(cls)
+        values = {**_defaults(facts), **_read(cls, facts, folder.meta), "folder": folder}
+        for name, value in values.items():
+            object.__setattr__(result, name, value)
+        return result
 
 
 R = TypeVar("R", bound=Result)
@@ -160,44 +174,40 @@ class Step(Generic[R_co]):
     @property
     def inputs(self) -> dict[str, Input]:
         """What it reads, by role."""
-        found: dict[str, Input] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if _kind(type(self), one) == "inputs":
-                found |= value
-            elif _kind(type(self), one) == "input" and value is not None:
-                found[_name(one)] = value
-        return found
+        inputs: dict[str, Input] = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if _kind(type(self), each) == "inputs":
+                inputs |= value
+            elif _kind(type(self), each) == "input" and value is not None:
+                inputs[_name(each)] = value
+        return inputs
 
     @property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, JsonValue]:
         """The parameters in the key, as JSON."""
         return _written(self, _of_kind(type(self), "param"))
 
     @property
-    def beside(self) -> dict[str, Any]:
+    def beside(self) -> dict[str, JsonValue]:
         """What the worker is told beside them, as JSON."""
         return _written(self, _of_kind(type(self), "beside"))
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Path], params: Mapping[str, Any]) -> Self:
+    def of(cls, inputs: Mapping[str, Path], params: Mapping[str, object]) -> Self:
         """The step in the worker: of the paths of its inputs, and all that it is told."""
-        known = {_name(one): one for one in _of_kind(cls, "input")}
-        found: dict[str, Any] = {
-            one.name: Foreign(inputs[role]) for role, one in known.items() if role in inputs
-        }
-        for one in _of_kind(cls, "inputs"):
-            found[one.name] = {  # in their order, which is that of the parts of a work
-                role: Foreign(path) for role, path in inputs.items() if role not in known
-            }
-        told = [*_of_kind(cls, "param"), *_of_kind(cls, "beside")]
-        return cls(**found, **_read(cls, told, params))
+        roles = {_name(each): each.name for each in _of_kind(cls, "input")}
+        # in their order, which is that of the parts of a work
+        others = {role: Foreign(path) for role, path in inputs.items() if role not in roles}
+        values = _read(cls, [*_of_kind(cls, "param"), *_of_kind(cls, "beside")], params)
+        values |= {roles[role]: Foreign(inputs[role]) for role in roles if role in inputs}
+        return cls(**values, **{each.name: others for each in _of_kind(cls, "inputs")})
 
     def run(self, out: Path, progress: Progress) -> Result:
         """Do the work, in a worker: files into the folder `out`, facts as the result."""
         package, _, module = type(self).__module__.rpartition(".")
-        found: Result = import_module(f"{package}.bodies.{module}").run(self, out, progress)
-        return found
+        result: Result = import_module(f"{package}.bodies.{module}").run(self, out, progress)
+        return result
 
     def result(self, folder: Folder) -> R_co:
         """The result of this step, of what it left."""
@@ -205,8 +215,8 @@ class Step(Generic[R_co]):
         (kind,) = {get_args(base)[0] for base in bases if isinstance(get_origin(base), type)
                    and issubclass(get_origin(base), Step)
                    and isinstance(get_args(base)[0], type)}  # fmt: skip
-        found: R_co = kind.of(folder)
-        return found
+        result: R_co = kind.of(folder)
+        return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,77 +259,81 @@ class ReadsCode:
         return True
 
 
-def _kind(cls: type, one: Field[Any]) -> str:
+def _kind(cls: type, each: Field[Any]) -> str:
     """ "input", "inputs" (by role), "beside" (the key) or "param"."""
-    annotation = hints(cls)[one.name]
-    members = [annotation]
-    if get_origin(annotation) in (Union, types.UnionType):
-        members = [member for member in get_args(annotation) if member is not type(None)]
-    if get_origin(members[0]) is not None:
-        values = get_args(members[0])
-        return "inputs" if values and _is_input(values[-1]) else _told(one)
-    return "input" if _is_input(members[0]) else _told(one)
+    (kind, *_) = _members(hints(cls)[each.name])
+    told = "beside" if each.metadata.get("beside") else "param"
+    if get_origin(kind) is not None:
+        values = get_args(kind)
+        return "inputs" if values and _is_input(values[-1]) else told
+    return "input" if _is_input(kind) else told
 
 
-def _told(one: Field[Any]) -> str:
-    return "beside" if one.metadata.get("beside") else "param"
+def _members(annotation: object) -> Sequence[object]:
+    """Of a union without None; else the annotation alone."""
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return [annotation]
+    return [member for member in get_args(annotation) if member is not type(None)]
 
 
-def _is_input(kind: Any) -> bool:
+def _is_input(kind: object) -> bool:
     return kind in (Input, Folder) or (isinstance(kind, type) and issubclass(kind, Result))
 
 
-def _of_kind(cls: type, kind: str) -> list[Field[Any]]:
-    return [one for one in fields(cls) if _kind(cls, one) == kind]
+def _of_kind(cls: type[Step[Result]], kind: str) -> list[Field[Any]]:
+    return [each for each in fields(cls) if _kind(cls, each) == kind]
 
 
-def _name(one: Field[Any]) -> str:
-    return one.metadata.get("name") or one.name
+def _facts(cls: type[Result]) -> list[Field[Any]]:
+    return [each for each in fields(cls) if each.name != "folder"]
 
 
-def _default(one: Field[Any]) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _name(each: Field[Any]) -> str:
+    return each.metadata.get("name") or each.name
 
 
-def _defaults(known: Sequence[Field[Any]]) -> dict[str, Any]:
-    found = {one.name: _default(one) for one in known}
-    return {name: value for name, value in found.items() if value is not MISSING}
+def _default(each: Field[Any]) -> object:
+    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
-def _written(owner: Any, known: Any) -> dict[str, Any]:
+def _defaults(known: Sequence[Field[Any]]) -> dict[str, object]:
+    values = {each.name: _default(each) for each in known}
+    return {name: value for name, value in values.items() if value is not MISSING}
+
+
+def _written(owner: object, known: Sequence[Field[Any]]) -> dict[str, JsonValue]:
     """Fields as JSON, without those that have their default."""
-    found: dict[str, Any] = {}
-    for one in known:
-        value = getattr(owner, one.name)
-        if value == _default(one) and not one.metadata.get("always"):
+    data: dict[str, JsonValue] = {}
+    for each in known:
+        value = getattr(owner, each.name)
+        if value == _default(each) and not each.metadata.get("always"):
             continue
-        if one.metadata.get("spread"):
-            found |= _written(value, fields(value))
+        if each.metadata.get("spread"):
+            data |= _written(value, fields(value))
         else:
-            found[_name(one)] = to_json(value)
-    return found
+            data[_name(each)] = to_json(value)
+    return data
 
 
-def _read(cls: type, known: Sequence[Field[Any]], data: Mapping[str, Any]) -> dict[str, Any]:
+def _read(cls: type, known: Sequence[Field[Any]], data: Mapping[str, object]) -> dict[str, Any]:
     """Values of fields from JSON, of those that are there."""
-    found: dict[str, Any] = {}
-    for one in known:
-        kind = hints(cls)[one.name]
-        if one.metadata.get("spread"):
+    values: dict[str, Any] = {}
+    for each in known:
+        kind = hints(cls)[each.name]
+        if each.metadata.get("spread"):
             value = _gathered(kind, data)
-            found |= {} if value is None else {one.name: value}
-        elif _name(one) in data:
-            found[one.name] = from_json(kind, data[_name(one)])
-    return found
+            values |= {} if value is None else {each.name: value}
+        elif _name(each) in data:
+            values[each.name] = read(kind, data[_name(each)])
+    return values
 
 
-def _gathered(kind: Any, data: Mapping[str, Any]) -> Any:
+def _gathered(kind: object, data: Mapping[str, object]) -> object:
     """The first of the dataclasses in `kind` whose fields are all there, or have defaults."""
-    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    for member in members:
-        if member is type(None):
-            continue
-        found = _read(member, fields(member), data)
-        if all(one.name in found or _default(one) is not MISSING for one in fields(member)):
-            return member(**found)
+    for member in _members(kind):
+        assert isinstance(member, type)
+        known = fields(member)
+        values = _read(member, known, data)
+        if all(each.name in values or _default(each) is not MISSING for each in known):
+            return member(**values)
     return None

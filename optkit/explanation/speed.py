@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from glob import escape
 
-from optkit import precisions
+from optkit import codec, precisions
 from optkit.devices import target
 from optkit.evidence import Evidence
 from optkit.explanation.finding import Change, Cost, Finding
@@ -97,7 +97,7 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
     baseline = subject.result.baseline
     if baseline is None or baseline.latency is None:
         return
-    if not Difference.from_json(speedup.to_json()).below(1):
+    if not codec.from_json(Difference, speedup.to_json()).below(1):
         return
     ours, theirs = subject.by_node
     behind = added_behind(subject)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from optkit import store
+from optkit import codec, store
 from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
@@ -90,7 +90,7 @@ def identity(build: Build) -> str:
             "baseline": _model_files(build.baseline),
             "statistics": None if build.statistics is None else build.statistics.digest,
             "assignment": assignment and assignment.to_json(),
-            "spec": {role: spec.to_json() for role, spec in sorted(build.build_spec.items())},
+            "spec": {role: codec.to_json(spec) for role, spec in sorted(build.build_spec.items())},
             "versions": tool_versions(),
         }
     )

@@ -75,7 +75,7 @@ def running(build: Build, role: Role) -> Engines | None:
 
 
 def device_session(build: Build) -> DeviceSession:
-    graphs = build.specs["engine"].options.get("cuda_graph", False)
+    graphs = bool(build.specs["engine"].options.get("cuda_graph", False))
     return DeviceSession(build.job.target.name, graphs)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optkit import pipeline, runtimes
+from optkit import codec, pipeline, runtimes
 from optkit.assignment import Assignment
 from optkit.benchmarking import accuracy, gates
 from optkit.benchmarking.latency import ratio
@@ -321,7 +321,7 @@ def _steps(records: list[Record]) -> tuple[StepTaken, ...]:
 
 def _specs(build: Build) -> dict[str, AskedOfCompiler]:
     specs = build.build_spec.items()
-    return {role: AskedOfCompiler.from_json(spec.to_json()) for role, spec in specs}
+    return {role: AskedOfCompiler.from_json(codec.to_json(spec)) for role, spec in specs}
 
 
 def _seconds(records: list[Record]) -> dict[str, float]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from optkit import codec, places, shipped
 from optkit import intake as stage
-from optkit import places, shipped
 from optkit.artifact import MANIFEST, MODEL, SAMPLES, Artifact
 from optkit.assignment import Assignment
 from optkit.data.spool import Spool
@@ -101,7 +101,7 @@ def _restore(
     rows = report_of(artifact).quantization
     nodes = {row.node: row.precision for row in rows}
     if result.fidelity is not None:
-        fidelity = Fidelity.from_json(result.fidelity.to_json())
+        fidelity = codec.from_json(Fidelity, result.fidelity.to_json())
         build.fidelities["candidate"] = ComparedOutputs(fidelity=fidelity)
     build.source = Graph()  # nothing is known of how it was exported
     build.graph = Graph(folder=staged_graph(artifact.path / MODEL, runner))

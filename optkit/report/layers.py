@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from optkit import codec
 from optkit.documents.report import (
     LandedNode,
     LayerFacts,
@@ -18,7 +19,7 @@ from optkit.documents.report import (
     Report,
     TensorFidelity,
 )
-from optkit.engines import FusedLayer, layers_from_json
+from optkit.engines import FusedLayer
 from optkit.report import figures
 
 # Shades of a heat map, 0 to 4. At 20 dB the error is a tenth of the signal, at 40 dB a hundredth.
@@ -42,7 +43,7 @@ class Layer:
 
 
 def layers(rows: Sequence[LayerFacts]) -> list[Layer]:
-    return [_layer(layer) for layer in layers_from_json([row.to_json() for row in rows])]
+    return [_layer(codec.from_json(FusedLayer, row.to_json())) for row in rows]
 
 
 def _layer(layer: FusedLayer) -> Layer:

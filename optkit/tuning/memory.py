@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from optkit import pipeline
-from optkit.execute import codec
+from optkit import codec, pipeline
 from optkit.pipeline import Build
 from optkit.recipe import Placement
 from optkit.steps import STEPS

@@ -494,7 +494,7 @@ def test_nothing_in_a_manifest_breaks_its_reader(value: Any) -> None:
         except ValueError:
             data["check"] = "none"
         try:
-            Manifest.from_json(data, "here")
+            Manifest.of(data, "here")
         except (IntegrityError, InputRefused):
             continue
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.tensorrt import TensorRT
 from optkit.benchmarking import machine
-from optkit.engines import layers_from_json
+from optkit.codec import from_json
+from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
 from optkit.runtimes import Profiled
 from optkit.steps import GRAPH, perform
@@ -134,7 +135,7 @@ def test_the_step_times_both_engines_at_the_optimum(engines: Any, tmp_path: Path
     for side in ("candidate", "baseline"):
         assert [row["ms"] for row in found[side]] == list(SPENT.values())
         assert all(row["compute_ms"] is row["memory_ms"] is None for row in found[side])
-        product, other, _ = layers_from_json([row["layer"] for row in found[side]])
+        product, other, _ = [from_json(FusedLayer, row["layer"]) for row in found[side]]
         assert product.products == ("fc",) and other.outputs[0].shape == (5, 2)
     assert found["nodes"]["fc"]["macs"] == 8
 

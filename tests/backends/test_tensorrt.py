@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from optkit import codec
 from optkit.backends.build_log import Phases
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
@@ -78,7 +79,7 @@ def test_every_option_of_a_plan_has_its_reason() -> None:
     assert plan.profile["x"] == ((1, 3, 32, 32), (8, 3, 32, 32), (32, 3, 32, 32))
     assert plan.reasons.keys() == {*plan.options, "profile", "workspace_bytes"}
     assert 0 < (plan.workspace_bytes or 0) <= 24e9
-    assert BuildSpec.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert codec.from_json(BuildSpec, json.loads(json.dumps(codec.to_json(plan)))) == plan
 
 
 def test_a_plan_refuses_what_is_no_range() -> None:
@@ -163,7 +164,7 @@ def test_a_residual_block_lands_whole(
     assert (tmp_path / engine.file).stat().st_size == engine.bytes > 0
     assert engine.batch == 8 and engine.memory["weights"] > 0
     assert "tensorrt-rtx" in engine.versions
-    assert Engine.from_json(json.loads(json.dumps(engine.to_json()))) == engine
+    assert codec.from_json(Engine, json.loads(json.dumps(codec.to_json(engine)))) == engine
 
 
 def test_bytes_are_those_of_the_graph_made_static(

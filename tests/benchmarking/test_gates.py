@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
+from optkit.codec import to_json
 from optkit.evidence import Evidence
 from optkit.measurement import (
     Difference,
@@ -216,7 +217,7 @@ def test_no_gate_at_all_passes_where_accuracy_is_known() -> None:
 
 
 def test_the_verdict_is_plain_data() -> None:
-    data: Any = judge_flips(0.01, 0, 0, 899).to_json()
+    data: Any = to_json(judge_flips(0.01, 0, 0, 899))
     assert data["rows"][0]["evidence"] == "simulated"
 
 

@@ -9,6 +9,7 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import entropy
 
+from optkit import codec
 from optkit.benchmarking import sensitivity
 from optkit.benchmarking.sensitivity import divergence, record
 from optkit.errors import InputRefused
@@ -70,7 +71,7 @@ def test_equal_outputs_have_no_noise() -> None:
     recorded = record(Fixed(lambda f: {"y": f["x"]}), feeds(), samples=8)
     found = recorded.deviation(Fixed(lambda f: {"y": f["x"]}))
     assert found == Deviation(0.0, 0.0, 8) and found.sqnr_db is None
-    assert Deviation.from_json(found.to_json()) == found
+    assert codec.from_json(Deviation, codec.to_json(found)) == found
 
 
 def test_divergence_needs_two_classes() -> None:

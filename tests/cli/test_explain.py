@@ -17,10 +17,11 @@ from optkit.artifact import Artifact
 from optkit.backends import onnxruntime
 from optkit.backends.tensorrt_rtx import TensorRTRTX
 from optkit.cli import explained
+from optkit.codec import from_json
 from optkit.devices.gpus import Gpu, Gpus
 from optkit.documents.explanation import EXPLAIN, Explained
 from optkit.documents.report import Report
-from optkit.engines import layers_from_json
+from optkit.engines import FusedLayer
 from optkit.evidence import Evidence
 from optkit.explanation import Change, Cost, Finding
 from optkit.pipeline import job, layer_times
@@ -86,7 +87,7 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
         def __init__(self, model: Path, options: SessionOptions) -> None:
             opened.append((model, options))
             side = "baseline" if model.parent.name == "baseline" else "engine"
-            self.layers = layers_from_json(layers[side])
+            self.layers = from_json(tuple[FusedLayer, ...], layers[side])
 
         def layer_times(self, feed: Any, products: Any, seconds: float) -> Any:
             assert feed["image"].shape == (8, 1, 8, 8)  # the optimum

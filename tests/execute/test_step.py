@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from optkit.execute.codec import from_json, to_json
+from optkit.codec import from_json, to_json
 from optkit.execute.step import (
     Foreign,
     Input,

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from optkit import shipped, store
+from optkit.codec import to_json
 from optkit.data import spool_writer
 from optkit.data.spool_writer import SpoolInfo
 from optkit.devices import target
@@ -54,11 +55,11 @@ GRAPH = {
     "outputs": [["digit", "float32", ["batch", 10]]],
 }
 READS = {"content": {}, "unseen": []}
-FIDELITY = Fidelity(Evidence.SIMULATED, "fp32", 40.0, 1.0, 0.01, 8).to_json()
-LATENCY = Latency(Evidence.MEASURED, 1.0, 8, 8000.0).to_json()
-SCORE = Score(Evidence.SIMULATED, "top1", 0.9, Interval(0.8, 0.95), 64, True).to_json()
-ENGINE = Engine("tensorrt", "l4", "an.engine", 9, (), Landing(0, 0, {})).to_json()
-SPEEDUP = Difference(1.0, None, Evidence.MEASURED).to_json()
+FIDELITY = to_json(Fidelity(Evidence.SIMULATED, "fp32", 40.0, 1.0, 0.01, 8))
+LATENCY = to_json(Latency(Evidence.MEASURED, 1.0, 8, 8000.0))
+SCORE = to_json(Score(Evidence.SIMULATED, "top1", 0.9, Interval(0.8, 0.95), 64, True))
+ENGINE = to_json(Engine("tensorrt", "l4", "an.engine", 9, (), Landing(0, 0, {})))
+SPEEDUP = to_json(Difference(1.0, None, Evidence.MEASURED))
 NODES = {"nodes": {"a": "int8", "b": "fp16"}, "reasons": {"b": "asked to leave it"}}
 INFO = SpoolInfo(64, 2, 100, True, "0" * 64).to_json()
 PREPARED: dict[str, dict[str, Any]] = {

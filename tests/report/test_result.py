@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from optkit import documents
+from optkit import codec, documents
 from optkit.documents.result import RESULTS, Results
 from optkit.errors import Impossible, UnknownName, WorkerFailed
 from optkit.evidence import Evidence
@@ -112,7 +112,7 @@ def test_a_figure_that_is_not_finite_is_never_written() -> None:
 
 def test_records_come_back_from_their_json() -> None:
     band = Latency(Evidence.PREDICTED, 1.0, 8, 8000.0, band=Interval(1.0, 2.0), samples_ms=(1.0,))
-    assert Latency.from_json(json.loads(json.dumps(band.to_json()))) == band
+    assert codec.from_json(Latency, json.loads(json.dumps(codec.to_json(band)))) == band
 
 
 def test_a_model_of_parts_is_as_good_as_its_worst_part(make: Any) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from optkit import api, tuning
+from optkit import api, codec, tuning
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
-from optkit.execute import codec, local
+from optkit.execute import local
 from optkit.pipeline import Build, Job, findings
 from optkit.pipeline.findings import Judged
 from optkit.recipe import Recipe

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optkit.execute import codec
+from optkit import codec
 from optkit.tuning.path import path
 from optkit.tuning.search import Search, best
 from optkit.tuning.space import (

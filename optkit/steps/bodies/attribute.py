@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from optkit import graph
+from optkit import codec, graph
 from optkit.backends.landing import products
 from optkit.backends.onnxruntime import kernel_times
 from optkit.devices import target
-from optkit.engines import FusedLayer, layers_from_json
+from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
 from optkit.execute.step import Input, Progress
 from optkit.node_cost import NodeCost
@@ -59,7 +59,7 @@ def _timed(
     if isinstance(way, EngineProfile):
         times = _engine_times(way, f"{side}_engine", built, step.kept, model)
         return tuple(TimedLayer(layer, ms) for layer, ms in times)
-    layers = layers_from_json([layer.to_json() for layer in way.layers[side]])
+    layers = [codec.from_json(FusedLayer, layer.to_json()) for layer in way.layers[side]]
     bounds = roofline.bounds(layers, costs, target(way.name))
     return tuple(
         TimedLayer(layer, max(bound) * 1e3, bound.compute * 1e3, bound.memory * 1e3)

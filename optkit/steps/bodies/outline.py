@@ -12,7 +12,7 @@ import onnx_ir as ir
 from safetensors.numpy import save_file
 
 from optkit import graph
-from optkit.execute.codec import to_json
+from optkit.codec import to_json
 from optkit.execute.step import Progress, Result
 from optkit.steps.files import GRAPH
 from optkit.steps.outline import (

@@ -14,9 +14,9 @@ import pytest
 from optkit import graph
 from optkit.backends.onnxruntime import OnnxRuntime
 from optkit.calibration import observe
+from optkit.codec import from_json
 from optkit.data import spool_writer
 from optkit.devices import target
-from optkit.execute.codec import from_json
 from optkit.placement import PlacementRules
 from optkit.precisions import PRECISIONS
 from optkit.quantization.choose_qparams import choose_qparams
