@@ -9,6 +9,7 @@ Importing this package loads nothing heavy; each name loads what it needs on fir
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,16 +34,15 @@ if TYPE_CHECKING:
 else:  # what a type checker must not see: any name would be one
 
     def __getattr__(name: str) -> Any:
-        import importlib
-        import importlib.metadata
-
         if name == "errors":
-            return importlib.import_module("optkit.errors")
+            return import_module("optkit.errors")
         if name == "__version__":
-            return importlib.metadata.version("optkit")
+            from importlib.metadata import version  # slow to load
+
+            return version("optkit")
         if name not in _HOMES:
             raise AttributeError(f"module 'optkit' has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(import_module(_HOMES[name]), name)
 
 
 _FUNCTIONS = ("bench", "build", "compile", "diff", "evaluate", "explain", "export", "fuse", "load",

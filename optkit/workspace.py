@@ -11,11 +11,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # the command line makes a Workspace before it knows whether work will be done
-    from optkit.execute.runner import Listener, Runner
-    from optkit.store import Store
+from optkit.devices import available_memory
+from optkit.errors import UsageError
+from optkit.execute.local import Limits
+from optkit.execute.ray import RayCluster
+from optkit.execute.ray_cluster import checked
+from optkit.execute.runner import Listener, Runner
+from optkit.execute.transfer import SharedFolder, ThroughRemote
+from optkit.store import Remote, Store, default_root
 
 _SECONDS = 3600.0
 
@@ -61,8 +66,6 @@ class Workspace:
     def store(self) -> Store:
         """The store on this machine, without the remote. Raises UsageError if `cache` is a
         URL."""
-        from optkit.store import Store
-
         return Store(self._folder())
 
     def runner(self) -> Runner:
@@ -72,13 +75,6 @@ class Workspace:
         is not the address of a cluster; ToolchainMissing if the library of the remote is not
         installed.
         """
-        from optkit.devices import available_memory
-        from optkit.execute.local import Limits
-        from optkit.execute.ray import RayCluster
-        from optkit.execute.ray_cluster import checked
-        from optkit.execute.runner import Runner
-        from optkit.execute.transfer import SharedFolder, ThroughRemote
-        from optkit.store import Remote, Store
 
         limits = Limits(self.memory or available_memory() // 2, self.timeout or _SECONDS)
         listener = self.listener or Silent()
@@ -93,8 +89,6 @@ class Workspace:
         return Runner(store, limits, listener, cluster)
 
     def _folder(self) -> Path:
-        from optkit.errors import UsageError
-        from optkit.store import default_root
 
         root = default_root() if self.cache is None else Path(self.cache).expanduser()
         if re.match(r"[a-z][a-z0-9+.-]*:/", str(root)):

@@ -11,30 +11,56 @@
     _explain        what costs time and accuracy            _diff       two compared
     regression      two artifacts timed side by side        doctor      which libraries work
     jobs            what the arguments mean together        in_memory   modules and loaders
+    _inspect        what an artifact or a graph holds
     cluster_finish  `finish` on a node of a cluster         plan_subject  a model, weighed
 
 Each takes a Workspace: the store, the limits and where steps run. The command line is a thin skin
-over this module: it parses, calls, prints.
+over this module: it parses, calls, prints. The module of a function is imported when the function
+is first named: one for language models or a search loads more than one for a build.
 """
 
 from __future__ import annotations
 
-from optkit.api._build import build, rehearse
-from optkit.api._diff import diff
-from optkit.api._explain import explain
-from optkit.api._finish import finish
-from optkit.api._plan import plan
-from optkit.api._tune import tune
-from optkit.api.artifacts import inspect, load
-from optkit.api.doctor import diagnose
-from optkit.api.figures import bench, evaluate
-from optkit.api.fleet import build_fleet
-from optkit.api.jobs import pair, resolve
-from optkit.api.regression import bench_against
-from optkit.api.stages import compile, export, fuse, quantize, stage_files
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "bench", "bench_against", "build", "build_fleet", "compile", "diagnose", "diff", "evaluate",
-    "explain", "export", "finish", "fuse", "inspect", "load", "pair", "plan", "quantize",
-    "rehearse", "resolve", "stage_files", "tune",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from optkit.api._build import build as build
+    from optkit.api._build import rehearse as rehearse
+    from optkit.api._diff import diff as diff
+    from optkit.api._explain import explain as explain
+    from optkit.api._finish import finish as finish
+    from optkit.api._inspect import inspect as inspect
+    from optkit.api._plan import plan as plan
+    from optkit.api._tune import tune as tune
+    from optkit.api.artifacts import load as load
+    from optkit.api.doctor import diagnose as diagnose
+    from optkit.api.figures import bench as bench
+    from optkit.api.figures import evaluate as evaluate
+    from optkit.api.fleet import build_fleet as build_fleet
+    from optkit.api.jobs import pair as pair
+    from optkit.api.jobs import resolve as resolve
+    from optkit.api.regression import bench_against as bench_against
+    from optkit.api.stages import compile as compile
+    from optkit.api.stages import export as export
+    from optkit.api.stages import fuse as fuse
+    from optkit.api.stages import quantize as quantize
+    from optkit.api.stages import stage_files as stage_files
+else:  # what a type checker must not see: any name would be one
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'optkit.api' has no attribute {name!r}")
+        return getattr(import_module(f"optkit.api.{_MODULES[name]}"), name)
+
+
+_MODULES = {
+    "bench": "figures", "bench_against": "regression", "build": "_build", "build_fleet": "fleet",
+    "compile": "stages", "diagnose": "doctor", "diff": "_diff", "evaluate": "figures",
+    "explain": "_explain", "export": "stages", "finish": "_finish", "fuse": "stages",
+    "inspect": "_inspect", "load": "artifacts", "pair": "jobs", "plan": "_plan",
+    "quantize": "stages", "rehearse": "_build", "resolve": "jobs", "stage_files": "stages",
+    "tune": "_tune",
+}  # fmt: skip
+
+__all__ = [*_MODULES]  # noqa: PLE0604  # names, all of them

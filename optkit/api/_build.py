@@ -8,26 +8,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optkit import pipeline
+from optkit import artifact, pipeline
 from optkit.api import cluster_finish, in_memory, jobs
 from optkit.api.in_memory import Batch, Evaluate
 from optkit.api.jobs import RecipeLike
+from optkit.artifact import Artifact
 from optkit.devices import Target, available_memory
 from optkit.engines import BuildSpec
 from optkit.errors import UsageError
 from optkit.execute.local import Limits
 from optkit.execute.rehearsal import Line, Rehearsal
 from optkit.execute.runner import Runner
-from optkit.pipeline import Job
+from optkit.pipeline import Job, delivery, findings
 from optkit.precisions import Precision
 from optkit.recipe import Recipe
+from optkit.report.contract import result_of
+from optkit.report.result import joined
 from optkit.request import Request
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-    from optkit.artifact import Artifact
 
 EMBED_EVAL = 64 * 2**20
 """Default limit on the evaluation samples in an artifact, in bytes."""
@@ -112,10 +114,6 @@ def _in_parts(
     parts: Sequence[str], job: Job, runner: Runner, out: Path, embed_eval: int
 ) -> Artifact:
     """An artifact of several graphs, each built like a model of its own."""
-    from optkit import artifact
-    from optkit.pipeline import delivery
-    from optkit.report.contract import result_of
-    from optkit.report.result import joined
 
     artifact.prepare(out, job.name)
     place = out / job.name
@@ -144,8 +142,6 @@ def _deliver(
 ) -> Artifact:
     """Run the whole chain for a job and write the artifact into `out`. `evaluate`: scores instead
     of the recipe's task. `place`: where it will lie in the end, if not there."""
-    from optkit import artifact
-    from optkit.pipeline import delivery, findings
 
     pipeline.check(job)
     artifact.prepare(out, job.name)

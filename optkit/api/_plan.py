@@ -31,6 +31,8 @@ from optkit.documents.plan import (
 from optkit.documents.prices import DatedPrice
 from optkit.errors import Impossible, OptkitError, ToolchainMissing, UsageError, unknown_name
 from optkit.precisions import PRECISIONS, Precision, precision
+from optkit.prediction import advice, cost, memory, plans
+from optkit.prediction.fitted import fitted
 from optkit.request import Request
 from optkit.workspace import Workspace
 
@@ -135,9 +137,6 @@ def _method(name: str) -> Method:
 
 
 def _plan(subject: Subject, question: _Question) -> Plan:
-    from optkit.prediction import advice, cost
-    from optkit.prediction.fitted import fitted
-
     _check(subject, question)
     overrides = {} if question.prices is None else cost.read_prices(question.prices)
     results: list[PlanRow] = []
@@ -171,8 +170,6 @@ def _plan(subject: Subject, question: _Question) -> Plan:
 
 
 def _model(subject: Subject, question: _Question) -> PlannedGraph | PlannedDecoder:
-    from optkit.prediction import memory
-
     if not question.quick:
         return subject.facts
     held = memory.quick(2 * subject.facts.parameters).rounded()
@@ -221,8 +218,6 @@ def _row(
     question: _Question,
     overrides: Mapping[str, DatedPrice],
 ) -> PlanRow:
-    from optkit.prediction import cost, plans
-
     if "gpu" not in scheme.runs_on:
         raise Impossible(f"{scheme} runs on ONNX Runtime's CPU kernels only", where=device.name)
     for need in scheme.needs:

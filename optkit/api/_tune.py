@@ -13,27 +13,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optkit import artifact, tuning
 from optkit.api import in_memory, jobs
 from optkit.api._build import artifact_of
 from optkit.api.in_memory import Batch, Evaluate
 from optkit.api.jobs import RecipeLike
+from optkit.artifact import Artifact
 from optkit.devices import Target
+from optkit.documents.tune import Tune
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
-from optkit.pipeline import Build, Job
+from optkit.pipeline import Build, Job, findings
+from optkit.pipeline.findings import Judged
 from optkit.precisions import Precision
 from optkit.recipe import Gates, Recipe
+from optkit.report import search as search_report
+from optkit.report.contract import result_of
 from optkit.request import Request
 from optkit.store import storage_errors, write_durably
+from optkit.tuning import Budget, SearchOptions, Tuned, document
+from optkit.tuning.reproduce import reproduction, tuned_name
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:  # `optkit.tuning` opens graphs, which only a search needs
     from torch.nn import Module
-
-    from optkit.artifact import Artifact
-    from optkit.documents.tune import Tune
-    from optkit.pipeline.findings import Judged
-    from optkit.tuning import Budget, SearchOptions, Tuned
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,6 @@ def tune(
     Raises UsageError (no limit at all, or a drop without a task), and what `build` raises. A budget
     that nothing keeps does not raise: the artifact is the best there is, and its gate says so.
     """
-    from optkit.tuning import Budget, SearchOptions
-
     runner = workspace.runner()
     pairs = [jobs.pair(target, precision) for precision in precisions]
     job = jobs.job_of(
@@ -103,9 +104,6 @@ def _search(
     evaluate: Evaluate | None,
 ) -> Tuned:
     """The search inside the budget and the recipe's gates, before anything is written to `out`."""
-    from optkit import artifact, tuning
-    from optkit.pipeline import findings
-    from optkit.tuning.reproduce import tuned_name
 
     scored = evaluate is not None or job.recipe.eval is not None
     job = replace(job, recipe=_limited(job, budget, scored=scored))
@@ -137,11 +135,6 @@ def _limited(job: Job, asked: Budget, *, scored: bool) -> Recipe:
 
 
 def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None) -> TuneResult:
-    from optkit.report import search
-    from optkit.report.contract import result_of
-    from optkit.tuning import document
-    from optkit.tuning.reproduce import reproduction, tuned_name
-
     job, recipe = tuned.job, tuned.job.recipe
     named = recipe.model_copy(update={"name": tuned_name(recipe.name)})
     folder = out / f"{replace(job, recipe=named).name}.tune"
@@ -157,8 +150,8 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None)
         for file, text in (
             ("tune.json", json.dumps(found.to_json(), indent=1, sort_keys=True)),
             ("tune.md", document.markdown(found)),
-            ("front.svg", search.to_svg(found)),
-            ("report.html", search.to_html(found)),
+            ("front.svg", search_report.to_svg(found)),
+            ("report.html", search_report.to_html(found)),
         ):
             write_durably(folder / file, text.encode("utf-8", "replace"))
     return TuneResult(built, found, folder)

@@ -10,6 +10,7 @@ from typing import Any
 from optkit import pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
+from optkit.benchmarking import accuracy, sweep
 from optkit.devices import Target
 from optkit.documents.figures import (
     BatchSpeedup,
@@ -26,7 +27,8 @@ from optkit.documents.measured import (
 )
 from optkit.errors import UsageError
 from optkit.measurement import Latency
-from optkit.pipeline import Build, Job
+from optkit.pipeline import Build, Job, findings
+from optkit.pipeline.scores import task_scores
 from optkit.precisions import Precision
 from optkit.request import Request
 from optkit.tensors import AxisRange
@@ -55,8 +57,6 @@ def bench(
     for a batch that the model is not built for, ToolchainMissing where no latency can be told here,
     and what building raises.
     """
-    from optkit.pipeline import findings
-
     runner = workspace.runner()
     settings = jobs.settings(model, recipe, runner)
     if batches:
@@ -98,9 +98,6 @@ def evaluate(
     Returns the figures of an optkit.eval/v1 object, each with its evidence. Raises what building
     raises.
     """
-    from optkit.benchmarking import accuracy
-    from optkit.pipeline import findings
-    from optkit.pipeline.scores import task_scores
 
     runner = workspace.runner()
     settings = jobs.settings(model, recipe, runner)
@@ -143,8 +140,6 @@ def _check_batches(batches: Sequence[int], made: Build) -> None:
 
 
 def _sweep(latencies: Sequence[Latency], limit_ms: float | None) -> Sweep:
-    from optkit.benchmarking import sweep
-
     return Sweep(
         knee=sweep.knee(latencies) if len(latencies) > 2 else None,
         limit_ms=limit_ms,

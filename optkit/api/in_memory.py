@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from optkit import pipeline
+from optkit import pipeline, places
+from optkit.benchmarking import accuracy
 from optkit.data import spool_writer
 from optkit.devices import Target
 from optkit.errors import InputRefused, UsageError, located
@@ -26,9 +27,10 @@ from optkit.measurement import Score
 from optkit.pipeline import Build, Job
 from optkit.precisions import PRECISIONS, Precision
 from optkit.recipe import Recipe
+from optkit.runtimes import simulator
 from optkit.steps import GRAPH
 from optkit.steps.collect import Samples
-from optkit.store import Entry, digest_json
+from optkit.store import Entry, digest_file, digest_json
 from optkit.tensors import TensorInfo
 
 if TYPE_CHECKING:
@@ -69,7 +71,6 @@ def job(
     them the graph would compute a loss. Raises UsageError without example inputs, ExportFailed when
     torch cannot export the module.
     """
-    from optkit import places
     from optkit.sources import torch_module
 
     if not callable(getattr(model, "forward", None)):
@@ -155,8 +156,6 @@ def scores(evaluate: Evaluate, made: Build, runner: Runner) -> dict[str, Score]:
 
 
 def _score(returned: Any, evidence: Evidence) -> Score:
-    from optkit.benchmarking import accuracy
-
     try:
         values = np.asarray(_array(returned), dtype=np.float64)
     except (TypeError, ValueError):
@@ -178,9 +177,7 @@ def _score(returned: Any, evidence: Evidence) -> Score:
 
 
 def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
-    from optkit.runtimes import simulator
     from optkit.sources import torch_module
-    from optkit.store import digest_file
 
     with located(type(model).__name__), runner.store.scratch() as folder:
         file = folder / GRAPH

@@ -6,21 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optkit import pipeline
-from optkit.decoder import DecoderSizes
+from optkit.decoder import Decoder, DecoderSizes
 from optkit.documents.plan import PlannedDecoder, PlannedGraph
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
+from optkit.node_cost import NodeCost
 from optkit.pipeline import Job
+from optkit.prediction import shapes
+from optkit.prediction.plans import Decoding, Graphed
+from optkit.steps import GRAPH
 from optkit.tensors import TensorInfo, axes_of, size_of
-
-if TYPE_CHECKING:  # opens graphs, which a described decoder does not need
-    from optkit.node_cost import NodeCost
-    from optkit.prediction.plans import Decoding, Graphed
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -36,9 +35,6 @@ class Subject:
 
 def described(sizes: DecoderSizes, prompt: int, new_tokens: int) -> Subject:
     """A decoder that is known by its sizes alone."""
-    from optkit.prediction import shapes
-    from optkit.prediction.plans import Decoding
-
     shape, assumed = shapes.described(sizes)
     model = Decoding(shape, sizes.parameters, prompt, new_tokens)
     name = f"decoder-{sizes.parameters / 1e9:.3g}b"
@@ -47,11 +43,7 @@ def described(sizes: DecoderSizes, prompt: int, new_tokens: int) -> Subject:
 
 def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
     """Export and fuse through the store, then weigh the graph."""
-    from optkit import graph
-    from optkit.decoder import Decoder
-    from optkit.prediction import shapes
-    from optkit.prediction.plans import Decoding, Graphed
-    from optkit.steps import GRAPH
+    from optkit import graph  # loads onnx_ir, which a decoder known by its sizes does not need
 
     if pipeline.parts(job.recipe, runner):
         raise UsageError(

@@ -15,7 +15,7 @@ from optkit.devices import Target
 from optkit.documents.result import CalibrationCheck
 from optkit.errors import ToolchainMissing, UsageError
 from optkit.execute.step import Result
-from optkit.pipeline import Build, Job
+from optkit.pipeline import Build, Job, delivery, findings
 from optkit.precisions import Precision
 from optkit.request import Request
 from optkit.workspace import Workspace
@@ -115,8 +115,6 @@ def stage_files(
 ) -> StageFiles:
     """Run the chain up to `stage` and put what it made into `out`, which must not exist yet. Raises
     what the function of the stage raises."""
-    from optkit.pipeline import delivery, findings
-
     out = Path(out)
     if out.exists():
         raise UsageError("it exists already", where=str(out), hint="choose another --out")

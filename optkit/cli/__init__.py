@@ -5,27 +5,14 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+from pkgutil import resolve_name
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
-from optkit.cli import (
-    bench,
-    build,
-    cache,
-    content,
-    diff,
-    explain,
-    finish,
-    generate,
-    hardware,
-    inspect,
-    monitor,
-    plan,
-    stages,
-    tune,
-)
+from optkit.cli.commands import artifact_use, builds, estimates, this_host
+from optkit.cli.terminal import keep_stderr, put_json, show_error, told_as
 from optkit.errors import OptkitError, UsageError
 
 _GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -47,28 +34,35 @@ def optkit() -> None:
 
 
 for command in (
-    build.build,
-    finish.finish,
-    tune.tune,
-    plan.plan,
-    stages.export,
-    stages.fuse,
-    stages.quantize,
-    stages.compile_,
-    bench.bench,
-    stages.eval_,
-    generate.generate,
-    monitor.monitor,
-    inspect.inspect,
-    explain.explain,
-    diff.diff,
-    hardware.targets,
-    hardware.devices,
-    hardware.doctor,
-    cache.cache,
-    content.init,
+    builds.build,
+    builds.finish,
+    builds.tune,
+    estimates.plan,
+    builds.export,
+    builds.fuse,
+    builds.quantize,
+    builds.compile_,
+    estimates.bench,
+    estimates.eval_,
+    artifact_use.generate,
+    this_host.monitor,
+    artifact_use.inspect,
+    artifact_use.explain,
+    artifact_use.diff,
+    this_host.targets,
+    this_host.devices,
+    this_host.doctor,
+    this_host.cache,
+    this_host.init,
 ):
     optkit.add_command(command)
+
+_FAILED = {
+    "build": "optkit.report.result:failed",
+    "tune": "optkit.tuning.document:failed",
+    "plan": "optkit.api._plan:failed",
+}
+"""Commands that promise their result object also on failure, and what writes it of an error."""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -79,8 +73,6 @@ def main(argv: list[str] | None = None) -> NoReturn:
 
 
 def _run(argv: list[str]) -> int:
-    from optkit.cli.terminal import keep_stderr, put_json, show_error, told_as
-
     keep_stderr()
     verbose = "--verbose" in argv or "-v" in argv
     try:
@@ -101,20 +93,17 @@ def _run(argv: list[str]) -> int:
     show_error(told, verbose=verbose)
     if "--json" in argv and told.where != "stdout":
         with contextlib.suppress(OptkitError):  # the first error is the one that counts
-            put_json(_told_as_json(argv, told))
+            _put_failure(argv[0], told)
     return told.exit_code
 
 
-def _told_as_json(argv: list[str], told: OptkitError) -> dict[str, Any]:
-    """`build`, `tune` and `plan` promise their result object also on failure; other commands tell
-    the error alone."""
-    if argv[:1] == ["build"]:
-        return build.result_of(told).to_json()
-    if argv[:1] == ["tune"]:
-        return tune.result_of(told)
-    if argv[:1] == ["plan"]:
-        return plan.result_of(told)
-    return {"schema": "optkit.error/v1", "status": "error", "error": told.to_json()}
+def _put_failure(command: str, error: OptkitError) -> None:
+    """The JSON object of a command that failed: its result, where it promises one, else the error
+    alone."""
+    if command in _FAILED:
+        put_json(resolve_name(_FAILED[command])(error).to_json())
+    else:
+        put_json({"schema": "optkit.error/v1", "status": "error", "error": error.to_json()})
 
 
 def _usage_hint(error: click.UsageError) -> str:

@@ -4,25 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-from optkit.cli import options
-from optkit.cli.terminal import Terminal
+from optkit import api
+from optkit.cli import calls, summary, terminal
+from optkit.cli.build import write_junit
+from optkit.cli.terminal import Output, Terminal
+from optkit.documents.against import Against
+from optkit.documents.figures import BenchFigures
 from optkit.errors import UsageError
+from optkit.recipe.schema import fraction
+from optkit.report.junit import Case, Suite
 from optkit.request import Request
 from optkit.workspace import Workspace
 
-if TYPE_CHECKING:
-    from optkit.documents.against import Against
-    from optkit.report.junit import Suite
+
+def bench(
+    target: str | None,
+    precision: str | None,
+    batches: tuple[int, ...],
+    limit_ms: float | None,
+    against: Path | None,
+    max_slowdown: str | None,
+    strict: bool,
+    junit: Path | None,
+    trusted: bool,
+    request: Request,
+    workspace: Workspace,
+    output: Output,
+) -> int:
+    limit = _share(max_slowdown)
+    if against is None:
+        target = _needed(target, junit, limit, trusted)
+        recipe = calls.recipe(request, workspace, output)
+        with output.terminal() as ears:
+            figures = api.bench(
+                recipe=recipe,
+                target=target,
+                precision=precision or "int8",
+                batches=batches,
+                limit_ms=limit_ms,
+                strict=strict,
+                workspace=calls.reporting(workspace, ears),
+            )
+        return _show_figures(figures, output, ears, strict)
+    candidate = _candidate(request, target, precision, limit_ms, junit, limit)
+    with output.terminal() as ears:
+        race = api.bench_against(
+            candidate,
+            against,
+            batches=batches,
+            overrides=request.overrides,
+            max_slowdown=limit,
+            strict=strict,
+            trusted=trusted,
+            workspace=calls.reporting(workspace, ears),
+        )
+    if junit is not None:
+        write_junit(junit, [_suite(race)], strict=strict)
+    return _show_race(race, output, ears, strict)
 
 
-def _share(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+def _share(value: str | None) -> float | None:
     """A share from "5%" or "0.05". Raises UsageError."""
-    from optkit.recipe.schema import fraction
-
     if value is None:
         return None
     try:
@@ -32,100 +76,6 @@ def _share(context: click.Context, parameter: click.Parameter, value: str | None
     if found < 0:
         raise UsageError(f"{value} is below 0", where="--max-slowdown")
     return found
-
-
-@click.command()
-@options.job
-@click.option("--target", metavar="NAME", help="A device; not with --against.")
-@click.option("--precision", metavar="NAME", help="Default: int8.")
-@click.option(
-    "--batch",
-    "batches",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="N",
-    help="Repeat for several; default: the recipe's, or with --against the tuned batch.",
-)
-@click.option(
-    "--latency",
-    "limit_ms",
-    callback=options.milliseconds,
-    metavar="TIME",
-    help="Name the best batch within this limit for one call, e.g. 20ms.",
-)
-@click.option(
-    "--against",
-    type=click.Path(path_type=Path),
-    metavar="ARTIFACT",
-    help="Compare MODEL, an artifact, with this artifact; both are timed in one run.",
-)
-@click.option(
-    "--max-slowdown",
-    callback=_share,
-    metavar="SHARE",
-    help="With --against: exit 3 if the whole interval is beyond this limit, e.g. 5%.",
-)
-@options.strict
-@options.junit
-@click.option(
-    "--trusted",
-    is_flag=True,
-    help="With --against: open engines from another machine; only if you know the author.",
-)
-@options.work
-@options.output
-def bench(
-    target: str | None,
-    precision: str | None,
-    batches: tuple[int, ...],
-    limit_ms: float | None,
-    against: Path | None,
-    max_slowdown: float | None,
-    strict: bool,
-    junit: Path | None,
-    trusted: bool,
-    request: Request,
-    workspace: Workspace,
-    output: options.Output,
-) -> int:
-    """Measure the latency of MODEL and its baseline; predict it for a target that is not here.
-
-    \b
-    optkit bench --target cpu --batch 1 --batch 8 --batch 32     a sweep, and its knee
-    optkit bench new/ --against old/ --max-slowdown 5%           a check for CI
-    """
-    from optkit import api
-    from optkit.cli.build import write_junit
-
-    if against is None:
-        target = _needed(target, junit, max_slowdown, trusted)
-        recipe = options.recipe(request, workspace, output)
-        with output.terminal() as ears:
-            figures = api.bench(
-                recipe=recipe,
-                target=target,
-                precision=precision or "int8",
-                batches=batches,
-                limit_ms=limit_ms,
-                strict=strict,
-                workspace=options.reporting(workspace, ears),
-            )
-        return _show_figures(figures, output, ears, strict)
-    candidate = _candidate(request, target, precision, limit_ms, junit, max_slowdown)
-    with output.terminal() as ears:
-        race = api.bench_against(
-            candidate,
-            against,
-            batches=batches,
-            overrides=request.overrides,
-            max_slowdown=max_slowdown,
-            strict=strict,
-            trusted=trusted,
-            workspace=options.reporting(workspace, ears),
-        )
-    if junit is not None:
-        write_junit(junit, [_suite(race)], strict=strict)
-    return _show_race(race, output, ears, strict)
 
 
 def _needed(
@@ -156,7 +106,7 @@ def _candidate(
     """The artifact that is timed. Raises UsageError without one, and for what an artifact that is
     built has no use for."""
     asked = {"--target": target, "--precision": precision, "--latency": limit_ms}
-    for option, value in {**asked, **options.beside_a_model(request)}.items():
+    for option, value in {**asked, **_beside_a_model(request)}.items():
         if value:
             raise UsageError("it cannot be used with --against", where=option)
     if junit is not None and max_slowdown is None:
@@ -168,12 +118,24 @@ def _candidate(
     return request.model
 
 
-def _show_figures(
-    figures: dict[str, Any], output: options.Output, ears: Terminal, strict: bool
-) -> int:
-    from optkit.cli import summary, terminal
-    from optkit.documents.figures import BenchFigures
+def _beside_a_model(request: Request) -> dict[str, str | bool | None]:
+    """What was said of the model and its data beside MODEL and --set, by option."""
+    return {
+        "--recipe": None if request.recipe is None else str(request.recipe),
+        "--task": request.task,
+        "--adapter": request.adapter,
+        "--trust-remote-code": request.trust_remote_code,
+        "--calibration": request.calibration,
+        "--eval": request.eval_task,
+        "--eval-data": request.eval_data,
+        "--shapes": request.shapes,
+        "--min-shapes": request.min_shapes,
+        "--opt-shapes": request.opt_shapes,
+        "--max-shapes": request.max_shapes,
+    }
 
+
+def _show_figures(figures: dict[str, Any], output: Output, ears: Terminal, strict: bool) -> int:
     found = BenchFigures.from_json(figures)
     if output.json:
         terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **figures})
@@ -185,9 +147,7 @@ def _show_figures(
     return _ended(ears, (mark for one in latencies for mark in one.marks), strict)
 
 
-def _show_race(race: Against, output: options.Output, ears: Terminal, strict: bool) -> int:
-    from optkit.cli import summary, terminal
-
+def _show_race(race: Against, output: Output, ears: Terminal, strict: bool) -> int:
     if output.json:
         terminal.put_json(race.to_json())
     else:
@@ -202,8 +162,6 @@ def _show_race(race: Against, output: options.Output, ears: Terminal, strict: bo
 
 def _suite(race: Against) -> Suite:
     """A case per batch size."""
-    from optkit.report.junit import Case, Suite
-
     name = f"{Path(race.artifact).name} against {Path(race.against).name}"
     cases = [
         Case(

@@ -4,63 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from optkit import errors
-from optkit.cli import options
+from optkit import api, errors
+from optkit.cli import calls, github, summary, terminal
+from optkit.cli.terminal import Output
+from optkit.devices import target as find_target
+from optkit.documents.report import GateOutcome
+from optkit.documents.result import RESULTS, Result, Results
 from optkit.errors import OptkitError, UsageError
+from optkit.execute.rehearsal import Line
+from optkit.precisions import precision as find_precision
+from optkit.report import contract, view
+from optkit.report.junit import Suite, to_junit
+from optkit.report.result import failed
 from optkit.request import Request
+from optkit.store import storage_errors, write_durably
 from optkit.workspace import Workspace
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loads the pipeline, which a build of an unknown target does not need
     from optkit.api.jobs import Pair
-    from optkit.documents.report import GateOutcome
-    from optkit.documents.result import Result
-    from optkit.execute.rehearsal import Line
-    from optkit.report.junit import Suite
 
 # Several results: the worst decides, in this order (design: the contract that scripts rely on).
 _WORST_FIRST = (1, 2, 7, 8, 6, 5, 4, 3)
 
 
-@click.command()
-@options.job
-@options.targets
-@click.option(
-    "--precision",
-    "precisions",
-    multiple=True,
-    default=("int8",),
-    metavar="NAME",
-    show_default=True,
-    help="fp32, fp16, bf16, int8, int8-weight-only, fp8, int4, w4a8, nvfp4 or nf4; repeat for "
-    "several.",
-)
-@options.artifact
-@click.option(
-    "--defer",
-    is_flag=True,
-    help="Do not compile or measure here; `optkit finish` does it on a host with the device.",
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Show steps, cache hits and estimates; write nothing."
-)
-@click.option(
-    "--embed-eval",
-    default="64M",
-    callback=lambda c, p, v: options.parse_size(v, least=0),
-    show_default=True,
-    metavar="SIZE",
-    help="Largest size of the evaluation samples in the artifact; 0 for none.",
-)
-@options.junit
-@options.work_anywhere
-@options.output
 def build(
     targets: tuple[str, ...],
     precisions: tuple[str, ...],
@@ -72,23 +43,16 @@ def build(
     embed_eval: int,
     request: Request,
     workspace: Workspace,
-    output: options.Output,
+    output: Output,
 ) -> int:
-    """Build a verified artifact of MODEL for each target and precision.
-
-    MODEL: model.onnx, model.pt2, file.py:factory, package.module:factory, a Hugging Face folder or
-    org/name. Without it: --recipe, else the project's default recipe (optkit.yaml, or
-    [tool.optkit] recipe in pyproject.toml).
-    """  # fmt: skip
-    from optkit.cli import terminal
-
     pairs, misnamed = _parsed(targets, precisions)
     if dry_run and misnamed:
         raise misnamed[0].error
     if dry_run:
         return _rehearse(request, pairs, workspace, output)
     if misnamed:
-        results, fleet = [result_of(m.error, m.target, m.precision) for m in misnamed], None
+        fleet = None
+        results = [failed(m.error, target=m.target, precision=m.precision) for m in misnamed]
         for name in misnamed:
             terminal.show_error(name.error)
     else:
@@ -117,8 +81,6 @@ def _parsed(
 ) -> tuple[list[Pair], list[_Misnamed]]:
     """Every target in every precision, each once, whatever alias it goes by; and the names that
     stop everything before work."""
-    from optkit.devices import target as find_target
-    from optkit.precisions import precision as find_precision
 
     pairs: dict[tuple[str, str], Pair] = {}
     misnamed: dict[tuple[str, str], _Misnamed] = {}
@@ -135,33 +97,18 @@ def _parsed(
     return list(pairs.values()), list(misnamed.values())
 
 
-def result_of(
-    error: OptkitError,
-    target: str | None = None,
-    precision: str | None = None,
-    model: str | None = None,
-) -> Result:
-    """The result of a build that never came to be."""
-    from optkit.report.result import failed
-
-    return failed(error, model=model, target=target, precision=precision)
-
-
 def _build(
     request: Request,
     pairs: list[Pair],
     out: Path,
     workspace: Workspace,
-    output: options.Output,
+    output: Output,
     *,
     embed_eval: int,
     defer: bool,
     strict: bool,
 ) -> tuple[list[Result], str | None]:
     """The results of all pairs, and the fleet's folder where there are several."""
-    from optkit import api
-    from optkit.cli import terminal
-    from optkit.report import contract
 
     ears, model = output.terminal(), None
 
@@ -172,9 +119,9 @@ def _build(
         return found
 
     try:
-        recipe = options.recipe(request, workspace, output)
+        recipe = calls.recipe(request, workspace, output)
         model = recipe.name
-        workspace = options.reporting(workspace, ears)
+        workspace = calls.reporting(workspace, ears)
         if len(pairs) == 1:
             target, precision = pairs[0]
             one = api.build(
@@ -189,26 +136,24 @@ def _build(
         return list(made.document.results), str(made.path)
     except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
         failure = told(error)
-        return [result_of(failure, t.name, p.name, model) for t, p in pairs], None
+        return [
+            failed(failure, model=model, target=t.name, precision=p.name) for t, p in pairs
+        ], None
     finally:
         ears.close()
 
 
 def exit_code(result: Result, strict: bool) -> int:
-    from optkit.cli.summary import marks, suspect
-
     if result.error is not None:
         return errors.from_json(result.error.to_json()).exit_code
     verdict = result.gate.verdict if result.gate else "pass"
-    doubtful = verdict == "inconclusive" or marks(result) or suspect(result)
+    doubtful = verdict == "inconclusive" or summary.marks(result) or summary.suspect(result)
     return 3 if verdict == "fail" or (strict and doubtful) else 0
 
 
 def write_junit(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
     """Results and the rows of their gates as JUnit XML; before they are printed, since with --json
     a command prints one object, which may be the error. Raises StorageError."""
-    from optkit.report.junit import to_junit
-    from optkit.store import storage_errors, write_durably
 
     content, place = to_junit(suites, strict=strict), file.resolve()
     with storage_errors(file):
@@ -222,27 +167,18 @@ def write_junit(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
 def suites_of(results: Sequence[Result]) -> list[Suite]:
     """Each result, or part of it, with the rows of its gates: they stand in its artifact's
     report."""
-    from optkit.report.junit import Suite
-
     each = [part for one in results for part in (one.parts or {"": one}).values()]
     return [Suite.of(one, _gates(one.artifact)) for one in each]
 
 
 def _gates(artifact: str | None) -> list[GateOutcome]:
-    from optkit.documents.report import GateOutcome
-
     if artifact is None:
         return []
     report = json.loads((Path(artifact) / "report.json").read_bytes())
     return [GateOutcome.from_json(row) for row in report["gates"]]
 
 
-def _show(
-    output: options.Output, results: list[Result], fleet: str | None, *, several: bool
-) -> None:
-    from optkit.cli import github, summary, terminal
-    from optkit.documents.result import RESULTS, Results
-
+def _show(output: Output, results: list[Result], fleet: str | None, *, several: bool) -> None:
     if output.json:
         all_of_them = Results(schema=RESULTS, results=tuple(results), fleet=fleet)
         terminal.put_json((all_of_them if several else results[0]).to_json())
@@ -261,17 +197,11 @@ def _rehearse(
     request: Request,
     pairs: list[Pair],
     workspace: Workspace,
-    output: options.Output,
+    output: Output,
 ) -> int:
-    from dataclasses import asdict
-
-    from optkit import api
-    from optkit.cli import terminal
-    from optkit.report import view
-
     plans = []
     for target, precision in pairs:
-        recipe = options.recipe(request, workspace, output, dry=True)
+        recipe = calls.recipe(request, workspace, output, dry=True)
         plan = api.rehearse(
             recipe=recipe, target=target, precision=precision, workspace=workspace
         )  # fmt: skip

@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-from optkit.cli import options
+from optkit import api
+from optkit.cli import terminal
+from optkit.cli.terminal import Output
 from optkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from optkit.generate import Generated, Pace, Sampling
+from optkit.generate import Generated, Pace, Sampling
+from optkit.generate import generate as continue_
 
 
 @dataclass(frozen=True)
-class _Drawing:
+class Drawing:
     """The options of sampling; any of them asks for it."""
 
     temperature: float | None
@@ -28,61 +27,10 @@ class _Drawing:
 
     def sampling(self) -> Sampling | None:
         """None: greedy."""
-        from optkit.generate import Sampling
-
         given = {name: value for name, value in vars(self).items() if value is not None}
         return Sampling(**given) if given else None
 
 
-_drawing = options.filling(
-    _Drawing, "drawing",
-    click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature."),
-    click.option("--top-k", type=int, metavar="K", help="Sample among the K most likely tokens."),
-    click.option("--top-p", type=float, metavar="P",
-                 help="Sample among the most likely tokens with total probability P."),
-    click.option("--seed", type=click.IntRange(min=0), metavar="N",
-                 help="Sample; the same seed gives the same text. Default 0."),
-)  # fmt: skip
-
-
-@click.command()
-@click.argument("artifact", type=click.Path(path_type=Path))
-@click.option(
-    "--prompt",
-    "prompts",
-    multiple=True,
-    metavar="TEXT",
-    help="A text to continue or to read; repeat for several, which run in one batch.",
-)
-@click.option(
-    "--prompt-file",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A file whose whole text is a prompt.",
-)
-@click.option(
-    "--audio",
-    multiple=True,
-    metavar="FILE.wav",
-    type=click.Path(exists=True, dir_okay=False),
-    help="For a speech model: a recording to transcribe; several run in one batch.",
-)
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@_drawing
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Default: the cores this process may use.",
-)
-@click.option(
-    "--trusted",
-    is_flag=True,
-    help="Open the engine of an ARTIFACT from another machine; only if you know its author.",
-)
-@options.output
 def generate(
     artifact: Path,
     prompts: tuple[str, ...],
@@ -91,19 +39,9 @@ def generate(
     max_new_tokens: int,
     threads: int | None,
     trusted: bool,
-    drawing: _Drawing,
-    output: options.Output,
+    drawing: Drawing,
+    output: Output,
 ) -> None:
-    """Generate text with the model in ARTIFACT: greedy, or sampled if an option asks for it.
-
-    A decoder continues a prompt. An encoder-decoder reads a text or a recording and writes another
-    text. The text goes to stdout while it is generated, after its prompt if there is one; the speed
-    of each phase goes to stderr. --json prints all of this and the token ids.
-    """
-    from optkit import api
-    from optkit.cli import terminal
-    from optkit.generate import generate as continue_
-
     texts = [*prompts, *(_text(file) for file in files)]
     if not texts and not audio:
         hint = "give --prompt or --prompt-file, of a speech model --audio"
@@ -131,7 +69,7 @@ def generate(
 
 
 @contextmanager
-def _told(output: options.Output, most: int) -> Iterator[Callable[[], None]]:
+def _told(output: Output, most: int) -> Iterator[Callable[[], None]]:
     """Where texts do not come as they are written: how many pieces of at most so many there are."""
     ears, written = output.terminal(), 0
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from optkit.documents.result import Result
+from optkit.cli.terminal import Terminal
+from optkit.documents.result import Result
 
 _VARIABLE = "GITHUB_STEP_SUMMARY"  # names the file that the job shows
 
@@ -24,8 +23,6 @@ def summarize(files: Iterable[Path]) -> None:
         with Path(place).open("a", encoding="utf-8") as summary:
             summary.write(f"{text}\n")
     except OSError as error:
-        from optkit.cli.terminal import Terminal
-
         Terminal().note(f"{_VARIABLE}: {error.strerror}")
 
 

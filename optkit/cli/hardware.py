@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
-import click
-
-if TYPE_CHECKING:
-    from optkit.devices import Target
+from optkit import api
+from optkit import devices as target
+from optkit.cli import terminal
+from optkit.devices import Target, runs_here, sources
 
 _SHOWN = ("fp16", "bf16", "int8", "fp8", "int4", "fp4")
 
 
-@click.command()
-@click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def targets(name: str | None, as_json: bool) -> None:
-    """List the devices that optkit knows; with NAME, one device, each figure with its source."""
-    from optkit import devices as target
-    from optkit.cli import terminal
-
     if name is not None:
         _one_target(target.target(name), as_json)
         return
@@ -58,9 +52,6 @@ def _row_json(target: Target) -> dict[str, Any]:
 
 
 def _one_target(target: Target, as_json: bool) -> None:
-    from optkit.cli import terminal
-    from optkit.devices import runs_here, sources
-
     if as_json:
         terminal.put_json({"schema": "optkit.devices/v1", **target.to_json()})
         return
@@ -87,15 +78,7 @@ def _one_target(target: Target, as_json: bool) -> None:
         terminal.put(f"  backend {option.name}{note}")
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def devices(as_json: bool) -> None:
-    """List the GPUs and the CPU of this machine, and the targets that they match."""
-    from dataclasses import asdict
-
-    from optkit import devices as target
-    from optkit.cli import terminal
-
     found, cpu = target.gpus(), target.cpu()
     if as_json:
         terminal.put_json(
@@ -133,15 +116,7 @@ def _gib(size: int | None) -> str:
     return "shared" if size is None else f"{size / 2**30:.1f} GiB"
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def doctor(as_json: bool) -> int:
-    """Check what is installed and usable here; exit 4 when nothing can be built."""
-    from dataclasses import asdict
-
-    from optkit import api
-    from optkit.cli import terminal
-
     checks = api.diagnose()
     if as_json:
         rows = [asdict(check) for check in checks]

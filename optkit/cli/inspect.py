@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from optkit.cli import options
+from optkit import api
+from optkit.cli import calls, summary, terminal
+from optkit.cli.terminal import Output
 from optkit.workspace import Workspace
 
 
-@click.command()
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
-@options.work
-@options.output
-def inspect(path: Path, workspace: Workspace, output: options.Output) -> None:
-    """Show what PATH holds: an artifact (a folder) or a model.onnx.
-
-    It shows inputs, operators, parameters, bytes, MACs and precision. For an artifact it first
-    verifies every file, and also shows the verdict, evidence and landing.
-
-    The limits on memory and time follow from the size of the graph; --memory and --timeout replace
-    them.
-    """
-    from optkit import api
-    from optkit.cli import summary, terminal
-
+def inspect(path: Path, workspace: Workspace, output: Output) -> None:
     with output.terminal() as ears:
-        found = api.inspect(path, workspace=options.reporting(workspace, ears))
+        found = api.inspect(path, workspace=calls.reporting(workspace, ears))
     if output.json:
         terminal.put_json(found)
     else:

@@ -3,56 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
-from optkit.cli import options
+from optkit import monitor as watching
+from optkit.cli import terminal
+from optkit.cli.terminal import Output
 from optkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from optkit.monitor import Diagnosis, Ended, Figures, Finding, GpuSample, Sample
+from optkit.monitor import Diagnosis, Ended, Figures, Finding, GpuSample, Sample
+from optkit.monitor.figures import UNITS
 
 _SAID_SECONDS = 10  # between two lines where nothing is live
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--pid", type=click.IntRange(min=1), metavar="N", help="Watch this process instead.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="With --pid: for how long; default until it ends, or until Ctrl-C.",
-)
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    show_default=True,
-    metavar="S",
-    help="Length of a sample in seconds.",
-)
-@options.output
 def monitor(
     command: tuple[str, ...],
     pid: int | None,
     seconds: float | None,
     interval: float,
-    output: options.Output,
+    output: Output,
 ) -> int:
-    """Run COMMAND and say what limits it: its CPU, its disk, its GPU, or nothing.
-
-    \b
-    optkit monitor -- python train.py
-
-    The command keeps its standard streams and gets the signals that optkit gets; optkit exits with
-    its exit code. The verdict goes to stderr. With --json one object goes to stdout, and the
-    command's stdout goes to stderr.
-    """  # fmt: skip
-    from optkit import monitor as watching
-    from optkit.cli import terminal
-
     if bool(command) == (pid is not None):
         raise UsageError(
             "give either COMMAND or --pid",
@@ -86,10 +55,8 @@ class _Ears:
     """Hears samples: a live line on a terminal, a plain one now and then elsewhere."""
 
     def __init__(self, *, quiet: bool) -> None:
-        from optkit.cli.terminal import stderr
-
         self._quiet = quiet
-        self._console = stderr()
+        self._console = terminal.stderr()
         self._live: Any = None
         self._seconds = self._said = 0.0
 
@@ -173,8 +140,6 @@ def _because(finding: Finding) -> list[str]:
 
 
 def _value(figure: str, value: float) -> str:
-    from optkit.monitor.figures import UNITS
-
     shows: dict[str, Callable[[float], str]] = {
         "share": _percent,
         "B/s": _rate,
@@ -197,8 +162,6 @@ def _rate(bytes_per_second: float | None) -> str:
 def _as_json(
     command: tuple[str, ...], ended: Ended, figures: Figures, diagnosis: Diagnosis
 ) -> dict[str, Any]:
-    from optkit.monitor.figures import UNITS
-
     return {
         "schema": "optkit.monitor/v1",
         "status": "ok",

@@ -1,60 +1,67 @@
-"""Option groups that several commands share: each fills one typed object."""
+"""Options that several commands share, and how a declared command reaches its function.
+
+The modules in `optkit.cli.commands` declare commands and import nothing but this module, so that
+--help is quick. What a command does is a function of another module of `optkit.cli`, named in
+`calls`; that module and the types of the function's arguments are imported when the command runs.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from pkgutil import resolve_name
 
 import click
 
-from optkit.cli.terminal import Terminal
 from optkit.errors import UsageError
-from optkit.request import Request
-from optkit.workspace import Workspace
 
-if TYPE_CHECKING:
-    from optkit.recipe import Recipe
-
-F = TypeVar("F", bound=Callable[..., Any])
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Function = Callable[..., object]
+Decorator = Callable[[Function], Function]
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-@dataclass(frozen=True)
-class Output:
-    """How a command tells what it does: `json`, one object on stdout; `quiet`, no progress;
-    `verbose`, cache hits, every rewritten node, logs and tracebacks."""
+def calls(place: str) -> Decorator:
+    """A decorator: the command is the function `place`, "module:name". The decorated function gives
+    the command its name and its help."""
 
-    json: bool = False
-    quiet: bool = False
-    verbose: bool = False
+    def decorate(declared: Function) -> Function:
+        @functools.wraps(declared)
+        def command(**given: object) -> object:
+            return resolve_name(place)(**given)
 
-    def terminal(self) -> Terminal:
-        return Terminal(quiet=self.quiet, verbose=self.verbose)
+        return command
+
+    return decorate
 
 
-def filling(kind: type, name: str, *parameters: Decorator) -> Decorator:
-    """A decorator that gives a command these parameters, each called like a field of the dataclass
-    `kind`, and passes them to it as one object, `name`."""
+def together(*parameters: Decorator) -> Decorator:
+    """A decorator that gives a command these parameters, in this order."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def filled(**given: Any) -> Any:
-            names = [field.name for field in fields(kind) if field.name in given]
-            own = {field: given.pop(field) for field in names}
-            return function(**{name: kind(**own)}, **given)
-
-        command: Callable[..., Any] = filled
+    def decorate(command: Function) -> Function:
         for parameter in reversed(parameters):
             command = parameter(command)
         return command
+
+    return decorate
+
+
+def filling(kind: str, name: str, *parameters: Decorator) -> Decorator:
+    """A decorator that gives a command these parameters, each called like a field of the dataclass
+    `kind` ("module:name"), and passes them to it as one object, `name`."""
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def filled(**given: object) -> object:
+            build = resolve_name(kind)
+            names = [field.name for field in fields(build) if field.name in given]
+            values = {field: given.pop(field) for field in names}
+            return function(**{name: build(**values)}, **given)
+
+        return together(*parameters)(filled)
 
     return decorate
 
@@ -77,8 +84,6 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 _TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
-
-
 _SPANS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -105,13 +110,13 @@ def seconds(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    from optkit.execute.ray_cluster import checked
+    from optkit.execute.ray_cluster import checked  # loads logging
 
     return None if value is None else checked(value)
 
 
 job = filling(
-    Request, "request",
+    "optkit.request:Request", "request",
     click.argument("model", required=False),
     click.option("--recipe", metavar="NAME|PATH", help="The recipe; default: the project's."),
     click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE",
@@ -135,14 +140,18 @@ job = filling(
 )  # fmt: skip
 """MODEL, recipe, overrides and shapes: what is to be worked on."""
 
+pair = together(
+    click.option("--target", required=True, metavar="NAME", help="A device."),
+    click.option("--precision", default="int8", show_default=True, metavar="NAME"),
+)
 
-def targets(function: F) -> F:
-    """--target, once or more often."""
-    return click.option(
-        "--target", "targets", multiple=True, required=True, metavar="NAME",
-        help="A device, see `optkit targets`; repeat for several.",
-    )(function)  # fmt: skip
+new_folder = click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR",
+                          help="Folder for the files; must not exist yet.")  # fmt: skip
 
+targets = click.option(
+    "--target", "targets", multiple=True, required=True, metavar="NAME",
+    help="A device, see `optkit targets`; repeat for several.",
+)  # fmt: skip
 
 _WORK = (
     click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
@@ -158,85 +167,35 @@ _WORK = (
 _ON = click.option("--on", "executor", callback=_address, metavar="ray|ray://HOST:PORT",
                    help="Run the steps on the nodes of a Ray cluster.")  # fmt: skip
 
-work = filling(Workspace, "workspace", *_WORK)
+work = filling("optkit.workspace:Workspace", "workspace", *_WORK)
 """Cache, remote and limits: where and within which bounds."""
 
-work_anywhere = filling(Workspace, "workspace", *_WORK, _ON)
+work_anywhere = filling("optkit.workspace:Workspace", "workspace", *_WORK, _ON)
 """The same, and --on: a cluster that does the work."""
 
+strict = click.option(
+    "--strict", is_flag=True,
+    help="Exit 3 also for an inconclusive gate, a latency measured under bad conditions, and "
+    "suspect calibration data.",
+)  # fmt: skip
+"""--strict: what is in doubt counts as failed."""
 
-def artifact(function: F) -> F:
-    """--out, --strict: where an artifact goes, and how its gates end the command."""
-    for option in reversed(
-        (
-            click.option("--out", type=click.Path(path_type=Path), default=Path("artifacts"),
-                         show_default=True, metavar="DIR",
-                         help="Write the artifact to this folder."),
-            strict,
-        )
-    ):  # fmt: skip
-        function = option(function)
-    return function
+artifact = together(
+    click.option("--out", type=click.Path(path_type=Path), default=Path("artifacts"),
+                 show_default=True, metavar="DIR", help="Write the artifact to this folder."),
+    strict,
+)  # fmt: skip
+"""--out, --strict: where an artifact goes, and how its gates end the command."""
 
-
-def strict(function: F) -> F:
-    """--strict: what is in doubt counts as failed."""
-    return click.option("--strict", is_flag=True,
-                        help="Exit 3 also for an inconclusive gate, a latency measured under "
-                        "bad conditions, and suspect calibration data.")(function)  # fmt: skip
-
-
-def junit(function: F) -> F:
-    """--junit: the gates for a CI system."""
-    return click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                        help="Write the gates as JUnit XML, a case each.")(function)  # fmt: skip
-
+junit = click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                     help="Write the gates as JUnit XML, a case each.")  # fmt: skip
+"""--junit: the gates for a CI system."""
 
 output = filling(
-    Output, "output",
+    "optkit.cli.terminal:Output", "output",
     click.option("--json", is_flag=True, help="Print one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Show no progress."),
     click.option("-v", "--verbose", is_flag=True,
                  help="Show cache hits, every rewritten node, logs and tracebacks."),
 )  # fmt: skip
 """--json, --quiet, --verbose."""
-
-
-def beside_a_model(request: Request) -> dict[str, str | bool | None]:
-    """What was said of the model and its data beside MODEL and --set, by option."""
-    return {
-        "--recipe": None if request.recipe is None else str(request.recipe),
-        "--task": request.task,
-        "--adapter": request.adapter,
-        "--trust-remote-code": request.trust_remote_code,
-        "--calibration": request.calibration,
-        "--eval": request.eval_task,
-        "--eval-data": request.eval_data,
-        "--shapes": request.shapes,
-        "--min-shapes": request.min_shapes,
-        "--opt-shapes": request.opt_shapes,
-        "--max-shapes": request.max_shapes,
-    }
-
-
-def recipe(request: Request, workspace: Workspace, output: Output, *, dry: bool = False) -> Recipe:
-    """The recipe that a request means. Shapes may need the model to be read, which is kept in the
-    store, unless `dry`."""
-    from optkit import api
-
-    own = replace(workspace, executor=None)
-    # a folder only where it is needed: a killed command leaves it behind
-    with tempfile.TemporaryDirectory() if dry else nullcontext() as folder:
-        if folder is not None:
-            own = replace(own, cache=folder, remote="")
-        with output.terminal() as terminal:
-            return api.resolve(request, workspace=replace(own, listener=terminal))
-
-
-def reporting(workspace: Workspace, terminal: Terminal) -> Workspace:
-    """The workspace, whose steps are shown on the terminal."""
-    from optkit.cli.terminal import keep_stdout
-
-    if workspace.executor is not None:  # Ray prints there, and so may its daemons
-        keep_stdout()
-    return replace(workspace, listener=terminal)

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import click
-
-from optkit.cli import options
-from optkit.errors import OptkitError, StorageError, UsageError, from_json
+from optkit import api
+from optkit.cli import calls, terminal
+from optkit.cli.planned import lines
+from optkit.cli.terminal import Output
+from optkit.decoder import DecoderSizes
+from optkit.documents.plan import Plan
+from optkit.errors import StorageError, UsageError, from_json
+from optkit.report.plan import to_html, to_svg
 from optkit.request import Request
 from optkit.workspace import Workspace
 
-if TYPE_CHECKING:
-    from optkit.decoder import DecoderSizes
-    from optkit.documents.plan import Plan
-
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SHOWN = (1, 8, 64)  # batches of the table where none is named
 
 
-def _count(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parameters from "70b", "1.1B", "350M". Raises UsageError."""
-    return (
-        None if value is None else options.scaled(value, _SCALES, "--params", "write it like 70b")
-    )
-
-
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """A decoder without a model, as the options describe it."""
 
     params: float | None
@@ -43,8 +34,6 @@ class _Sizes:
 
     def decoder(self, request: Request) -> DecoderSizes | None:
         """What --params and its sizes describe together; None without them."""
-        from optkit.decoder import DecoderSizes
-
         given = [name for name, value in vars(self).items() if value]
         if self.params is None:
             if given:
@@ -66,101 +55,6 @@ class _Sizes:
         )  # fmt: skip
 
 
-_SIZE = click.IntRange(min=1)
-_sizes = options.filling(
-    _Sizes, "sizes",
-    click.option("--params", callback=_count, metavar="N",
-                 help="Plan a decoder without a model: its parameters, e.g. 70b; needs --layers, "
-                 "--kv-heads, --head-dim."),
-    click.option("--layers", type=_SIZE, metavar="N", help="Decoder layers."),
-    click.option("--kv-heads", type=_SIZE, metavar="N", help="Heads of keys and values."),
-    click.option("--head-dim", type=_SIZE, metavar="N", help="Width of a head."),
-    click.option("--heads", type=_SIZE, metavar="N",
-                 help="Query heads; default: computed from the other sizes."),
-    click.option("--hidden", type=_SIZE, metavar="N",
-                 help="Width of a layer; default: computed from the other sizes."),
-    click.option("--vocab", type=_SIZE, metavar="N", help="Size of the vocabulary; default 32000."),
-    click.option("--tied", is_flag=True,
-                 help="The embedding and the vocabulary projection are one table."),
-)  # fmt: skip
-
-
-@click.command()
-@options.job
-@options.targets
-@click.option(
-    "--precision",
-    "precisions",
-    multiple=True,
-    metavar="NAME",
-    help="Repeat for several; default: those of fp16, int8, fp8, int4 that the target has.",
-)
-@click.option(
-    "--batch",
-    "batches",
-    type=click.IntRange(min=1),
-    multiple=True,
-    metavar="N",
-    help="Repeat for several; default: 1, 8, 64.",
-)
-@_sizes
-@click.option(
-    "--prompt",
-    type=click.IntRange(min=1),
-    default=1024,
-    show_default=True,
-    metavar="TOKENS",
-    help="For a decoder: tokens read per sequence.",
-)
-@click.option(
-    "--new",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    metavar="TOKENS",
-    help="For a decoder: tokens written per sequence.",
-)
-@click.option(
-    "--latency",
-    "limit_ms",
-    callback=options.milliseconds,
-    metavar="TIME",
-    help="Limit for one call (for a decoder: one token), e.g. 20ms.",
-)
-@click.option(
-    "--throughput",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="N",
-    help="Needed samples per second (for a decoder: written tokens).",
-)
-@click.option(
-    "--prices",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="YAML with your prices: l4: {usd_per_hour, provider, as_of}.",
-)
-@click.option(
-    "--train",
-    "methods",
-    multiple=True,
-    type=click.Choice(["full", "lora", "qlora"]),
-    help="Also predict the memory of training; repeat for several.",
-)
-@click.option(
-    "--estimate",
-    type=click.Choice(["itemised", "quick"]),
-    default="itemised",
-    show_default=True,
-    help="quick: training memory by a rule of thumb, seven times the weights.",
-)
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a roofline plot, .html or .svg.",
-)
-@options.work
-@options.output
 def plan(
     targets: tuple[str, ...],
     precisions: tuple[str, ...],
@@ -173,25 +67,17 @@ def plan(
     methods: tuple[str, ...],
     estimate: str,
     plot: Path | None,
-    sizes: _Sizes,
+    sizes: Sizes,
     request: Request,
     workspace: Workspace,
-    output: options.Output,
+    output: Output,
 ) -> int:
-    """Predict latency, memory and cost of MODEL on each target, and what would help.
-
-    Every figure is predicted, with an interval; docs/plan.md has the errors of past predictions.
-    """
-    from optkit import api
-    from optkit.cli import terminal
-    from optkit.documents.plan import Plan
-
     if plot is not None and plot.suffix not in (".html", ".svg"):
         raise UsageError("a plot is .html or .svg", where="--plot")
     decoder = sizes.decoder(request)
     with output.terminal() as ears:
         found = api.plan(
-            recipe=None if decoder else options.recipe(request, workspace, output),
+            recipe=None if decoder else calls.recipe(request, workspace, output),
             target=targets,
             precision=precisions,
             batches=batches,
@@ -204,7 +90,7 @@ def plan(
             training=methods,
             quick=estimate == "quick",
             partial=True,
-            workspace=options.reporting(workspace, ears),
+            workspace=calls.reporting(workspace, ears),
         )
     planned = Plan.from_json(found)
     if plot is not None:
@@ -220,17 +106,8 @@ def plan(
     return error.exit_code
 
 
-def result_of(error: OptkitError) -> dict[str, Any]:
-    """The object of a plan that never came to a figure."""
-    from optkit.api._plan import failed
-
-    return failed(error).to_json()
-
-
 def _draw(plan: Plan, path: Path) -> None:
     """Write the plot. Raises UsageError when nothing could be predicted."""
-    from optkit.report.plan import to_html, to_svg
-
     if not any(row.latency for row in plan.results):
         raise UsageError("there is nothing to plot", where="--plot")
     text = to_html(plan) if path.suffix == ".html" else to_svg(plan)
@@ -242,8 +119,6 @@ def _draw(plan: Plan, path: Path) -> None:
 
 def _show(plan: Plan, batches: tuple[int, ...]) -> None:
     """Tables of at most 80 columns, then advice."""
-    from optkit.cli import terminal
-    from optkit.cli.planned import lines
 
     for line in lines(plan, batches):
         terminal.put(line)

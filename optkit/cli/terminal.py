@@ -36,6 +36,19 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+@dataclass(frozen=True)
+class Output:
+    """How a command tells what it does: `json`, one object on stdout; `quiet`, no progress;
+    `verbose`, cache hits, every rewritten node, logs and tracebacks."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+    def terminal(self) -> Terminal:
+        return Terminal(quiet=self.quiet, verbose=self.verbose)
+
+
 class Terminal:
     """A runner's listener: a live line per running step on a terminal, plain lines elsewhere. Steps
     of several threads may run at the same time, one in each."""

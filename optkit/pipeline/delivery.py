@@ -22,6 +22,7 @@ from typing import Any
 
 from optkit import pipeline
 from optkit.artifact import MANIFEST, SAMPLES, Artifact, EngineFile, Manifest, write
+from optkit.data.spool import Spool
 from optkit.decoder import Decoder
 from optkit.documents.result import Result as BuildResult
 from optkit.execute.step import Result
@@ -217,8 +218,6 @@ def _reports(judged: Judged) -> dict[str, Path | bytes]:
 
 
 def _samples(build: Build, file: Path, limit: int) -> Path | None:
-    from optkit.data.spool import Spool
-
     entry = build.scored
     if entry is None or sum(entry.file(name).stat().st_size for name in entry.files) > limit:
         return None

@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import replace
 
 from optkit import runtimes
+from optkit.data import arrays
 from optkit.data.reading import reader_of
+from optkit.data.spool import Spool
 from optkit.devices import Target
 from optkit.errors import Impossible, InputRefused, ToolchainMissing, UsageError
 from optkit.execute.reads import installed
@@ -107,8 +109,6 @@ def bound(build: Build, runner: Steps) -> None:
 def _sizes_in_samples(build: Build, runner: Steps) -> dict[str, AxisRange]:
     """The least, the commonest and the largest size of each axis in the calibration samples, else
     in those of the evaluation; none of a rehearsal, which has no samples."""
-    from optkit.data.spool import Spool
-
     samples = given_samples(build, runner)
     sizes: dict[str, Counter[int]] = {}
     for feed, _ in Spool(samples.path).batches(None) if samples and samples.files else ():
@@ -194,8 +194,6 @@ def _check_data(recipe: Recipe) -> None:
                 "current one",
             )
         if reader_of(path) == "arrays":
-            from optkit.data import arrays
-
             names = list(recipe.inputs)
             if place.path.stem in _WITH_CLASSES:
                 beside = (settings.args.get("label", "label"), settings.args.get("slice"))

@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from optkit import intake as stage
 from optkit import places
 from optkit.data.parts import whole
 from optkit.data.sequences import IDS, MASK
+from optkit.data.spool import Spool, overlap
 from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
 from optkit.execute.step import Foreign
@@ -122,8 +124,6 @@ def check_data(build: Build, runner: Steps) -> None:
 
 
 def _export(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
-    from optkit import intake as stage
-
     source, objects = settings.source, runner.objects
     if source is None:
         raise InputRefused(
@@ -167,8 +167,6 @@ def _export_hugging_face(
 ) -> Exported:
     """The model's own axes are traced, so that other profiles do not export it anew, but for an
     axis of one size and those that the recipe gives to its inputs."""
-    from optkit import intake as stage
-
     folder = _hugging_face(source, runner)
     adapter = None
     if source.adapter is not None:
@@ -192,8 +190,6 @@ def _export_hugging_face(
 
 def _hugging_face(source: Source, runner: Steps) -> Any:
     """The model's folder, staged."""
-    from optkit import intake as stage
-
     place = source.place
     path = place.path if place is not None else stage.download(str(source.hub), code=source.trusted)
     return stage.stage_folder(path, runner.objects, code=source.trusted)
@@ -346,8 +342,6 @@ def data_of(build: Build) -> dict[str, Any]:
 
 
 def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None:
-    from optkit.data.spool import Spool, overlap
-
     if not (calibration.files and evaluation.files):  # in a rehearsal
         return
     shared = overlap(Spool(calibration.path), Spool(evaluation.path))

@@ -195,7 +195,11 @@ def to_finish(artifact: str, backends: Iterable[str]) -> tuple[PendingEngine, ..
 
 
 def failed(
-    error: OptkitError, *, model: str | None, target: str | None, precision: str | None
+    error: OptkitError,
+    *,
+    model: str | None = None,
+    target: str | None = None,
+    precision: str | None = None,
 ) -> Result:
     """The result of a build that came to no artifact: status impossible or error."""
     return Result(

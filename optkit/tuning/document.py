@@ -62,7 +62,7 @@ def document(tuned: Tuned, result: Result, *, recipe: str, command: str, digest:
     )
 
 
-def failed(error: OptkitError, *, model: str | None, target: str | None) -> Tune:
+def failed(error: OptkitError, *, model: str | None = None, target: str | None = None) -> Tune:
     """The document of a search that came to no artifact."""
     return Tune(
         schema=TUNE,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from optkit import api, tuning
-from optkit.cli.tune import tune as command
+from optkit.cli.commands.builds import tune as command
 from optkit.errors import UsageError
 from optkit.pipeline import Job
 from optkit.recipe import Recipe

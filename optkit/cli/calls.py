@@ -1,0 +1,35 @@
+"""What commands do alike when they call the API."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optkit import api
+from optkit.cli.terminal import Output, Terminal, keep_stdout
+from optkit.request import Request
+from optkit.workspace import Workspace
+
+if TYPE_CHECKING:
+    from optkit.recipe import Recipe
+
+
+def recipe(request: Request, workspace: Workspace, output: Output, *, dry: bool = False) -> Recipe:
+    """The recipe that a request means. Shapes may need the model to be read, which is kept in the
+    store, unless `dry`."""
+    here = replace(workspace, executor=None)
+    # a folder only where it is needed: a killed command leaves it behind
+    with tempfile.TemporaryDirectory() if dry else nullcontext() as folder:
+        if folder is not None:
+            here = replace(here, cache=folder, remote="")
+        with output.terminal() as terminal:
+            return api.resolve(request, workspace=replace(here, listener=terminal))
+
+
+def reporting(workspace: Workspace, terminal: Terminal) -> Workspace:
+    """The workspace, whose steps are shown on the terminal."""
+    if workspace.executor is not None:  # Ray prints there, and so may its daemons
+        keep_stdout()
+    return replace(workspace, listener=terminal)

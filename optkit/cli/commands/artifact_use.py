@@ -1,0 +1,114 @@
+"""Commands that read an artifact: `inspect`, `explain`, `diff`, `generate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from optkit.cli import options
+
+
+@click.command()
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@options.work
+@options.output
+@options.calls("optkit.cli.inspect:inspect")
+def inspect() -> None:
+    """Show what PATH holds: an artifact (a folder) or a model.onnx.
+
+    It shows inputs, operators, parameters, bytes, MACs and precision. For an artifact it first
+    verifies every file, and also shows the verdict, evidence and landing.
+
+    The limits on memory and time follow from the size of the graph; --memory and --timeout replace
+    them.
+    """
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--apply", type=click.Path(path_type=Path), metavar="RECIPE",
+              help="Write the recipe with these changes to this new file.")  # fmt: skip
+@options.work
+@options.output
+@options.calls("optkit.cli.explain:explain")
+def explain() -> None:
+    """Say why ARTIFACT is not faster, and why its accuracy fell; the most costly finding first.
+
+    Each finding has its cost, the evidence for it, and a change that would help: a line of the
+    recipe, if a recipe can express it.
+    """
+
+
+@click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--exit-code", is_flag=True, help="Exit 1 if they differ, as git does.")
+@options.work
+@options.output
+@options.calls("optkit.cli.diff:diff")
+def diff() -> None:
+    """Compare A and B: artifacts, .onnx files, report.json files or results of builds.
+
+    Of graphs: nodes, precision, weights and scales. Of builds: latency, accuracy and sizes; a
+    difference is reported only if the intervals support it. Also recipe, data and versions.
+    """
+
+
+_drawing = options.filling(
+    "optkit.cli.generate:Drawing", "drawing",
+    click.option("--temperature", type=float, metavar="T", help="Sample, at this temperature."),
+    click.option("--top-k", type=int, metavar="K", help="Sample among the K most likely tokens."),
+    click.option("--top-p", type=float, metavar="P",
+                 help="Sample among the most likely tokens with total probability P."),
+    click.option("--seed", type=click.IntRange(min=0), metavar="N",
+                 help="Sample; the same seed gives the same text. Default 0."),
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option(
+    "--prompt",
+    "prompts",
+    multiple=True,
+    metavar="TEXT",
+    help="A text to continue or to read; repeat for several, which run in one batch.",
+)
+@click.option(
+    "--prompt-file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A file whose whole text is a prompt.",
+)
+@click.option(
+    "--audio",
+    multiple=True,
+    metavar="FILE.wav",
+    type=click.Path(exists=True, dir_okay=False),
+    help="For a speech model: a recording to transcribe; several run in one batch.",
+)
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@_drawing
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Default: the cores this process may use.",
+)
+@click.option(
+    "--trusted",
+    is_flag=True,
+    help="Open the engine of an ARTIFACT from another machine; only if you know its author.",
+)
+@options.output
+@options.calls("optkit.cli.generate:generate")
+def generate() -> None:
+    """Generate text with the model in ARTIFACT: greedy, or sampled if an option asks for it.
+
+    A decoder continues a prompt. An encoder-decoder reads a text or a recording and writes another
+    text. The text goes to stdout while it is generated, after its prompt if there is one; the speed
+    of each phase goes to stderr. --json prints all of this and the token ids.
+    """

@@ -1,0 +1,166 @@
+"""Commands that write artifacts, or what one stage of a build makes: `build`, `finish`, `tune`,
+`export`, `fuse`, `quantize`, `compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from optkit.cli import options
+
+
+@click.command()
+@options.job
+@options.targets
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    default=("int8",),
+    metavar="NAME",
+    show_default=True,
+    help="fp32, fp16, bf16, int8, int8-weight-only, fp8, int4, w4a8, nvfp4 or nf4; repeat for "
+    "several.",
+)
+@options.artifact
+@click.option(
+    "--defer",
+    is_flag=True,
+    help="Do not compile or measure here; `optkit finish` does it on a host with the device.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show steps, cache hits and estimates; write nothing."
+)
+@click.option(
+    "--embed-eval",
+    default="64M",
+    callback=lambda c, p, v: options.parse_size(v, least=0),
+    show_default=True,
+    metavar="SIZE",
+    help="Largest size of the evaluation samples in the artifact; 0 for none.",
+)
+@options.junit
+@options.work_anywhere
+@options.output
+@options.calls("optkit.cli.build:build")
+def build() -> None:
+    """Build a verified artifact of MODEL for each target and precision.
+
+    MODEL: model.onnx, model.pt2, file.py:factory, package.module:factory, a Hugging Face folder or
+    org/name. Without it: --recipe, else the project's default recipe (optkit.yaml, or
+    [tool.optkit] recipe in pyproject.toml).
+    """  # fmt: skip
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option(
+    "--eval",
+    "task",
+    metavar="NAME|FILE.py",
+    help="A task with its samples, instead of those in the artifact.",
+)
+@options.strict
+@options.junit
+@options.work
+@options.output
+@options.calls("optkit.cli.finish:finish")
+def finish() -> None:
+    """Complete ARTIFACT on this machine, which has its device: compile what is pending, measure
+    latency and accuracy, check the gates again. It replaces the artifact in one operation.
+    """
+
+
+@click.command()
+@options.job
+@click.option("--target", required=True, metavar="NAME", help="A device, see `optkit targets`.")
+@click.option("--max-drop", metavar="PERCENT", help="Limit on the drop of the metric, e.g. 0.5%.")
+@click.option("--min-sqnr", metavar="DB", help="Limit on the SQNR of the outputs, e.g. 40.")
+@click.option("--max-latency", metavar="MS", help="Limit at the tuned batch, e.g. 1.5ms.")
+@click.option("--max-size", metavar="SIZE", help="Limit on the size of the engine, e.g. 20M.")
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    default=("int8",),
+    show_default=True,
+    metavar="NAME",
+    help="A precision that layers may have besides the carrier; repeat for several.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Candidates to try at most; default: 24.",
+)
+@click.option(
+    "--time",
+    "seconds",
+    callback=options.seconds,
+    metavar="TIME",
+    help="Stop the search after this time, e.g. 10m; the best candidate is then built.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="S")
+@click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="With --on: trials at a time; default: the cluster's cores, at most --trials / 4.",
+)
+@options.artifact
+@options.work_anywhere
+@options.output
+@options.calls("optkit.cli.tune:tune")
+def tune() -> None:
+    """Find the fastest assignment of precisions to the layers of MODEL within a budget.
+
+    Limits that are not given are those of the recipe's gates. The search builds the best candidate
+    and writes its recipe and the Pareto front next to it. To continue a search, run it again.
+    """
+
+
+@click.command()
+@options.job
+@options.new_folder
+@options.work
+@options.output
+@options.calls("optkit.cli.stages:export")
+def export() -> None:
+    """Export MODEL to ONNX (opset 21 or newer), and compare its outputs with those of MODEL."""
+
+
+@click.command()
+@options.job
+@options.new_folder
+@options.work
+@options.output
+@options.calls("optkit.cli.stages:fuse")
+def fuse() -> None:
+    """Fuse the graph of MODEL into its `standard` form, and log each rule applied or declined.
+
+    Each rule has a line, and each reason for declining; --verbose and --json name every node.
+    """
+
+
+@click.command()
+@options.job
+@options.pair
+@options.new_folder
+@options.strict
+@options.work
+@options.output
+@options.calls("optkit.cli.stages:quantize")
+def quantize() -> None:
+    """Quantize MODEL to a Q/DQ graph, by the placement rules of the target's backend."""
+
+
+@click.command("compile")
+@options.job
+@options.pair
+@options.new_folder
+@options.work
+@options.output
+@options.calls("optkit.cli.stages:compile_")
+def compile_() -> None:
+    """Compile MODEL to an engine for the target, and list its fused layers and landing."""
