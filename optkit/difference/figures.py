@@ -13,7 +13,8 @@ are closer than that says: a drop judged in one build, sample by sample, sees mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import exp, hypot, log
+from math import exp, hypot, isfinite, log
+from typing import Literal
 
 from optkit.difference.side import Side
 from optkit.documents.diff import FigureChange, FigureDiff, KnownFigure, Seen
@@ -185,21 +186,20 @@ def _row(
     if not a.interval or not b.interval:
         return row.model_copy(update={"note": "without an interval"})
     interval = change(a, b)
+    kind: Literal["ratio", "difference"] = "ratio" if change is _ratio else "difference"
     if interval is None:
-        return row.model_copy(update={"note": "no ratio of such values"})
+        return row.model_copy(update={"note": f"no {kind} of such values"})
     value, low, high = interval
-    of_ratio = change is _ratio
-    neutral = 1.0 if of_ratio else 0.0
-    shown = FigureChange(
-        kind="ratio" if of_ratio else "difference", value=value, interval=(low, high)
-    )
+    neutral = 1.0 if change is _ratio else 0.0
+    shown = FigureChange(kind=kind, value=value, interval=(low, high))
     seen: Seen = "higher" if low > neutral else "lower" if high < neutral else "none"
     return row.model_copy(update={"change": shown, "seen": seen})
 
 
-def _difference(a: KnownFigure, b: KnownFigure) -> tuple[float, float, float]:
-    """b - a with the ends of its interval."""
-    return _mover(*_numbers(a), *_numbers(b))
+def _difference(a: KnownFigure, b: KnownFigure) -> tuple[float, float, float] | None:
+    """b - a with the ends of its interval; None where one is too large for a number."""
+    change = _mover(*_numbers(a), *_numbers(b))
+    return change if all(map(isfinite, change)) else None
 
 
 def _ratio(a: KnownFigure, b: KnownFigure) -> tuple[float, float, float] | None:

@@ -109,6 +109,19 @@ def noise(sqnr_db: float | None, samples: int = 16) -> dict[str, Any]:
             "samples": samples, "cosine": 1.0, "max_abs_error": 0.1}  # fmt: skip
 
 
+def test_a_difference_beyond_the_largest_number_is_not_claimed() -> None:
+    """A manifest may hold any finite number."""
+    a, b = (
+        side(accuracy=accuracy(value=value, ci95=[-1.5e308, 1.5e308])) for value in (-1e308, 1e308)
+    )
+    found = row(a, b, "top1")
+    assert (found.seen, found.change, found.note) == (
+        "unknown",
+        None,
+        "no difference of such values",
+    )
+
+
 @pytest.mark.parametrize(
     ("figure", "a", "b", "note"),
     [

@@ -107,9 +107,16 @@ def ended(running: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
 
 
 def made(out: Path, step: str) -> set[str]:
-    """What is in the files of that step's entries in the store, by digest."""
+    """The digests of the files of that step's entries in the store, and all else that it gave.
+
+    The record of what its code read is left out, and the key with it: a file that any other program
+    opens in the project meanwhile counts as read (see optkit.data.reads.opens)."""
     entries = (json.loads(path.read_bytes()) for path in out.glob("cache/steps/*/*/entry.json"))
-    return {json.dumps([e["key"], e["files"], e["meta"]]) for e in entries if e["step"] == step}
+    return {
+        json.dumps([entry["files"], {**entry["meta"], "reads": None}])
+        for entry in entries
+        if entry["step"] == step
+    }
 
 
 def kill_one_at_work(nodes: Any, running: subprocess.Popen[str], begun: Callable[[], bool]) -> None:

@@ -68,9 +68,12 @@ def read_result(data: dict[str, Any]) -> Result:
 
 
 def parsed(model: type[Kind], data: dict[str, Any]) -> Kind:
-    """Half characters, which no JSON file holds, become question marks."""
-    text = json.dumps(data, ensure_ascii=False)
-    return model.model_validate_json(text.encode("utf-8", "replace"))
+    return model.model_validate_json(in_json(json.dumps(data, ensure_ascii=False)))
+
+
+def in_json(text: str) -> str:
+    """With a question mark for half a character, which no JSON file holds."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def engine(dtype: str, backend: str, name: Names, lost: int = 0) -> Engine:
