@@ -9,30 +9,38 @@ import importlib
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Protocol
 
 from optkit.backends.layer_list import HEADER
+from optkit.backends.tensorrt_objects import Library, Named
 from optkit.runtimes import Progress
 
 _WRAPPED = re.compile(r"^.*?Error Code \d+: [\w ]+ \((?P<what>.*?)\.?\s+In \w+ at \S+\)$")
 _PLACE = re.compile(r"\[[\w.]+:\d+: \w+\] ")
 
 
+@dataclass
+class _Phase:
+    parent: str | None
+    steps: int
+    done: int = 0
+
+
 class Phases:
     """Nested phases, each of a known number of steps, folded into one fraction that only rises."""
 
     def __init__(self) -> None:
-        self._open: dict[str, list[Any]] = {}  # name → [parent, steps, steps done]
+        self._open: dict[str, _Phase] = {}
         self._fraction = 0.0
 
     def start(self, name: str, parent: str | None, steps: int) -> None:
-        self._open[name] = [parent, max(steps, 1), 0]
+        self._open[name] = _Phase(parent, max(steps, 1))
 
     def step(self, name: str, step: int) -> float:
         """Step number `step` of a phase is complete: the fraction of the whole, in [0, 1]."""
         if name in self._open:
-            self._open[name][2] = step + 1
-        roots = [name for name, (parent, _, _) in self._open.items() if parent not in self._open]
+            self._open[name].done = step + 1
+        roots = [name for name, phase in self._open.items() if phase.parent not in self._open]
         done = max((self._done(name) for name in roots), default=0.0)
         self._fraction = max(self._fraction, min(done, 1.0))
         return self._fraction
@@ -41,9 +49,9 @@ class Phases:
         self._open.pop(name, None)
 
     def _done(self, name: str) -> float:
-        _, steps, done = self._open[name]
-        inner = [self._done(child) for child, row in self._open.items() if row[0] == name]
-        return float((done + max(inner, default=0.0)) / steps)
+        phase = self._open[name]
+        inner = [self._done(child) for child, row in self._open.items() if row.parent == name]
+        return (phase.done + max(inner, default=0.0)) / phase.steps
 
 
 def reason(errors: list[str]) -> str:
@@ -72,30 +80,36 @@ class Record:
             self.memory.append(message)
 
 
+class Logger(Protocol):
+    """The library's logger, and what it recorded of the present build."""
+
+    record: Record
+
+
 @cache
-def logger(module: str) -> Any:
+def logger(module: str) -> Logger:
     """The process's one logger: the library ignores a second one while anything lives."""
     trt = importlib.import_module(module)
 
-    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+    class RecordingLogger(trt.ILogger):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.record = Record()
 
-        def log(self, severity: Any, message: str) -> None:
+        def log(self, severity: Named, message: str) -> None:
             try:
                 self.record.take(severity.name, message)
             except BaseException as error:  # an interrupt; the library would print and forget it
                 self.record.raised = error
 
-    return Logger()
+    return RecordingLogger()
 
 
-def monitor(trt: Any, progress: Progress, record: Record) -> Any:
+def monitor(trt: Library, progress: Progress, record: Record) -> object:
     """The builder's progress as one rising fraction; an exception of `progress` cancels."""
     phases = Phases()
 
-    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
 

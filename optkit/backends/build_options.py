@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from optkit.backends.profile import Profile
+from optkit.backends.tensorrt_objects import Config, Library
 from optkit.devices import Target
 from optkit.engines import BuildSpec
 from optkit.errors import ToolchainMissing
@@ -30,17 +31,24 @@ _WIDE = 16  # times its optimum
 class Choice(NamedTuple):
     """An option's value and the reason for it."""
 
-    value: Any
+    value: object
     why: str
 
 
-def workspace(target: Target) -> Choice:
+class Limit(NamedTuple):
+    """A size in bytes (None: the library's own limit) and the reason for it."""
+
+    value: int | None
+    why: str
+
+
+def workspace(target: Target) -> Limit:
     """Bytes of scratch memory that kernels may ask for; None where the memory is not known."""
     if target.memory_bytes is None:
-        return Choice(None, "the target's memory is not known: the library's own limit")
+        return Limit(None, "the target's memory is not known: the library's own limit")
     if _one_memory(target):
-        return Choice(target.memory_bytes // 4, "a quarter of a memory that the CPU shares")
-    return Choice(target.memory_bytes // 2, "half of the memory: weights and activations need room")
+        return Limit(target.memory_bytes // 4, "a quarter of a memory that the CPU shares")
+    return Limit(target.memory_bytes // 2, "half of the memory: weights and activations need room")
 
 
 def one_profile(axes: Mapping[str, AxisRange]) -> str:
@@ -108,7 +116,7 @@ def build_spec(
     )  # fmt: skip
 
 
-def apply(trt: Any, config: Any, spec: BuildSpec, title: str) -> None:
+def apply(trt: Library, config: Config, spec: BuildSpec, title: str) -> None:
     """Write a spec's options into a builder configuration and read each one back. Raises
     ToolchainMissing for one that this library or this version does not take."""
     refused = {
@@ -127,7 +135,7 @@ def apply(trt: Any, config: Any, spec: BuildSpec, title: str) -> None:
         )
 
 
-def _take(trt: Any, config: Any, name: str, value: Any) -> bool:
+def _take(trt: Library, config: Config, name: str, value: object) -> bool:
     """Write one option; whether it was taken."""
     if name in _FLAGS:
         flag = getattr(trt.BuilderFlag, _FLAGS[name], None)
@@ -139,7 +147,7 @@ def _take(trt: Any, config: Any, name: str, value: Any) -> bool:
         if value == _BUILDERS_CHOICE:
             return True
         attribute, kind = _ATTRIBUTES[name]
-        wanted = value if kind is None else getattr(getattr(trt, kind), value)
+        wanted = value if kind is None else getattr(getattr(trt, kind), str(value))
         setattr(config, attribute, wanted)
         return bool(getattr(config, attribute) == wanted)
     return name in _ELSEWHERE

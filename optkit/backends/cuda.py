@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from optkit.devices import Gpu, driver_version
 from optkit.errors import OptkitError, ToolchainMissing, WorkerFailed
+
+_Number = c_int | c_size_t | c_uint64 | c_void_p
 
 _LIBRARY = "libcuda.so.1"
 _WSL = "/usr/lib/wsl/lib/libcuda.so.1"  # the driver of the Windows that runs this Linux
@@ -32,7 +34,7 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
 # Every function that is called, with the types of its parameters; all return a status. Device
 # pointers are 64 bits wide, handles are pointers, and 0 is none.
-PROTOTYPES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+PROTOTYPES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "cuInit": (c_uint,),
         "cuDriverGetVersion": (POINTER(c_int),),
@@ -200,7 +202,7 @@ class Cuda:
         driver = driver_version() or f"of CUDA {self._asked(c_int, 'cuDriverGetVersion')}"
         return Gpu(0, name.value.decode(), size, f"{major}.{minor}", driver)
 
-    def _asked(self, kind: Any, name: str, *arguments: Any, last: bool = False) -> int:
+    def _asked(self, kind: type[_Number], name: str, *arguments: object, last: bool = False) -> int:
         """What a function writes to its first parameter (with `last`: its last one)."""
         found = kind()
         out = ctypes.byref(found)
@@ -211,7 +213,7 @@ class Cuda:
         if graph:
             self._call("cuGraphDestroy", graph)
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
             raise self._refusal(name, status)
@@ -242,7 +244,7 @@ def check_device(gpu: Gpu, target: str | None, where: str) -> None:
     )
 
 
-def load() -> Any:
+def load() -> ctypes.CDLL:
     """The driver's library, its functions typed. Raises ToolchainMissing where there is none."""
     errors = []
     for path in (_LIBRARY, _WSL):
@@ -255,7 +257,7 @@ def load() -> Any:
     ) from errors[0]
 
 
-def typed(library: Any) -> Any:
+def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """With the types of PROTOTYPES. Raises ToolchainMissing for a library that lacks a function:
     its driver is older than CUDA 11.4."""
     for name, parameters in PROTOTYPES.items():

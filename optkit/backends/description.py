@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from optkit.backends.layer_list import parse_layers
+from optkit.backends.tensorrt_objects import Context, Library, LoadedEngine
 from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
 
@@ -52,7 +52,10 @@ def described(texts: Iterable[str], products: Collection[str]) -> Described:
 
 
 def inspected(
-    trt: Any, engine: Any, context: Any, shapes: dict[str, tuple[int, ...]] | None = None
+    trt: Library,
+    engine: LoadedEngine,
+    context: Context,
+    shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> str:
     """The inspector's JSON of an engine. `shapes`: of the inputs, which `context` is given first;
     it holds them already where there are none."""

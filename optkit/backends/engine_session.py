@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from time import monotonic, perf_counter_ns
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from optkit.backends.cuda import Cuda
 from optkit.backends.description import inspected
 from optkit.backends.layer_times import Spent, by_layer, profiler
 from optkit.backends.ort_session import check_feed
+from optkit.backends.tensorrt_objects import Context, Library, LoadedEngine, Runtime
 from optkit.dtypes import DTYPES
 from optkit.engines import FusedLayer
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
@@ -44,6 +45,14 @@ class _Buffer:
     size: int  # bytes
 
 
+@dataclass(frozen=True)
+class _Launch:
+    """All that a recorded launch rests on: the inputs' shapes, and the buffers' addresses."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    addresses: tuple[int, ...]
+
+
 class EngineSession:
     """A deserialized engine. `reason`: what the library logged since it was last asked; `wanted`:
     launches are to be recorded; `records`: that is done here (TensorRT-RTX does so by itself);
@@ -51,10 +60,10 @@ class EngineSession:
 
     def __init__(
         self,
-        trt: Any,
-        runtime: Any,
-        engine: Any,
-        context: Any,
+        trt: Library,
+        runtime: Runtime,
+        engine: LoadedEngine,
+        context: Context,
         cuda: Cuda,
         *,
         where: str,
@@ -79,9 +88,10 @@ class EngineSession:
                 where=f"{where}: tensor {on_host[0]!r}",
             )
         self._buffers = {name: _Buffer(cuda.allocate(0), 0) for name in names}
-        self._ran: tuple[Any, ...] = ()  # shapes and addresses of the last run
-        self._asked: tuple[Any, ...] = ()  # those of the last run that was to be recorded
-        self._recorded: tuple[tuple[Any, ...], int] | None = None
+        self._ran: _Launch | None = None  # the last run
+        self._asked: _Launch | None = None  # the last run that was to be recorded
+        self._recorded: tuple[_Launch, int] | None = None
+        self._closed = False
 
     def run(self, feed: Feed) -> Feed:
         """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit or
@@ -183,8 +193,8 @@ class EngineSession:
         self._enqueue(now)
         return shapes
 
-    def _ready(self) -> tuple[dict[str, tuple[int, ...]], tuple[Any, ...]]:
-        """Shapes of the outputs, and all that a recorded launch rests on: shapes and addresses."""
+    def _ready(self) -> tuple[dict[str, tuple[int, ...]], _Launch]:
+        """Shapes of the outputs, and the launch that gives them."""
         self._cuda.enter()
         if missing := self._context.infer_shapes():
             raise InputRefused("has no shape yet", where=f"input {missing[0]!r}")
@@ -193,9 +203,9 @@ class EngineSession:
             if not self._context.set_tensor_address(name, buffer.address):
                 raise WorkerFailed(self._reason(), verdict="crashed", where=self._where)
         told = tuple(tuple(self._context.get_tensor_shape(info.name)) for info in self.inputs)
-        return shapes, (told, tuple(buffer.address for buffer in self._buffers.values()))
+        return shapes, _Launch(told, tuple(buffer.address for buffer in self._buffers.values()))
 
-    def _enqueue(self, now: tuple[Any, ...]) -> None:
+    def _enqueue(self, now: _Launch) -> None:
         """Launch, or replay what ran so before."""
         if self._recorded is not None and self._recorded[0] == now:
             self._cuda.replay(self._recorded[1])
@@ -203,7 +213,7 @@ class EngineSession:
             self._launch()
         self._ran = now
 
-    def _record(self, now: tuple[Any, ...]) -> bool:
+    def _record(self, now: _Launch) -> bool:
         """Record the launches and replay them; False where they cannot be, which `note` tells."""
         if not self._wanted or self._asked == now:
             return False
@@ -249,15 +259,16 @@ class EngineSession:
 
     def close(self) -> None:
         """Free the device's memory. May be called twice."""
-        if self._context is None:
+        if self._closed:
             return
+        self._closed = True
         with self._cuda:  # closes it, whatever of the rest fails
             self._cuda.enter()
             self._forget()
             self._done()
-            self._context = None  # each before what made it
-            self._engine = None
-            self._runtime = None
+            del self._context  # each before what made it
+            del self._engine
+            del self._runtime
 
     def __enter__(self) -> Self:
         return self

@@ -23,7 +23,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 from optkit.dtypes import DTYPES
 from optkit.engines import UNKNOWN_DTYPE, FusedLayer, LayerTensor
@@ -103,12 +102,15 @@ def parse_memory(messages: Iterable[str]) -> dict[str, int]:
     return {row[1].lower().replace(" ", "_"): int(row[2]) for row in found if row}
 
 
+Row = Mapping[str, object]
+"""A layer with the keys of the inspector's JSON, which another program wrote."""
+
+
 @dataclass(frozen=True)
 class _Described:
-    """`rows`: one mapping per layer, with the keys of the inspector's JSON; `ends`: names of the
-    engine's inputs and outputs."""
+    """The layers; `ends`: names of the engine's inputs and outputs."""
 
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Row]
     ends: frozenset[str]
 
 
@@ -138,13 +140,13 @@ def _from_lines(text: str) -> _Described:
     return _Described(rows, frozenset(row[1] for row in named if row))
 
 
-def _from_line(line: str) -> Mapping[str, Any]:
+def _from_line(line: str) -> Row:
     head = _HEAD.match(line)
     if head is None:
         raise _unreadable(line)
     if head["LayerType"] in _NO_KERNEL:  # branches have fields of their own, and none is read
         return head.groupdict()
-    row: dict[str, Any] = head.groupdict()
+    row: dict[str, object] = dict(head.groupdict())
     at = head.end()
     while group := _GROUP.match(line, at):
         row[group[1]], at = _group(line, group.end())
@@ -156,9 +158,9 @@ def _from_line(line: str) -> Mapping[str, Any]:
     return row
 
 
-def _group(line: str, at: int) -> tuple[list[dict[str, Any]], int]:
+def _group(line: str, at: int) -> tuple[list[Row], int]:
     """The tensors of one bracket that opens at `at`, and where it ends."""
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     at += 1
     while not line.startswith("]", at):
         if line[at : at + 1] in (" ", ","):
@@ -179,22 +181,20 @@ def _group(line: str, at: int) -> tuple[list[dict[str, Any]], int]:
 # ── a mapping, a layer ─────────────────────────────────────────────────────────────────────────
 
 
-def _kind(row: Mapping[str, Any]) -> str:
+def _kind(row: Row) -> str:
     return str(row.get("LayerType", "unknown"))
 
 
-def _layer(row: Mapping[str, Any], products: Collection[str]) -> FusedLayer:
-    groups = [row.get(name, default) for name, default in _GROUPS.items()]
-    if "Name" not in row or not all(isinstance(group, list) for group in groups):
+def _layer(row: Row, products: Collection[str]) -> FusedLayer:
+    if "Name" not in row:
         raise _unreadable(str(row))
-    inputs, constants, outputs = (tuple(map(_tensor, group)) for group in groups)
     kind, stored = _kind(row), tuple(_stored(row))
     layer = FusedLayer(
         name=str(row["Name"]),
         kind=kind,
-        inputs=inputs,
-        constants=(*constants, *stored),
-        outputs=outputs,
+        inputs=_tensors(row, "Inputs"),
+        constants=(*_tensors(row, "Constants", []), *stored),
+        outputs=_tensors(row, "Outputs"),
         nodes=tuple(dict.fromkeys(_NODE.findall(str(row.get("Metadata", ""))))),
     )
     if not layer.nodes and not _COPIES.search(kind):
@@ -202,12 +202,20 @@ def _layer(row: Mapping[str, Any], products: Collection[str]) -> FusedLayer:
     return replace(layer, dtype=_by_tactic(str(row.get("TacticName", ""))))  # until attributed
 
 
-_GROUPS: dict[str, list[Any] | None] = {"Inputs": None, "Constants": [], "Outputs": None}
+def _tensors(row: Row, name: str, default: object = None) -> tuple[LayerTensor, ...]:
+    group = row.get(name, default)
+    if not isinstance(group, list):
+        raise _unreadable(str(row))
+    return tuple(map(_tensor, group))
 
 
-def _tensor(row: Any) -> LayerTensor:
+def _tensor(row: object) -> LayerTensor:
     dims = row.get("Dimensions") if isinstance(row, dict) else None
-    if not isinstance(dims, list) or not all(isinstance(size, int) for size in dims):
+    if (
+        not isinstance(row, dict)
+        or not isinstance(dims, list)
+        or not all(isinstance(size, int) for size in dims)
+    ):
         raise _unreadable(str(row))
     told = next((row[key] for key in _DATATYPE_KEYS if key in row), "")
     return LayerTensor(str(row.get("Name", "")), tuple(dims), _dtype(str(told)))
@@ -216,7 +224,7 @@ def _tensor(row: Any) -> LayerTensor:
 _DATATYPE_KEYS = ("Datatype", "DataType", "Format/Datatype")
 
 
-def _stored(row: Mapping[str, Any]) -> Iterable[LayerTensor]:
+def _stored(row: Row) -> Iterable[LayerTensor]:
     """What a convolution tells of its weight and bias: type and number of elements."""
     for name in ("Weights", "Bias"):
         told = row.get(name)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from statistics import median
-from typing import Any
 
 from optkit.backends.layer_list import parse_layers
+from optkit.backends.tensorrt_objects import Library
 from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
 
@@ -42,10 +42,10 @@ class Spent:
         return {name: median(run.get(name, 0.0) for run in self._runs) for name in names}
 
 
-def profiler(trt: Any, spent: Spent) -> Any:
+def profiler(trt: Library, spent: Spent) -> object:
     """What an execution context tells the time of each layer."""
 
-    class Profiler(trt.IProfiler):  # type: ignore[misc]
+    class Profiler(trt.IProfiler):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             trt.IProfiler.__init__(self)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from optkit.backends.kernel_list import parse_kernels
 from optkit.backends.landing import landing, products
+from optkit.backends.ort_objects import NativeOptions
 from optkit.backends.ort_session import DISABLED, OrtSession, library
 from optkit.backends.profile import batch, profile
 from optkit.devices import Target, cpu, runs_here
@@ -289,7 +290,7 @@ def copy_graph(model: Path, loaded: ir.Model, file: Path) -> tuple[Path, int]:
     return file, sum(path.stat().st_size for path in (model, *data))
 
 
-def native_options(model: Path, asked: SessionOptions) -> Any:
+def native_options(model: Path, asked: SessionOptions) -> NativeOptions:
     """The library's own options of a session on the CPU.
 
     Where this CPU sums pairs of products in 16 bits and the model's weights are not made for that,
@@ -301,7 +302,7 @@ def native_options(model: Path, asked: SessionOptions) -> Any:
     level = asked.level
     if exact == "products" and level in ("basic", "none"):
         level = "extended"
-    options = ort.SessionOptions()
+    options: NativeOptions = ort.SessionOptions()
     options.intra_op_num_threads = asked.threads or info.threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])

@@ -11,14 +11,14 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
-from typing import Any
 
 from optkit.backends.build_options import Choice, build_spec, timed_options, workspace
 from optkit.backends.cuda import Cuda, check_device
 from optkit.backends.landing import landing, products
 from optkit.backends.onnxruntime import OnnxRuntime, copy_graph, native_options
+from optkit.backends.ort_objects import Binding, NativeOptions, Value
 from optkit.backends.ort_session import (
     CPU,
     OrtSession,
@@ -199,7 +199,7 @@ class TensorRTProvider(CudaProvider):
     def check_here(self, target: str | None, where: str) -> None:
         """As CUDA's; and unless the TensorRT that the provider was built with loads."""
         super().check_here(target, where)
-        preload(Path(library().__file__).parent)
+        preload(Path(str(library().__file__)).parent)
 
     def refuses(self, target: Target, precision: Precision) -> str | None:
         return TensorRT().refuses(target, precision)
@@ -213,7 +213,7 @@ class TensorRTProvider(CudaProvider):
         if target is None:
             return {}
         timed, scratch = timed_options(target), workspace(target)
-        memory = {} if scratch.value is None else {"trt_max_workspace_size": scratch}
+        memory = {} if scratch.value is None else {"trt_max_workspace_size": Choice(*scratch)}
         return {**memory, "trt_builder_optimization_level": timed["optimization_level"]}
 
     def providers(self, target: Target | None, cuda_graph: bool, kept: Path | None) -> Providers:
@@ -270,12 +270,18 @@ class DeviceSession(OrtSession):
     recorded in the first run and replayed, over buffers that keep their place."""
 
     def __init__(
-        self, model: Path, options: Any, providers: Providers, device: str, *, records: bool
+        self,
+        model: Path,
+        options: NativeOptions,
+        providers: Providers,
+        device: str,
+        *,
+        records: bool,
     ) -> None:
         super().__init__(model, options, providers, device)
         self._first = providers[0][0]
-        self._fixed: dict[str, Any] = {}
-        self._binding: Any = None
+        self._fixed: dict[str, Value] = {}
+        self._binding: Binding | None = None
         sizes = [size for info in (*self.inputs, *self.outputs) for size in info.shape]
         if records and not all(isinstance(size, int) for size in sizes):
             raise Impossible(
@@ -287,12 +293,13 @@ class DeviceSession(OrtSession):
         """Outputs by name. Raises InputRefused, naming the input, for a feed that does not fit."""
         check_feed(feed, self.inputs)
         if self._records and self._binding is not None:
+            binding = self._binding
             for name, array in feed.items():
                 self._fixed[name].update_inplace(array)
         else:
-            self._bind(feed)
-        run_bound(self._session, self._binding, self._where)
-        found = self._binding.copy_outputs_to_cpu()
+            self._binding = binding = self._bound(feed)
+        run_bound(self._session, binding, self._where)
+        found = binding.copy_outputs_to_cpu()
         return dict(zip((info.name for info in self.outputs), found, strict=True))
 
     def assigned(self) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -315,23 +322,24 @@ class DeviceSession(OrtSession):
                 hint="the figures would be those of the other provider",
             )
 
-    def _bind(self, feed: Feed) -> None:
-        self._binding = self._session.io_binding()
+    def _bound(self, feed: Feed) -> Binding:
+        binding = self._session.io_binding()
         self._fixed = {name: held(array, self._device) for name, array in feed.items()}
         for name, value in self._fixed.items():
-            self._binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_input(name, value)
         for info in self.outputs:
             if self._records:
                 made = library().OrtValue.ortvalue_from_shape_and_type(
                     list(info.shape), info.dtype, self._device, 0
                 )
-                self._binding.bind_ortvalue_output(info.name, made)
+                binding.bind_ortvalue_output(info.name, made)
             else:
-                self._binding.bind_output(info.name, self._device)
+                binding.bind_output(info.name, self._device)
+        return binding
 
 
 def _layer(
-    at: int, group: tuple[str, list[tuple[str, str]]], multiplied: Mapping[str, Any]
+    at: int, group: tuple[str, list[tuple[str, str]]], multiplied: Container[str]
 ) -> FusedLayer:
     """What a provider runs as one, as a layer of which nothing but its nodes is known."""
     provider, nodes = group

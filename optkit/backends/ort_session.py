@@ -9,14 +9,16 @@ import importlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Self
 
 import numpy as np
 
 from optkit.backends.kernel_list import NUMPY
+from optkit.backends.ort_objects import Binding, InferenceSession, NativeOptions, Signature, Value
 from optkit.decoder import IN_PLACE
 from optkit.errors import InputRefused, OptkitError, ToolchainMissing, WorkerFailed
 from optkit.tensors import Feed, TensorInfo, batch_axis, batched, count_samples
@@ -36,11 +38,15 @@ class OrtSession:
     `device`: where a loop's values stay."""
 
     def __init__(
-        self, model: Path, options: Any, providers: Providers = (CPU,), device: str = "cpu"
+        self,
+        model: Path,
+        options: NativeOptions,
+        providers: Providers = (CPU,),
+        device: str = "cpu",
     ) -> None:
         ort, asked = library(), [name for name, _ in providers]
         try:
-            self._session = ort.InferenceSession(
+            self._session: InferenceSession = ort.InferenceSession(
                 str(model),
                 options,
                 providers=[(name, dict(settings)) for name, settings in providers],
@@ -100,7 +106,8 @@ class OrtSession:
         return events
 
     def close(self) -> None:
-        self._session = None
+        with suppress(AttributeError):  # a second time
+            del self._session
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +126,7 @@ class OrtLoop:
 
     def __init__(
         self,
-        session: Any,
+        session: InferenceSession,
         given: Sequence[TensorInfo],
         returned: Sequence[TensorInfo],
         carried: Mapping[str, str],
@@ -136,7 +143,7 @@ class OrtLoop:
         self._axes = [dim for info in returned for dim in info.shape if isinstance(dim, str)]
         self._fed: Feed = {}
         self._sizes: list[int | None] | None = None  # of the outputs that are bound
-        self._found: dict[str, Any] = {}
+        self._found: dict[str, Value] = {}
         # owns the memory
         self._state = {name: held(array, device) for name, array in start.items()}
         for name, value in self._state.items():
@@ -177,7 +184,7 @@ class OrtLoop:
             self._fed[name] = array
 
 
-def run_bound(session: Any, binding: Any, where: str) -> None:
+def run_bound(session: InferenceSession, binding: Binding, where: str) -> None:
     """Run on what is bound. Raises InputRefused or WorkerFailed, naming the node."""
     try:
         session.run_with_iobinding(binding)
@@ -185,9 +192,10 @@ def run_bound(session: Any, binding: Any, where: str) -> None:
         raise _refusal(error, where) from error
 
 
-def held(array: np.ndarray, device: str) -> Any:
+def held(array: np.ndarray, device: str) -> Value:
     """A value on the device; on the CPU it is backed by the array's memory, which it keeps."""
-    return library().OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), device, 0)
+    value: Value = library().OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), device, 0)
+    return value
 
 
 def _widened(cache: np.ndarray, rows: int) -> np.ndarray:
@@ -240,7 +248,7 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | str, ...], sizes: dict[str
     return True
 
 
-def library() -> Any:
+def library() -> ModuleType:
     """The module. Raises ToolchainMissing where it does not load."""
     try:
         return importlib.import_module("onnxruntime")
@@ -254,7 +262,7 @@ def library() -> Any:
 _NOT_ARRAYS = ("bfloat16", "float8", "float4", "int4", "uint4")
 
 
-def _info(node: Any) -> TensorInfo:
+def _info(node: Signature) -> TensorInfo:
     dtype = NUMPY.get(node.type.removeprefix("tensor(").removesuffix(")"))
     if dtype is None or dtype.startswith(_NOT_ARRAYS):
         raise InputRefused(

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from optkit.backends import build_options
-from optkit.backends.build_log import Record, logger, monitor
+from optkit.backends.build_log import Logger, Record, logger, monitor
 from optkit.backends.build_log import reason as reason_of
 from optkit.backends.cuda import Cuda, check_device
 from optkit.backends.description import described, inspected
@@ -30,6 +29,16 @@ from optkit.backends.kept import Kept
 from optkit.backends.landing import landing, products
 from optkit.backends.layer_list import MOVES_DATA, parse_memory
 from optkit.backends.profile import Profile, batch, profile
+from optkit.backends.tensorrt_objects import (
+    Builder,
+    Config,
+    Library,
+    LoadedEngine,
+    Network,
+    OpenedContext,
+    Parser,
+    Runtime,
+)
 from optkit.backends.tensorrt_refusals import lacks_operators, parse, refused_build
 from optkit.devices import Target, gpus, has_driver
 from optkit.engines import BuildSpec, Engine
@@ -130,7 +139,7 @@ class TensorRT:
             log = logger(self.module)
             log.record = Record()
             network = self._network(trt, self._builder(trt, log))
-            parser = trt.OnnxParser(network, log)
+            parser: Parser = trt.OnnxParser(network, log)
             if parser.parse_from_file(str(model)):
                 return
             problems = [parser.get_error(index) for index in range(parser.num_errors)]
@@ -198,7 +207,7 @@ class TensorRT:
             check_device(cuda.gpu, options.target, str(model))
             trt, log = self._library(), logger(self.module)
             log.record = record = Record()
-            runtime = trt.Runtime(log)
+            runtime: Runtime = trt.Runtime(log)
             engine = runtime.deserialize_cuda_engine(model.read_bytes())
             if engine is None:
                 raise ToolchainMissing(
@@ -225,8 +234,8 @@ class TensorRT:
         return session
 
     def _context(
-        self, trt: Any, engine: Any, cuda_graph: bool, kept: Kept | None
-    ) -> tuple[Any, Callable[[], None]]:
+        self, trt: Library, engine: LoadedEngine, cuda_graph: bool, kept: Kept | None
+    ) -> OpenedContext:
         """An execution context, and what is to be done when it is closed."""
         return engine.create_execution_context(), lambda: None
 
@@ -236,11 +245,11 @@ class TensorRT:
         try:
             trt = self._library()
             with Cuda():
-                runtime = trt.Runtime(logger(self.module))
+                runtime: Runtime = trt.Runtime(logger(self.module))
                 engine = runtime.deserialize_cuda_engine(plan)
                 lent = trt.ExecutionContextAllocationStrategy.USER_MANAGED  # takes no memory
-                context = engine.create_execution_context(lent)
-                return inspected(trt, engine, context, shapes)
+                context = engine and engine.create_execution_context(lent)
+                return inspected(trt, engine, context, shapes) if engine and context else ""
         except Exception:
             return ""
 
@@ -259,7 +268,7 @@ class TensorRT:
         if self.module in _FAILED:
             self._settle(trt, builder, spec)
         network = self._network(trt, builder)
-        parser = trt.OnnxParser(network, log)  # owns the weights: must outlive the build
+        parser: Parser = trt.OnnxParser(network, log)  # owns the weights: must outlive the build
         parse(parser, network, model, self.title)
         config = builder.create_builder_config()
         build_options.apply(trt, config, spec, self.title)
@@ -276,18 +285,19 @@ class TensorRT:
             raise refused_build(self.title, spec, record.errors)
         return _Built(bytes(plan), record.layers, record.memory)
 
-    def _builder(self, trt: Any, log: Any) -> Any:
+    def _builder(self, trt: Library, log: Logger) -> Builder:
         try:
-            return trt.Builder(log)
+            builder: Builder = trt.Builder(log)
         except TypeError as error:  # pybind11: the factory returned nullptr
             why = reason_of(log.record.errors) or error
             raise ToolchainMissing(
                 f"{self.title} cannot start: {why}", hint=self.install
             ) from error
+        return builder
 
     @contextmanager
     def _timings(
-        self, config: Any, spec: BuildSpec, kept: Path | None, record: Record
+        self, config: Config, spec: BuildSpec, kept: Path | None, record: Record
     ) -> Iterator[None]:
         """While it builds: the timings of this device's kernels, read before and written after."""
         if kept is None or not spec.options.get("timing_cache"):
@@ -310,12 +320,12 @@ class TensorRT:
         """Options beyond those that TensorRT and TensorRT-RTX share."""
         return build_options.timed_options(target)
 
-    def _network(self, trt: Any, builder: Any) -> Any:
+    def _network(self, trt: Library, builder: Builder) -> Network:
         return builder.create_network(
             1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)  # its number has moved
         )
 
-    def _settle(self, trt: Any, builder: Any, spec: BuildSpec) -> None:
+    def _settle(self, trt: Library, builder: Builder, spec: BuildSpec) -> None:
         """Build a network that nobody wants. TensorRT-RTX 1.7 compiles the one after a refused
         build for the hardware that refused, whatever it is told: after a refusal for compute
         capability 7.5 all INT8 convolutions of a network for 8.9 come out in FP16."""
@@ -328,7 +338,7 @@ class TensorRT:
         builder.build_serialized_network(network, config)
         _FAILED.discard(self.module)
 
-    def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
+    def _aim(self, trt: Library, config: Config, spec: BuildSpec) -> None:
         """TensorRT has no choice of device: it is the first one that the process sees, which has to
         be the target. Raises ToolchainMissing."""
         if has_driver():
@@ -336,7 +346,7 @@ class TensorRT:
                 check_device(cuda.gpu, spec.target, self.title)
 
     def _set_shapes(
-        self, builder: Any, network: Any, config: Any, shapes: Profile, record: Record
+        self, builder: Builder, network: Network, config: Config, shapes: Profile, record: Record
     ) -> None:
         """One optimization profile over the inputs that have a dynamic axis."""
         optimization = builder.create_optimization_profile()
@@ -349,7 +359,7 @@ class TensorRT:
         if dynamic and config.add_optimization_profile(optimization) < 0:
             raise InputRefused(f"shapes refused: {reason_of(record.errors)}", where=self.title)
 
-    def _library(self) -> Any:
+    def _library(self) -> Library:
         try:
             return importlib.import_module(self.module)
         except ModuleNotFoundError as error:

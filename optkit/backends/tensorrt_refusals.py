@@ -7,12 +7,12 @@ is told.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from optkit.backends.build_log import reason as reason_of
+from optkit.backends.tensorrt_objects import Network, Parser, Problem
 from optkit.engines import BuildSpec
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
 
@@ -27,7 +27,7 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
 """What to write instead, by a pattern of the operator's name."""
 
 
-def parse(parser: Any, network: Any, model: Path, title: str) -> None:
+def parse(parser: Parser, network: Network, model: Path, title: str) -> None:
     """Read the ONNX file, and its external data, into `network`. Raises InputRefused, naming the
     node."""
     if parser.parse_from_file(str(model)) and network.num_outputs:
@@ -45,7 +45,7 @@ def parse(parser: Any, network: Any, model: Path, title: str) -> None:
     raise InputRefused(what, where=where)
 
 
-def lacks_operators(title: str, problems: list[Any]) -> InputRefused:
+def lacks_operators(title: str, problems: Sequence[Problem]) -> InputRefused:
     """Of nodes whose operators the parser does not know. `problems`: the parser's errors."""
     first, operators = problems[0], list(dict.fromkeys(one.node_operator() for one in problems))
     remedies = dict.fromkeys(

@@ -6,13 +6,12 @@ engine is loaded on its device and kept there; nothing is timed, so nothing of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from optkit.backends.build_options import Choice
 from optkit.backends.kept import Kept
 from optkit.backends.tensorrt import TensorRT
+from optkit.backends.tensorrt_objects import Config, Library, LoadedEngine, OpenedContext
 from optkit.devices import Target
 from optkit.engines import BuildSpec
 from optkit.errors import ToolchainMissing
@@ -65,8 +64,8 @@ class TensorRTRTX(TensorRT):
         return {}
 
     def _context(
-        self, trt: Any, engine: Any, cuda_graph: bool, kept: Kept | None
-    ) -> tuple[Any, Callable[[], None]]:
+        self, trt: Library, engine: LoadedEngine, cuda_graph: bool, kept: Kept | None
+    ) -> OpenedContext:
         """With the kernels that were compiled for this device before. Those of another driver or
         version the library turns away itself, and begins anew."""
         runtime_config = engine.create_runtime_config()
@@ -87,7 +86,7 @@ class TensorRTRTX(TensorRT):
         """Nothing: the device here may be another one, and the builder's log says it all."""
         return ""
 
-    def _aim(self, trt: Any, config: Any, spec: BuildSpec) -> None:
+    def _aim(self, trt: Library, config: Config, spec: BuildSpec) -> None:
         """Name the one target. Without it the builder checks no dtype against the hardware."""
         wanted = _CAPABILITIES.get(spec.compute_capability or "")
         config.num_compute_capabilities = 1

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from optkit.codec import from_json, to_json
 from optkit.errors import unknown_name
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 _NO_KERNELS = {
     "onnxruntime-cpu": "has no kernels in ONNX Runtime on this CPU",
@@ -98,7 +102,7 @@ class Target:
     prices: tuple[Price, ...] = ()
     machine: str | None = None  # of CPUs: x86_64, aarch64, …
     features: tuple[str, ...] = ()  # of CPUs: the instructions that programs may assume
-    identity: Mapping[str, Any] = field(default_factory=dict)
+    identity: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def is_cpu(self) -> bool:
@@ -168,13 +172,14 @@ class Target:
                 break
         return tuple(chosen)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """What a digest should cover: JSON types only, no sources, notes or prices."""
         return dict(self.identity)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Everything, each figure with source and verified flag, and the sources' texts."""
-        data = _plain(self)
+        names = [field.name for field in fields(self) if field.name != "identity"]
+        data = {name: to_json(getattr(self, name)) for name in names}
         used = {fact.source for fact in (*self.facts.values(), *self.peaks.values())}
         used |= {fact.source for fact in (*self.sustained.values(), *self.ops_per_cycle.values())}
         used |= {price.source for price in self.prices}
@@ -210,72 +215,112 @@ def device_names(target: str) -> tuple[str, ...]:
     return tuple(name for name, found in _line_index("reports_as").items() if found == target)
 
 
+@dataclass(frozen=True)
+class _Absent:
+    """Instead of the peak of a dtype without hardware."""
+
+    supported: Literal[False]
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class _File:
+    """A data file. `precisions`: its row of PRECISIONS.yaml; None: nothing of optkit compiles."""
+
+    title: str
+    vendor: str
+    arch: str
+    aliases: tuple[str, ...]
+    backends: tuple[Option, ...]
+    precisions: str | None
+    facts: Mapping[str, Fact]
+    reports_as: tuple[str, ...] = ()
+    peaks: Mapping[str, Fact | _Absent] = field(default_factory=dict)
+    sustained: Mapping[str, Fact] = field(default_factory=dict)
+    ops_per_cycle: Mapping[str, Fact] = field(default_factory=dict)
+    prices: tuple[Price, ...] = ()
+    machine: str | None = None
+    features: tuple[str, ...] | None = None
+
+
 def read(name: str) -> Target:
     """The target of data file `name`."""
-    data = _yaml(FOLDER / f"{name}.yaml")
-    facts = {key: Fact(**fact) for key, fact in data["facts"].items()}
-    capability = str(facts["compute_capability"].value) if "compute_capability" in facts else None
-    peaks = _facts(data.get("peaks", {}))
-    ops = _facts(data.get("ops_per_cycle", {}))
-    backends = tuple(Option(**option) for option in data["backends"])
-    precisions = matrix(data["precisions"], data["title"], capability)
+    data = from_json(_File, _yaml(FOLDER / f"{name}.yaml"))
+    capability = data.facts.get("compute_capability")
+    peaks = {dtype: fact for dtype, fact in data.peaks.items() if isinstance(fact, Fact)}
+    rates = {**peaks, **data.ops_per_cycle}
+    precisions = matrix(data.precisions, data.title, str(capability.value) if capability else None)
+    told = {"machine": data.machine, "features": data.features and [*data.features]}
     return Target(
         name=name,
-        title=data["title"],
-        vendor=data["vendor"],
-        arch=data["arch"],
-        aliases=tuple(data["aliases"]),
-        backends=backends,
-        facts=MappingProxyType(facts),
+        title=data.title,
+        vendor=data.vendor,
+        arch=data.arch,
+        aliases=data.aliases,
+        backends=data.backends,
+        facts=MappingProxyType(data.facts),
         peaks=MappingProxyType(peaks),
         precisions=MappingProxyType(precisions),
-        sustained=MappingProxyType(_facts(data.get("sustained", {}))),
-        ops_per_cycle=MappingProxyType(ops),
-        prices=tuple(Price(**price) for price in data.get("prices", ())),
-        machine=data.get("machine"),
-        features=tuple(data.get("features", ())),
+        sustained=MappingProxyType(data.sustained),
+        ops_per_cycle=MappingProxyType(data.ops_per_cycle),
+        prices=data.prices,
+        machine=data.machine,
+        features=data.features or (),
         identity=MappingProxyType(
             {
                 "name": name,
-                "backends": [option.name for option in backends],
-                "facts": {key: fact.value for key, fact in facts.items()},
-                "peaks": {key: fact.value for key, fact in {**peaks, **ops}.items()},
+                "backends": [option.name for option in data.backends],
+                "facts": {key: fact.value for key, fact in data.facts.items()},
+                "peaks": {key: fact.value for key, fact in rates.items()},
                 "precisions": {key: support.answer for key, support in precisions.items()},
-                **{key: data[key] for key in ("machine", "features") if key in data},
+                **{key: value for key, value in told.items() if value is not None},
             }
         ),
     )
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A row of PRECISIONS.yaml."""
+
+    cells: Mapping[str, Answer]
+    verified: bool
+    note: str | None = None
+
+
+@cache
+def _rows() -> tuple[Mapping[str, _Row], Mapping[str, _Row]]:
+    """TensorRT's rows by compute capability, and those of the other backends by name."""
+    others = dict(_yaml(FOLDER / "PRECISIONS.yaml"))
+    rows = others.pop("tensorrt")
+    return from_json(dict[str, _Row], rows), from_json(dict[str, _Row], others)
+
+
 def matrix(kind: str | None, title: str, capability: str | None) -> dict[str, Support]:
     """Column → Support of one row of PRECISIONS.yaml. `kind` None: nothing of optkit compiles."""
-    table = _yaml(FOLDER / "PRECISIONS.yaml")
-    rows = table["tensorrt"]
+    rows, others = _rows()
     if kind is None:
         reason = f"is compiled by no backend of optkit for {title}: figures for comparison only"
-        return {column: Support("unknown", False, reason) for column in rows["8.9"]["cells"]}
-    row = rows[capability] if kind == "tensorrt" else table[kind]
+        columns = next(iter(rows.values())).cells
+        return {column: Support("unknown", False, reason) for column in columns}
+    row = rows[str(capability)] if kind == "tensorrt" else others[kind]
 
     def support(column: str, answer: Answer) -> Support:
         if answer != "no":
-            return Support(answer, row["verified"], row.get("note") if answer != "yes" else None)
+            return Support(answer, row.verified, row.note if answer != "yes" else None)
         if kind != "tensorrt":
-            return Support("no", row["verified"], _NO_KERNELS[kind])
-        first = next((cc for cc, other in rows.items() if other["cells"][column] != "no"), None)
+            return Support("no", row.verified, _NO_KERNELS[kind])
+        first = next((cc for cc, other in rows.items() if other.cells[column] != "no"), None)
         reason = f"needs compute capability {first} or newer; {title} has {capability}"
-        return Support("no", row["verified"], reason)
+        return Support("no", row.verified, reason)
 
-    return {column: support(column, answer) for column, answer in row["cells"].items()}
+    return {column: support(column, answer) for column, answer in row.cells.items()}
 
 
 @cache
 def sources() -> Mapping[str, str]:
     """Source id → text."""
-    return MappingProxyType(_yaml(FOLDER / "SOURCES.yaml"))
-
-
-def _facts(data: Mapping[str, Any]) -> dict[str, Fact]:
-    return {key: Fact(**fact) for key, fact in data.items() if fact.get("supported", True)}
+    return MappingProxyType(from_json(dict[str, str], _yaml(FOLDER / "SOURCES.yaml")))
 
 
 @cache
@@ -290,21 +335,8 @@ def _line_index(key: str) -> Mapping[str, str]:
 
 
 @cache
-def _yaml(path: Path) -> Any:
+def _yaml(path: Path) -> dict[str, object]:
     from ruamel.yaml import YAML  # 30 ms that `optkit --help` need not pay
 
-    return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-
-
-def _plain(value: Any) -> Any:
-    """asdict, through read-only mappings too."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Fact | Support | Option | Price):
-        return asdict(value)
-    if isinstance(value, Target):
-        names = [name for name in Target.__dataclass_fields__ if name != "identity"]
-        return {name: _plain(getattr(value, name)) for name in names}
-    return value
+    loaded: dict[str, object] = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    return loaded
