@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from optkit import intake as stage
 from optkit import pipeline
 from optkit.api.artifacts import load
+from optkit.documents.result import Result
 from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
 from optkit.intake import StagedModel
+from optkit.node_cost import GraphSummary
 from optkit.report.contract import result_of
 from optkit.steps.summary import Summarize
 from optkit.workspace import Workspace
+
+_SCHEMA = "optkit.inspect/v1"
 
 # What it takes to read a graph, several times as much as was ever seen: the libraries alone 0.2 GiB
 # and 2 s; each node 5 KiB and 0.3 ms; weights in the file are held twice.
@@ -22,37 +26,55 @@ _MEMORY, _MEMORY_OF_NODE, _COPIES = 1 << 30, 32 << 10, 4  # bytes
 _SECONDS, _SECONDS_OF_NODE = 60.0, 0.005
 
 
-def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> dict[str, Any]:
+@dataclass(frozen=True)
+class InspectedArtifact:
+    """`files`: how many were verified."""
+
+    name: str
+    digest: str
+    files: int
+    result: Result
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """An optkit.inspect/v1 object. `artifact` None: an ONNX file. An artifact of several graphs has
+    `parts` and no `graph`."""
+
+    schema: str
+    artifact: InspectedArtifact | None
+    path: str
+    axes: Mapping[str, int]
+    graph: GraphSummary | None
+    parts: Mapping[str, Inspected] | None
+
+
+def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> Inspected:
     """What an artifact (a folder, every file verified) or an ONNX file holds.
 
     A kilobyte of ONNX can ask for any amount of memory and time, so that reading a graph is bounded
     by its size, unless the workspace has a limit of its own for either.
 
-    Returns an optkit.inspect/v1 object: inputs, operators, parameters, bytes, MACs, precision, and
-    of an artifact its result. Raises InputRefused, IntegrityError, and WorkerFailed beyond the
+    Raises InputRefused, IntegrityError, and WorkerFailed beyond the
     limits.
     """
     bounded = workspace.memory is None and workspace.timeout is None
     return _inspected(Path(path), workspace.runner(), bounded)
 
 
-def _inspected(path: Path, runner: Runner, bounded: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"schema": "optkit.inspect/v1", "artifact": None}
+def _inspected(path: Path, runner: Runner, bounded: bool) -> Inspected:
     axes: dict[str, int] = {}
-    model = path
+    model, artifact = path, None
     if path.is_dir():
         opened = load(path)
         opened.verify()
         manifest = opened.manifest
-        found["artifact"] = {
-            "name": opened.name,
-            "digest": opened.digest,
-            "files": len(manifest.files),
-            "result": result_of(opened).to_json(),
-        }
+        artifact = InspectedArtifact(
+            opened.name, opened.digest, len(manifest.files), result_of(opened)
+        )
         if manifest.parts:
-            each = {part: _inspected(path / part, runner, bounded) for part in manifest.parts}
-            return {**found, "path": str(path), "axes": axes, "graph": None, "parts": each}
+            parts = {part: _inspected(path / part, runner, bounded) for part in manifest.parts}
+            return Inspected(_SCHEMA, artifact, str(path), axes, None, parts)
         ranges = manifest.recipe.get("axes", {})
         axes = {name: sizes["opt"] for name, sizes in ranges.items()}
         model = opened.model_path
@@ -61,7 +83,7 @@ def _inspected(path: Path, runner: Runner, bounded: bool) -> dict[str, Any]:
         runner = replace(runner, limits=_bounds(staged, runner.limits))
     step = Summarize(model=pipeline.Foreign(staged.path, staged.sha256), axes=axes)
     summary = runner.do(step, "read the graph").summary
-    return {**found, "path": str(path), "axes": axes, "graph": summary, "parts": None}
+    return Inspected(_SCHEMA, artifact, str(path), axes, summary, None)
 
 
 def _bounds(staged: StagedModel, limits: Limits) -> Limits:

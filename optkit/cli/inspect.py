@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from optkit import api
+from optkit.api._inspect import Inspected
 from optkit.cli import calls, summary, terminal
 from optkit.cli.terminal import Output
+from optkit.codec import to_json
+from optkit.node_cost import GraphSummary
+from optkit.tensors import TensorInfo
 from optkit.workspace import Workspace
 
 
@@ -14,6 +18,48 @@ def inspect(path: Path, workspace: Workspace, output: Output) -> None:
     with output.terminal() as ears:
         found = api.inspect(path, workspace=calls.reporting(workspace, ears))
     if output.json:
-        terminal.put_json(found)
+        terminal.put_json(to_json(found))
     else:
-        terminal.put(summary.inspection(found))
+        terminal.put(_text(found))
+
+
+def _text(found: Inspected) -> str:
+    """A graph's summary, after an artifact's verdict where there is one."""
+    lines = []
+    if (artifact := found.artifact) is not None:
+        lines += [
+            f"{artifact.name}: {summary.verdict(artifact.result)}",
+            f"digest {artifact.digest}",
+            f"{artifact.files} files verified",
+            summary.table([artifact.result]),
+        ]
+    lines += [f"\n{_text(one)}" for one in (found.parts or {}).values()]
+    if found.graph is not None:
+        lines += _graph(found.graph)
+    return "\n".join(lines)
+
+
+def _graph(graph: GraphSummary) -> list[str]:
+    sizes = " and ".join(f"{axis} {size}" for axis, size in graph.axes.items())
+    rows = [["input", *_tensor(one)] for one in graph.inputs]
+    rows += [["output", *_tensor(one)] for one in graph.outputs]
+    ops = sorted(graph.operators.items(), key=lambda item: (-item[1], item[0]))
+    precision = graph.precision
+    kinds = ", ".join(f"{n} {dtype}" for dtype, n in precision.initializers.items())
+    return [
+        (
+            f"opset {graph.opset['']}, {graph.parameters:,} parameters, "
+            f"{graph.weight_bytes / 2**20:.2f} MiB of weights"
+        ),
+        f"{graph.macs:,} multiply-accumulates" + (f" at {sizes}" if sizes else ""),
+        terminal.table(["", "name", "dtype", "shape"], rows),
+        "operators: " + ", ".join(f"{count} {name}" for name, count in ops),
+        (
+            f"precision: {precision.quantized_nodes} of {precision.weighted_nodes} products "
+            f"quantized; initializers: {kinds}"
+        ),
+    ]
+
+
+def _tensor(one: TensorInfo) -> list[str]:
+    return [one.name, one.dtype, "x".join(str(size) for size in one.shape)]

@@ -259,46 +259,6 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def inspection(found: Json) -> str:
-    """A graph's summary, after an artifact's verdict where there is one."""
-    lines = []
-    if found.get("artifact"):
-        result = Result.from_json(found["artifact"]["result"])
-        lines += [
-            f"{found['artifact']['name']}: {verdict(result)}",
-            f"digest {found['artifact']['digest']}",
-            f"{found['artifact']['files']} files verified",
-            table([result]),
-        ]
-    if found["parts"]:
-        return "\n".join([*lines, *(f"\n{inspection(one)}" for one in found["parts"].values())])
-    graph = found["graph"]
-    lines.append(
-        f"opset {graph['opset']['']}, {graph['parameters']:,} parameters, "
-        f"{graph['weight_bytes'] / 2**20:.2f} MiB of weights"
-    )
-    macs = graph.get("macs")
-    if macs is not None:
-        sizes = " and ".join(f"{axis} {size}" for axis, size in graph["axes"].items())
-        lines.append(f"{macs:,} multiply-accumulates" + (f" at {sizes}" if sizes else ""))
-    rows = [["input", *_tensor(one)] for one in graph["inputs"]]
-    rows += [["output", *_tensor(one)] for one in graph["outputs"]]
-    lines.append(terminal.table(["", "name", "dtype", "shape"], rows))
-    ops = sorted(graph["operators"].items(), key=lambda item: (-item[1], item[0]))
-    lines.append("operators: " + ", ".join(f"{count} {name}" for name, count in ops))
-    precision = graph["precision"]
-    kinds = ", ".join(f"{n} {dtype}" for dtype, n in precision["initializers"].items())
-    lines.append(
-        f"precision: {precision['quantized_nodes']} of {precision['weighted_nodes']} products "
-        f"quantized; initializers: {kinds}"
-    )
-    return "\n".join(lines)
-
-
-def _tensor(one: Json) -> list[str]:
-    return [one["name"], one["dtype"], "x".join(str(size) for size in one["shape"])]
-
-
 def _latency(one: LatencyFigures | None, *, batch: bool = True) -> str:
     """A prediction is a bound: no launch overhead, peak rates."""
     if one is None:

@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from optkit.graph.nodes import WEIGHTED, is_constant
 from optkit.graph.shapes import axes_in, bind, inputs, outputs
-from optkit.node_cost import NodeCost
-from optkit.tensors import TensorInfo
+from optkit.node_cost import GraphPrecision, GraphSummary, NodeCost
 
 # MatMul and Gemm with a quantized weight, in the domain com.microsoft
 _RUNTIME_PRODUCTS = ("MatMulIntegerToFloat", "MatMulNBits", "MatMulBnb4")
@@ -60,35 +59,31 @@ def parameters(model: ir.Model) -> int:
     return sum(value.const_value.size for value in _weights(model) if value.const_value is not None)
 
 
-def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Plain data about a model, for `optkit inspect`. Axes that are not given count as 1."""
+def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> GraphSummary:
+    """What a graph holds. Axes that are not given count as 1."""
     taken = inputs(model)
     sizes = {axis: 1 for info in taken for dim in info.shape for axis in axes_in(dim)}
     sizes |= axes or {}
     ops = Counter(node.op_type for node in model.graph.all_nodes())
     tensors = [value.const_value for value in _constants(model) if value.const_value]
     macs = [cost.macs for cost in costs(model, sizes).values()]
-    return {
-        "inputs": list(map(_tensor, taken)),
-        "outputs": list(map(_tensor, outputs(model))),
-        "opset": dict(sorted(model.opset_imports.items())),
-        "nodes": sum(ops.values()),
-        "operators": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
-        "parameters": parameters(model),
-        "weight_bytes": sum(tensor.nbytes for tensor in tensors),
-        "axes": sizes,
-        "macs": sum(filter(None, macs)),
-        "macs_unknown": macs.count(None),
-        "precision": {
-            "initializers": dict(sorted(Counter(t.dtype.name.lower() for t in tensors).items())),
-            "weighted_nodes": sum(ops[op] for op in (*WEIGHTED, *_RUNTIME_PRODUCTS)),
-            "quantized_nodes": sum(map(_is_quantized, model.graph.all_nodes())),
-        },
-    }
-
-
-def _tensor(info: TensorInfo) -> dict[str, Any]:
-    return {"name": info.name, "dtype": info.dtype, "shape": list(info.shape)}
+    return GraphSummary(
+        inputs=tuple(taken),
+        outputs=tuple(outputs(model)),
+        opset=dict(sorted(model.opset_imports.items())),
+        nodes=sum(ops.values()),
+        operators=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        parameters=parameters(model),
+        weight_bytes=sum(tensor.nbytes for tensor in tensors),
+        axes=sizes,
+        macs=sum(filter(None, macs)),
+        macs_unknown=macs.count(None),
+        precision=GraphPrecision(
+            initializers=dict(sorted(Counter(t.dtype.name.lower() for t in tensors).items())),
+            weighted_nodes=sum(ops[op] for op in (*WEIGHTED, *_RUNTIME_PRODUCTS)),
+            quantized_nodes=sum(map(_is_quantized, model.graph.all_nodes())),
+        ),
+    )
 
 
 def _cost(node: ir.Node) -> NodeCost:

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from optkit.execute.step import Input, Result, Step
+from optkit.node_cost import GraphSummary
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summarized(Result):
-    summary: Mapping[str, Any]
+    summary: GraphSummary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError, UnsafeFile
+from optkit.node_cost import GraphPrecision
 from optkit.tensors import TensorInfo
 
 RNG = np.random.default_rng(0)
@@ -205,7 +206,7 @@ def test_initializers_listed_as_inputs_become_constants(opset: int, image: np.nd
             helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
         )
     given = ir.from_proto(proto)
-    assert graph.summary(given)["parameters"] == WEIGHT.size + HEAD.size
+    assert graph.summary(given).parameters == WEIGHT.size + HEAD.size
     model = graph.upgrade(given)
     assert [value.name for value in model.graph.inputs] == ["image"]
     assert graph.constant_weight(model.graph[0]) is not None
@@ -329,18 +330,16 @@ def test_evaluate_runs_one_node_and_reports_what_it_cannot() -> None:
 
 def test_summary_counts_what_is_there(model: ir.Model) -> None:
     found = graph.summary(model, {"batch": 2})
-    assert found["parameters"] == WEIGHT.size + HEAD.size
-    assert found["weight_bytes"] == 4 * (WEIGHT.size + HEAD.size)
-    assert found["macs"] == 2 * (16 * 12 * 16 * 27 + 16 * 5)
-    assert found["macs_unknown"] == 0
-    assert found["operators"] == {
+    assert found.parameters == WEIGHT.size + HEAD.size
+    assert found.weight_bytes == 4 * (WEIGHT.size + HEAD.size)
+    assert found.macs == 2 * (16 * 12 * 16 * 27 + 16 * 5)
+    assert found.macs_unknown == 0
+    assert found.operators == {
         "Conv": 1, "Flatten": 1, "GlobalAveragePool": 1, "MatMul": 1, "Relu": 1,
     }  # fmt: skip
-    assert found["precision"] == {
-        "initializers": {"float": 2}, "weighted_nodes": 2, "quantized_nodes": 0,
-    }  # fmt: skip
-    assert found["inputs"] == [{"name": "image", "dtype": "float32", "shape": ["batch", 3, 16, 12]}]
-    assert graph.summary(model)["macs"] == found["macs"] // 2
+    assert found.precision == GraphPrecision({"float": 2}, weighted_nodes=2, quantized_nodes=0)
+    assert found.inputs == (TensorInfo("image", "float32", ("batch", 3, 16, 12)),)
+    assert graph.summary(model).macs == found.macs // 2
 
 
 def test_quantized_nodes_and_their_parameters_are_counted() -> None:
@@ -353,8 +352,8 @@ def test_quantized_nodes_and_their_parameters_are_counted() -> None:
             y = MatMul(xd, w)
         }""")
     found = graph.summary(model)
-    assert found["precision"]["quantized_nodes"] == 1
-    assert found["parameters"] == 4
+    assert found.precision.quantized_nodes == 1
+    assert found.parameters == 4
 
 
 def test_costs_count_bytes_at_the_given_axes(model: ir.Model) -> None:

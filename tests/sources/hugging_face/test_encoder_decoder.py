@@ -143,7 +143,7 @@ def test_a_build_makes_one_artifact_of_both(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="consists of encoder and decoder"):
         artifact.session()
     found = api.inspect(artifact.path, workspace=how["workspace"])
-    assert found["graph"] is None and set(found["parts"]) == {"encoder", "decoder"}
+    assert found.graph is None and set(found.parts or {}) == {"encoder", "decoder"}
 
 
 def test_a_model_of_two_graphs_wants_a_part_and_another_has_none(tmp_path: Path) -> None:
