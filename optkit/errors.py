@@ -23,8 +23,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 class OptkitError(Exception):
@@ -48,10 +47,10 @@ class OptkitError(Exception):
         """All of it, the hint on a line of its own: what a traceback ends with."""
         return f"{self.line}\nhint: {self.hint}" if self.hint else self.line
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (from_json, (self.to_json(),))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, str | None]:
         return {"code": self.code, "message": self.message, "where": self.where, "hint": self.hint}
 
 
@@ -132,7 +131,7 @@ class WorkerFailed(OptkitError):
         self.verdict = verdict
         self.log = log
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, str | None]:
         return {**super().to_json(), "verdict": self.verdict, "log": self.log}
 
 
@@ -170,11 +169,14 @@ _BY_CODE: dict[str, type[OptkitError]] = {
 }
 
 
-def from_json(data: dict[str, Any]) -> OptkitError:
+def from_json(data: Mapping[str, str | None]) -> OptkitError:
     """Rebuild an error that `to_json` wrote (in a worker, or in a result file)."""
-    cls = _BY_CODE.get(data.get("code", ""), OptkitError)
-    extra = {"verdict": data["verdict"], "log": data.get("log", "")} if "verdict" in data else {}
-    return cls(data["message"], where=data.get("where"), hint=data.get("hint"), **extra)
+    cls = _BY_CODE.get(data.get("code") or "", OptkitError)
+    message, where, hint = data.get("message") or "", data.get("where"), data.get("hint")
+    if issubclass(cls, WorkerFailed):
+        verdict, log = data.get("verdict") or "crashed", data.get("log") or ""
+        return cls(message, verdict=verdict, log=log, where=where, hint=hint)
+    return cls(message, where=where, hint=hint)
 
 
 @contextlib.contextmanager

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from optkit import intake as stage
 from optkit.devices import available_memory
 from optkit.errors import InputRefused, WorkerFailed
-from optkit.execute.local import Limits
 from optkit.execute.proxy import Proxy
+from optkit.execute.task import Limits
 from optkit.store import default_root
 from optkit.tensors import Feed, TensorInfo
 
@@ -45,7 +44,10 @@ def knows(sha256: str) -> bool:
 
 
 def try_graph(
-    path: Path, inputs: Sequence[TensorInfo], sizes: Mapping[str, int], options: dict[str, Any]
+    path: Path,
+    inputs: Sequence[TensorInfo],
+    sizes: Mapping[str, int],
+    options: Mapping[str, object],
 ) -> None:
     """Check a foreign graph as the intake does, then open and run it once in a child with limits
     (half of the free memory, ten minutes), on zeros of these sizes.

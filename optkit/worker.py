@@ -18,14 +18,16 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
+from optkit.codec import from_json
 from optkit.errors import OptkitError, WorkerFailed
 from optkit.execute.lazy_modules import defer
-from optkit.execute.local import DONE, RESULT_SCHEMA, trim
-from optkit.execute.proxy import HEADER, SERVE, write_message
+from optkit.execute.local import DONE, trim
+from optkit.execute.proxy import HEADER, write_message
+from optkit.execute.task import Answer, Order, Task
 
 _PR_SET_PDEATHSIG = 1
 # onnx_ir imports it for arithmetic with symbolic axes, which few steps do: 0.3 s and 34 MB
@@ -39,61 +41,68 @@ def main(argv: list[str]) -> int:
     for name in _SELDOM:
         defer(name)
     for path in chain(argv[1:], iter(sys.stdin.readline, "")):
-        task = json.loads(Path(path.strip()).read_bytes())
-        answer = _answer(task)
+        order = Order.read(Path(path.strip()))
+        answer = _answer(order)
         try:
-            _write(Path(task["result"]), answer)
+            answer.write(order.result)
         except OSError as error:
             sys.stderr.write(f"{error}\n")  # a pipe, which takes it where the disk does not
             return os.EX_IOERR
-        _tell(task, DONE)
+        _tell(order, DONE)
         trim()  # what a step left in the heap would count as the next one's
     return 0
 
 
-def _answer(task: dict[str, Any]) -> dict[str, Any]:
+def _answer(order: Order) -> Answer:
+    task = order.task
     try:
-        return {"status": "ok", "meta": _perform(task)}
+        return Answer(_perform(order))
     except OptkitError as error:
-        if task.get("stays"):  # a step of our own code alone: no file in it is one of the user's
+        if task.stays:  # a step of our own code alone: no file in it is one of the user's
             error.where = _without_folders(error.where, task)
-        return {"status": "error", "error": error.to_json()}
+        return Answer.of(error)
     except MemoryError:
         refused = WorkerFailed(
-            f"step {task['step']!r} ran out of memory", verdict="oom", hint="raise --memory"
+            f"step {task.step!r} ran out of memory", verdict="oom", hint="raise --memory"
         )
-        return {"status": "error", "error": refused.to_json()}
+        return Answer.of(refused)
     except Exception as error:
         cause = _io_cause(error)
         if cause is not None:
-            return {"status": "error", "error": _storage(cause, task)}
+            return Answer.of(_storage(cause, task))
         traceback.print_exc()
         bug = OptkitError(
             f"{type(error).__name__}: {error}",
-            where=f"step {task['step']!r}",
+            where=f"step {task.step!r}",
             hint="a bug; see the log",
         )
-        return {"status": "error", "error": bug.to_json()}
+        return Answer.of(bug)
 
 
-def _without_folders(where: str | None, task: dict[str, Any]) -> str | None:
+def _without_folders(where: str | None, task: Task) -> str | None:
     """The place of an error without the folders of the store, of which nobody wants to hear."""
-    folders = [*task["inputs"].values(), task["out"], tempfile.gettempdir()]
+    folders = [*task.inputs.values(), task.out, tempfile.gettempdir()]
     for folder in folders if where else ():
         where = re.sub(rf"{re.escape(str(folder))}(/[^\s:,']*)?/", "", str(where))
     return where
 
 
-def _perform(task: dict[str, Any]) -> dict[str, Any]:
+def _perform(order: Order) -> Mapping[str, object]:
     from optkit.steps import perform
 
-    inputs = {name: Path(path) for name, path in task["inputs"].items()}
-    if task["step"] == SERVE:
-        return _serve(inputs["model"], task["params"], *task["pipes"])
-    return perform(task["step"], inputs, task["params"], Path(task["out"]), _progress(task))
+    task = order.task
+    inputs = {name: Path(path) for name, path in task.inputs.items()}
+    if order.pipes is not None:
+        _serve(inputs["model"], task.params, *order.pipes)
+        return {}
+
+    def report(what: str, fraction: float) -> None:
+        _tell(order, json.dumps([what, fraction]).encode())
+
+    return perform(task.step, inputs, task.params, Path(task.out), report)
 
 
-def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[str, Any]:
+def _serve(model: Path, options: Mapping[str, object], read: int, write: int) -> None:
     """The worker's side: answer feeds until the caller closes the pipe."""
     import numpy as np
     from safetensors.numpy import load, save
@@ -101,14 +110,11 @@ def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[
     from optkit.runtimes import SessionOptions, simulator
 
     try:
-        session = simulator().session(model, SessionOptions(**options))
+        session = simulator().session(model, from_json(SessionOptions, options))
     except OptkitError as error:
         write_message(write, json.dumps(error.to_json()).encode(), False)
-        return {}
-    names = {
-        "inputs": [i.name for i in session.inputs],
-        "outputs": [o.name for o in session.outputs],
-    }
+        return
+    names = [[info.name for info in infos] for infos in (session.inputs, session.outputs)]
     write_message(write, json.dumps(names).encode(), True)
     with session, os.fdopen(read, "rb") as requests:
         while header := requests.read(HEADER.size):
@@ -120,21 +126,12 @@ def _serve(model: Path, options: dict[str, Any], read: int, write: int) -> dict[
                 write_message(write, json.dumps(error.to_json()).encode(), False)
             else:
                 write_message(write, body, True)
-    return {}
 
 
-def _progress(task: dict[str, Any]) -> Any:
-    def report(what: str, fraction: float) -> None:
-        _tell(task, json.dumps([what, fraction]).encode())
-
-    return report
-
-
-def _tell(task: dict[str, Any], line: bytes) -> None:
-    fd = int(task.get("progress", -1))
-    if fd >= 0:
+def _tell(order: Order, line: bytes) -> None:
+    if order.progress >= 0:
         with contextlib.suppress(OSError):
-            os.write(fd, line + b"\n")
+            os.write(order.progress, line + b"\n")
 
 
 def _io_cause(error: Exception) -> OSError | None:
@@ -149,20 +146,14 @@ def _io_cause(error: Exception) -> OSError | None:
     return None
 
 
-def _storage(error: OSError, task: dict[str, Any]) -> dict[str, Any]:
+def _storage(error: OSError, task: Task) -> OptkitError:
     from optkit.store import storage_errors
 
     try:
-        with storage_errors(Path(task["out"])):
+        with storage_errors(Path(task.out)):
             raise error
-    except OptkitError as told:
-        return told.to_json()
-
-
-def _write(path: Path, answer: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps({"schema": RESULT_SCHEMA, **answer}))
-    temporary.replace(path)
+    except OptkitError as stored:
+        return stored
 
 
 def _die_with_parent() -> None:

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optkit.devices import available_memory
 from optkit.errors import UsageError
-from optkit.execute.local import Limits
 from optkit.execute.ray import RayCluster
 from optkit.execute.ray_cluster import checked
 from optkit.execute.runner import Listener, Runner
+from optkit.execute.task import Executor, Limits
 from optkit.execute.transfer import SharedFolder, ThroughRemote
 from optkit.store import Remote, Store, default_root
 
 _SECONDS = 3600.0
-
-Executor = Callable[..., "dict[str, Any]"]
-"""Runs one task of a step under limits and returns the answer of the step, as
-`execute.warm_workers.Workers` does in a child process."""
 
 
 class Silent:

@@ -16,9 +16,9 @@ from optkit.artifact import Artifact
 from optkit.devices import Target, available_memory
 from optkit.engines import BuildSpec
 from optkit.errors import UsageError
-from optkit.execute.local import Limits
 from optkit.execute.rehearsal import Line, Rehearsal
 from optkit.execute.runner import Runner
+from optkit.execute.task import Limits
 from optkit.pipeline import Job, delivery, findings
 from optkit.precisions import Precision
 from optkit.recipe import Recipe

@@ -10,8 +10,8 @@ from optkit import intake as stage
 from optkit import pipeline
 from optkit.api.artifacts import load
 from optkit.documents.result import Result
-from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
+from optkit.execute.task import Limits
 from optkit.intake import StagedModel
 from optkit.node_cost import GraphSummary
 from optkit.report.contract import result_of

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from optkit import artifact, codec
 from optkit.api._finish import complete
@@ -16,9 +15,9 @@ from optkit.devices import available_memory, device_names
 from optkit.documents.result import Result
 from optkit.errors import OptkitError
 from optkit.execute.cluster import Cluster
-from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
-from optkit.execute.transfer import Ground
+from optkit.execute.task import Limits
+from optkit.execute.transfer import Argument, Ground
 from optkit.report.contract import result_of
 
 
@@ -46,16 +45,12 @@ def completed(
 
 @dataclass(frozen=True)
 class _Task:
-    """What a node is given: a copy of the artifact, the place that messages name instead, and what
-    every call of a node has (see `Cluster.call`)."""
+    """What a node does: with a copy of the artifact, of which messages name the place `shown`."""
 
     artifact: str
     shown: str
     limits: Limits
     strict: bool
-    store: str
-    needs: tuple[str, ...]
-    out: str
 
 
 @dataclass(frozen=True)
@@ -83,14 +78,12 @@ def _finished(
             shutil.copytree(built.path, sent / name)
             out.mkdir()
             copy = str(sent / name)
-            task = _Task(
-                copy, str(built.path), runner.limits, strict, str(runner.store.root), (copy,),
-                str(out),
-            )  # fmt: skip
+            body = codec.to_json(_Task(copy, str(built.path), runner.limits, strict))
+            argument = Argument(body, (copy,), str(out), str(runner.store.root))
             answer = cluster.call(
-                finish_here, asdict(task), device=node, heard=runner.listener.progress
+                finish_here, argument, device=node, heard=runner.listener.progress
             )
-            done: _Done = codec.from_json(_Done, answer["meta"])
+            done = codec.from_json(_Done, answer)
             copied = load(out / name)
             files = {file: copied.path / file for file in copied.manifest.files}
             manifest = replace(copied.manifest, result=done.result.to_json())
@@ -104,10 +97,9 @@ def _finished(
     return finished
 
 
-def finish_here(argument: Mapping[str, Any], here: Ground) -> dict[str, Any]:
+def finish_here(argument: Argument, here: Ground) -> object:
     """On the node: `finish` of a copy of the artifact, over the store that the node has."""
-    known = {field.name: argument[field.name] for field in fields(_Task)}
-    task: _Task = codec.from_json(_Task, known)
+    task = codec.from_json(_Task, argument.body)
     sent = Path(here.place(task.artifact))
     place = here.out / sent.name
     shutil.copytree(sent, place)
@@ -117,7 +109,7 @@ def finish_here(argument: Mapping[str, Any], here: Ground) -> dict[str, Any]:
         place, Runner(here.store, limits, heard), strict=task.strict, final=Path(task.shown)
     )
     done = _Done(Result.from_json(finished.result), tuple(heard.notes), heard.seconds)
-    return {"meta": codec.to_json(done)}
+    return codec.to_json(done)
 
 
 class _Heard:

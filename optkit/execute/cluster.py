@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-from optkit.execute.local import Progress
-from optkit.execute.transfer import Ground
+from optkit.execute.step import Progress
+from optkit.execute.task import silent
+from optkit.execute.transfer import Argument, Call
 
 R = TypeVar("R")
-
-Call = Callable[[dict[str, Any], Ground], dict[str, Any]]
-"""What a node may be asked to do: JSON in, JSON {"meta"} out."""
 
 
 @runtime_checkable
@@ -29,17 +27,17 @@ class Cluster(Protocol):
         """The label of a device whose driver calls it so: "NVIDIA L4" → "L4"."""
 
     def each(
-        self, function: Callable[..., R], *items: Sequence[Any], parallel: int | None = None
+        self, function: Callable[..., R], *items: Sequence[object], parallel: int | None = None
     ) -> list[R]:
         """`map`, with as many calls at the same time as there are cores, or `parallel`."""
 
     def call(
         self,
         function: Call,
-        argument: dict[str, Any],
+        argument: Argument,
         *,
         device: str | None = None,
-        heard: Progress = lambda what, fraction: None,
+        heard: Progress = silent,
         ended: threading.Event | None = None,
-    ) -> dict[str, Any]:
-        """Have a node call `function(argument, ground)`, JSON in and out: its answer {"meta"}."""
+    ) -> object:
+        """Have a node call `function(argument, ground)`: the JSON that it returned."""

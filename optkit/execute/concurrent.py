@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import TypeVar
 
 R = TypeVar("R")
 _TICK_SECONDS = 0.2
@@ -12,7 +12,7 @@ _TICK_SECONDS = 0.2
 
 def together(
     function: Callable[..., R],
-    *items: Iterable[Any],
+    *items: Iterable[object],
     parallel: int,
     end: Callable[[], None],
     meanwhile: Callable[[], None] = lambda: None,

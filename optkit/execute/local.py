@@ -23,17 +23,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from optkit import errors
 from optkit.errors import StorageError, WorkerFailed
+from optkit.execute.step import Progress
+from optkit.execute.task import Answer, Limits, Order, Task, silent
 from optkit.store import own_name
 
-RESULT_SCHEMA = "optkit.worker/v1"
 DONE = b"null"  # the line on the progress pipe that follows the result
+_ORDER = "task.json"
 _TICK_SECONDS = 0.05
 _LOG_TAIL = 64 * 1024
 # What a child may inherit: enough to find libraries, locale and devices; no tokens.
@@ -42,17 +43,7 @@ _ENVIRONMENT = (
     "CUDA_DEVICE_ORDER", "VIRTUAL_ENV", "OPTKIT_CACHE",
 )  # fmt: skip
 
-Progress = Callable[[str, float], None]
 WORKER = (sys.executable, "-m", "optkit.worker")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of one task: resident memory of its process tree, wall clock, bytes of log."""
-
-    memory_bytes: int
-    seconds: float = 3600.0
-    output_bytes: int = 64 * 2**20
 
 
 @dataclass
@@ -67,14 +58,14 @@ class _Watch:
 
 
 def run(
-    task: dict[str, Any],
+    task: Task,
     limits: Limits,
-    progress: Progress = lambda what, fraction: None,
+    progress: Progress = silent,
     command: Sequence[str] = WORKER,
     scratch_root: Path | None = None,
     unwanted: threading.Event | None = None,
-) -> dict[str, Any]:
-    """Run `task` ({"step", "inputs", "params", "out"}) in a child. Returns the step's meta.
+) -> Mapping[str, object]:
+    """Run `task` in a child. Returns the step's meta.
 
     `scratch_root`: where the child's private working folder is made (and removed). `unwanted`: once
     it is set, nobody wants the result: KeyboardInterrupt.
@@ -113,24 +104,24 @@ class Child:
 
     def perform(
         self,
-        task: dict[str, Any],
+        task: Task,
         limits: Limits,
         progress: Progress,
         unwanted: threading.Event | None = None,
-    ) -> dict[str, Any]:
+    ) -> Mapping[str, object]:
         """The meta of the step. Raises as `run` does; after that the child is of no more use."""
-        result = self._scratch / "result.json"
-        result.unlink(missing_ok=True)
+        order = Order(task, self._scratch / "result.json", self._progress)
+        order.result.unlink(missing_ok=True)
         if self._process is None:
-            self._start({**task, "result": str(result)})
+            self._start(order)
         else:
-            self._send({**task, "result": str(result)})
+            self._send(order)
         assert self._process is not None
         watch = _Watch(bytearray())
         _supervise(self._process, limits, progress, self._pipes, watch, unwanted)
         if watch.verdict:
             self._kill()
-        return _verdict(task["step"], self._process, limits, watch, result)
+        return _verdict(order, self._process, limits, watch)
 
     @property
     def resident(self) -> int:
@@ -147,13 +138,13 @@ class Child:
         self._pipes = (-1, -1)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _start(self, task: dict[str, Any]) -> None:
+    def _start(self, order: Order) -> None:
         read_log, write_log = os.pipe()
         read_progress, write_progress = os.pipe()
         self._pipes, self._progress = (read_log, read_progress), write_progress
         try:
             self._process = spawn(
-                {**task, "progress": write_progress},
+                replace(order, progress=write_progress),
                 self._command,
                 self._scratch,
                 log=write_log,
@@ -164,12 +155,12 @@ class Child:
             os.close(write_log)
             os.close(write_progress)
 
-    def _send(self, task: dict[str, Any]) -> None:
-        spec = self._scratch / "task.json"
-        spec.write_text(json.dumps({**task, "progress": self._progress}))
+    def _send(self, order: Order) -> None:
+        file = self._scratch / _ORDER
+        order.write(file)
         assert self._process is not None and self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is seen at once
-            self._process.stdin.write(f"{spec}\n".encode())
+            self._process.stdin.write(f"{file}\n".encode())
             self._process.stdin.flush()
 
     def _kill(self) -> None:
@@ -180,7 +171,7 @@ class Child:
 
 
 def spawn(
-    task: dict[str, Any],
+    order: Order,
     command: Sequence[str],
     scratch: Path,
     *,
@@ -188,23 +179,23 @@ def spawn(
     fds: tuple[int, ...],
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a worker on `task` in an empty folder of its own, with a minimal environment. On its
+    """Start a worker on `order` in an empty folder of its own, with a minimal environment. On its
     `stdin` it would be told of further tasks."""
-    spec, work = scratch / "task.json", scratch / "work"
+    file, work = scratch / _ORDER, scratch / "work"
     work.mkdir()
-    spec.write_text(json.dumps(task))
-    own = {
+    order.write(file)
+    variables = {
         "TMPDIR": str(work),
         "OPTKIT_PARENT": str(os.getpid()),
         "OPTKIT_TASK": scratch.name,  # the mark by which every descendant is found again
     }
     return subprocess.Popen(
-        [*command, str(spec)],
+        [*command, str(file)],
         stdin=stdin,
         stdout=log,
         stderr=log,
         cwd=work,
-        env=environment() | own,
+        env=environment() | variables,
         pass_fds=fds,
         start_new_session=True,
     )
@@ -314,13 +305,9 @@ def end(child: subprocess.Popen[bytes], mark: str) -> None:
 
 
 def _verdict(
-    step: str,
-    child: subprocess.Popen[bytes],
-    limits: Limits,
-    watch: _Watch,
-    result: Path,
-) -> dict[str, Any]:
-    log = watch.log.decode("utf-8", "replace")
+    order: Order, child: subprocess.Popen[bytes], limits: Limits, watch: _Watch
+) -> Mapping[str, object]:
+    step, log = order.task.step, watch.log.decode("utf-8", "replace")
     if watch.verdict == "oom":
         raise WorkerFailed(
             f"step {step!r} needed more than {limits.memory_bytes / 2**20:.0f} MiB of memory",
@@ -342,38 +329,25 @@ def _verdict(
             log=log,
             hint="see the end of the log; the model or a library may print without end",
         )
-    answer = _answer(result)
-    if answer.get("status") == "error" and isinstance(answer.get("error"), dict):
-        raise errors.from_json(answer["error"])
-    if (
-        child.returncode in (None, 0)  # None: it waits for another task
-        and answer.get("status") == "ok"
-        and isinstance(answer.get("meta"), dict)
-    ):
-        meta: dict[str, Any] = answer["meta"]
-        return meta
+    answer = Answer.read(order.result)
+    if answer.error is not None:
+        raise errors.from_json(answer.error)
+    if child.returncode in (None, 0) and answer.meta is not None:  # None: it waits for another task
+        return answer.meta
     if child.returncode == os.EX_IOERR:
         reason = log.rstrip().rpartition("\n")[2]  # the worker's last words
         raise StorageError(
             f"the result of step {step!r} could not be written: {reason}",
-            where=str(result.parent),
+            where=str(order.result.parent),
             hint="check the disk (`optkit cache gc` frees some space), then run the same command "
             "again",
         )
     raise WorkerFailed(
         f"step {step!r} {_how(child.returncode)}",
         verdict="crashed",
-        log=log or str(answer.get("traceback", "")),
+        log=log,
         hint="the last lines of its log follow; run again with --verbose for all of it",
     )
-
-
-def _answer(result: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(result.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and found.get("schema") == RESULT_SCHEMA else {}
 
 
 def _how(returncode: int) -> str:

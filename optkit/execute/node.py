@@ -6,84 +6,84 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from optkit.codec import from_json, to_json
 from optkit.devices import available_memory
 from optkit.errors import OptkitError
-from optkit.execute.cluster import Call
-from optkit.execute.local import Limits
 from optkit.execute.reads import installed
-from optkit.execute.transfer import Ground, Unfit, ground
+from optkit.execute.task import Limits, Task
+from optkit.execute.transfer import Absent, Argument, Call, Files, Ground, Unfit, ground
 from optkit.execute.warm_workers import Workers
 from optkit.store import Damaged, RemoteLost, RemoteReadOnly, digest_file
 
 
-def packed(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """What `perform` needs: the task, its limits, and what a fitting node has.
+@dataclass(frozen=True)
+class _Packed:
+    """A task, its limits, and what a fitting node has: this optkit, and these files outside the
+    store, with their digests."""
 
-    `needs`: what of the store it reads. `files`: files outside the store, with their digests: those
-    that it names, and in params["imports"] those that its code imports.
-    """
-    named = [Path(value) for value in _texts(task["params"])]
+    task: Task
+    limits: Limits
+    optkit: str | None
+    files: Mapping[str, str]
+
+
+def packed(task: Task, limits: Limits) -> Argument:
+    """What `perform` needs. The files are those that the task names, and in its parameter `imports`
+    those that its code imports."""
+    named = [Path(value) for value in _texts(task.params)]
     files = {
         str(path): digest_file(path) for path in named if path.is_absolute() and path.is_file()
     }
-    return {
-        "task": task,
-        "limits": asdict(limits),
-        "optkit": installed("optkit"),
-        "files": files | task["params"].get("imports", {}),
-        "needs": list(task["inputs"].values()),
-        "out": task["out"],
-    }
+    files |= from_json(dict[str, str], task.params.get("imports", {}))
+    body = to_json(_Packed(task, limits, installed("optkit"), files))
+    return Argument(body, tuple(task.inputs.values()), task.out)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     """All strings in JSON that are no keys."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _texts(inner)
 
 
-def _check(task: Mapping[str, Any], argument: Mapping[str, Any]) -> None:
+def _check(work: _Packed) -> None:
     """Raise Unfit where this node would not do the task as the driver does."""
     # a step whose tools are known only when it is asked for names them in its parameters
-    tools = {**task.get("versions", {}), **task["params"].get("versions", {})}
-    wanted = {"optkit": argument["optkit"], **tools}
-    for name, version in wanted.items():
+    tools = from_json(dict[str, str | None], work.task.params.get("versions", {}))
+    for name, version in {"optkit": work.optkit, **work.task.versions, **tools}.items():
         if installed(name) != version:
             raise Unfit(f"{name} is {installed(name) or 'not there'} on it, and {version} here")
-
-
-def perform(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
-    """On the node: run the task of `packed` in a child of this process.
-
-    {"meta"}; {"absent"}: what of the project this node lacks. Raises Unfit.
-    """
-    task, limits = argument["task"], Limits(**argument["limits"])
-    _check(task, argument)
-    for path, digest in argument["files"].items():
+    for path, digest in work.files.items():
         if not Path(path).is_file() or digest_file(Path(path)) != digest:
-            return {"absent": f"a node has not this file as it is here: {path}"}
-    inputs = {name: here.place(path) for name, path in task["inputs"].items()}
+            raise Absent(f"a node has not this file as it is here: {path}")
+
+
+def perform(argument: Argument, here: Ground) -> Mapping[str, object]:
+    """On the node: run the task of `packed` in a child of this process. Returns the step's meta.
+    Raises Unfit, Absent."""
+    work = from_json(_Packed, argument.body)
+    _check(work)
+    task, limits = work.task, work.limits
     here.out.mkdir(mode=0o700)
     limits = replace(limits, memory_bytes=min(limits.memory_bytes, available_memory()))
     params = {
         name: here.place(value) if isinstance(value, str) else value
-        for name, value in task["params"].items()
+        for name, value in task.params.items()
     }
     if "memory" in params:
         params["memory"] = limits.memory_bytes
-    mine = {**task, "inputs": inputs, "params": params, "out": str(here.out)}
+    inputs = {name: here.place(path) for name, path in task.inputs.items()}
+    mine = replace(task, inputs=inputs, params=params, out=str(here.out))
     meta = _WORKERS(mine, limits, here.tell)
     checkpoint = params.get("checkpoint")
-    if checkpoint is not None and checkpoint != task["params"]["checkpoint"]:
-        _remove_own(Path(checkpoint))
-    return {"meta": meta}
+    if checkpoint is not None and checkpoint != task.params.get("checkpoint"):
+        _remove_own(Path(str(checkpoint)))
+    return meta
 
 
 def _remove_own(checkpoint: Path) -> None:
@@ -97,30 +97,47 @@ def _remove_own(checkpoint: Path) -> None:
 _WORKERS = Workers()
 
 
-def answered(function: Call, argument: dict[str, Any]) -> dict[str, Any]:
-    """On the node: what came of `function`, and the files that it wrote.
+@dataclass(frozen=True)
+class Answer:
+    """What came of a function: the JSON `result` and the files that it wrote, or why there is none:
+    `error`: of the step's own; `absent`: what of the project the node `node` lacks; `unfit`: why it
+    can do no task of this run; `lost`: how the remote failed it meanwhile; `lacking`: the sha256 of
+    a file that it could not have, for the reason `why`."""
 
-    {"error"}: of the step's own; {"unfit"}: why the node can do no task of this run; {"lost"}: how
-    the remote failed it meanwhile; {"lacking"}: a file that it could not have.
-    """
+    result: object = None
+    files: Files = field(default_factory=dict)
+    error: Mapping[str, str | None] | None = None
+    absent: str | None = None
+    unfit: str | None = None
+    lost: str | None = None
+    lacking: str | None = None
+    why: str = ""
+    node: str = ""
+
+
+def answered(function: Call, argument: Argument) -> Answer:
+    """On the node: what came of `function`."""
     try:
         with ground(argument) as here:
-            return {**function(argument, here), "files": here.files()}
+            return Answer(function(argument, here), here.files())
     except Unfit as why:
-        return {"unfit": str(why)}
+        return Answer(unfit=str(why))
+    except Absent as why:
+        return Answer(absent=str(why))
     except RemoteReadOnly as error:
-        return {"unfit": error.line}
+        return Answer(unfit=error.line)
     except RemoteLost as error:
-        return {"lost": error.line}
+        return Answer(lost=error.line)
     except Damaged as error:
-        return {"lacking": error.sha256, "why": error.message}
+        return Answer(lacking=error.sha256, why=error.message)
     except OptkitError as error:
-        return {"error": error.to_json()}
+        return Answer(error=error.to_json())
 
 
 def as_text(function: Call, argument: str) -> str:
     """On the node: `answered` in JSON, and which node it is."""
     import ray
 
-    answer = answered(function, json.loads(argument))
-    return json.dumps({**answer, "node": ray.get_runtime_context().get_node_id()})
+    answer = answered(function, from_json(Argument, json.loads(argument)))
+    node = ray.get_runtime_context().get_node_id()
+    return json.dumps(to_json(replace(answer, node=node)))

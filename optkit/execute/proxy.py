@@ -17,14 +17,14 @@ import struct
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from optkit import errors
 from optkit.errors import UsageError, WorkerFailed
 from optkit.execute import local
-from optkit.execute.local import Limits
+from optkit.execute.task import Limits, Order, Task
 from optkit.store import own_name
 
 SERVE = "serve"
@@ -34,7 +34,7 @@ _TICK_SECONDS = 0.1
 Feed = dict[str, np.ndarray]
 
 
-def by_name(feed: Any, inputs: Collection[str]) -> Feed:
+def by_name(feed: object, inputs: Collection[str]) -> Feed:
     """What a caller feeds a session, as arrays. Raises UsageError unless it goes by input name."""
     if not isinstance(feed, Mapping):
         example = ", ".join(f"{name!r}: array" for name in inputs)
@@ -54,7 +54,7 @@ class Proxy:
     """
 
     def __init__(
-        self, model: Path, options: dict[str, Any], limits: Limits, scratch_root: Path
+        self, model: Path, options: Mapping[str, object], limits: Limits, scratch_root: Path
     ) -> None:
         self._limits = limits
         self._scratch = scratch_root / own_name()
@@ -62,23 +62,26 @@ class Proxy:
         child_in, self._to = os.pipe()
         self._from, child_out = os.pipe()
         self._log = (self._scratch / "log").open("wb")
-        task = {"step": SERVE, "inputs": {"model": str(model)}, "params": options,
-                "pipes": [child_in, child_out], "result": str(self._scratch / "result.json"),
-                "out": str(self._scratch)}  # fmt: skip
+        task = Task(SERVE, {"model": str(model)}, options, out=str(self._scratch))
+        order = Order(task, self._scratch / "result.json", pipes=(child_in, child_out))
         try:
             self._child = local.spawn(
-                task, local.WORKER, self._scratch, log=self._log.fileno(), fds=(child_in, child_out)
+                order,
+                local.WORKER,
+                self._scratch,
+                log=self._log.fileno(),
+                fds=(child_in, child_out),
             )
         finally:
             os.close(child_in)
             os.close(child_out)
         try:
-            signature = json.loads(self._receive())
+            inputs, outputs = json.loads(self._receive())
         except BaseException:
             self.close()
             raise
-        self.inputs: tuple[str, ...] = tuple(signature["inputs"])
-        self.outputs: tuple[str, ...] = tuple(signature["outputs"])
+        self.inputs: tuple[str, ...] = tuple(inputs)
+        self.outputs: tuple[str, ...] = tuple(outputs)
 
     def run(self, feed: Feed) -> Feed:
         from safetensors.numpy import load, save

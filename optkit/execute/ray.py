@@ -21,32 +21,33 @@ import secrets
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from optkit import errors
+from optkit.codec import from_json, to_json
 from optkit.errors import (
     OptkitError,
     StorageError,
     ToolchainMissing,
     WorkerFailed,
 )
-from optkit.execute import local
-from optkit.execute.cluster import Call
+from optkit.execute import local, reads
 from optkit.execute.concurrent import together
-from optkit.execute.local import Limits, Progress
-from optkit.execute.node import as_text, packed, perform
+from optkit.execute.node import Answer, as_text, packed, perform
 from optkit.execute.ray_cluster import connected
-from optkit.execute.reads import merged
-from optkit.execute.transfer import SharedFolder, Transfer
-from optkit.store import Damaged, RemoteLost
+from optkit.execute.step import Progress
+from optkit.execute.task import Limits, Task, silent
+from optkit.execute.transfer import Argument, Call, SharedFolder, Transfer
+from optkit.store import Damaged, Meta, RemoteLost
 
 R = TypeVar("R")
-_Way = Callable[[dict[str, Any], Limits, Progress], dict[str, Any]]
+_Way = Callable[[Task, Limits, Progress], Meta]
 
 LABEL = "ray.io/accelerator-type"
 _RESOURCE = "accelerator_type:"  # how clusters without that label name it
@@ -78,57 +79,56 @@ class RayCluster:
 
     def __call__(
         self,
-        task: dict[str, Any],
+        task: Task,
         limits: Limits,
-        progress: Progress = lambda what, fraction: None,
+        progress: Progress = silent,
         *,
         scratch_root: Path | None = None,
-    ) -> dict[str, Any]:
+    ) -> Meta:
         """As `local.run`. Raises ToolchainMissing where no node fits, WorkerFailed where node after
         node died of it."""
         if _belongs_here(task):
             return self._here(task, limits, progress, scratch_root)
-        shards = min(self.cores(), _SHARDS) if task.get("shards") else 1
+        shards = min(self.cores(), _SHARDS) if task.shards else 1
         there = self._there if shards == 1 else partial(self._in_shards, shards)
         return self._or_here(there, task, limits, progress)
 
     def call(
         self,
         function: Call,
-        argument: dict[str, Any],
+        argument: Argument,
         *,
         device: str | None = None,
-        heard: Progress = lambda what, fraction: None,
+        heard: Progress = silent,
         ended: threading.Event | None = None,
-    ) -> dict[str, Any]:
-        """Have a node call `function(argument, ground)`, JSON in and out: its answer {"meta"}.
+    ) -> object:
+        """Have a node call `function(argument, ground)`: the JSON that it returned.
 
-        argument["out"]: the folder that gets its files. argument["needs"]: the paths that it reads.
         `device`: the accelerator that the node must have, by the label that Ray gives it; no other
         task gets that GPU meanwhile. `ended`: once it is set, nobody wants the answer, as after
         `stop`. Raises RemoteLost where files cannot be exchanged any more.
         """
-        out, died = Path(argument["out"]), list[_Died]()
+        out, died = Path(argument.out), list[_Died]()
         while len(died) < _TRIES:
             attempt = out.with_name(f"{out.name}-{secrets.token_hex(4)}")
             try:
                 given = self.transfer.packed(argument, attempt)
                 answer = self._ask(function, given, attempt, device, heard, ended)
-                if "error" in answer:
-                    raise errors.from_json(answer["error"])
-                if "absent" in answer:
-                    raise _Absent(answer["absent"])
-                if "lacking" in answer:
-                    self.transfer.doubt(answer["lacking"])
-                    raise _Died(f"a node did not get {answer['why']}")
-                if "lost" in answer:
+                if answer.error is not None:
+                    raise errors.from_json(answer.error)
+                if answer.absent is not None:
+                    raise _Absent(answer.absent)
+                if answer.lacking is not None:
+                    self.transfer.doubt(answer.lacking)
+                    raise _Died(f"a node did not get {answer.why}")
+                if answer.lost is not None:
                     self.transfer.check()
-                    raise _Cut(f"a node cannot exchange files: {answer['lost']}")
-                if "unfit" not in answer:
-                    self.transfer.adopt(attempt, answer["files"], out)
-                    return answer
+                    raise _Cut(f"a node cannot exchange files: {answer.lost}")
+                if answer.unfit is None:
+                    self.transfer.adopt(attempt, answer.files, out)
+                    return answer.result
                 self.transfer.check()
-                self._leave_out(answer["node"], answer["unfit"])
+                self._leave_out(answer.node, answer.unfit)
             except Damaged as error:
                 raise _Absent(f"the files of a node did not arrive: {error}") from error
             except _Died as how:
@@ -145,15 +145,13 @@ class RayCluster:
         )
 
     def each(
-        self, function: Callable[..., R], *items: Sequence[Any], parallel: int | None = None
+        self, function: Callable[..., R], *items: Sequence[object], parallel: int | None = None
     ) -> list[R]:
         """`map`, with as many calls at the same time as there are cores, or `parallel`. What one of
         them raises ends the others, and this cluster's work."""
         return together(function, *items, parallel=parallel or self.cores(), end=self.stop)
 
-    def _or_here(
-        self, there: _Way, task: dict[str, Any], limits: Limits, progress: Progress
-    ) -> dict[str, Any]:
+    def _or_here(self, there: _Way, task: Task, limits: Limits, progress: Progress) -> Meta:
         """The task `there`, or on this machine where nodes cannot have what it reads."""
         try:
             return there(task, limits, progress)
@@ -161,24 +159,20 @@ class RayCluster:
             self.note(f"{why.message}: the step runs here")
         except RemoteLost as error:
             self.transfer.lose(error)
-        return self._here(task, limits, progress, Path(task["out"]).parent)
+        return self._here(task, limits, progress, Path(task.out).parent)
 
-    def _here(
-        self, task: dict[str, Any], limits: Limits, progress: Progress, scratch: Path | None
-    ) -> dict[str, Any]:
+    def _here(self, task: Task, limits: Limits, progress: Progress, scratch: Path | None) -> Meta:
         with self._alone:
             return local.run(task, limits, progress, scratch_root=scratch, unwanted=self._stopped)
 
-    def _there(self, task: dict[str, Any], limits: Limits, progress: Progress) -> dict[str, Any]:
-        meta: dict[str, Any] = self.call(perform, packed(task, limits), heard=progress)["meta"]
-        return meta
+    def _there(self, task: Task, limits: Limits, progress: Progress) -> Meta:
+        meta = self.call(perform, packed(task, limits), heard=progress)
+        return from_json(dict[str, object], meta)
 
-    def _in_shards(
-        self, count: int, task: dict[str, Any], limits: Limits, progress: Progress
-    ) -> dict[str, Any]:
+    def _in_shards(self, count: int, task: Task, limits: Limits, progress: Progress) -> Meta:
         """Parts of the task on several nodes at once, then put together on one. What one part
         raises ends the others."""
-        heard, metas = [("", 0.0)] * count, [dict[str, Any]()] * count
+        heard, metas = [("", 0.0)] * count, [dict[str, object]()] * count
         parts = [_shard(task, index, count) for index in range(count)]
         ended = threading.Event()
 
@@ -186,26 +180,26 @@ class RayCluster:
             def note(what: str, fraction: float) -> None:
                 heard[index] = (what, fraction)
 
-            Path(parts[index]["out"]).mkdir(mode=0o700)
-            answer = self.call(perform, packed(parts[index], limits), heard=note, ended=ended)
-            metas[index] = answer["meta"]
+            Path(parts[index].out).mkdir(mode=0o700)
+            meta = self.call(perform, packed(parts[index], limits), heard=note, ended=ended)
+            metas[index] = from_json(dict[str, object], meta)
             note("", 1.0)
 
         def tell() -> None:
-            slowest, fraction = min(heard, key=lambda told: told[1])
+            slowest, fraction = min(heard, key=lambda part: part[1])
             progress(f"{count} parts, the slowest: {slowest}", fraction)
 
         try:
             together(work, range(count), parallel=count, end=ended.set, meanwhile=tell)
-            made = {f"shard-{index}": part["out"] for index, part in enumerate(parts)}
-            whole = {**task, "inputs": {**task["inputs"], **made}}
+            outs = {f"shard-{index}": part.out for index, part in enumerate(parts)}
+            whole = replace(task, inputs={**task.inputs, **outs})
             meta = self._or_here(self._there, whole, limits, progress)
             if "reads" in meta:
-                meta["reads"] = merged(part["reads"] for part in (meta, *metas))
+                meta = {**meta, "reads": reads.merged(map(reads.of, (meta, *metas))).to_json()}
             return meta
         finally:
             for part in parts:
-                shutil.rmtree(part["out"], ignore_errors=True)
+                shutil.rmtree(part.out, ignore_errors=True)
 
     def stop(self) -> None:
         """End the tasks of all threads: they raise KeyboardInterrupt."""
@@ -217,11 +211,7 @@ class RayCluster:
 
     def accelerators(self) -> dict[str, int]:
         """Label → number of nodes that have it."""
-        found: dict[str, int] = {}
-        for node in self._nodes():
-            if node.accelerator is not None:
-                found[node.accelerator] = found.get(node.accelerator, 0) + 1
-        return found
+        return Counter(node.accelerator for node in self._nodes() if node.accelerator is not None)
 
     def cores(self) -> int:
         """CPUs of all nodes that get tasks."""
@@ -230,16 +220,16 @@ class RayCluster:
     def _ask(
         self,
         function: Call,
-        argument: dict[str, Any],
+        argument: Argument,
         attempt: Path,
         device: str | None,
         heard: Progress,
         ended: threading.Event | None,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         ray, seen = self._ray, time.monotonic()
         # the tries are counted here: a second try of Ray's own would write into the same folder
         remote = ray.remote(as_text).options(max_retries=0, **self._place(device))
-        reference = remote.remote(function, json.dumps(argument))
+        reference = remote.remote(function, json.dumps(to_json(argument)))
         try:
             # not in a call of Ray's: what a signal's handler raises there, it raises as another
             future = reference.future()
@@ -250,8 +240,7 @@ class RayCluster:
                 if time.monotonic() - seen > _LOOK_SECONDS:
                     self._place(device)  # Ray itself would wait for ever
                     seen = time.monotonic()
-            answer: dict[str, Any] = json.loads(future.result())
-            return answer
+            return from_json(Answer, json.loads(future.result()))
         except ray.exceptions.RayTaskError as error:
             raise _told(error) from error
         except ray.exceptions.RayError as error:
@@ -261,23 +250,20 @@ class RayCluster:
                 ray.cancel(reference, force=True)
             raise
 
-    def _place(self, device: str | None) -> dict[str, Any]:
+    def _place(self, device: str | None) -> dict[str, object]:
         """Options of a Ray task that let it run on a fitting node. Raises ToolchainMissing when
         there is none."""
         fits = [node for node in self._nodes() if device in (None, node.accelerator)]
         if not fits:
             raise _nowhere(device, self.accelerators(), self._unfit)
-        wanted: dict[str, str] = {}
-        if self._unfit:
-            wanted["ray.io/node-id"] = f"!in({','.join(sorted(self._unfit))})"
-        options: dict[str, Any] = {"num_cpus": 1, "label_selector": wanted}
-        if device is not None:
-            options["num_gpus"] = 1
-            if any(node.labelled for node in fits):
-                wanted[LABEL] = device
-            else:
-                options["accelerator_type"] = device
-        return options
+        unfit = ",".join(sorted(self._unfit))
+        labels = {"ray.io/node-id": f"!in({unfit})"} if unfit else {}
+        if device is None:
+            return {"num_cpus": 1, "label_selector": labels}
+        gpu = {"num_cpus": 1, "num_gpus": 1, "label_selector": labels}
+        if any(node.labelled for node in fits):
+            return {**gpu, "label_selector": {**labels, LABEL: device}}
+        return {**gpu, "accelerator_type": device}
 
     def _nodes(self) -> list[_Node]:
         told = [_node(found) for found in self._ray.nodes() if found["Alive"]]
@@ -325,19 +311,18 @@ def accelerator(reported: str) -> str:
     return re.sub(r"^NVIDIA\s+", "", reported).strip().replace(" ", "-")
 
 
-def _shard(task: Mapping[str, Any], index: int, count: int) -> dict[str, Any]:
+def _shard(task: Task, index: int, count: int) -> Task:
     """A part of a task, with a folder of its own beside the task's, and one in its checkpoint."""
-    params = {**task["params"], "shard": [index, count]}
-    if "checkpoint" in params:
-        params["checkpoint"] = f"{params['checkpoint']}/shard-{index}-of-{count}"
-    return {**task, "params": params, "out": f"{task['out']}-shard-{index}"}
+    params = {**task.params, "shard": [index, count]}
+    if (checkpoint := params.get("checkpoint")) is not None:
+        params["checkpoint"] = f"{checkpoint}/shard-{index}-of-{count}"
+    return replace(task, params=params, out=f"{task.out}-shard-{index}")
 
 
-def _belongs_here(task: Mapping[str, Any]) -> bool:
+def _belongs_here(task: Task) -> bool:
     """User code lies on this machine, and so does what a measurement is of."""
-    params = task["params"]
-    measured = params.get("evidence") == "measured" or params.get("host") is not None
-    return measured or bool(task.get("reads_code"))
+    evidence, host = task.params.get("evidence"), task.params.get("host")
+    return evidence == "measured" or host is not None or task.reads_code
 
 
 def _node(found: Mapping[str, Any]) -> _Node:
@@ -365,7 +350,7 @@ def _nowhere(
     )  # fmt: skip
 
 
-def _told(error: Any) -> OptkitError:
+def _told(error: Exception) -> OptkitError:
     """What a node raised that no step raises."""
     cause = getattr(error, "cause", None) or error
     if "failed to import" in str(cause):

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from optkit.errors import ToolchainMissing, UsageError
 
@@ -25,7 +25,7 @@ def checked(address: str) -> str:
     )
 
 
-def connected(address: str) -> Any:
+def connected(address: str) -> ModuleType:
     """The ray module, connected once per process.
 
     Raises ToolchainMissing where Ray is not installed or the cluster does not answer, UsageError

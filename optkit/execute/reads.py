@@ -23,7 +23,8 @@ import platform
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import (
@@ -37,8 +38,9 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from pathlib import Path
-from typing import Any
+from typing import Self
 
+from optkit.codec import from_json, to_json
 from optkit.store import digest_file, digest_json, digest_names
 
 SCHEMA = "optkit.reads/v2"
@@ -129,44 +131,97 @@ def absolute(path: str, roots: Sequence[str]) -> Path:
     return Path(roots[int(index)]) / rest
 
 
-def files(reads: Mapping[str, Any], roots: Sequence[str]) -> dict[str, str]:
-    """Path → sha256 of the files that were read."""
-    found = reads.get("content", {}).items()
-    return {str(absolute(path, roots)): sha256 for path, sha256 in found}
+@dataclass(frozen=True)
+class Record:
+    """See above. `answers`: question → subject → answer. Empty where no code ran."""
+
+    answers: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    search: Sequence[Sequence[str]] = ()
+    unseen: Sequence[str] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> Self:
+        """Raises KeyError, TypeError, ValueError or AttributeError for another form."""
+        if not data:
+            return cls()
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"not {SCHEMA}")
+        answers = {name: from_json(dict[str, str | None], data[name]) for name in QUESTIONS}
+        search = from_json(tuple[tuple[str, ...], ...], data["search"])
+        return cls(answers, search, from_json(tuple[str, ...], data["unseen"]))
+
+    def to_json(self) -> dict[str, object]:
+        if not self.answers:
+            return {}
+        answers = {name: to_json(self.about(name)) for name in QUESTIONS}
+        search, unseen = to_json(tuple(self.search)), to_json(tuple(self.unseen))
+        return {"schema": SCHEMA, "search": search, "unseen": unseen, **answers}
+
+    def about(self, question: str) -> Mapping[str, str | None]:
+        """The subjects of a question, and their answers."""
+        return self.answers.get(question, {})
+
+    @property
+    def python(self) -> dict[str, str]:
+        """Of the Python files that were read: path → sha256."""
+        content = self.about("content").items()
+        return {path: str(sha256) for path, sha256 in content if path.endswith(".py")}
+
+    @property
+    def code(self) -> Mapping[str, Mapping[str, str | None]]:
+        """The Python files and the packages: what a function of that code depends on, the data that
+        it read aside."""
+        return {"content": self.python, "package": self.about("package")}
 
 
-def code(reads: Mapping[str, Any]) -> dict[str, Any]:
-    """The Python files and the packages of a record: what a function of that code depends on, the
-    data that it read aside."""
-    found = reads.get("content", {}).items()
-    python = {path: sha256 for path, sha256 in found if path.endswith(".py")}
-    return {"content": python, "package": reads.get("package", {})}
+@dataclass(frozen=True)
+class Known:
+    """A record, and the key of the entry that it led to."""
+
+    key: str
+    reads: Record
 
 
-def late_key(base: str, reads: Mapping[str, Any], outcome: Any) -> str:
+def of(meta: Mapping[str, object]) -> Record:
+    """The record in the meta of a step that ran the user's code."""
+    return from_json(Record, meta["reads"])
+
+
+def remembered(saved: Mapping[str, object] | None) -> Iterator[Known]:
+    """The records in what the store recalls; none of another form."""
+    rows = saved.get("records") if saved and saved.get("schema") == SCHEMA else None
+    for row in rows if isinstance(rows, list) else ():
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            known = from_json(Known, row)
+            if isinstance(known.key, str):
+                yield known
+
+
+def late_key(base: str, record: Record, outcome: object) -> str:
     """The key of a result: what was asked for, what the code depended on, and what came of it. With
     the outcome in it, a fresh result never meets an older one that differs."""
-    return digest_json({"base": base, "reads": reads, "outcome": outcome})
+    return digest_json({"base": base, "reads": record.to_json(), "outcome": outcome})
 
 
-def merged(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merged(records: Iterable[Record]) -> Record:
     """The record that one run would have made, of several that ran at the same time on parts of the
     work: answers in the order of their subjects."""
-    found: dict[str, Any] = {"schema": SCHEMA, "search": [], "unseen": []}
+    search: list[Sequence[str]] = []
+    unseen: list[str] = []
+    answers: dict[str, dict[str, str | None]] = {question: {} for question in QUESTIONS}
     for record in records:
-        for name in ("search", "unseen"):
-            found[name] += [row for row in record[name] if row not in found[name]]
-        for question in QUESTIONS:
-            answers = found.setdefault(question, {})
-            for subject, answer in record[question].items():
+        search += [folders for folders in record.search if folders not in search]
+        unseen += [why for why in record.unseen if why not in unseen]
+        for question, known in answers.items():
+            for subject, answer in record.about(question).items():
                 if question == "import":
                     index, _, name = subject.partition(" ")
-                    subject = f"{found['search'].index(record['search'][int(index)])} {name}"
-                if answers.setdefault(subject, answer) != answer:
-                    found["unseen"].append(f"{subject} changed while it was read")
+                    subject = f"{search.index(record.search[int(index)])} {name}"
+                if known.setdefault(subject, answer) != answer:
+                    unseen.append(f"{subject} changed while it was read")
     # in the order of a record that was made at once, so that an entry is the same to the byte
-    ordered = {question: dict(sorted(found.get(question, {}).items())) for question in QUESTIONS}
-    return found | ordered
+    ordered = {question: dict(sorted(known.items())) for question, known in answers.items()}
+    return Record(ordered, search, unseen)
 
 
 @dataclass
@@ -175,30 +230,28 @@ class Now:
 
     roots: Sequence[str]
     environment: Mapping[str, str]
-    _known: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _known: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def agrees(self, reads: Mapping[str, Any]) -> bool:
-        """Whether each question of a record still has its answer. False for a record of another
-        form, and for one that is incomplete."""
+    def agrees(self, record: Record) -> bool:
+        """Whether each question of a record still has its answer. False for one that is
+        incomplete."""
         try:
-            if reads["schema"] != SCHEMA or reads["unseen"]:
-                return False
-            return self._same(reads)
-        except (OSError, KeyError, IndexError, AttributeError, TypeError, ValueError):
+            return bool(record.answers) and not record.unseen and self._same(record)
+        except (OSError, IndexError, AttributeError, TypeError, ValueError):
             return False
 
-    def _same(self, reads: Mapping[str, Any]) -> bool:
-        if any(installed(name) != version for name, version in reads["package"].items()):
+    def _same(self, record: Record) -> bool:
+        if any(installed(name) != version for name, version in record.about("package").items()):
             return False
-        asked = reads["variable"].items()
-        if any(variable(self.environment.get(name)) != sha256 for name, sha256 in asked):
+        variables = record.about("variable").items()
+        if any(variable(self.environment.get(name)) != sha256 for name, sha256 in variables):
             return False
         for question in sorted(OF_PATHS, key="content".__eq__):  # which takes longest
-            for path, answer in reads[question].items():
+            for path, answer in record.about(question).items():
                 if self._answer(question, path) != answer:
                     return False
-        finders = [Finder([self._folder(path) for path in search]) for search in reads["search"]]
-        for subject, origin in reads["import"].items():
+        finders = [Finder([self._folder(path) for path in search]) for search in record.search]
+        for subject, origin in record.about("import").items():
             index, _, name = subject.partition(" ")
             if relative(finders[int(index)].origin(name), self.roots) != origin:
                 return False
@@ -211,7 +264,7 @@ class Now:
         if (question, path) not in self._known:
             now = OF_PATHS[question](absolute(path, self.roots))
             self._known[question, path] = now
-        return self._known[question, path]  # type: ignore[no-any-return]
+        return self._known[question, path]
 
 
 class Finder:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from optkit.errors import OptkitError
 from optkit.execute import reads
-from optkit.execute.local import Limits, environment
-from optkit.execute.runner import key_of, memory_of, remembered
+from optkit.execute.local import environment
+from optkit.execute.runner import key_of, memory_of
 from optkit.execute.step import Input, Planned, R, ReadsCode, Result, Step
+from optkit.execute.task import Limits
 from optkit.store import Entry, Store
 
 
@@ -58,14 +58,14 @@ class Rehearsal:
         self.lines.append(Line(step.name, label, entry is not None, seconds, size))
         return step.result(Planned() if entry is None else entry)
 
-    def _entry(self, step: Step[Any]) -> Entry | None:
+    def _entry(self, step: Step[Result]) -> Entry | None:
         key = key_of(step)
         if not (isinstance(step, ReadsCode) and step.reads_code):
             return self.store.peek(key)
         now = reads.Now(step.roots, environment())
-        for known in remembered(self.store.recall(memory_of(key))):
-            if now.agrees(known["reads"]):
-                return self.store.peek(known["key"])
+        for known in reads.remembered(self.store.recall(memory_of(key))):
+            if now.agrees(known.reads):
+                return self.store.peek(known.key)
         return None
 
     def _estimate(self, step: str) -> tuple[float | None, int | None]:

@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from optkit import store as stores
+from optkit.codec import from_json, to_json
 from optkit.errors import OptkitError, StorageError
 from optkit.execute import reads
 from optkit.execute.cluster import Cluster
-from optkit.execute.local import Limits, environment
+from optkit.execute.local import environment
+from optkit.execute.reads import Known
 from optkit.execute.step import R, ReadsCode, Result, Resumes, Shards, Step
+from optkit.execute.task import Executor, Limits, Task
 from optkit.execute.warm_workers import Workers
-from optkit.store import Entry, Store
+from optkit.store import Entry, Meta, Store
 
 _TOLD = 5  # warnings of one step
 _REMEMBERED = 16  # records of what the code of one step depended on: branches, checkouts, projects
@@ -78,7 +81,7 @@ class Runner:
     store: Store
     limits: Limits
     listener: Listener
-    executor: Callable[..., dict[str, Any]] = field(default_factory=Workers)
+    executor: Executor = field(default_factory=Workers)
     records: list[Record] = field(default_factory=list)
     _unkept: dict[str, Entry] = field(default_factory=dict)  # results that serve this run alone
 
@@ -107,12 +110,12 @@ class Runner:
             return step.result(self._reading_code(step, label))
         key = key_of(step)
 
-        def find(produce: Callable[[Path], dict[str, Any]]) -> tuple[Entry, bool]:
+        def find(produce: Callable[[Path], Meta]) -> tuple[Entry, bool]:
             return self.store.make(key, step.name, produce, self._waiting(label))
 
         return step.result(self._resumed(step, key, lambda step: self._make(step, label, find)))
 
-    def _reading_code(self, step: Step[Any], label: str) -> Entry:
+    def _reading_code(self, step: Step[Result], label: str) -> Entry:
         """A step that runs the user's Python: its key also holds all that the code depended on.
 
         The step's meta has `reads`, a record of `optkit.execute.reads`, with paths beneath `roots`
@@ -130,21 +133,20 @@ class Runner:
                 return self._unkept[memory]
             now = reads.Now(roots, environment())
             for known in self._records(memory):
-                entry = self.store.get(known["key"]) if now.agrees(known["reads"]) else None
+                entry = self.store.get(known.key) if now.agrees(known.reads) else None
                 if entry is not None:
                     self._remember(memory, known)
                     return entry
             return None
 
-        def late(meta: dict[str, Any], files: Mapping[str, str]) -> str:
-            known, rest = meta["reads"], {k: v for k, v in meta.items() if k != "reads"}
-            key = reads.late_key(base, known, [files, rest])
-            if known["unseen"]:
-                what = f"the result of {label!r} serves this run and is not kept"
-                meta["warnings"] = [*meta.get("warnings", ()), f"{what}: {known['unseen'][0]}"]
-            else:
-                self._remember(memory, {"key": key, "reads": known})
-            return key
+        def late(meta: Meta, files: Mapping[str, str]) -> tuple[str, Meta]:
+            record, rest = reads.of(meta), {k: v for k, v in meta.items() if k != "reads"}
+            key = reads.late_key(base, record, [files, rest])
+            if not record.unseen:
+                self._remember(memory, Known(key, record))
+                return key, meta
+            what = f"the result of {label!r} serves this run and is not kept"
+            return key, {**meta, "warnings": [*_warnings(meta), f"{what}: {record.unseen[0]}"]}
 
         step = step.for_store(self.store.root)
         entry = self._resumed(step, base, lambda step: self._make(
@@ -157,21 +159,23 @@ class Runner:
             self._unkept[memory] = replace(entry, meta={**entry.meta, "warnings": []})
         return entry
 
-    def _records(self, memory: str) -> Iterator[Mapping[str, Any]]:
-        """What earlier runs left, here and then on the remote: {"key", "reads"} each, the latest
-        first."""
-        for found in self.store.recalled(memory):
-            yield from remembered(found)
+    def _records(self, memory: str) -> Iterator[Known]:
+        """What earlier runs left, here and then on the remote, the latest first."""
+        for saved in self.store.recalled(memory):
+            yield from reads.remembered(saved)
 
-    def _remember(self, memory: str, known: Mapping[str, Any]) -> None:
+    def _remember(self, memory: str, known: Known) -> None:
         """Put a record in front of the others, here and on the remote."""
-        others = [row for row in self._records(memory) if row.get("reads") != known["reads"]]
-        told = {"schema": reads.SCHEMA, "records": [dict(known), *others][:_REMEMBERED]}
-        if self.store.recall(memory) != told:
-            self.store.remember(memory, told)
-        self.store.share_reads(memory, told)
+        others = [other for other in self._records(memory) if other.reads != known.reads]
+        rows = [to_json(row) for row in (known, *others)]
+        saved = {"schema": reads.SCHEMA, "records": rows[:_REMEMBERED]}
+        if self.store.recall(memory) != saved:
+            self.store.remember(memory, saved)
+        self.store.share_reads(memory, saved)
 
-    def _resumed(self, step: Step[Any], key: str, make: Callable[[Step[Any]], Entry]) -> Entry:
+    def _resumed(
+        self, step: Step[Result], key: str, make: Callable[[Step[Result]], Entry]
+    ) -> Entry:
         """`make`, with a folder of that key where a killed try of the step left how far it came."""
         if not isinstance(step, Resumes):
             return make(step)
@@ -186,24 +190,24 @@ class Runner:
 
     def _make(
         self,
-        step: Step[Any],
+        step: Step[Result],
         label: str,
-        make: Callable[[Callable[[Path], dict[str, Any]]], tuple[Entry, bool]],
+        make: Callable[[Callable[[Path], Meta]], tuple[Entry, bool]],
         *,
         reads_code: bool = False,
     ) -> Entry:
-        def produce(folder: Path) -> dict[str, Any]:
+        def produce(folder: Path) -> Meta:
             self.listener.start(step.name, label)
-            task = {
-                "step": step.name,
-                "inputs": {name: str(value.path) for name, value in step.inputs.items()},
-                "params": {**step.params, **step.beside},
-                "out": str(folder),
-                "stays": step.stays,
-                "shards": isinstance(step, Shards),
-                "reads_code": reads_code,
-                "versions": versions(step.tools),
-            }
+            task = Task(
+                step.name,
+                inputs={name: str(value.path) for name, value in step.inputs.items()},
+                params={**step.params, **step.beside},
+                out=str(folder),
+                stays=step.stays,
+                shards=isinstance(step, Shards),
+                reads_code=reads_code,
+                versions=versions(step.tools),
+            )
             try:
                 return self.executor(
                     task, self.limits, self.listener.progress, scratch_root=self.store.root / "tmp"
@@ -217,7 +221,7 @@ class Runner:
         seconds = round(time.monotonic() - started, 3)
         self.records.append(Record(step.name, label, entry.key, hit, seconds))
         self.listener.done(step.name, label, hit, seconds)
-        for warning in (*_taken(self.store.warnings), *_some(entry.meta.get("warnings", ()))):
+        for warning in (*_taken(self.store.warnings), *_some(_warnings(entry.meta))):
             self.listener.note(warning)
         return entry
 
@@ -232,13 +236,17 @@ def _taken(warnings: list[str]) -> Iterator[str]:
             yield warnings.pop(0)
 
 
+def _warnings(meta: Meta) -> tuple[str, ...]:
+    return from_json(tuple[str, ...], meta.get("warnings", ()))
+
+
 def _some(warnings: Sequence[str]) -> Iterator[str]:
     yield from warnings[:_TOLD]
     if len(warnings) > _TOLD:
         yield f"and {len(warnings) - _TOLD} more of that kind"
 
 
-def key_of(step: Step[Any]) -> str:
+def key_of(step: Step[Result]) -> str:
     """The step's identity in the store."""
     return stores.digest_json(
         {
@@ -261,14 +269,5 @@ def memory_of(base: str) -> str:
     return stores.digest_json({"base": base, "schema": reads.SCHEMA})
 
 
-def remembered(found: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """The records {"key", "reads"} in what the store recalls; none of another form."""
-    if found is None or found.get("schema") != reads.SCHEMA:
-        return []
-    rows = found.get("records")
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("key"), str)
-            and isinstance(row.get("reads"), dict)] if isinstance(rows, list) else []  # fmt: skip
-
-
 def _is_kept(entry: Entry) -> bool:
-    return not entry.meta["reads"]["unseen"]
+    return not reads.of(entry.meta).unseen

@@ -21,23 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Generic,
-    Protocol,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, Union, get_args, get_origin
 
 from optkit.codec import hints, read, to_json
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
 
 Progress = Callable[[str, float], None]
 """`progress(what, fraction)` with fraction in [0, 1]."""
@@ -139,7 +125,7 @@ class Result:
     def file(self, name: str) -> Path:
         return self.folder.file(name)
 
-    def to_json(self) -> dict[str, JsonValue]:
+    def to_json(self) -> dict[str, object]:
         """The facts, as the store keeps them."""
         return _written(self, _facts(type(self)))
 
@@ -184,12 +170,12 @@ class Step(Generic[R_co]):
         return inputs
 
     @property
-    def params(self) -> dict[str, JsonValue]:
+    def params(self) -> dict[str, object]:
         """The parameters in the key, as JSON."""
         return _written(self, _of_kind(type(self), "param"))
 
     @property
-    def beside(self) -> dict[str, JsonValue]:
+    def beside(self) -> dict[str, object]:
         """What the worker is told beside them, as JSON."""
         return _written(self, _of_kind(type(self), "beside"))
 
@@ -301,9 +287,9 @@ def _defaults(known: Sequence[Field[Any]]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not MISSING}
 
 
-def _written(owner: object, known: Sequence[Field[Any]]) -> dict[str, JsonValue]:
+def _written(owner: object, known: Sequence[Field[Any]]) -> dict[str, object]:
     """Fields as JSON, without those that have their default."""
-    data: dict[str, JsonValue] = {}
+    data: dict[str, object] = {}
     for each in known:
         value = getattr(owner, each.name)
         if value == _default(each) and not each.metadata.get("always"):

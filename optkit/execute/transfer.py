@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from optkit.errors import OptkitError, StorageError, ToolchainMissing
-from optkit.execute.local import Progress
+from optkit.execute.step import Progress
 from optkit.store import Remote, RemoteLost, Store, default_root, storage_errors
 
 _TOLD_SECONDS = 0.2
@@ -36,15 +37,46 @@ class Unfit(Exception):
     """Why a node can do no task of this run."""
 
 
+class Absent(Exception):
+    """What of the project a node lacks."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a node has through a remote: its `url`, and by path of the driver the files (relative
+    name → sha256) that it holds; `root`: the driver's store."""
+
+    url: str
+    root: str
+    units: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a node is given. `body`: JSON of the function that it calls; `needs`: the paths that it
+    reads; `out`: the folder that gets its files; `store`: the driver's, where the function uses
+    it."""
+
+    body: object
+    needs: tuple[str, ...]
+    out: str
+    store: str = ""
+    remote: Sent | None = None
+
+
+Files = Mapping[str, int | str]
+"""Relative name → size of a file in a shared folder, or sha256 of one on a remote."""
+
+
 class Transfer(Protocol):
     """The driver's end. An attempt is a folder's name that no other try has."""
 
-    def packed(self, argument: Mapping[str, Any], attempt: Path) -> dict[str, Any]:
-        """What a node is given; argument["needs"] are paths that it will read."""
+    def packed(self, argument: Argument, attempt: Path) -> Argument:
+        """What a node is given."""
 
     def hear(self, attempt: Path, heard: Progress) -> None: ...
 
-    def adopt(self, attempt: Path, files: Mapping[str, Any], out: Path) -> None:
+    def adopt(self, attempt: Path, files: Files, out: Path) -> None:
         """Have what a node wrote in the folder `out`."""
 
     def doubt(self, lacking: str) -> None:
@@ -65,29 +97,32 @@ class Ground(Protocol):
 
     @property
     def store(self) -> Store:
-        """Where the node keeps steps: argument["store"], or one of its own."""
+        """Where the node keeps steps: the driver's store, or one of its own."""
 
     def place(self, path: str) -> str:
         """Where a path of the driver is on this node."""
 
     def tell(self, what: str, fraction: float) -> None: ...
 
-    def files(self) -> dict[str, Any]:
+    def files(self) -> Files:
         """What the driver's `adopt` needs to know of the files in `out`."""
+
+
+Call = Callable[[Argument, Ground], object]
+"""What a node may do; it returns JSON."""
 
 
 class SharedFolder:
     """A node writes into a folder beside the task's own."""
 
-    def packed(self, argument: Mapping[str, Any], attempt: Path) -> dict[str, Any]:
-        return {**argument, "out": str(attempt)}
+    def packed(self, argument: Argument, attempt: Path) -> Argument:
+        return replace(argument, out=str(attempt))
 
     def hear(self, attempt: Path, heard: Progress) -> None:
         with contextlib.suppress(OSError, ValueError):
-            what, fraction = json.loads(_progress_file(attempt).read_text())
-            heard(str(what), float(fraction))
+            _pass_on(json.loads(_progress_file(attempt).read_text()), heard)
 
-    def adopt(self, attempt: Path, files: Mapping[str, Any], out: Path) -> None:
+    def adopt(self, attempt: Path, files: Files, out: Path) -> None:
         """Raises StorageError when they do not show."""
         deadline = time.monotonic() + _SEEN_SECONDS
         for name, size in files.items():
@@ -122,21 +157,19 @@ class ThroughRemote:
         self._store, self._sharing = store, store.sharing
         self._listening: dict[str, _Aside] = {}
 
-    def packed(self, argument: Mapping[str, Any], attempt: Path) -> dict[str, Any]:
-        units = {self._unit(Path(path)) for path in argument["needs"]}
+    def packed(self, argument: Argument, attempt: Path) -> Argument:
+        units = {self._unit(Path(path)) for path in argument.needs}
         sent = {str(unit): self._sharing.send(unit) for unit in sorted(units)}
-        remote = {"url": self._remote().url, "root": str(self._store.root), "sent": sent}
-        return {**argument, "out": str(attempt), "remote": remote}
+        remote = Sent(self._remote().url, str(self._store.root), sent)
+        return replace(argument, out=str(attempt), remote=remote)
 
     def hear(self, attempt: Path, heard: Progress) -> None:
         aside = self._listening.setdefault(attempt.name, _Aside())
         aside.run(lambda: self._remote().told(attempt.name))
-        with contextlib.suppress(TypeError, ValueError):
-            what, fraction = aside.found
-            heard(str(what), float(fraction))
+        _pass_on(aside.result, heard)
 
-    def adopt(self, attempt: Path, files: Mapping[str, Any], out: Path) -> None:
-        self._sharing.bring(files, out)
+    def adopt(self, attempt: Path, files: Files, out: Path) -> None:
+        self._sharing.bring({name: str(sha256) for name, sha256 in files.items()}, out)
 
     def doubt(self, lacking: str) -> None:
         self._remote().doubt_file(lacking)
@@ -162,42 +195,42 @@ class ThroughRemote:
 
 
 @contextmanager
-def ground(argument: Mapping[str, Any]) -> Iterator[Ground]:
+def ground(argument: Argument) -> Iterator[Ground]:
     """On the node: where it does what a `Transfer` packed. Raises Unfit, StorageError."""
-    if "remote" not in argument:
+    if argument.remote is None:
         yield _Shared(argument)
         return
     try:
-        remote = _connected(argument["remote"]["url"])
+        remote = _connected(argument.remote.url)
     except ToolchainMissing as error:
         raise Unfit(f"{error.line} ({error.hint})") from None
     except RemoteLost as error:
         raise Unfit(error.line) from None
     store = Store(default_root().absolute(), remote)
     with storage_errors(store.root), store.scratch() as folder:
-        found = _Apart(argument, store, folder)
+        apart = _Apart(argument, argument.remote, store, folder)
         try:
-            yield found
+            yield apart
         finally:
-            found.close()
+            apart.close()
 
 
 class _Shared:
     """The driver's own store."""
 
-    def __init__(self, argument: Mapping[str, Any]) -> None:
-        self.out = Path(argument["out"])
-        self._argument = argument
+    def __init__(self, argument: Argument) -> None:
+        self.out = Path(argument.out)
+        self._store = argument.store
         self._at = 0.0
         if not self.out.parent.is_dir():
             raise Unfit(f"the store does not exist: {self.out.parent}")
-        for path in argument["needs"]:
+        for path in argument.needs:
             if not Path(path).exists():
                 raise Unfit(f"the node sees another store: {path}")
 
     @property
     def store(self) -> Store:
-        return Store(Path(self._argument["store"]))
+        return Store(Path(self._store))
 
     def place(self, path: str) -> str:
         return path
@@ -208,7 +241,7 @@ class _Shared:
             with contextlib.suppress(OSError):
                 _progress_file(self.out).write_text(json.dumps([what, fraction]))
 
-    def files(self) -> dict[str, Any]:
+    def files(self) -> Files:
         return {
             path.relative_to(self.out).as_posix(): path.stat().st_size
             for path in sorted(self.out.rglob("*"))
@@ -219,13 +252,12 @@ class _Shared:
 class _Apart:
     """A store of the node's own, and a private folder with what the task needs."""
 
-    def __init__(self, argument: Mapping[str, Any], store: Store, folder: Path) -> None:
+    def __init__(self, argument: Argument, sent: Sent, store: Store, folder: Path) -> None:
         self.out = folder / "out"
         self._store = store
         self._remote = store.sharing.reached()
-        self._sent: Mapping[str, Mapping[str, str]] = argument["remote"]["sent"]
-        self._root = Path(argument["remote"]["root"])
-        self._name = Path(argument["out"]).name
+        self._sent, self._root = sent.units, Path(sent.root)
+        self._name = Path(argument.out).name
         self._folder = folder
         self._aside = _Aside()
 
@@ -248,7 +280,7 @@ class _Apart:
     def tell(self, what: str, fraction: float) -> None:
         self._aside.run(lambda: self._remote.tell(self._name, [what, fraction]))
 
-    def files(self) -> dict[str, Any]:
+    def files(self) -> Files:
         sent = self._store.sharing.send(self.out)
         return {name.partition("/")[2]: sha256 for name, sha256 in sent.items()}
 
@@ -263,11 +295,11 @@ class _Aside:
     and so are errors: it is progress, which nobody waits for."""
 
     def __init__(self) -> None:
-        self.found: Any = None  # what the last one returned
+        self.result: object = None  # what the last one returned
         self._at = time.monotonic()
         self._thread: threading.Thread | None = None
 
-    def run(self, what: Callable[[], Any]) -> None:
+    def run(self, what: Callable[[], object]) -> None:
         busy = self._thread is not None and self._thread.is_alive()
         if busy or time.monotonic() - self._at < _POSTED_SECONDS:
             return
@@ -281,9 +313,9 @@ class _Aside:
             self._thread.join()
         return self._thread is not None
 
-    def _do(self, what: Callable[[], Any]) -> None:
+    def _do(self, what: Callable[[], object]) -> None:
         with contextlib.suppress(OptkitError):
-            self.found = what()
+            self.result = what()
 
 
 @functools.lru_cache(maxsize=1)
@@ -294,6 +326,13 @@ def _connected(url: str) -> Remote:
             return Remote(url)
         time.sleep(_POSTED_SECONDS)
     return Remote(url)
+
+
+def _pass_on(told: object, heard: Progress) -> None:
+    """A message of `Ground.tell`, if it is one."""
+    match told:
+        case [str(what), int() | float() as fraction]:
+            heard(what, float(fraction))
 
 
 def _progress_file(attempt: Path) -> Path:

@@ -8,17 +8,19 @@ follows a failure or a step that left much behind.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from optkit.execute import local
-from optkit.execute.local import Child, Limits, Progress
+from optkit.execute.local import Child
+from optkit.execute.step import Progress
+from optkit.execute.task import Limits, Task, silent
 
 _LEFT = 8  # a worker stays while it holds less than this part of the memory it may take
 
 
 class Workers:
-    """`run` of `local`, but that tasks with `"stays": True` may share a child.
+    """`run` of `local`, but that tasks that stay may share a child.
 
     It ends with this object, with the program, or before a task that must be alone.
     """
@@ -29,13 +31,13 @@ class Workers:
 
     def __call__(
         self,
-        task: dict[str, Any],
+        task: Task,
         limits: Limits,
-        progress: Progress = lambda what, fraction: None,
+        progress: Progress = silent,
         *,
         scratch_root: Path | None = None,
-    ) -> dict[str, Any]:
-        if not task.get("stays"):
+    ) -> Mapping[str, object]:
+        if not task.stays:
             self.close()  # what it holds would come on top
             return local.run(task, limits, progress, scratch_root=scratch_root)
         if self._child is not None and not self._child.resident:

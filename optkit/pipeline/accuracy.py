@@ -8,7 +8,7 @@ from optkit import store
 from optkit.benchmarking import sequential
 from optkit.errors import UsageError
 from optkit.evidence import Evidence
-from optkit.execute import reads
+from optkit.execute.reads import absolute
 from optkit.execute.runner import Steps
 from optkit.pipeline.engines import kept, running
 from optkit.pipeline.job import Build, Look, Role
@@ -99,15 +99,14 @@ def score(
     assert place is not None
     record, roots = samples.reads, roots_of(build.job.recipe, "evaluation")
     # the task's code and packages are what matters, its path only where it is
-    python = {path: sha256 for path, sha256 in reads.files(record, roots).items()
-              if path.endswith(".py")}  # fmt: skip
+    python = {str(absolute(path, roots)): sha256 for path, sha256 in record.python.items()}
     step = Evaluate(
         graph=graph, samples=drawn or samples,
         baseline_score=build.scores["baseline"] if agrees else None,
         engine=build.engine if engines and role == "candidate" else None,
         baseline_engine=build.baseline_engine if engines and role == "baseline" else None,
         file=file, batch=build.batch, evidence=evidence, task=str(place),
-        code=store.digest_json(reads.code(record)),
+        code=store.digest_json(record.code),
         metric=samples.metric, args=samples.scoring, running=engines,
         path=place.path, imports=python, roots=tuple(roots), kept=kept(runner),
     )  # fmt: skip

@@ -24,6 +24,7 @@ from optkit.data.spool import Spool
 from optkit.devices import Target
 from optkit.errors import InputRefused, IntegrityError, RecipeError, UsageError
 from optkit.evidence import Evidence
+from optkit.execute.reads import Record
 from optkit.execute.runner import Steps
 from optkit.execute.step import Foreign
 from optkit.measurement import Fidelity
@@ -184,8 +185,8 @@ def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Collected:
     told: Mapping[str, Any] = Spool(samples.path).metadata
     place = recipe.eval_task
     assert place is not None
-    code = {str(place): digest_file(place.path)}
-    meta = {"metric": told["metric"], "scoring": told["scoring"], "reads": {"content": code},
+    code = Record({"content": {str(place): digest_file(place.path)}}).to_json()
+    meta = {"metric": told["metric"], "scoring": told["scoring"], "reads": code,
             "agreement": told.get("agreement", False)}  # fmt: skip
     return Collected.of(Foreign(samples.path, samples.sha256, meta, {SAMPLES: samples.sha256}))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from optkit.execute.step import Progress, Result, Step
 from optkit.steps.accept import Accept
@@ -62,10 +61,10 @@ STEPS: Mapping[str, type[Step[Result]]] = MappingProxyType({step.name: step for 
 def perform(
     name: str,
     inputs: Mapping[str, Path],
-    params: Mapping[str, Any],
+    params: Mapping[str, object],
     out: Path,
     progress: Progress,
-) -> dict[str, Any]:
+) -> Mapping[str, object]:
     """Run a step in this process, which is a worker's. Returns what the store keeps of its result
     beside its files."""
     return STEPS[name].of(inputs, params).run(out, progress).to_json()

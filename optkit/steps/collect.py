@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from optkit.data.spool_writer import SpoolInfo
+from optkit.execute.reads import Record
 from optkit.execute.step import ReadsCode, Result, Step, always, beside_the_key, named
 from optkit.recipe import InputSpec
 
@@ -30,7 +31,7 @@ class Collected(Samples):
     whole: bool = always(False)
     paths: tuple[str, ...] = always(())
     warnings: tuple[str, ...] = always(())
-    reads: Mapping[str, Any] = field(default_factory=dict, metadata={"always": True})
+    reads: Record = always(Record())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from optkit.evidence import Evidence
-from optkit.execute.step import Input, ReadsCode, Result, Shards, Step, beside_the_key, spread
+from optkit.execute.reads import Record
+from optkit.execute.step import (
+    Input,
+    ReadsCode,
+    Result,
+    Shards,
+    Step,
+    always,
+    beside_the_key,
+    spread,
+)
 from optkit.measurement import Score
 from optkit.steps.sessions import Engines
 
@@ -17,7 +27,7 @@ class Evaluated(Result):
     samples. `reads`: what the task's code depended on."""
 
     score: Score | None = None
-    reads: Mapping[str, Any] = field(default_factory=dict, metadata={"always": True})
+    reads: Record = always(Record())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from optkit.execute.reads import Record
 from optkit.execute.step import Input, ReadsCode, Step, always, beside_the_key, named, spread
 from optkit.recipe import InputSpec
 from optkit.steps.graph import Graph
@@ -54,7 +55,7 @@ class Exported(Graph):
     """`log`: of the export; `reads`: what the user's code depended on, empty where none ran."""
 
     warnings: tuple[str, ...] = always(())
-    reads: Mapping[str, Any] = field(default_factory=dict, metadata={"always": True})
+    reads: Record = always(Record())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ def digest_json(value: Any) -> str:
     return hashlib.sha256(rfc8785.dumps(value)).hexdigest()
 
 
-def is_shallow(value: Any, left: int = _DEPTH) -> bool:
+def is_shallow(value: object, left: int = _DEPTH) -> bool:
     """Whether JSON is nested so little that code which calls itself can read and write it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return left > 0 and all(is_shallow(item, left - 1) for item in inner)

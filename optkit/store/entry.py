@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optkit.errors import IntegrityError
 from optkit.store.digests import digest_json, digest_once, is_shallow
@@ -27,7 +26,7 @@ class Entry:
     step: str
     path: Path
     files: Mapping[str, str]  # relative name → sha256
-    meta: Mapping[str, Any]
+    meta: Mapping[str, object]
     seconds: float
 
     @property
@@ -37,16 +36,16 @@ class Entry:
     def file(self, name: str) -> Path:
         return self.path / name
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """What entry.json says; it holds a check of itself."""
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "key": self.key, "step": self.step, "files": dict(self.files), "meta": dict(self.meta),
             "seconds": round(self.seconds, 3),
         }  # fmt: skip
         return {**body, "check": _check(body)}
 
 
-def opened(body: Any, key: str, path: Path) -> Entry:
+def opened(body: object, key: str, path: Path) -> Entry:
     """The entry in the folder `path` that a record tells of.
 
     Raises IntegrityError where the record is damaged, and where it has a right check over what is
@@ -80,7 +79,7 @@ def read(path: Path, key: str) -> Entry:
     return opened(body, key, path)
 
 
-def check_files(files: Mapping[str, Any]) -> None:
+def check_files(files: Mapping[str, object]) -> None:
     """Raise IntegrityError unless all of these (relative name → sha256) can lie in one folder."""
     folders = {
         "/".join(parts[:depth])
@@ -119,6 +118,6 @@ def verify(entry: Entry) -> None:
             raise IntegrityError(f"{name} does not match its digest")
 
 
-def _check(body: Mapping[str, Any]) -> str:
+def _check(body: Mapping[str, object]) -> str:
     text = json.dumps({k: v for k, v in body.items() if k != "check"}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

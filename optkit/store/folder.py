@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from glob import glob
 from pathlib import Path
-from typing import Any
 
 from optkit.errors import IntegrityError
 from optkit.store import entry as entries
@@ -24,6 +23,10 @@ from optkit.store.leases import Lease
 from optkit.store.remote import Damaged, Remote
 from optkit.store.sharing import Sharing
 
+Meta = Mapping[str, object]
+"""What a step returned, or what is remembered of it: JSON."""
+Finish = Callable[[Meta, Mapping[str, str]], tuple[str, Meta]]
+"""Key and meta of an entry, from the meta that its step returned and the digests of its files."""
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -85,7 +88,7 @@ class Store:
         self,
         key: str,
         step: str,
-        produce: Callable[[Path], dict[str, Any]],
+        produce: Callable[[Path], Meta],
         on_wait: Callable[[], None] = lambda: None,
     ) -> tuple[Entry, bool]:
         """The entry of `key`, built by `produce(folder) -> meta` unless it is there: (entry, hit).
@@ -93,25 +96,27 @@ class Store:
         Two processes with one key: one builds, the other waits and gets a hit.
         Raises StorageError when the disk is full; whatever `produce` raises leaves nothing behind.
         """
-        return self.make_late(key, step, lambda: self.get(key), produce, lambda *_: key, on_wait)
+        return self.make_late(
+            key, step, lambda: self.get(key), produce, lambda meta, _: (key, meta), on_wait
+        )
 
     def make_late(
         self,
         lock: str,
         step: str,
         find: Callable[[], Entry | None],
-        produce: Callable[[Path], dict[str, Any]],
-        key_of: Callable[[dict[str, Any], Mapping[str, str]], str],
+        produce: Callable[[Path], Meta],
+        finish: Finish,
         on_wait: Callable[[], None] = lambda: None,
         *,
         shared: Callable[[Entry], bool] = lambda entry: True,
     ) -> tuple[Entry, bool]:
-        """`make` for a step whose key is known only afterwards, from the meta that it returned and
-        the digests of its files. `shared`: whether other machines may have the entry."""
+        """`make` for a step whose key is known only afterwards: `finish` gives it, and the meta to
+        keep. `shared`: whether other machines may have the entry."""
         entry = find()
         hit = entry is not None
         if entry is None:
-            entry, hit = self._build(lock, step, find, produce, key_of, on_wait)
+            entry, hit = self._build(lock, step, find, produce, finish, on_wait)
         if shared(entry):
             self._share(entry)
         return entry, hit
@@ -121,8 +126,8 @@ class Store:
         lock: str,
         step: str,
         find: Callable[[], Entry | None],
-        produce: Callable[[Path], dict[str, Any]],
-        key_of: Callable[[dict[str, Any], Mapping[str, str]], str],
+        produce: Callable[[Path], Meta],
+        finish: Finish,
         on_wait: Callable[[], None],
     ) -> tuple[Entry, bool]:
         with storage_errors(self.root), self._lock(lock, on_wait):
@@ -133,7 +138,7 @@ class Store:
                 started = time.monotonic()
                 meta = produce(folder)
                 seconds, files = time.monotonic() - started, _digests(folder)
-                key = key_of(meta, files)
+                key, meta = finish(meta, files)
                 if self.get(key) is None:
                     self._publish(folder, Entry(key, step, folder, files, meta, seconds))
         entry = self.get(key)
@@ -144,7 +149,7 @@ class Store:
             )
         return entry, False
 
-    def recall(self, key: str) -> dict[str, Any] | None:
+    def recall(self, key: str) -> Meta | None:
         """What a step that runs user code read last time under this key."""
         path = self.root / "reads" / f"{key}.json"
         try:
@@ -153,7 +158,7 @@ class Store:
             return None
         return reads if isinstance(reads, dict) else None
 
-    def remember(self, key: str, reads: dict[str, Any]) -> None:
+    def remember(self, key: str, reads: Meta) -> None:
         path = self.root / "reads" / f"{key}.json"
         with storage_errors(path), self.scratch() as folder:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +166,7 @@ class Store:
             (folder / path.name).replace(path)
             fsync_dir(path.parent)
 
-    def recalled(self, key: str) -> Iterator[dict[str, Any]]:
+    def recalled(self, key: str) -> Iterator[Meta]:
         """What `recall` knows here, and then what the remote does."""
         here = self.recall(key)
         if here is not None:
@@ -170,7 +175,7 @@ class Store:
         if isinstance(there, dict) and there != here:
             yield there
 
-    def share_reads(self, key: str, reads: dict[str, Any]) -> None:
+    def share_reads(self, key: str, reads: Meta) -> None:
         """Have the remote remember it, too."""
         if self.sharing.remote is None:
             return
@@ -313,7 +318,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): digest_once(path) for path in files}
 
 
-def _reads(remote: Remote, key: str) -> Any:
+def _reads(remote: Remote, key: str) -> object:
     try:
         return remote.record("reads", key)
     except Damaged:

@@ -20,7 +20,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -63,7 +63,7 @@ class Remote:
         self.url = url
         self.takes = True
         """Whether it can be written to, as far as is known."""
-        self._turn: Any = nullcontext()
+        self._turn: AbstractContextManager[object] = nullcontext()
         self._known: dict[str, bool] = {}  # name → whether it is there, and sound
         with self._asked():
             self._files, self._root = self._soon(_opened, url)
@@ -92,7 +92,7 @@ class Remote:
             hint=f"see {_MARK} there; choose another",
         )
 
-    def record(self, kind: str, key: str) -> Any:
+    def record(self, kind: str, key: str) -> object:
         """What was kept under that key ("steps" or "reads"), or None. Raises Damaged."""
         name = _record(kind, key)
         if self._known.get(name) is False:
@@ -107,7 +107,7 @@ class Remote:
     def has(self, kind: str, key: str) -> bool:
         return self._has(_record(kind, key))
 
-    def keep(self, kind: str, key: str, value: Any) -> None:
+    def keep(self, kind: str, key: str, value: object) -> None:
         """Replace the record of that key."""
         self._write(_record(kind, key), json.dumps(value).encode())
         self._known[_record(kind, key)] = True
@@ -141,10 +141,10 @@ class Remote:
     def doubt_file(self, sha256: str) -> None:
         self._known[_file(sha256)] = False
 
-    def tell(self, name: str, progress: Any) -> None:
+    def tell(self, name: str, progress: object) -> None:
         self._write(f"progress/{name}.json", json.dumps(progress).encode())
 
-    def told(self, name: str) -> Any:
+    def told(self, name: str) -> object:
         """What `tell` was given last, or None."""
         with suppress(ValueError, RecursionError):
             return json.loads(self._read(f"progress/{name}.json") or b"null")
@@ -186,7 +186,7 @@ class Remote:
             if self._renames:
                 self._soon(self._files.mv, whole, place)
 
-    def _soon(self, function: Callable[..., T], *arguments: Any) -> T:
+    def _soon(self, function: Callable[..., T], *arguments: object) -> T:
         """What the function returns or raises; TimeoutError when it does neither."""
         answer: Future[T] = Future()
 

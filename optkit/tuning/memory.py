@@ -53,7 +53,7 @@ class Memory:
         )
         saved = store.recall(key) or {}
         rows = saved.get("trials", []) if saved.get("schema") == _SCHEMA else []
-        trials = [codec.from_json(Trial, row) for row in rows]
+        trials = codec.from_json(tuple[Trial, ...], rows)
         return cls(store, key, {trial.candidate: trial.outcome for trial in trials})
 
     def keep(self, trial: Trial) -> None:

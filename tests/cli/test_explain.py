@@ -23,6 +23,7 @@ from optkit.documents.explanation import EXPLAIN, Explained
 from optkit.documents.report import Report
 from optkit.engines import FusedLayer
 from optkit.evidence import Evidence
+from optkit.execute.task import Task
 from optkit.explanation import Change, Cost, Finding
 from optkit.pipeline import job, layer_times
 from optkit.recipe import Recipe
@@ -122,9 +123,9 @@ def test_an_engine_whose_device_is_here_tells_its_own_times(
     assert known == {("layout", "measured"), ("does_not_pay", "predicted")}
 
 
-def in_this_process(task: dict[str, Any], *limits: Any, **more: Any) -> dict[str, Any]:
-    inputs = {name: Path(path) for name, path in task["inputs"].items()}
-    return perform(task["step"], inputs, task["params"], Path(task["out"]), lambda *told: None)
+def in_this_process(task: Task, *limits: Any, **more: Any) -> dict[str, Any]:
+    inputs = {name: Path(path) for name, path in task.inputs.items()}
+    return perform(task.step, inputs, task.params, Path(task.out), lambda *told: None)
 
 
 def test_where_the_engine_does_not_run_its_layers_are_bounded_and_it_says_why(

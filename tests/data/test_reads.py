@@ -98,7 +98,7 @@ def test_nothing_is_filled_in_when_the_code_fails(folder: Path) -> None:
     with pytest.raises(ZeroDivisionError), record() as reads:
         (folder / "data.json").read_text()
         1 / 0  # noqa: B018
-    assert reads.answers == {} and not reads.to_json()["content"]
+    assert reads.answers == {} and not reads.relative().about("content")
 
 
 def test_a_listed_folder_counts_by_its_names(folder: Path) -> None:
@@ -107,8 +107,8 @@ def test_a_listed_folder_counts_by_its_names(folder: Path) -> None:
     with record() as reads:
         list((folder / "pictures").glob("*.png"))
         user_code.load_factory(f"{folder / 'source.py'}:samples")  # its imports list folders too
-    found = reads.to_json()
-    assert list(found["names"]) == [str(folder / "pictures")]
+    found = reads.relative()
+    assert list(found.about("names")) == [str(folder / "pictures")]
     assert Now([], os.environ).agrees(found)
     (folder / "pictures" / "a.png").write_bytes(b"other")
     assert Now([], os.environ).agrees(found)
@@ -139,7 +139,7 @@ def test_the_given_folder_is_importable_but_hides_nothing(folder: Path) -> None:
         "from optkit.data.reads import record\n"
         f"with record({str(folder)!r}) as reads:\n"
         "    import reads_neighbour\n"
-        "print(json.dumps(reads.to_json()))\n"
+        "print(json.dumps(reads.relative().to_json()))\n"
     )
     root = str(Path(user_code.__file__).parent.parent)
     done = subprocess.run(

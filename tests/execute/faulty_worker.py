@@ -18,7 +18,7 @@ FAULTS = (
 )  # fmt: skip
 
 
-def fail(fault: str, task: dict[str, object]) -> None:
+def fail(fault: str, result: Path) -> None:
     if fault == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif fault == "abort":
@@ -44,17 +44,17 @@ def fail(fault: str, task: dict[str, object]) -> None:
         while True:
             held.append(bytearray(16 * 2**20))
     elif fault == "unwritable":
-        Path(str(task["result"])).with_suffix(".part").mkdir()  # and the real worker goes on
+        result.with_suffix(".part").mkdir()  # and the real worker goes on
     elif fault == "garbage":
-        Path(str(task["result"])).write_text("not json at all {")
+        result.write_text("not json at all {")
         os._exit(0)
 
 
 def main() -> int:
     fault, step, path = sys.argv[1:]
-    task = json.loads(Path(path).read_bytes())
-    if step in ("*", task["step"]):
-        fail(fault, task)
+    order = json.loads(Path(path).read_bytes())
+    if step in ("*", order["task"]["step"]):
+        fail(fault, Path(order["result"]))
     from optkit import worker
 
     return worker.main(["worker", path])

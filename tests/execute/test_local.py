@@ -13,7 +13,7 @@ import pytest
 
 from optkit.errors import OptkitError, StorageError, WorkerFailed
 from optkit.execute import local
-from optkit.execute.local import Limits
+from optkit.execute.task import Limits, Task
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
 VERDICTS = {
@@ -36,7 +36,7 @@ def processes_of_mine() -> set[int]:
 
 @pytest.mark.parametrize("fault", sorted(VERDICTS))
 def test_each_failure_has_its_verdict_and_leaves_no_process(fault: str, tmp_path: Path) -> None:
-    task = {"step": "anything", "inputs": {}, "params": {}, "out": str(tmp_path)}
+    task = Task("anything", {}, {}, str(tmp_path))
     limits = Limits(memory_bytes=400 * 2**20, seconds=3, output_bytes=8 * 2**20)
     with pytest.raises(WorkerFailed) as caught:
         local.run(
@@ -53,7 +53,7 @@ def test_each_failure_has_its_verdict_and_leaves_no_process(fault: str, tmp_path
 
 
 def test_what_nobody_wants_any_more_ends_at_once(tmp_path: Path) -> None:
-    task = {"step": "s", "inputs": {}, "params": {}, "out": str(tmp_path)}
+    task = Task("s", {}, {}, str(tmp_path))
     command, unwanted = (sys.executable, str(FAULTY), "hang", "*"), threading.Event()
     found: list[set[int]] = []
 
@@ -73,14 +73,14 @@ def test_what_nobody_wants_any_more_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_a_result_that_cannot_be_written_says_why(tmp_path: Path) -> None:
-    task = {"step": "nosuch", "inputs": {}, "params": {}, "out": str(tmp_path)}
+    task = Task("nosuch", {}, {}, str(tmp_path))
     command = (sys.executable, str(FAULTY), "unwritable", "*")
     with pytest.raises(StorageError, match=r"step 'nosuch' could not be written: .*Is a directory"):
         local.run(task, Limits(2**30), command=command)
 
 
 def test_an_unknown_step_is_a_bug_with_its_name(tmp_path: Path) -> None:
-    task = {"step": "nosuch", "inputs": {}, "params": {}, "out": str(tmp_path)}
+    task = Task("nosuch", {}, {}, str(tmp_path))
     with pytest.raises(OptkitError) as caught:
         local.run(task, Limits(2**30))
     assert caught.value.exit_code == 1 and "nosuch" in str(caught.value)
@@ -88,17 +88,19 @@ def test_an_unknown_step_is_a_bug_with_its_name(tmp_path: Path) -> None:
 
 PARENT = """
 import sys
-from optkit.execute.local import Limits, run
-run({"step": "s", "inputs": {}, "params": {}, "out": "."}, Limits(2**30),
+from optkit.execute.local import run
+from optkit.execute.task import Limits, Task
+run(Task("s", {}, {}, "."), Limits(2**30),
     command=(sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"))
 """
 
 # the worker asks to die with its parent; a command that does not is covered by the session kill
 DYING = """
 import sys
-from optkit.execute.local import Limits, run
+from optkit.execute.local import run
+from optkit.execute.task import Limits, Task
 code = "from optkit.worker import _die_with_parent as d; d(); import time; time.sleep(600)"
-run({"step": "s", "inputs": {}, "params": {}, "out": "."}, Limits(2**30),
+run(Task("s", {}, {}, "."), Limits(2**30),
     command=(sys.executable, "-c", code))
 """
 

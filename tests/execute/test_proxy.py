@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from optkit.errors import InputRefused, WorkerFailed
-from optkit.execute.local import Limits
 from optkit.execute.proxy import Proxy
+from optkit.execute.task import Limits
 
 LIMITS = Limits(memory_bytes=2 * 2**30, seconds=60)
 

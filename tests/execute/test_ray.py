@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from optkit.devices import device_names, names
 from optkit.errors import StorageError
 from optkit.execute import node, transfer
 from optkit.execute import ray as carrying
-from optkit.execute.local import Limits
+from optkit.execute.task import Limits, Task
+from optkit.execute.transfer import Argument
 from optkit.store import digest_file
 
 
@@ -27,12 +29,12 @@ def test_accelerators_have_the_names_that_ray_gives_them() -> None:
     assert carrying.accelerator("NVIDIA GeForce RTX 4090") == "GeForce-RTX-4090"
 
 
-def packed(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+def packed(tmp_path: Path, **changes: Any) -> Argument:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "task.py").write_text("one")
-    task = {"step": "random", "inputs": {"model": str(tmp_path)}, "out": str(tmp_path / "tmp/1"),
-            "params": {"path": str(tmp_path / "task.py")}, **changes}  # fmt: skip
-    return node.packed(task, Limits(2**30))
+    params = {"path": str(tmp_path / "task.py")}
+    task = Task("random", {"model": str(tmp_path)}, params, str(tmp_path / "tmp/1"))
+    return node.packed(replace(task, **changes), Limits(2**30))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def packed(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_node_says_why_it_does_not_fit(changes: Any, why: str, tmp_path: Path) -> None:
-    assert why in node.answered(node.perform, packed(tmp_path, **changes))["unfit"]
+    assert why in str(node.answered(node.perform, packed(tmp_path, **changes)).unfit)
 
 
 @pytest.mark.parametrize("name", ["task.py", "labels.txt", "helper.py"])
@@ -59,7 +61,7 @@ def test_a_project_file_must_be_the_same_on_the_node(name: str, tmp_path: Path) 
               "imports": helper}  # fmt: skip
     argument = packed(tmp_path, params=params)
     files[name].write_text("two")
-    assert name in node.answered(node.perform, argument)["absent"]
+    assert name in str(node.answered(node.perform, argument).absent)
 
 
 def test_a_folder_that_is_not_shared_is_told(

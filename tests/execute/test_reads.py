@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from optkit.execute import reads
-from optkit.execute.local import Limits
+from optkit.execute.reads import Record
 from optkit.execute.rehearsal import Rehearsal
 from optkit.execute.runner import Runner
 from optkit.execute.step import ReadsCode, Result, Step
+from optkit.execute.task import Limits, Task
 from optkit.store import Remote, Store, digest_file
 
 
@@ -69,9 +70,9 @@ class Project:
         rehearsal = Rehearsal(self.store, Limits(2**30), self.folder)
         return rehearsal.do(Double(roots=(str(self.folder),)), "export").planned
 
-    def _carry(self, task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def _carry(self, task: Task, *args: Any, **kwargs: Any) -> dict[str, Any]:
         self.calls += 1
-        (Path(task["out"]) / "out").write_text(self.code.read_text() + self.beside)
+        (Path(task.out) / "out").write_text(self.code.read_text() + self.beside)
         content = {"@0/model.py": digest_file(self.code)}
         return {"reads": {**EMPTY, "content": content, **self.seen}}
 
@@ -184,17 +185,23 @@ def test_records_of_older_stores_and_damaged_ones_are_not_believed(project: Proj
 )
 def test_an_answer_that_is_another_today_is_seen(change: Any, tmp_path: Path) -> None:
     now = reads.Now([str(tmp_path)], {"HOME": "/home"})
-    assert now.agrees(EMPTY)
-    assert not now.agrees({**EMPTY, **change})
+    assert now.agrees(Record.from_json(EMPTY))
+    changed = {"schema": reads.SCHEMA, "records": [{"key": "k", "reads": {**EMPTY, **change}}]}
+    assert not any(now.agrees(known.reads) for known in reads.remembered(changed))
 
 
 def test_what_the_key_of_a_result_holds() -> None:
     """Each kind of answer, and what came of it."""
-    records = [EMPTY] + [{**EMPTY, name: {"a": "b"}} for name in reads.QUESTIONS]
-    records += [{**EMPTY, "content": {"@0/b": "b"}}]
+    empty = Record.from_json(EMPTY)
+    told = [EMPTY] + [{**EMPTY, name: {"a": "b"}} for name in reads.QUESTIONS]
+    records = [Record.from_json(each) for each in (*told, {**EMPTY, "content": {"@0/b": "b"}})]
     keys = {reads.late_key("base", record, "files") for record in records}
-    keys |= {reads.late_key("other", EMPTY, "files"), reads.late_key("base", EMPTY, "others")}
+    keys |= {reads.late_key("other", empty, "files"), reads.late_key("base", empty, "others")}
     assert len(keys) == len(records) + 2
+
+
+def merged(*records: dict[str, Any]) -> Any:
+    return reads.merged(map(Record.from_json, records)).to_json()
 
 
 def test_records_of_parts_are_one_record() -> None:
@@ -202,14 +209,14 @@ def test_records_of_parts_are_one_record() -> None:
              "content": {"@0/x": "1", "@0/y": "2"}}  # fmt: skip
     second = {**EMPTY, "search": [["@0"], ["installed"]], "import": {"0 b": "@0/b.py"},
               "content": {"@0/y": "2"}, "unseen": ["it starts a program"]}  # fmt: skip
-    both = reads.merged([first, second])
+    both = merged(first, second)
     assert both["import"] == {"0 a": "nothing", "1 b": "@0/b.py"}
     assert both["search"] == [["installed"], ["@0"]]
     assert both["content"] == first["content"] and both["unseen"] == second["unseen"]
     assert list(both["content"]) == ["@0/x", "@0/y"]  # as one run would have told
-    assert list(reads.merged([second, first])["content"]) == ["@0/x", "@0/y"]
+    assert list(merged(second, first)["content"]) == ["@0/x", "@0/y"]
     changed = {**EMPTY, "content": {"@0/x": "other"}}
-    assert reads.merged([first, changed])["unseen"] == ["@0/x changed while it was read"]
+    assert merged(first, changed)["unseen"] == ["@0/x changed while it was read"]
 
 
 def test_the_values_of_variables_stand_nowhere() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from optkit.execute.local import Limits
 from optkit.execute.runner import Runner, key_of
 from optkit.execute.step import Input, Result, Step, beside_the_key
+from optkit.execute.task import Limits, Task
 from optkit.store import Store
 
 
@@ -54,23 +54,23 @@ class OfOtherTools(Double):
 def test_a_step_runs_once_and_where_is_not_what(tmp_path: Path) -> None:
     calls = []
 
-    def carry(task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def carry(task: Task, *args: Any, **kwargs: Any) -> dict[str, Any]:
         calls.append(task)
-        (Path(task["out"]) / "n").write_text(str(task["params"]["n"] * 2))
+        (Path(task.out) / "n").write_text(str(task.params["n"] * 2))
         return {"ok": True}
 
     run = runner(tmp_path, carry)
     first = run.do(Double(n=2, folder="/here"), "double it")
     second = run.do(Double(n=2, folder="/elsewhere"), "double it")
     assert first.folder == second.folder and len(calls) == 1
-    assert calls[0]["params"] == {"n": 2, "folder": "/here"}
+    assert calls[0].params == {"n": 2, "folder": "/here"}
     assert [record.hit for record in run.records] == [False, True]
     run.do(Double(of=first, n=2), "again")
     assert run.records[2].key != run.records[0].key and len(calls) == 2
 
 
 def test_a_warning_of_another_thread_that_comes_meanwhile_is_told_too(tmp_path: Path) -> None:
-    def carry(task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def carry(task: Task, *args: Any, **kwargs: Any) -> dict[str, Any]:
         run.store.warnings.append("first")
         return {"warnings": ["own"]}
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from optkit.codec import from_json
 from optkit.errors import InputRefused
 from optkit.execute import local
 from optkit.execute import ray as carrying
-from optkit.execute.local import Limits
+from optkit.execute.node import Answer
+from optkit.execute.task import Limits, Task
 
 CORES = 3
 NODE = {"Alive": True, "NodeID": "a", "Resources": {"CPU": CORES}}
-Call = Callable[[dict[str, Any], threading.Event], dict[str, Any]]
+Call = Callable[[Task, threading.Event], dict[str, Any]]
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def here(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
     """The tasks that this machine does itself."""
-    done: list[dict[str, Any]] = []
+    done: list[Task] = []
 
-    def run(task: dict[str, Any], *rest: Any, **how: Any) -> dict[str, Any]:
+    def run(task: Task, *rest: Any, **how: Any) -> dict[str, Any]:
         done.append(task)
         return {"by": "driver"}
 
@@ -42,7 +45,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Call], carrying.RayClu
         def call(
             self: Any, function: Any, argument: Any, *, heard: Any = None, ended: Any = None
         ) -> dict[str, Any]:
-            return {"meta": answer(argument["task"], ended)}
+            return answer(from_json(Task, argument.body["task"]), ended)
 
         monkeypatch.setattr(carrying, "connected", lambda address: SimpleNamespace(
             nodes=lambda: [NODE]))  # fmt: skip
@@ -52,43 +55,43 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Call], carrying.RayClu
     return make
 
 
-def task(tmp_path: Path) -> dict[str, Any]:
+def task(tmp_path: Path) -> Task:
     (tmp_path / "out").mkdir()
-    return {"step": "evaluate", "inputs": {}, "params": {"checkpoint": str(tmp_path / "kept")},
-            "out": str(tmp_path / "out"), "shards": True}  # fmt: skip
+    params = {"checkpoint": str(tmp_path / "kept")}
+    return Task("evaluate", {}, params, str(tmp_path / "out"), shards=True)
 
 
 def test_every_part_and_then_all_of_them_together(
-    cluster: Callable[[Call], carrying.RayCluster], here: list[dict[str, Any]], tmp_path: Path
+    cluster: Callable[[Call], carrying.RayCluster], here: list[Task], tmp_path: Path
 ) -> None:
-    asked: list[dict[str, Any]] = []
+    asked: list[Task] = []
     told: list[tuple[str, float]] = []
 
-    def answer(task: dict[str, Any], ended: threading.Event) -> dict[str, Any]:
+    def answer(task: Task, ended: threading.Event) -> dict[str, Any]:
         asked.append(task)
-        return {"shard": task["params"].get("shard")}
+        return {"shard": task.params.get("shard")}
 
     found = cluster(answer)(
         task(tmp_path), Limits(2**30), lambda what, fraction: told.append((what, fraction))
     )
     *parts, whole = asked
     numbers = [[i, CORES] for i in range(CORES)]
-    assert sorted(part["params"]["shard"] for part in parts) == numbers
-    assert len({part["params"]["checkpoint"] for part in parts}) == CORES
-    assert found == {"shard": None} and [*whole["inputs"]] == ["shard-0", "shard-1", "shard-2"]
-    assert whole["inputs"]["shard-1"] == next(
-        part["out"] for part in parts if part["params"]["shard"] == [1, CORES]
+    assert sorted(part.params["shard"] for part in parts) == numbers
+    assert len({part.params["checkpoint"] for part in parts}) == CORES
+    assert found == {"shard": None} and [*whole.inputs] == ["shard-0", "shard-1", "shard-2"]
+    assert whole.inputs["shard-1"] == next(
+        part.out for part in parts if part.params["shard"] == [1, CORES]
     )
     assert told[-1][1] == 1.0 and not here  # also parts that said nothing are done
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_what_nodes_lack_is_done_here_and_whole(
-    cluster: Callable[[Call], carrying.RayCluster], here: list[dict[str, Any]], tmp_path: Path
+    cluster: Callable[[Call], carrying.RayCluster], here: list[Task], tmp_path: Path
 ) -> None:
     """Not part by part: here there is nothing to be done at the same time."""
 
-    def answer(task: dict[str, Any], ended: threading.Event) -> dict[str, Any]:
+    def answer(task: Task, ended: threading.Event) -> dict[str, Any]:
         raise carrying._Absent("a node has not this file")
 
     wanted = task(tmp_path)
@@ -97,10 +100,10 @@ def test_what_nodes_lack_is_done_here_and_whole(
 
 
 def test_what_one_part_raises_ends_the_others(
-    cluster: Callable[[Call], carrying.RayCluster], here: list[dict[str, Any]], tmp_path: Path
+    cluster: Callable[[Call], carrying.RayCluster], here: list[Task], tmp_path: Path
 ) -> None:
-    def answer(task: dict[str, Any], ended: threading.Event) -> dict[str, Any]:
-        if task["params"]["shard"][0] == 1:
+    def answer(task: Task, ended: threading.Event) -> dict[str, Any]:
+        if task.params["shard"][0] == 1:
             raise InputRefused("score() returned NaN")
         assert ended.wait(30)
         raise KeyboardInterrupt
@@ -117,7 +120,7 @@ class Nothing:
     def __init__(self) -> None:
         self.lost: list[str] = []
 
-    def packed(self, argument: dict[str, Any], attempt: Path) -> dict[str, Any]:
+    def packed(self, argument: Any, attempt: Path) -> Any:
         return argument
 
     def lose(self, error: Exception) -> None:
@@ -132,14 +135,14 @@ class Nothing:
 
 @pytest.mark.parametrize("hiccups", [4, 5])
 def test_a_remote_that_fails_nodes_again_and_again_leaves_the_work_to_the_driver(
-    hiccups: int, here: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    hiccups: int, here: list[Task], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answers = [{"lost": "no answer", "node": "a"}] * hiccups + [{"meta": {"by": "a"}, "files": {}}]
+    answers = [Answer(lost="no answer", node="a")] * hiccups + [Answer({"by": "a"})]
     nodes = SimpleNamespace(nodes=lambda: [NODE])
     monkeypatch.setattr(carrying, "connected", lambda address: nodes)
     monkeypatch.setattr(carrying.RayCluster, "_ask", lambda *how: answers.pop(0))
     working = carrying.RayCluster("ray", lambda text: None, Nothing())
-    found = working({**task(tmp_path), "shards": False}, Limits(2**30))
+    found = working(replace(task(tmp_path), shards=False), Limits(2**30))
     assert found == {"by": "a" if hiccups < 5 else "driver"}
     assert len(working.transfer.lost) == len(here) == (hiccups == 5)
     assert working.cores() == CORES  # the node is left out of nothing
@@ -176,7 +179,7 @@ def test_what_runs_here_ends_with_the_others(
     """One at a time does, so that others wait: they do not begin."""
     ran: list[threading.Event] = []
 
-    def run(task: dict[str, Any], *rest: Any, **how: Any) -> dict[str, Any]:
+    def run(task: Task, *rest: Any, **how: Any) -> dict[str, Any]:
         if not how["unwanted"].is_set():
             ran.append(how["unwanted"])
         assert how["unwanted"].wait(30)
@@ -190,7 +193,7 @@ def test_what_runs_here_ends_with_the_others(
             while not ran:
                 time.sleep(0.01)
             raise InputRefused("its own")
-        return working({"reads_code": True, "params": {}, "out": str(tmp_path)}, Limits(2**30))
+        return working(Task("s", {}, {}, str(tmp_path), reads_code=True), Limits(2**30))
 
     with pytest.raises(InputRefused):
         working.each(one, range(4), parallel=4)

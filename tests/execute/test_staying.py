@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 import psutil
 import pytest
 
 from optkit.errors import OptkitError
-from optkit.execute.local import Limits
+from optkit.execute.task import Limits, Task
 from optkit.execute.warm_workers import Workers
 
 ROOMY = Limits(8 * 2**30)
@@ -36,11 +36,10 @@ def workers() -> Iterator[Workers]:
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> dict[str, Any]:
+def task(tmp_path: Path) -> Task:
     file = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(MODEL), file)
-    return {"step": "summary", "inputs": {"model": str(file)}, "params": {"axes": {}},
-            "out": str(tmp_path), "stays": True}  # fmt: skip
+    return Task("summary", {"model": str(file)}, {"axes": {}}, str(tmp_path), stays=True)
 
 
 def children() -> list[psutil.Process]:
@@ -49,7 +48,7 @@ def children() -> list[psutil.Process]:
 
 
 def test_the_next_task_runs_where_the_last_one_ended(
-    workers: Workers, task: dict[str, Any], tmp_path: Path
+    workers: Workers, task: Task, tmp_path: Path
 ) -> None:
     scratch = tmp_path / "scratch"
     first = workers(task, ROOMY, scratch_root=scratch)
@@ -60,31 +59,31 @@ def test_the_next_task_runs_where_the_last_one_ended(
     assert children() == [] and list(scratch.iterdir()) == []
 
 
-def test_a_task_that_does_not_stay_is_alone(workers: Workers, task: dict[str, Any]) -> None:
-    alone = {**task, "stays": False}
+def test_a_task_that_does_not_stay_is_alone(workers: Workers, task: Task) -> None:
+    alone = replace(task, stays=False)
     workers(task, ROOMY)
     workers(alone, ROOMY)
     assert children() == []
 
 
-def test_a_failure_ends_it(workers: Workers, task: dict[str, Any]) -> None:
+def test_a_failure_ends_it(workers: Workers, task: Task) -> None:
     workers(task, ROOMY)
     (child,) = children()
     with pytest.raises(OptkitError, match="no such file"):
-        workers({**task, "inputs": {"model": "/no/such/file"}}, ROOMY)
+        workers(replace(task, inputs={"model": "/no/such/file"}), ROOMY)
     assert children() == []
     workers(task, ROOMY)
     assert children()[0].pid != child.pid
 
 
-def test_one_that_holds_much_ends(workers: Workers, task: dict[str, Any]) -> None:
+def test_one_that_holds_much_ends(workers: Workers, task: Task) -> None:
     workers(task, ROOMY)
     assert len(children()) == 1
     workers(task, Limits(300 * 2**20))  # its imports alone are more than an eighth of that
     assert children() == []
 
 
-def test_one_that_died_meanwhile_is_replaced(workers: Workers, task: dict[str, Any]) -> None:
+def test_one_that_died_meanwhile_is_replaced(workers: Workers, task: Task) -> None:
     expected = workers(task, ROOMY)
     (child,) = children()
     child.kill()
@@ -92,7 +91,7 @@ def test_one_that_died_meanwhile_is_replaced(workers: Workers, task: dict[str, A
     assert workers(task, ROOMY) == expected
 
 
-def test_it_ends_with_its_owner(task: dict[str, Any]) -> None:
+def test_it_ends_with_its_owner(task: Task) -> None:
     owner = Workers()
     owner(task, ROOMY)
     assert len(children()) == 1

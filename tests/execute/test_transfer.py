@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("fsspec")
 
+from optkit.codec import from_json, to_json
 from optkit.errors import StorageError
 from optkit.execute import node, transfer
-from optkit.execute.local import Limits
-from optkit.execute.transfer import Ground, ThroughRemote
+from optkit.execute.node import Answer
+from optkit.execute.task import Limits, Task
+from optkit.execute.transfer import Argument, Call, Ground, ThroughRemote
 from optkit.store import Remote, RemoteLost, RemoteReadOnly, Store
 
 
@@ -27,10 +29,10 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ThroughRemote:
     return ThroughRemote(Store(tmp_path / "driver", Remote(f"file://{tmp_path}/remote")))
 
 
-def copied(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
+def copied(argument: Argument, here: Ground) -> dict[str, Any]:
     """A node's function: every file beside the input and in it, with the node's place of each."""
     here.out.mkdir()
-    places = [Path(here.place(path)) for path in argument["needs"]]
+    places = [Path(here.place(path)) for path in argument.needs]
     for number, place in enumerate(places):
         folder = place if place.is_dir() else place.parent
         for path in sorted(folder.rglob("*")):
@@ -38,15 +40,14 @@ def copied(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
                 (here.out / str(number)).mkdir(exist_ok=True)
                 (here.out / str(number) / path.name).write_bytes(path.read_bytes())
     here.tell("copied", 1.0)
-    return {"meta": {"places": [*map(str, places), here.place(argument["kept"])]}}
+    return {"places": [*map(str, places), here.place(str(argument.body))]}
 
 
-def carried(
-    driver: ThroughRemote, function: node.Call, argument: Mapping[str, Any], attempt: Path
-) -> dict[str, Any]:
+def carried(driver: ThroughRemote, function: Call, argument: Argument, attempt: Path) -> Answer:
     """What Ray would do with it: JSON there and back."""
-    given = json.loads(json.dumps(driver.packed(argument, attempt)))
-    return dict(json.loads(json.dumps(node.answered(function, given))))
+    given = json.loads(json.dumps(to_json(driver.packed(argument, attempt))))
+    answer = node.answered(function, from_json(Argument, given))
+    return from_json(Answer, json.loads(json.dumps(to_json(answer))))
 
 
 def test_a_node_reads_and_writes_in_its_own_store(driver: ThroughRemote, tmp_path: Path) -> None:
@@ -58,13 +59,13 @@ def test_a_node_reads_and_writes_in_its_own_store(driver: ThroughRemote, tmp_pat
         path.write_text(text)
     out = root / "tmp/1"
     out.mkdir()
-    argument = {"needs": [str(model), str(shard)], "kept": str(root / "devices"), "out": str(out)}
+    argument = Argument(str(root / "devices"), (str(model), str(shard)), str(out))
     answer = carried(driver, copied, argument, out.with_name("1-try"))
-    driver.adopt(out.with_name("1-try"), answer["files"], out)
+    driver.adopt(out.with_name("1-try"), answer.files, out)
     assert {path.relative_to(out).as_posix(): path.read_text() for path in out.rglob("*/*")} == {
         "0/model.onnx": "graph", "0/w.data": "data", "1/s": "s",
     }  # fmt: skip
-    *places, kept = answer["meta"]["places"]
+    *places, kept = answer.result["places"]  # type: ignore[index]
     assert all(place.startswith(str(tmp_path / "node/tmp")) for place in places)
     assert kept == str(tmp_path / "node/devices")
     assert not list((tmp_path / "node/tmp").iterdir())
@@ -74,11 +75,11 @@ def test_a_task_runs_on_a_node_without_the_drivers_folder(
     driver: ThroughRemote, tmp_path: Path
 ) -> None:
     inputs = [{"name": "x", "dtype": "float32", "shape": [4, 8], "range": None}]
-    task = {"step": "random", "inputs": {}, "params": {"inputs": inputs, "axes": {}},
-            "out": str(tmp_path / "driver/tmp/1"), "stays": True}  # fmt: skip
+    params, out = {"inputs": inputs, "axes": {}}, str(tmp_path / "driver/tmp/1")
+    task = Task("random", {}, params, out, stays=True)
     answer = carried(driver, node.perform, node.packed(task, Limits(2**31)), tmp_path / "1-try")
-    driver.adopt(tmp_path / "1-try", answer["files"], tmp_path / "got")
-    assert (tmp_path / "got/index.json").is_file() and "meta" in answer
+    driver.adopt(tmp_path / "1-try", answer.files, tmp_path / "got")
+    assert (tmp_path / "got/index.json").is_file() and answer.result is not None
 
 
 def test_a_file_that_is_lost_on_the_way_is_sent_again(
@@ -87,41 +88,42 @@ def test_a_file_that_is_lost_on_the_way_is_sent_again(
     path = tmp_path / "driver/steps/ab/abcd/model.onnx"
     path.parent.mkdir(parents=True)
     path.write_text("graph")
-    argument = {"needs": [str(path)], "kept": "", "out": str(tmp_path / "out")}
+    argument = Argument("", (str(path),), str(tmp_path / "out"))
     driver.packed(argument, tmp_path / "1-try")
     for file in (tmp_path / "remote/files").glob("*/*"):
         file.write_text("other")  # of the same size
     answer = carried(driver, copied, argument, tmp_path / "2-try")
-    driver.doubt(answer["lacking"])
-    assert "files" in carried(driver, copied, argument, tmp_path / "3-try")
+    driver.doubt(str(answer.lacking))
+    assert carried(driver, copied, argument, tmp_path / "3-try").files
 
 
 def test_a_node_that_cannot_reach_the_remote_gets_no_tasks(
     driver: ThroughRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "_POSTED_SECONDS", 0.0)
-    given = driver.packed({"needs": [], "kept": "", "out": ""}, tmp_path / "1-try")
-    given["remote"]["url"] = "ftp://me:hunter2@127.0.0.1:1/place"
-    answer = node.answered(copied, given)
-    assert "127.0.0.1" in answer["unfit"] and "hunter2" not in answer["unfit"]
+    given = driver.packed(Argument("", (), ""), tmp_path / "1-try")
+    assert given.remote is not None
+    remote = replace(given.remote, url="ftp://me:hunter2@127.0.0.1:1/place")
+    unfit = str(node.answered(copied, replace(given, remote=remote)).unfit)
+    assert "127.0.0.1" in unfit and "hunter2" not in unfit
     driver.check()  # it is the node's own trouble
     (tmp_path / "remote/optkit.json").write_text("other")
     with pytest.raises(RemoteLost):
         driver.check()
     driver.lose(RemoteLost("gone"))
     with pytest.raises(RemoteLost, match="given up"):
-        driver.packed({"needs": []}, tmp_path / "2-try")
+        driver.packed(Argument("", (), ""), tmp_path / "2-try")
 
 
 @pytest.mark.parametrize(("error", "told"), [(RemoteLost, "lost"), (RemoteReadOnly, "unfit")])
 def test_a_remote_that_fails_a_node_meanwhile_is_no_fault_of_the_node(
     driver: ThroughRemote, tmp_path: Path, error: type[RemoteLost], told: str
 ) -> None:
-    def cut(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
+    def cut(argument: Argument, here: Ground) -> dict[str, Any]:
         raise error("no answer")
 
-    answer = carried(driver, cut, {"needs": [], "out": str(tmp_path / "out")}, tmp_path / "1-try")
-    assert answer == {told: "no answer"}
+    answer = carried(driver, cut, Argument("", (), str(tmp_path / "out")), tmp_path / "1-try")
+    assert answer == Answer(**{told: "no answer"})  # type: ignore[arg-type]
 
 
 def test_a_node_keeps_no_checkpoint_of_what_is_done(
@@ -130,8 +132,8 @@ def test_a_node_keeps_no_checkpoint_of_what_is_done(
     """A part's, which lies in that of the whole; the driver's own is the driver's."""
     used: list[Path] = []
 
-    def work(task: dict[str, Any], *rest: Any) -> dict[str, Any]:
-        used.append(Path(task["params"]["checkpoint"]))
+    def work(task: Task, *rest: Any) -> dict[str, Any]:
+        used.append(Path(str(task.params["checkpoint"])))
         used[-1].mkdir(parents=True)
         (used[-1] / "scores").write_text("half")
         return {}
@@ -140,8 +142,7 @@ def test_a_node_keeps_no_checkpoint_of_what_is_done(
     root = tmp_path / "driver"
     checkpoint = root / "tmp/resume-abcd/shard-0-of-2"
     checkpoint.mkdir(parents=True)
-    task = {"step": "evaluate", "inputs": {}, "params": {"checkpoint": str(checkpoint)},
-            "out": str(root / "tmp/1")}  # fmt: skip
+    task = Task("evaluate", {}, {"checkpoint": str(checkpoint)}, str(root / "tmp/1"))
     carried(driver, node.perform, node.packed(task, Limits(2**31)), tmp_path / "1-try")
     assert used[0].is_relative_to(tmp_path / "node/tmp/resume-abcd")
     assert not list((tmp_path / "node/tmp").iterdir()) and checkpoint.is_dir()
@@ -154,7 +155,7 @@ def test_progress_goes_through_the_remote(
     heard: list[tuple[str, float]] = []
     attempt = tmp_path / "1-try"
 
-    def busy(argument: dict[str, Any], here: Ground) -> dict[str, Any]:
+    def busy(argument: Argument, here: Ground) -> dict[str, Any]:
         here.tell("half", 0.5)
         for _ in range(500):
             driver.hear(attempt, lambda what, fraction: heard.append((what, fraction)))
@@ -162,9 +163,9 @@ def test_progress_goes_through_the_remote(
                 break
             time.sleep(0.01)
         here.out.mkdir()
-        return {"meta": {}}
+        return {}
 
-    carried(driver, busy, {"needs": [], "out": str(tmp_path / "out")}, attempt)
+    carried(driver, busy, Argument("", (), str(tmp_path / "out")), attempt)
     assert heard[0] == ("half", 0.5)
     assert not list((tmp_path / "remote/progress").iterdir())
     with pytest.raises(StorageError):

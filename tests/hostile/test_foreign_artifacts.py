@@ -18,7 +18,7 @@ from optkit import trust
 from optkit.artifact import Artifact, EngineFile, Manifest, reader, write
 from optkit.errors import IntegrityError, UnsafeFile, WorkerFailed
 from optkit.evidence import Evidence
-from optkit.execute.local import Limits
+from optkit.execute.task import Limits
 from optkit.runtimes import SessionOptions, backend
 from optkit.store import digest_json
 from optkit.tensors import Feed, TensorInfo

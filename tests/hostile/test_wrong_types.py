@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import optkit
 from optkit.artifact import Artifact, EngineFile, Manifest, write
 from optkit.errors import InputRefused, OptkitError
+from optkit.execute.task import Task
 from optkit.execute.warm_workers import Workers
 from optkit.intake import stage_onnx
 from optkit.steps import perform
@@ -71,10 +72,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that read the artifact's graphs, which are sound here, need no child."""
 
-    def run(self: Workers, task: dict[str, Any], *limits: Any, **more: Any) -> dict[str, Any]:
-        inputs = {name: Path(path) for name, path in task["inputs"].items()}
-        out = Path(task["out"])
-        return perform(task["step"], inputs, task["params"], out, lambda *told: None)
+    def run(self: Workers, task: Task, *limits: Any, **more: Any) -> dict[str, Any]:
+        inputs = {name: Path(path) for name, path in task.inputs.items()}
+        out = Path(task.out)
+        return perform(task.step, inputs, task.params, out, lambda *told: None)
 
     monkeypatch.setattr(Workers, "__call__", run)
 

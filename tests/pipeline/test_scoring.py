@@ -10,9 +10,10 @@ import pytest
 
 from optkit.devices import target
 from optkit.evidence import Evidence
-from optkit.execute.local import Limits
 from optkit.execute.node import packed
+from optkit.execute.reads import Record
 from optkit.execute.runner import key_of
+from optkit.execute.task import Limits, Task
 from optkit.pipeline import Build, Foreign, Job
 from optkit.pipeline.accuracy import score
 from optkit.pipeline.latency import Race, race
@@ -40,15 +41,15 @@ def test_a_node_needs_what_the_task_imports_and_not_the_samples_that_it_read(
         measured=False,
     )
     read = {str(path): digest_file(path) for path in tmp_path.iterdir()}
-    build.evaluation = Collected.of(Foreign(meta={"metric": "m", "reads": {"content": read}}))
+    record = Record({"content": read}).to_json()
+    build.evaluation = Collected.of(Foreign(meta={"metric": "m", "reads": record}))
     asked: list[dict[str, Any]] = []
     steps = SimpleNamespace(
         objects=Path("store/objects"),
         do=lambda step, label: asked.append({**step.params, **step.beside}),
     )
     score(build, steps, "candidate", Graph(), "model.onnx", Evidence.SIMULATED)  # type: ignore[arg-type]
-    task = {"step": "evaluate", "inputs": {}, "params": asked[0], "out": ""}
-    files = packed(task, Limits(1))["files"]
+    files = packed(Task("evaluate", {}, asked[0], ""), Limits(1)).body["files"]  # type: ignore[index]
     assert {Path(path).name for path in files} == {"task.py", "helper.py"}
 
 
@@ -81,7 +82,7 @@ def test_a_score_is_of_the_tasks_code_and_packages(
         objects=Path("store/objects"),
         do=lambda step, label: keys.append(key_of(step)),
     )
-    for record in (CODE, {**CODE, **change}):
+    for record in (Record(CODE).to_json(), Record({**CODE, **change}).to_json()):
         build.evaluation = Collected.of(Foreign(meta={"metric": "m", "reads": record}))
         score(build, steps, "candidate", Graph(), "model.onnx", Evidence.SIMULATED)
     assert (keys[0] != keys[1]) == another

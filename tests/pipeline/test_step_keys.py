@@ -29,9 +29,10 @@ from optkit.devices import target
 from optkit.documents.report import LayerFacts, TensorFacts
 from optkit.engines import BuildSpec, Engine, Landing
 from optkit.evidence import Evidence
-from optkit.execute.local import Limits
+from optkit.execute.reads import Record
 from optkit.execute.runner import Runner
 from optkit.execute.step import Foreign
+from optkit.execute.task import Limits, Task
 from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
 from optkit.pipeline import BUILD, COMPILE, Build, Job, identity, layer_times
 from optkit.pipeline.accuracy import score
@@ -54,7 +55,7 @@ GRAPH = {
     "inputs": [["image", "float32", ["batch", 1, 8, 8]]],
     "outputs": [["digit", "float32", ["batch", 10]]],
 }
-READS = {"content": {}, "unseen": []}
+READS = Record({"content": {}}).to_json()
 FIDELITY = to_json(Fidelity(Evidence.SIMULATED, "fp32", 40.0, 1.0, 0.01, 8))
 LATENCY = to_json(Latency(Evidence.MEASURED, 1.0, 8, 8000.0))
 SCORE = to_json(Score(Evidence.SIMULATED, "top1", 0.9, Interval(0.8, 0.95), 64, True))
@@ -121,11 +122,11 @@ class Recorder:
 
         monkeypatch.setattr(store, "digest_json", spied)
 
-    def _perform(self, task: dict[str, Any], *args: Any, **more: Any) -> dict[str, Any]:
-        step, identity = task["step"], self._identities[task["step"]]
+    def _perform(self, task: Task, *args: Any, **more: Any) -> dict[str, Any]:
+        step, identity = task.step, self._identities[task.step]
         name = f"{step} {self._count[step]}"
         self._count[step] += 1
-        out = Path(task["out"])
+        out = Path(task.out)
         if step == "collect":  # the samples of two sources are compared
             feeds = [{"x": np.float32([[len(self.made), row]])} for row in range(8)]
             spool_writer.write(feeds, out, [TensorInfo("x", "float32", ("batch", 2))],
@@ -137,13 +138,13 @@ class Recorder:
             role: self.made.get(digest, "a file") for role, digest in identity["inputs"].items()
         }
         params = identity["params"]
-        beside = {key: value for key, value in task["params"].items()
+        beside = {key: value for key, value in task.params.items()
                   if key not in params and value is not None}  # fmt: skip
         self.steps.append({
             "step": step, "version": identity["version"], "tools": sorted(identity["tools"]),
             "inputs": inputs, "params": masked(params, ("versions", "host", "gpu")),
-            "beside": masked(beside, PLACES), "stays": task["stays"], "shards": task["shards"],
-            "reads_code": task["reads_code"],
+            "beside": masked(beside, PLACES), "stays": task.stays, "shards": task.shards,
+            "reads_code": task.reads_code,
         })  # fmt: skip
         return json.loads(json.dumps({**PREPARED[step], "warnings": []}))  # type: ignore[no-any-return]
 

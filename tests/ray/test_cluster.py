@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,8 @@ import psutil
 import pytest
 
 from optkit.errors import OptkitError, ToolchainMissing, UsageError
+from optkit.execute.task import Task
+from optkit.execute.transfer import Argument
 from optkit.workspace import Silent, Workspace
 
 pytestmark = pytest.mark.slow
@@ -60,16 +63,16 @@ def cluster(nodes: Any) -> Any:
     return found
 
 
-def task(out: Path, **changes: Any) -> dict[str, Any]:
+def task(out: Path, **changes: Any) -> Task:
     inputs = [{"name": "x", "dtype": "float32", "shape": [4, 8], "range": None}]
     out.mkdir(parents=True)
-    return {"step": "random", "inputs": {}, "params": {"inputs": inputs, "axes": {}},
-            "out": str(out), "stays": True, **changes}  # fmt: skip
+    params = {"inputs": inputs, "axes": {}}
+    return replace(Task("random", {}, params, str(out), stays=True), **changes)
 
 
-def packed(task: dict[str, Any]) -> dict[str, Any]:
-    from optkit.execute.local import Limits
+def packed(task: Task) -> Argument:
     from optkit.execute.node import packed
+    from optkit.execute.task import Limits
 
     return packed(task, Limits(2**31))
 
@@ -79,12 +82,18 @@ def test_every_task_runs_on_a_node_with_its_accelerator(
 ) -> None:
     from optkit.execute.node import perform
 
+    def where(argument: Argument, here: Any) -> object:
+        import ray
+
+        perform(argument, here)
+        return ray.get_runtime_context().get_node_id()
+
     def one(number: int) -> bool:
         label = list(nodes.by_label)[number % 3]
         wanted = task(tmp_path / "tmp" / str(number))
-        found = cluster.call(perform, packed(wanted), device=label)
-        assert (Path(wanted["out"]) / "index.json").exists()
-        return bool(found["node"] == nodes.by_label[label].node_id)
+        node = cluster.call(where, packed(wanted), device=label)
+        assert (Path(wanted.out) / "index.json").exists()
+        return bool(node == nodes.by_label[label].node_id)
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(one, range(12)))
@@ -100,7 +109,7 @@ def test_an_accelerator_that_no_node_has_is_an_error_at_once(cluster: Any, tmp_p
 
 
 def test_a_node_of_other_versions_gets_no_tasks(cluster: Any, tmp_path: Path) -> None:
-    from optkit.execute.local import Limits
+    from optkit.execute.task import Limits
 
     with pytest.raises(ToolchainMissing) as caught:
         cluster(task(tmp_path / "t", versions={"numpy": "0.1"}), Limits(2**31))
@@ -108,7 +117,7 @@ def test_a_node_of_other_versions_gets_no_tasks(cluster: Any, tmp_path: Path) ->
 
 
 def test_an_error_of_a_step_is_its_own(cluster: Any, tmp_path: Path) -> None:
-    from optkit.execute.local import Limits
+    from optkit.execute.task import Limits
 
     with pytest.raises(OptkitError, match="random"):
         cluster(task(tmp_path / "t", params={}), Limits(2**31))
@@ -256,7 +265,7 @@ def test_a_pending_artifact_is_finished_on_a_node(
 
     from optkit.api import load
     from optkit.api.cluster_finish import finish_here
-    from optkit.execute.local import Limits
+    from optkit.execute.task import Limits
     from optkit.execute.transfer import ThroughRemote
     from optkit.store import Remote, Store
 
@@ -265,19 +274,17 @@ def test_a_pending_artifact_is_finished_on_a_node(
     assert done.returncode == 0, err
     artifact, out = tmp_path / "small-cpu-int8", tmp_path / "cache/tmp/1/finished"
     out.mkdir(parents=True)
-    argument = {
+    body = {
         "artifact": str(artifact),
         "shown": "artifacts/small",
-        "store": str(tmp_path / "cache"),
         "limits": asdict(Limits(2**31)),
         "strict": False,
-        "needs": [str(artifact)],
-        "out": str(out),
     }
+    argument = Argument(body, (str(artifact),), str(out), str(tmp_path / "cache"))
     if apart:
         remote = Remote(f"file://{tmp_path}/remote")
         cluster.transfer = ThroughRemote(Store(tmp_path / "cache", remote))
-    found = cluster.call(finish_here, argument, device="L4")["meta"]["result"]
+    found = cluster.call(finish_here, argument, device="L4")["result"]
     assert found["status"] == "ok" and found["latency"]["evidence"] == "measured"
     assert found["artifact"] == "artifacts/small"
     assert load(out / artifact.name).result == found

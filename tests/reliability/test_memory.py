@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import optkit
 from optkit.errors import WorkerFailed
 from optkit.execute import local
+from optkit.execute.task import Task
 
 MIB = 2**20
 SIDE, CHANNELS, BATCH = 256, 16, 32
@@ -74,8 +75,8 @@ def wide(path: Path) -> None:
 
 
 def quantize(folder: Path, memory: int, out: str) -> None:
-    def carry(task: dict[str, Any], *args: Any, **more: Any) -> dict[str, Any]:
-        command = (sys.executable, "-c", WORKER, str(folder / f"{task['step']}.peak"))
+    def carry(task: Task, *args: Any, **more: Any) -> dict[str, Any]:
+        command = (sys.executable, "-c", WORKER, str(folder / f"{task.step}.peak"))
         return local.run(task, *args, command=command, **more)
 
     optkit.quantize(

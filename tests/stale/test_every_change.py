@@ -22,9 +22,9 @@ from optkit import user_code
 from optkit.data import reads
 from optkit.data.reads.watch import unrecorded
 from optkit.execute import reads as records
-from optkit.execute.local import Limits
 from optkit.execute.runner import Runner
 from optkit.execute.step import ReadsCode, Result, Step
+from optkit.execute.task import Limits, Task
 from optkit.store import Store
 from tests.stale.kinds import KINDS, Kind
 
@@ -74,17 +74,17 @@ class World:
         found = run.do(Run(roots=(str(self.project),)), "run")
         return json.loads(found.file("out").read_text())
 
-    def _carry(self, task: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def _carry(self, task: Task, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As a new process would: nothing of the project is imported yet."""
         self.calls += 1
         before, path = {*sys.modules}, [*sys.path]
         importlib.invalidate_caches()
         try:
-            with reads.record(roots=task["params"]["roots"], ignored=[self.stores]) as record:
+            with reads.record(roots=task.params["roots"], ignored=[self.stores]) as record:
                 create = user_code.load_factory(f"{self.project / 'model.py'}:create")
                 found = create(self._told)
-            (Path(task["out"]) / "out").write_text(json.dumps(found))
-            return {"reads": record.to_json()}
+            (Path(task.out) / "out").write_text(json.dumps(found))
+            return {"reads": record.relative().to_json()}
         finally:
             sys.path[:] = path
             for name in {*sys.modules} - before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from optkit import graph
 from optkit.errors import InputRefused, OptkitError
+from optkit.execute.task import Order, Task
 from optkit.steps import GRAPH, perform
 from optkit.worker import _answer
 
@@ -172,14 +174,12 @@ def test_an_error_holds_no_path_of_the_store(tmp_path: Path) -> None:
     params = {"inputs": [], "axes": {}}
     out = tmp_path / "out"
     out.mkdir()
-    task = {"step": "fuse", "stays": True, "inputs": {"graph": str(tmp_path)}, "out": str(out),
-            "params": params, "result": "", "progress": -1}  # fmt: skip
-    answer = _answer(task)
-    assert answer["status"] == "error" and answer["error"]["message"]
-    assert str(tmp_path) not in str(answer["error"])
-    task["inputs"] = {"graph": str(tmp_path / "none")}
-    answer = _answer(task)
-    assert answer["error"]["where"] == GRAPH
+    task = Task("fuse", {"graph": str(tmp_path)}, params, str(out), stays=True)
+    error = _answer(Order(task, tmp_path / "result")).error
+    assert error and error["message"] and str(tmp_path) not in str(error)
+    task = replace(task, inputs={"graph": str(tmp_path / "none")})
+    error = _answer(Order(task, tmp_path / "result")).error
+    assert error and error["where"] == GRAPH
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int4", "uint4", "float8e4m3fn", "string"])

@@ -21,7 +21,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from optkit.errors import IntegrityError, StorageError, ToolchainMissing, UsageError
 from optkit.execute import reads
-from optkit.execute.runner import remembered
 from optkit.store import Damaged, Remote, RemoteLost, Store, digest_json
 from optkit.store import remote as remotes
 
@@ -244,7 +243,7 @@ def test_a_corrupt_entry_is_told_once_and_replaced(tmp_path: Path, how: str) -> 
 
 
 _DEVICE = json.dumps({"schema": reads.SCHEMA, "records": [
-    {"key": "0", "reads": {"schema": reads.SCHEMA, "content": {"/dev/zero": "0"}}}]})  # fmt: skip
+    {"key": "0", "reads": reads.Record({"content": {"/dev/zero": "0"}}).to_json()}]})  # fmt: skip
 
 
 @pytest.mark.parametrize("record", ["[" * 100_000, "\udc80", "5", _DEVICE])
@@ -254,10 +253,9 @@ def test_bad_reads_are_as_none(tmp_path: Path, shaky: Any, record: str) -> None:
     shaky.store.clear()
     Remote(URL)._write("reads/zz/zz.json", record.encode("utf-8", "surrogateescape"))
     store = Store(tmp_path, remote)
-    now, empty = reads.Now([], {}), {"search": [], "unseen": []}
-    empty |= {question: {} for question in reads.QUESTIONS}
-    rows = [row["reads"] for found in store.recalled("zz") for row in remembered(found)]
-    assert not [row for row in rows if now.agrees({**empty, **row})]
+    now = reads.Now([], {})
+    rows = [row.reads for saved in store.recalled("zz") for row in reads.remembered(saved)]
+    assert not any(map(now.agrees, rows))
     assert len(rows) == (record == _DEVICE)
 
 

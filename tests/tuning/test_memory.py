@@ -11,6 +11,7 @@ import pytest
 from optkit import api, codec, tuning
 from optkit.errors import Impossible, InputRefused, OptkitError, WorkerFailed
 from optkit.execute import local
+from optkit.execute.task import Task
 from optkit.pipeline import Build, Job, findings
 from optkit.pipeline.findings import Judged
 from optkit.recipe import Recipe
@@ -73,8 +74,8 @@ class Carry:
     def __init__(self, error: OptkitError | None) -> None:
         self.error, self.comparisons = error, 0
 
-    def __call__(self, task: dict[str, Any], *rest: Any, **how: Any) -> dict[str, Any]:
-        if task["step"] == "deviate":
+    def __call__(self, task: Task, *rest: Any, **how: Any) -> dict[str, Any]:
+        if task.step == "deviate":
             self.comparisons += 1
             if self.error is not None and self.comparisons == 2:
                 raise self.error

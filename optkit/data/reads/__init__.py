@@ -3,7 +3,7 @@
     with record(roots=[project]) as reads:
         ...                                  # imports, factories, sample sources
     reads.answers["content"], ["names"], …   # path → sha256: see `optkit.execute.reads`
-    reads.to_json()
+    reads.relative()                         # the record, its paths relative to the roots
 
 What is seen, and how:
 
@@ -29,12 +29,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from optkit.data.reads import hooks, native
 from optkit.data.reads.opens import Opens
 from optkit.data.reads.watch import Watch, absolute, watching
 from optkit.execute import reads as records
+from optkit.execute.reads import Record
 
 _BYTECODE = (".pyc", ".pyo")
 
@@ -44,13 +44,13 @@ class Reads:
     """Filled when `record` ends. `answers`: question → subject → answer, with absolute paths."""
 
     roots: tuple[str, ...] = ()
-    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    answers: dict[str, dict[str, str | None]] = field(default_factory=dict)
     search: list[list[str]] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
+    def relative(self) -> Record:
         """The record, its paths relative to the roots."""
-        answers: dict[str, Any] = {
+        answers = {
             question: {
                 records.relative(subject, self.roots): answer
                 for subject, answer in sorted(self.answers.get(question, {}).items())
@@ -58,9 +58,9 @@ class Reads:
             for question in records.QUESTIONS
         }
         for name, origin in answers["import"].items():
-            answers["import"][name] = records.relative(origin, self.roots)
+            answers["import"][name] = records.relative(str(origin), self.roots)
         search = [[records.relative(path, self.roots) for path in paths] for paths in self.search]
-        return {"schema": records.SCHEMA, "search": search, "unseen": self.unseen, **answers}
+        return Record(answers, search, self.unseen)
 
 
 def note(path: str | os.PathLike[str]) -> None:

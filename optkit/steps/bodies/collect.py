@@ -57,7 +57,7 @@ def run(step: Collect, out: Path, progress: Progress) -> Collected:
         whole=whole,
         paths=tuple(paths),
         warnings=_left_out(written),
-        reads=record.to_json(),
+        reads=record.relative(),
     )
 
 

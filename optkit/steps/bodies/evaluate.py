@@ -27,7 +27,7 @@ _ROWS = "rows"  # of the baseline, in the file of its scores
 def run(step: Evaluate, out: Path, progress: Progress) -> Evaluated:
     with reads.record(**recording(step, out)) as record:
         score = _scored(step, out, progress)
-    return Evaluated(score=score, reads=record.to_json())
+    return Evaluated(score=score, reads=record.relative())
 
 
 def _scored(step: Evaluate, out: Path, progress: Progress) -> Score | None:

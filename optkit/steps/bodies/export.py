@@ -8,6 +8,7 @@ from pathlib import Path
 from optkit import graph, intake, sources
 from optkit.data import reads
 from optkit.errors import OptkitError
+from optkit.execute.reads import Record
 from optkit.execute.step import Progress
 from optkit.steps.bodies.graphs import signature
 from optkit.steps.bodies.recorded import recording
@@ -43,7 +44,7 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
     return Exported(
         log=log.to_json(),
         warnings=tuple(log.warnings),
-        reads=record.to_json() if record is not None else {},
+        reads=Record() if record is None else record.relative(),
         **signature(graph.load(out / GRAPH))._asdict(),
     )
 

@@ -1,0 +1,104 @@
+"""What a worker is given and what it answers: messages in JSON files, written and read here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, Self
+
+from optkit.codec import from_json, to_json
+from optkit.errors import OptkitError
+from optkit.execute.step import Progress
+
+_SCHEMA = "optkit.worker/v1"
+
+
+def silent(what: str, fraction: float) -> None:
+    """A progress that nobody hears."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one task: resident memory of its process tree, wall clock, bytes of log."""
+
+    memory_bytes: int
+    seconds: float = 3600.0
+    output_bytes: int = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Task:
+    """A step to run. `inputs`: the path of each input; `params`: the other fields of the step, as
+    JSON; `out`: the folder for its files. `stays`, `versions`: see `Step.stays`, `Step.tools`;
+    `shards`: it can be done in parts; `reads_code`: its code is on this machine alone."""
+
+    step: str
+    inputs: Mapping[str, str]
+    params: Mapping[str, object]
+    out: str
+    stays: bool = False
+    shards: bool = False
+    reads_code: bool = False
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Runs a task under limits and returns the facts that the step leaves beside its files, as
+    JSON. `execute.warm_workers.Workers` does so in a child process."""
+
+    def __call__(
+        self,
+        task: Task,
+        limits: Limits,
+        progress: Progress = silent,
+        *,
+        scratch_root: Path | None = None,
+    ) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True)
+class Order:
+    """A task for a worker. `result`: the file for the answer; `progress`: the descriptor of a pipe
+    (-1: none); `pipes`: those of a worker that serves a session (`execute.proxy`)."""
+
+    task: Task
+    result: Path
+    progress: int = -1
+    pipes: tuple[int, int] | None = None
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        return from_json(cls, json.loads(file.read_bytes()))
+
+    def write(self, file: Path) -> None:
+        file.write_text(json.dumps(to_json(self)))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`meta`, the facts that the step leaves, or the error of `OptkitError.to_json`."""
+
+    meta: Mapping[str, object] | None = None
+    error: Mapping[str, str | None] | None = None
+    schema: str = _SCHEMA
+
+    @classmethod
+    def of(cls, error: OptkitError) -> Self:
+        return cls(error=error.to_json())
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """An empty one where there is no file, or another one."""
+        try:
+            answer = from_json(cls, json.loads(file.read_bytes()))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return cls()
+        return answer if answer.schema == _SCHEMA else cls()
+
+    def write(self, file: Path) -> None:
+        """At once: a file that is there is whole."""
+        temporary = file.with_suffix(".part")
+        temporary.write_text(json.dumps(to_json(self)))
+        temporary.replace(file)
