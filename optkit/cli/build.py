@@ -213,22 +213,29 @@ def _rehearse(
         return 0
     for name, scheme, plan in plans:
         terminal.put(f"{name} {scheme}")
-        rows = [_row(line) for line in plan.steps]
-        terminal.put(terminal.table(["step", "store", "about", "disk", "what"], rows))
+        _show_steps(plan.steps)
         for spec in plan.asked:
-            if spec.precision != scheme:
-                continue  # of the baseline, which is asked alike
-            terminal.put(f"what {spec.backend} is asked")
-            told = [list(row) for row in view.asked_rows(spec)]
-            terminal.put(terminal.table(["option", "value", "why"], told))
-        todo = [line for line in plan.steps if not line.hit]
-        if any(line.seconds is None for line in todo):
-            terminal.put("estimates: unknown where this store has not seen such a step yet")
-        terminal.put(
-            f"predicted from this store's history: {sum(x.seconds or 0 for x in todo):.0f} s, "
-            f"{sum(x.bytes or 0 for x in todo) / 2**20:.1f} MiB; nothing was written"
-        )
+            if spec.precision == scheme:  # the baseline is asked alike
+                terminal.put(f"what {spec.backend} is asked")
+                rows = [list(row) for row in view.asked_rows(spec)]
+                terminal.put(terminal.table(["option", "value", "why"], rows))
+        _show_estimate([line for line in plan.steps if not line.hit])
     return 0
+
+
+def _show_steps(steps: Iterable[Line]) -> None:
+    rows = [_row(line) for line in steps]
+    terminal.put(terminal.table(["step", "store", "about", "disk", "what"], rows))
+
+
+def _show_estimate(steps: Sequence[Line]) -> None:
+    """What the steps that will run took before."""
+    if any(line.seconds is None for line in steps):
+        terminal.put("estimates: unknown where this store has not seen such a step yet")
+    terminal.put(
+        f"predicted from this store's history: {sum(line.seconds or 0 for line in steps):.0f} s, "
+        f"{sum(line.bytes or 0 for line in steps) / 2**20:.1f} MiB; nothing was written"
+    )
 
 
 def _row(line: Line) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from optkit.pipeline import Job
 from optkit.places import Place
-from optkit.recipe import Recipe, requested
+from optkit.recipe import Recipe, Source, requested
 from optkit.request import Request
 from optkit.store import write_durably
 
@@ -53,51 +53,22 @@ class Reproduction:
 def reproduction(job: Job, folder: Path, paths: Mapping[str, Sequence[str]]) -> Reproduction:
     """Write `job`'s recipe to `folder`/recipe.yaml and read it back as the command would. `paths`:
     the args that name data, by section; relative ones start at another folder there."""
-    recipe, model = job.recipe, None
+    recipe = job.recipe
     data = recipe.model_dump(mode="json", exclude_defaults=True)
     data["name"] = tuned_name(recipe.name)
     overrides: list[str] = []
-    for section, key, place in (
-        ("calibration", "source", recipe.calibration_source),
-        ("eval", "task", recipe.eval_task),
-    ):
-        if place is None:
-            continue
-        start = recipe.argument_folders(section)
-        named = {name: start[name] / data[section]["args"][name] for name in paths.get(section, ())}
-        if place.root == "content":
-            data[section][key] = _relative(place, folder)
-            for name, path in named.items():
-                if not Path(data[section]["args"][name]).is_absolute():
-                    data[section]["args"][name] = _from(folder, path)
-        else:
-            own = data.pop(section) | {key: _absolute(place)}
-            if named:
-                own["args"] |= {name: str(path.absolute()) for name, path in named.items()}
-            overrides.append(f"{section}={json.dumps(own)}")
-    source = recipe.source
-    if source is not None:
-        place = source.place
-        inside = [p for p in (place, source.weights) if p is not None]
-        if place is not None and all(p.root == "content" for p in inside):
-            data["model"]["factory" if source.kind == "python" else "path"] = _relative(
-                place, folder
-            )
-            if source.weights is not None:
-                data["model"]["weights"] = _relative(source.weights, folder)
-        else:
-            task = data.pop("model").get("task")
-            model = (
-                _absolute(place) if place else source.hub or f"{source.module}:{source.attribute}"
-            )
-            if task is not None:
-                overrides.append(f"model.task={task}")
-            if source.adapter is not None:
-                overrides.append(f"model.adapter={_absolute(source.adapter)}")
-            if source.weights is not None:
-                overrides.append(f"model.weights={_absolute(source.weights)}")
-            if source.args:
-                overrides.append(f"model.args={json.dumps(dict(source.args))}")
+    if recipe.calibration_source is not None:
+        start = recipe.argument_folders("calibration")
+        files = {name: start[name] for name in paths.get("calibration", ())}
+        overrides += _code(data, "calibration", "source", recipe.calibration_source, folder, files)
+    if recipe.eval_task is not None:
+        start = recipe.argument_folders("eval")
+        files = {name: start[name] for name in paths.get("eval", ())}
+        overrides += _code(data, "eval", "task", recipe.eval_task, folder, files)
+    model = None
+    if recipe.source is not None and not _shipped_model(data, recipe.source, folder):
+        model, more = _named_model(data, recipe.source)
+        overrides += more
     file = folder / "recipe.yaml"
     made = Reproduction(file, model, tuple(overrides), recipe, job, job.graph is not None)
     _write(file, data, made.command)
@@ -107,6 +78,55 @@ def reproduction(job: Job, folder: Path, paths: Mapping[str, Sequence[str]]) -> 
         again = Request(overrides=tuple(overrides), trust_remote_code=_is_trusted(job))
         found = requested(Recipe.load(file, model), again)
     return Reproduction(file, model, tuple(overrides), found, job, made.code)
+
+
+def _code(
+    data: dict[str, Any],
+    section: str,
+    key: str,
+    place: Place,
+    folder: Path,
+    starts: Mapping[str, Path],
+) -> list[str]:
+    """Name the code of a section as seen from `folder`: in `data`, where optkit ships it, else in
+    the overrides that are returned. `starts`: where the args that name data start."""
+    given = data[section]
+    named = {name: start / given["args"][name] for name, start in starts.items()}
+    if place.root == "content":
+        given[key] = _relative(place, folder)
+        for name, path in named.items():
+            if not Path(given["args"][name]).is_absolute():
+                given["args"][name] = _from(folder, path)
+        return []
+    moved = data.pop(section) | {key: _absolute(place)}
+    if named:
+        moved["args"] |= {name: str(path.absolute()) for name, path in named.items()}
+    return [f"{section}={json.dumps(moved)}"]
+
+
+def _shipped_model(data: dict[str, Any], source: Source, folder: Path) -> bool:
+    """Name a model that optkit ships as seen from `folder`; whether it is one."""
+    place, weights = source.place, source.weights
+    if place is None or any(p.root != "content" for p in (place, weights) if p is not None):
+        return False
+    model = data["model"]
+    model["factory" if source.kind == "python" else "path"] = _relative(place, folder)
+    if weights is not None:
+        model["weights"] = _relative(weights, folder)
+    return True
+
+
+def _named_model(data: dict[str, Any], source: Source) -> tuple[str, list[str]]:
+    """The model as the command line names it, and the overrides that go with it."""
+    place = source.place
+    name = _absolute(place) if place else source.hub or f"{source.module}:{source.attribute}"
+    settings = {
+        "task": data.pop("model").get("task"),
+        "adapter": _absolute(source.adapter) if source.adapter else None,
+        "weights": _absolute(source.weights) if source.weights else None,
+        "args": json.dumps(dict(source.args)) if source.args else None,
+    }
+    return name, [f"model.{key}={text}" for key, text in settings.items() if text is not None]
 
 
 def tuned_name(name: str) -> str:
