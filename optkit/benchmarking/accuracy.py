@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from optkit.measurement import Difference, Interval, Score
 from optkit.runtimes import Session
 from optkit.tensors import Feed, narrowed
 
+V = TypeVar("V", float, np.ndarray)
 _FEW = 20  # samples; a bootstrap of fewer knows too little of those to come
 _CARRIERS = 10  # samples that a mean hangs on (`intervals.carriers`); fewer tell too little of it
 _SEARCH_LIMIT = 100_000_000  # samples; beyond that "more samples" is no advice
@@ -142,7 +143,7 @@ def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.
     return scores
 
 
-def _told(name: str, function: Callable[..., Any], *rows: np.ndarray) -> np.ndarray:
+def _told(name: str, function: Callable[..., object], *rows: np.ndarray) -> np.ndarray:
     """What a hook of the task returns for all rows, finite. Raises InputRefused."""
     where = f"scores of shape {list(rows[0].shape)}"
     try:
@@ -335,13 +336,13 @@ def _losses(baseline: Score, candidate: Score) -> np.ndarray:
     sides = [np.asarray(one.replicates or one.per_sample) for one in (baseline, candidate)]
     if not sides[0].size or baseline.samples != candidate.samples:
         raise ValueError("a paired drop needs the per-sample scores of the same samples")
-    worse: np.ndarray = _worse(baseline, *sides)
-    return worse
+    return _worse(baseline, *sides)
 
 
-def _worse(metric: Score, before: Any, after: Any) -> Any:
+def _worse(metric: Score, before: V, after: V) -> V:
     """The change, told so that positive is worse."""
-    return after - before if metric.lower_is_better else before - after
+    change: V = after - before if metric.lower_is_better else before - after
+    return change
 
 
 def _proportions(baseline: Score, candidate: Score) -> bool:

@@ -58,9 +58,6 @@ class Likeness:
     cosine: float
     max_abs_error: float
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Clipping:
