@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -34,6 +34,21 @@ def watched(*, gpu: bool = False) -> Iterator[Watch]:
         yield watch
     finally:
         watch.end()
+
+
+class _Counters(NamedTuple):
+    """Seconds and events so far; None: the system does not tell. `usable`, `busy`, `steal`: of the
+    cores that this process may use, `ours`: what it used itself; `elsewhere`…: of the others."""
+
+    wall: float | None
+    usable: float | None
+    busy: float | None
+    steal: float | None
+    elsewhere: float | None
+    elsewhere_busy: float | None
+    ours: float | None
+    held: float | None
+    throttles: float | None
 
 
 class Watch:
@@ -73,28 +88,24 @@ class Watch:
         tell."""
         self._loads.append(psutil.getloadavg()[0])
         after = self._counters()
-        spent = {name: _less(after[name], self._before[name]) for name in after}
-        usable, elsewhere = spent["usable"] or 0.0, spent["elsewhere"] or 0.0
-        busy, own = spent["usable_busy"] or 0.0, spent["own"] or 0.0
+        spent = _Counters(*map(_less, after, self._before))
+        usable, elsewhere = spent.usable or 0.0, spent.elsewhere or 0.0
         self.conditions = {
             "cores": [len(self._cores), os.cpu_count()],
             "governor": _read(self._root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             "load_average": [round(load, 2) for load in self._loads],
             "frequency_mhz": _ends(self._clocks),
-            "other_cpu_share": _share(max(0.0, busy - own), usable),
-            "neighbour_cpu_share": _share(spent["elsewhere_busy"] or 0.0, elsewhere)
+            "other_cpu_share": _share(max(0.0, (spent.busy or 0.0) - (spent.ours or 0.0)), usable),
+            "neighbour_cpu_share": _share(spent.elsewhere_busy or 0.0, elsewhere)
             if elsewhere
             else None,
-            "steal_share": _share(spent["steal"] or 0.0, usable),
-            "quota_share": None
-            if spent["held"] is None
-            else _share(spent["held"] or 0.0, spent["wall"] or 0.0),
-            "throttles": spent["throttles"],
+            "steal_share": _share(spent.steal or 0.0, usable),
+            "quota_share": None if spent.held is None else _share(spent.held, spent.wall or 0.0),
+            "throttles": spent.throttles,
             "gpu": None if self._card is None else self._card.told(),
         }
 
-    def _counters(self) -> dict[str, float | None]:
-        """Seconds and events so far."""
+    def _counters(self) -> _Counters:
         here = elsewhere = busy = busy_elsewhere = steal = 0.0
         for core, times in enumerate(psutil.cpu_times(percpu=True)):
             total, idle, stolen = _core_seconds(times)
@@ -103,12 +114,11 @@ class Watch:
             else:
                 elsewhere += total
                 busy_elsewhere += total - idle - stolen
-        return {
-            "wall": time.monotonic(), "usable": here, "usable_busy": busy, "steal": steal,
-            "elsewhere": elsewhere, "elsewhere_busy": busy_elsewhere,
-            "own": sum(psutil.Process().cpu_times()[:4]),
-            "held": self._held(), "throttles": self._throttles(),
-        }  # fmt: skip
+        ours = sum(psutil.Process().cpu_times()[:4])
+        return _Counters(
+            time.monotonic(), here, busy, steal, elsewhere, busy_elsewhere, ours, self._held(),
+            self._throttles(),
+        )  # fmt: skip
 
     def _held(self) -> float | None:
         """Seconds in which this process's control group (v2) was out of quota."""

@@ -84,7 +84,7 @@ def test_what_a_control_group_and_heat_did_is_read(tmp_path: Path) -> None:
     count.write_text("3\n")
     watch = Watch(tmp_path, gpu=False)
     watch._cores = frozenset({0})
-    watch._before |= watch._counters() | {"wall": watch._before["wall"]}
+    watch._before = watch._counters()._replace(wall=watch._before.wall)
     stat.write_text("usage_usec 9\nthrottled_usec 61000000\n")
     count.write_text("5\n")
     watch.end()
