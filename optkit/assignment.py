@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
 
 from optkit.precisions import PRECISIONS
 
@@ -21,9 +20,5 @@ class Assignment:
         """The nodes assigned a quantized precision: what landing is counted against."""
         return {node: name for node, name in self.nodes.items() if PRECISIONS[name].quantized}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        return cls(**data)

@@ -57,7 +57,7 @@ class PlacementRules:
         one = op in self.tensor_ops and self.weight.granularity == "channel"
         return replace(self.weight, granularity="tensor") if one else self.weight
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         sets = {key: sorted(getattr(self, key)) for key in _RULE_SETS}
         return {**asdict(self), **sets, "excluded": dict(self.excluded)}
 

@@ -80,8 +80,8 @@ def member(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
 
 
 def taken(
-    function: Callable[..., Any], given: Mapping[str, Any], positional: int = 0
-) -> dict[str, Any]:
+    function: Callable[..., Any], given: Mapping[str, object], positional: int = 0
+) -> dict[str, object]:
     """Those of the given values that the function has a parameter for, its first `positional` ones
     aside; all of them where it has **kwargs."""
     parameters = list(inspect.signature(function).parameters.values())[positional:]
@@ -91,7 +91,7 @@ def taken(
     return {name: value for name, value in given.items() if name in names}
 
 
-def hook(module: ModuleType, name: str, args: Mapping[str, Any]) -> Callable[..., Any] | None:
+def hook(module: ModuleType, name: str, args: Mapping[str, object]) -> Callable[..., Any] | None:
     """A task's function of that name (a key of HOOKS) with those of its args that it names."""
     function = getattr(module, name, None)
     if not callable(function):
@@ -99,7 +99,7 @@ def hook(module: ModuleType, name: str, args: Mapping[str, Any]) -> Callable[...
     return partial(function, **taken(function, args, HOOKS[name]))
 
 
-def metric(module: ModuleType, path: Path, args: Mapping[str, Any]) -> str:
+def metric(module: ModuleType, path: Path, args: Mapping[str, object]) -> str:
     """The metric's name that a task declares, as METRIC or by a function `metric` of its args.
 
     Raises InputRefused when it declares none, or its function fails.
@@ -114,7 +114,7 @@ def metric(module: ModuleType, path: Path, args: Mapping[str, Any]) -> str:
     return found
 
 
-def guarded(function: Callable[..., Any], args: Mapping[str, Any], path: Path) -> Iterator[Any]:
+def guarded(function: Callable[..., Any], args: Mapping[str, object], path: Path) -> Iterator[Any]:
     """What `function(**args)` yields; what it raises becomes InputRefused with file and line."""
     try:
         yield from function(**args)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ class PatchView:
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """float32 [len(numbers), groups · K]."""
         sample, *position = np.unravel_index(numbers, self._grid)
-        place: tuple[Any, ...] = (sample, slice(None), *position)
+        place: tuple[np.ndarray | slice, ...] = (sample, slice(None), *position)
         patches: np.ndarray = self._view[place]
         return patches.reshape(len(numbers), prod(patches.shape[1:]))
 

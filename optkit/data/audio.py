@@ -110,7 +110,7 @@ class Features:
             for name, array in feed.items()
         }
 
-    def _padding(self) -> dict[str, Any]:
+    def _padding(self) -> dict[str, object]:
         """Of bare waveforms, which have no window of their own."""
         if not _bare(self._extractor):
             return {}
@@ -196,7 +196,7 @@ def _window(extractor: Any, inputs: Inputs | None) -> int | None:
     return shape[-1] if len(shape) == 2 and isinstance(shape[-1], int) else None
 
 
-def _bare(extractor: Any) -> bool:
+def _bare(extractor: object) -> bool:
     """Whether it makes waveforms [batch, samples], and no features of them."""
     return getattr(extractor, "feature_size", None) == 1
 

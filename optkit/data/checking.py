@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,8 @@ DTYPES = frozenset(  # what safetensors gives back as numpy arrays
      "uint16", "uint8", "bool"}
 )  # fmt: skip
 
-Item = Mapping[str, Any] | tuple[Mapping[str, Any], Any] | tuple[Mapping[str, Any], Any, Any]
+Given = Mapping[str, object]
+Item = Given | tuple[Given, object] | tuple[Given, object, object]
 """A feed, a pair of feed and labels, or these and the name of the slice that each sample belongs
 to; values are anything `np.asarray` takes."""
 
@@ -42,7 +42,7 @@ class Checker:
         self._empty = {0, *optional} - {batch_axis(inputs)}  # axes that may be; not the samples'
         self._last = False  # an incomplete batch has come, behind which there is none
 
-    def feed(self, given: Mapping[str, Any], sample: int) -> tuple[Feed, int]:
+    def feed(self, given: Given, sample: int) -> tuple[Feed, int]:
         """A feed that the model takes, and how many samples it has: fewer than its batch where they
         had to be put there again. `sample`: the number of its first one, for errors. Raises
         InputRefused."""
@@ -50,7 +50,7 @@ class Checker:
         feed = self._checked(whole, sample)
         return feed, short or count_of(feed, self.batched)
 
-    def labels(self, given: Any, count: int, sample: int) -> np.ndarray | None:
+    def labels(self, given: object, count: int, sample: int) -> np.ndarray | None:
         """Labels as an array with a row for each of the `count` samples, None where there are none.
         Raises InputRefused."""
         where = f"sample {sample}"
@@ -75,10 +75,11 @@ class Checker:
         self.label_kind = kind
         return labels.astype(kind[0], copy=False)  # in this machine's byte order
 
-    def slices(self, given: Any, count: int, sample: int) -> list[str]:
+    def slices(self, given: object, count: int, sample: int) -> list[str]:
         """The slice of each of the `count` samples; none where the source names none. Raises
         InputRefused."""
-        names = [] if given is None else [str(name) for name in np.atleast_1d(given).tolist()]
+        array = np.atleast_1d(np.asanyarray([] if given is None else given))
+        names = [str(name) for name in array.tolist()]
         if self.sliced is None:
             self.sliced = bool(names)
         if len(names) != (count if self.sliced else 0):
@@ -89,7 +90,7 @@ class Checker:
             )
         return names
 
-    def _filled(self, given: Mapping[str, Any], sample: int) -> tuple[Mapping[str, Any], int]:
+    def _filled(self, given: Given, sample: int) -> tuple[Given, int]:
         """A feed of fewer samples than the model's fixed batch, its samples again behind them, and
         how many they are; any other as it is, and 0."""
         where = f"sample {sample}"
@@ -110,7 +111,7 @@ class Checker:
         turns = np.arange(self.fixed) % count
         return {**given, **{name: array[turns] for name, array in batched.items()}}, count
 
-    def _checked(self, given: Mapping[str, Any], sample: int) -> Feed:
+    def _checked(self, given: Given, sample: int) -> Feed:
         for name in given:
             if name not in self.inputs:
                 close, known = nearest(str(name), self.inputs), ", ".join(self.inputs)
@@ -170,13 +171,13 @@ class Checker:
         )
 
 
-def _kind(item: Any) -> str:
+def _kind(item: object) -> str:
     """Its type; of a tuple those of its parts as well."""
     parts = f" ({', '.join(type(each).__name__ for each in item)})" if type(item) is tuple else ""
     return f"{type(item).__name__}{parts}"
 
 
-def parted(item: Any, sample: int) -> tuple[Mapping[str, Any], Any, Any]:
+def parted(item: object, sample: int) -> tuple[Given, object, object]:
     """Feed, labels and slices of an item, None where it has none. Raises InputRefused."""
     parts = item if isinstance(item, tuple) and len(item) in (2, 3) else (item,)
     feed, labels, slices = (*parts, None, None)[:3]
@@ -189,7 +190,7 @@ def parted(item: Any, sample: int) -> tuple[Mapping[str, Any], Any, Any]:
     return feed, labels, slices
 
 
-def _array(value: Any, info: TensorInfo, sample: int) -> np.ndarray:
+def _array(value: object, info: TensorInfo, sample: int) -> np.ndarray:
     """The value as an array that fits the input. Raises InputRefused otherwise."""
     where = f"sample {sample}, input {info.name!r}"
     array = _asarray(value, where)
@@ -230,7 +231,7 @@ def _shape_hint(shape: tuple[int, ...], info: TensorInfo) -> str:
     )
 
 
-def _asarray(value: Any, where: str) -> np.ndarray:
+def _asarray(value: object, where: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except Exception as error:  # whatever __array__ of a foreign class raises

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, nan
 from pathlib import Path
-from typing import Any
 
 from optkit.data.packing import IGNORED
 from optkit.decoder import CONFIG, read_json
@@ -26,14 +25,14 @@ def model_classes(model: str | Path | None) -> list[str]:
     return ordered
 
 
-def class_number(label: Any, names: Sequence[str] | None, where: str) -> int:
+def class_number(label: object, names: Sequence[str] | None, where: str) -> int:
     """The number of a class: its name's place in `names` (which may be digits, "1" to "5"), else a
     whole number from 0, as it is; so is −100. Raises InputRefused."""
     known = [str(name) for name in names or ()]
     if str(label) in known:
         return known.index(str(label))
     try:
-        number = float(label)
+        number = float(label)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = nan
     sound = 0 <= number < (len(known) or inf) or number == IGNORED

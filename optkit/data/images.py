@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +18,13 @@ from optkit.data.reading import PICTURES, Inputs
 from optkit.errors import InputRefused
 from optkit.tensors import Feed, TensorInfo
 
+if TYPE_CHECKING:
+    from PIL.Image import Image, Resampling
+
 _PIXELS = "pixel_values"
 
 Numbers = float | list[float]
-Transform = Callable[[Sequence[Any]], np.ndarray]
+Transform = Callable[["Sequence[Image]"], np.ndarray]
 """Pictures to one float array [batch, channels, height, width]."""
 
 
@@ -88,13 +91,13 @@ class _Normalization:
     mean: np.ndarray  # [channels, 1, 1] or [1]
     std: np.ndarray
 
-    def __call__(self, pictures: Sequence[Any]) -> np.ndarray:
+    def __call__(self, pictures: Sequence[Image]) -> np.ndarray:
         values = np.stack(list(map(self._resized, pictures)))  # [batch, H, W, channels]
         scaled = values.transpose(0, 3, 1, 2).astype(np.float32) / 255
         normal: np.ndarray = (scaled - self.mean) / self.std
         return normal
 
-    def _resized(self, picture: Any) -> np.ndarray:
+    def _resized(self, picture: Image) -> np.ndarray:
         height, width = self.size
         if self.resize is None:
             picture = picture.resize((width, height), _bilinear())
@@ -102,7 +105,7 @@ class _Normalization:
             scale = self.resize / min(picture.size)
             sides = [max(self.resize, round(side * scale)) for side in picture.size]
             left, top = (sides[0] - width) // 2, (sides[1] - height) // 2
-            picture = picture.resize(tuple(sides), _bilinear())
+            picture = picture.resize((sides[0], sides[1]), _bilinear())
             picture = picture.crop((left, top, left + width, top + height))
         array = np.asarray(picture)
         return array[..., None] if array.ndim == 2 else array
@@ -154,7 +157,7 @@ def _processor(named: Path | None, model: str | None) -> Transform:
         reason = f"the image processor cannot be read: {error}"
         raise InputRefused(reason, where=str(folder), hint="give args.mean and args.std") from error
 
-    def transform(pictures: Sequence[Any]) -> np.ndarray:
+    def transform(pictures: Sequence[Image]) -> np.ndarray:
         pixels: np.ndarray = processor(images=list(pictures), return_tensors="np")[_PIXELS]
         return pixels
 
@@ -168,7 +171,7 @@ def _prepared(paths: Sequence[Path], transform: Transform, info: TensorInfo | No
     return pixels.astype(info.dtype if info is not None else np.float32, copy=False)
 
 
-def _decoded(path: Path, mode: str) -> Any:
+def _decoded(path: Path, mode: str) -> Image:
     """Raises InputRefused naming the file."""
     image, turn = reading.optional("PIL.Image", "data"), reading.optional("PIL.ImageOps", "data")
     try:
@@ -179,7 +182,7 @@ def _decoded(path: Path, mode: str) -> Any:
         raise InputRefused(reason, where=str(path), hint="fix or remove it") from error
 
 
-def _of_8_bits(picture: Any, form: str | None) -> Any:
+def _of_8_bits(picture: Image, form: str | None) -> Image:
     """Of 16 bits per pixel the upper 8, as Pillow itself takes them of colours; its `convert` cuts
     gray off at 255. Raises ValueError for numbers that have no known white."""
     if picture.mode == "F" or (picture.mode == "I" and form != "PPM"):
@@ -187,7 +190,8 @@ def _of_8_bits(picture: Any, form: str | None) -> Any:
     if picture.mode[0] != "I":
         return picture
     upper = (np.asarray(picture) >> 8).astype(np.uint8)
-    return reading.optional("PIL.Image", "data").fromarray(upper)
+    gray: Image = reading.optional("PIL.Image", "data").fromarray(upper)
+    return gray
 
 
 def _pixels(inputs: Inputs | None) -> tuple[str, TensorInfo | None]:
@@ -209,5 +213,6 @@ def _channels(values: Numbers) -> np.ndarray:
     return np.asarray(values, np.float32).reshape(-1, 1, 1)
 
 
-def _bilinear() -> Any:
-    return reading.optional("PIL.Image", "data").Resampling.BILINEAR
+def _bilinear() -> Resampling:
+    bilinear: Resampling = reading.optional("PIL.Image", "data").Resampling.BILINEAR
+    return bilinear

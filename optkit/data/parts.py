@@ -12,7 +12,6 @@ decoder    input_ids: decoder_input_ids
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from optkit.data.sequences import ENCODER_MASK, IDS, MASK
 from optkit.tensors import Feed, TensorInfo
@@ -27,7 +26,7 @@ def whole(encoder: Infos, ids: TensorInfo) -> Infos:
     return *encoder, TensorInfo(DECODER_IDS, ids.dtype, ids.shape)
 
 
-def is_whole(item: Any, both: Infos, part: Infos) -> bool:
+def is_whole(item: object, both: Infos, part: Infos) -> bool:
     """Whether a source that yields this `item` (a feed, or a pair with labels) gives samples of the
     whole model, whose inputs are `both`, and not of the `part` alone."""
     feed = item[0] if isinstance(item, tuple) and item else item

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from optkit.data import reading
 from optkit.errors import InputRefused, nearest
@@ -38,7 +38,7 @@ class Row:
     """`where`: "corpus.jsonl:17", or "corpus.parquet, row 17"."""
 
     where: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
     def text(self, field: str) -> str:
         """Raises InputRefused when the field is missing or no text."""
@@ -51,7 +51,7 @@ class Row:
             raise InputRefused(reason, where=self.where, hint=hint)
         return value
 
-    def value(self, field: str) -> Any:
+    def value(self, field: str) -> object:
         """Raises InputRefused with the nearest fields."""
         if field not in self.values:
             raise _missing("field", field, self.values, self.where)
@@ -186,5 +186,5 @@ def _missing(kind: str, name: str, known: Iterable[str], where: str) -> InputRef
     return InputRefused(f"no {kind} {name!r}", where=where, hint=hint)
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     return "null" if value is None else type(value).__name__

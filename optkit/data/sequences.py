@@ -8,7 +8,6 @@ an empty cache    whatever has an axis that may be empty
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,8 @@ POSITIONS = "position_ids"
 
 
 def completed(
-    given: Mapping[str, Any], inputs: Mapping[str, TensorInfo], optional: Collection[str]
-) -> dict[str, Any]:
+    given: Mapping[str, object], inputs: Mapping[str, TensorInfo], optional: Collection[str]
+) -> dict[str, object]:
     """`given` with the mask (all tokens are real), the positions and the empty cache that it lacks.
 
     `optional`: axes that may be empty; one that nothing given has is of size 0. What does not
@@ -83,8 +82,8 @@ def _positions(mask: np.ndarray, tokens: int, dtype: str) -> np.ndarray:
     return np.maximum(places, 0)[:, places.shape[-1] - tokens :].astype(dtype)
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _shape(value: object) -> tuple[int, ...]:
     try:
-        return np.shape(value)
+        return np.shape(value)  # type: ignore[call-overload, no-any-return]
     except Exception:  # whatever a foreign class raises; told when the value itself is checked
         return ()

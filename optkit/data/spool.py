@@ -127,7 +127,7 @@ class Spool:
         turns = np.arange(size) % self._count(feed)
         return rows_of(feed, self._batched, turns)
 
-    def to_file(self, path: Path, metadata: Mapping[str, Any]) -> None:
+    def to_file(self, path: Path, metadata: Mapping[str, object]) -> None:
         """Write everything, and some JSON to go with it, into one file that `Spool` reads too.
 
         Holds all samples in memory. Raises StorageError.

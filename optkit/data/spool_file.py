@@ -39,7 +39,7 @@ class Index:
     rows: list[str]
     digests: list[str]
     slices: list[str] = field(default_factory=list)
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # what a caller adds
+    metadata: Mapping[str, object] = field(default_factory=dict)  # what a caller adds
 
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **asdict(self)})

@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from optkit.data import identity, spool_file
-from optkit.data.checking import Checker, Item, parted, rows_of
+from optkit.data.checking import Checker, Given, Item, parted, rows_of
 from optkit.data.spool_file import Index
 from optkit.errors import InputRefused
 from optkit.runtimes import Progress
@@ -37,7 +36,7 @@ class SpoolInfo:
     digest: str
     left_out: int = 0  # of an incomplete last batch, where the model's is fixed
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -103,7 +102,7 @@ class _Writer:
         self._labels = hashlib.sha256()
         self._slices: list[str] = []
 
-    def add(self, given: Mapping[str, Any], labels: Any, slices: Any, left: int | None) -> None:
+    def add(self, given: Given, labels: object, slices: object, left: int | None) -> None:
         """A batch; of one of a model whose batch is not fixed at most `left` samples."""
         fixed, batched = self._checker.fixed, self._checker.batched
         feed, count = self._checker.feed(given, self.samples)

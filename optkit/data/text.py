@@ -236,7 +236,7 @@ def _number(row: Row, field: str | None) -> float:
         return 0.0
     value = row.value(field)
     try:
-        return float(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise InputRefused(f"{field} {value!r} is no number", where=row.where) from error
 

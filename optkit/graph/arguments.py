@@ -4,7 +4,6 @@ arguments. Random numbers are none of these; some follow from what the graph dec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -44,9 +43,9 @@ class Argument:
     node: str
     numbers: np.ndarray | None
 
-    def to_json(self) -> dict[str, Any]:
-        numbers = None if self.numbers is None else self.numbers.tolist()
-        return {"what": f"the {self.role} of {self.node}", "numbers": numbers}
+    @property
+    def what(self) -> str:
+        return f"the {self.role} of {self.node}"
 
 
 def arguments(model: ir.Model) -> dict[str, Argument]:

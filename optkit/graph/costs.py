@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any
 
 import onnx_ir as ir
 
@@ -146,7 +145,7 @@ def _dims(value: ir.Value | None) -> tuple[int, ...] | None:
     return shape.numpy()
 
 
-def _total(values: Any) -> int | None:
+def _total(values: Iterable[ir.Value]) -> int | None:
     total = 0
     for value in values:
         dims = _dims(value)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -63,7 +63,7 @@ class Stored(ir.ExternalTensor):
             file.seek(self.offset or 0)
             return file.read(self.nbytes)
 
-    def tofile(self, file: Any) -> None:
+    def tofile(self, file: BinaryIO) -> None:
         file.write(self.tobytes())
 
     def open(self) -> io.BufferedReader:

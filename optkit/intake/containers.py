@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from optkit.errors import UnsafeFile
 from optkit.intake.files import Limits, Staged, copy_in, located, opened, publish, show
@@ -95,7 +95,7 @@ def _check_safetensors(file: BinaryIO, limits: Limits) -> None:
         raise UnsafeFile(f"the tensors take {end} bytes, the file holds {total - 8 - length}")
 
 
-def _span(name: str, facts: Any) -> tuple[int, int, str]:
+def _span(name: str, facts: object) -> tuple[int, int, str]:
     """(first byte, end, name) of one tensor, its size checked against its shape."""
     where = f"tensor {show(name)}"
     if not isinstance(facts, dict) or set(facts) != {"dtype", "shape", "data_offsets"}:
@@ -112,11 +112,11 @@ def _span(name: str, facts: Any) -> tuple[int, int, str]:
     return start, stop, name
 
 
-def _counts(values: Any) -> bool:
+def _counts(values: object) -> bool:
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in values)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise UnsafeFile("the safetensors header names something twice")

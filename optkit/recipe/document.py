@@ -92,7 +92,7 @@ class _Reader:
             raise self.refuse(extra, "more than one YAML document")
         return Document(data, self.marks)
 
-    def value(self, event: Any, path: Path) -> Any:
+    def value(self, event: Any, path: Path) -> object:
         self.check(event, path)
         if isinstance(event, ev.MappingStartEvent):
             return self.mapping(path)
@@ -110,8 +110,8 @@ class _Reader:
         if len(self.marks) > MAX_VALUES:
             raise self.refuse(event, f"more than {MAX_VALUES} values")
 
-    def mapping(self, path: Path) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def mapping(self, path: Path) -> dict[str, object]:
+        values: dict[str, object] = {}
         while not isinstance(event := next(self.events), ev.MappingEndEvent):
             self.check(event, path)
             key = self.scalar(event) if isinstance(event, ev.ScalarEvent) else None
@@ -124,8 +124,8 @@ class _Reader:
             values[key] = self.value(next(self.events), (*path, key))
         return values
 
-    def sequence(self, path: Path) -> list[Any]:
-        values: list[Any] = []
+    def sequence(self, path: Path) -> list[object]:
+        values: list[object] = []
         while not isinstance(event := next(self.events), ev.SequenceEndEvent):
             here = (*path, len(values))
             self.marks[here] = _where(self.name, event.start_mark)

@@ -50,7 +50,7 @@ class Origin:
             return self
         return self.put(("model",), {places.model_key(model): model}, f"MODEL {model}")
 
-    def put(self, path: KeyPath, value: Any, where: str) -> Origin:
+    def put(self, path: KeyPath, value: object, where: str) -> Origin:
         """With `value` at `path`, as given by the option `where`. Missing sections are created."""
         data = copy.deepcopy(self.data)
         marks = {key: mark for key, mark in self.marks.items() if key[: len(path)] != path}
@@ -85,7 +85,7 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _key_path(name: str, data: Any) -> KeyPath:
+def _key_path(name: str, data: object) -> KeyPath:
     """Split at dots, except that an existing key with dots ("inputs.input.1") stays whole."""
     parts = name.split(".")
     path: list[str] = []
@@ -101,7 +101,7 @@ def _key_path(name: str, data: Any) -> KeyPath:
     return tuple(path)
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse(text: str, where: str) -> object:
     if not text.strip():
         return None
     try:

@@ -63,7 +63,7 @@ def _keys(path: KeyPath, root: type[BaseModel]) -> list[str]:
     return sorted(here.model_fields)
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((m for a in get_args(annotation) if (m := _model_in(a)) is not None), None)

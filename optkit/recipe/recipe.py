@@ -54,7 +54,7 @@ class Source:
     module: str | None = None
     attribute: str | None = None  # the factory
     weights: Place | None = None
-    args: Mapping[str, Any] = field(default_factory=dict)
+    args: Mapping[str, object] = field(default_factory=dict)
     hub: str | None = None
     task: str | None = None
     adapter: Place | None = None
@@ -93,7 +93,7 @@ class Recipe(Part):
 
     @classmethod
     def from_dict(
-        cls, data: Mapping[str, Any], base: Path | None = None, model: str | None = None
+        cls, data: Mapping[str, object], base: Path | None = None, model: str | None = None
     ) -> Self:
         """A recipe from plain data; files are relative to `base` (default: the current folder).
         `model` as for `load`."""

@@ -34,7 +34,7 @@ _PERCENT = re.compile(r"([-+]?[0-9]+(\.[0-9]*)?|[-+]?\.[0-9]+) ?%")
 Args = dict[str, JsonValue]
 
 
-def fraction(value: Any) -> Any:
+def fraction(value: object) -> Any:
     """ "1%" → 0.01; a bare number is the fraction itself, so 1 and above are refused as unclear."""
     if isinstance(value, str):
         match = _PERCENT.fullmatch(value.strip())
@@ -52,7 +52,7 @@ def percentage(value: float | None) -> float | str | None:
     return value if clear else f"{Decimal(repr(value)) * 100}%"
 
 
-def amount(value: Any) -> Any:
+def amount(value: object) -> object:
     """ "95%" → 0.95; a number is itself, whatever its size."""
     return fraction(value) if isinstance(value, str) else value
 
@@ -72,7 +72,7 @@ def known_precision(value: str) -> str:
     return value
 
 
-def fixed(value: Any) -> Any:
+def fixed(value: object) -> object:
     """`batch: 8` is an axis of one size."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"min": value, "opt": value, "max": value}
@@ -103,7 +103,7 @@ class Model(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def no_trust(cls, data: Any) -> Any:
+    def no_trust(cls, data: object) -> object:
         if isinstance(data, dict) and "trust_remote_code" in data:
             raise ValueError(
                 "trust_remote_code runs the model's own code: whoever builds decides that, by "
@@ -266,7 +266,7 @@ class Gates(Limits):
     targets: dict[Annotated[str, AfterValidator(known_target)], Limits] = {}
 
     @field_serializer("targets")
-    def as_given(self, targets: dict[str, Limits]) -> dict[str, Any]:
+    def as_given(self, targets: dict[str, Limits]) -> dict[str, object]:
         """Only what a section says itself: a default beside it would override too."""
         return {
             name: limits.model_dump(mode="json", exclude_unset=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from optkit.recipe import InputSpec
 from optkit.runtimes import Progress, Session
@@ -30,7 +30,7 @@ def export(
     inputs: Mapping[str, Path],
     *,
     factory: str | None = None,
-    args: Mapping[str, Any] | None = None,
+    args: Mapping[str, object] | None = None,
     task: str | None = None,
     part: str | None = None,
     trusted: bool = False,

@@ -153,7 +153,7 @@ def _check_table(table: Any, where: str) -> None:
     _check_program(table, where)
 
 
-def _check_program(value: Any, where: str, key: str | None = None) -> None:
+def _check_program(value: object, where: str, key: str | None = None) -> None:
     """Walk plain JSON; each string is judged by the key it stands under."""
     if isinstance(value, dict):
         for name, item in value.items():
@@ -238,5 +238,5 @@ def _is_plain_tree(tree: Any) -> bool:
     )
 
 
-def _is_name(key: Any) -> bool:
+def _is_name(key: object) -> bool:
     return isinstance(key, str) and _NAME.fullmatch(key) is not None

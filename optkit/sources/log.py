@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from optkit.recipe import InputSpec
 from optkit.tensors import AxisRange, TensorInfo
@@ -42,5 +42,5 @@ class ExportLog:
     warnings: tuple[str, ...] = ()
     untrained: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {**asdict(self), "specs": [spec.to_json() for spec in self.specs]}

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optkit import user_code
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
@@ -23,7 +23,7 @@ _PREFIXES = ("module.", "_orig_mod.", "model.", "state_dict.")
 """What wrappers put before the names: DistributedDataParallel, torch.compile, Lightning."""
 
 
-def load(factory: str, args: Mapping[str, Any], weights: Path | None) -> nn.Module:
+def load(factory: str, args: Mapping[str, object], weights: Path | None) -> nn.Module:
     """Call `factory` ("file.py:name" or "package.module:name"), load safetensors into the module.
 
     Raises InputRefused for code that fails and weights that do not fit, UsageError for arguments
@@ -36,7 +36,7 @@ def load(factory: str, args: Mapping[str, Any], weights: Path | None) -> nn.Modu
     return module
 
 
-def load_unweighted(factory: str, args: Mapping[str, Any]) -> tuple[nn.Module, str | None]:
+def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module, str | None]:
     """What `factory` returns, to which nobody gives weights, and in words which of its parameters
     are random: those that differ where torch is seeded otherwise. They are looked for only where
     the factory drew random numbers at all, and then it is called twice. Raises as `load`."""
@@ -94,7 +94,7 @@ def _first_values(module: nn.Module) -> dict[str, bytes]:
     }
 
 
-def _created(factory: str, args: Mapping[str, Any]) -> nn.Module:
+def _created(factory: str, args: Mapping[str, object]) -> nn.Module:
     from torch import nn
 
     create = user_code.load_factory(factory)
@@ -118,7 +118,7 @@ def _created(factory: str, args: Mapping[str, Any]) -> nn.Module:
     return module
 
 
-def _check_args(create: Callable[..., Any], args: Mapping[str, Any], factory: str) -> None:
+def _check_args(create: Callable[..., object], args: Mapping[str, object], factory: str) -> None:
     try:
         signature = inspect.signature(create)
     except (TypeError, ValueError):  # a callable without a signature of its own

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from optkit.errors import ExportFailed
 from optkit.tensors import Feed
 
 
-def leaves(returned: Any) -> dict[str, Any]:
+def leaves(returned: object) -> dict[str, object]:
     """Leaves by name, in torch's order; None is left out.
 
     A dict gives its keys and a dataclass or named tuple its fields, joined by "."; a tuple or list
@@ -27,7 +26,7 @@ def names_apart(names: Iterable[str], inputs: Collection[str]) -> tuple[str, ...
     return tuple(f"{name}_out" if name in inputs else name for name in names)
 
 
-def register(returned: Any) -> None:
+def register(returned: object) -> None:
     """Let torch.export take apart the dataclasses in what a model returned."""
     import torch
 
@@ -37,7 +36,7 @@ def register(returned: Any) -> None:
                 torch.export.register_dataclass(type(value))
 
 
-def arrays(returned: Any, wanted: Sequence[str]) -> Feed:
+def arrays(returned: object, wanted: Sequence[str]) -> Feed:
     """The tensors as numpy arrays under these names. Raises ExportFailed for what is no tensor."""
     tensors = leaves(returned)
     if len(tensors) != len(wanted):
@@ -49,7 +48,7 @@ def arrays(returned: Any, wanted: Sequence[str]) -> Feed:
     return {name: _array(leaf, name) for name, leaf in zip(wanted, tensors.values(), strict=True)}
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
     if value is None:
         return
     children = _children(value)
@@ -62,13 +61,13 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(child, f"{path}.{name}" if path else name)
 
 
-def _containers(value: Any) -> Iterator[Any]:
+def _containers(value: object) -> Iterator[object]:
     for _, child in _children(value) or ():
         yield from _containers(child)
     yield value
 
 
-def _children(value: Any) -> list[tuple[Any, Any]] | None:
+def _children(value: object) -> list[tuple[object, object]] | None:
     if isinstance(value, Mapping):
         return list(value.items())
     if dataclasses.is_dataclass(value):
@@ -78,7 +77,7 @@ def _children(value: Any) -> list[tuple[Any, Any]] | None:
     return list(enumerate(value)) if isinstance(value, list | tuple) else None
 
 
-def _array(leaf: Any, name: str) -> np.ndarray:
+def _array(leaf: object, name: str) -> np.ndarray:
     import torch
 
     if not isinstance(leaf, torch.Tensor):

@@ -168,7 +168,7 @@ def _returned(program: ExportedProgram) -> list[str]:
     return [name for name, place in places.items() if isinstance(returned[place], str)]
 
 
-def _call(program: ExportedProgram, declared: Sequence[InputSpec], feed: Feed) -> Any:
+def _call(program: ExportedProgram, declared: Sequence[InputSpec], feed: Feed) -> object:
     import torch
     from torch.utils import _pytree
 

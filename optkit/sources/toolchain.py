@@ -9,7 +9,6 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import Any
 
 from optkit.errors import ToolchainMissing
 from optkit.execute.local import trim
@@ -63,7 +62,7 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def release(values: Iterable[Any]) -> None:
+def release(values: Iterable[object]) -> None:
     """Give back the memory of those that are tensors, which are of no use after that: torch and its
     exporter keep the graphs that they have traced, and these their weights."""
     import torch

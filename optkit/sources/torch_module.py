@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.export import ExportedProgram
 
-Bind = Callable[[Mapping[str, Any]], inspect.BoundArguments]
+Bind = Callable[[Mapping[str, object]], inspect.BoundArguments]
 """Values by input name → arguments of `forward`."""
 
 
@@ -86,7 +86,7 @@ def export(
     return ExportLog("python", described, returned, translation.OPSET, nodes, checks)
 
 
-def named(module: nn.Module, example: Any) -> Feed:
+def named(module: nn.Module, example: object) -> Feed:
     """Example inputs (a tensor, a tuple of them, or a dict) by the names of forward's parameters.
 
     Raises UsageError where forward does not take them.
@@ -103,7 +103,7 @@ def named(module: nn.Module, example: Any) -> Feed:
             where=type(module).__name__,
             hint="give a tensor, a tuple in order, or a dict by argument name",
         ) from error
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in bound.arguments.items():
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
@@ -113,7 +113,7 @@ def named(module: nn.Module, example: Any) -> Feed:
     return {name: _as_array(value, name) for name, value in flat.items()}
 
 
-def _as_array(value: Any, name: str) -> np.ndarray:
+def _as_array(value: object, name: str) -> np.ndarray:
     import torch
 
     if isinstance(value, torch.Tensor) and value.dtype != torch.bfloat16:
@@ -151,7 +151,7 @@ def _binding(module: nn.Module, specs: Sequence[InputSpec]) -> Bind:
     names = [spec.info.name for spec in specs]
     by_name = set(names) <= set(signature.parameters)
 
-    def bind(values: Mapping[str, Any]) -> inspect.BoundArguments:
+    def bind(values: Mapping[str, object]) -> inspect.BoundArguments:
         if by_name:
             return signature.bind(**{name: values[name] for name in names})
         return signature.bind(*(values[name] for name in names))
@@ -176,7 +176,7 @@ def _in_order(bound: inspect.BoundArguments) -> list[InputSpec]:
     return [*bound.args, *bound.kwargs.values()]
 
 
-def _call(module: nn.Module, bind: Bind, feed: Feed) -> Any:
+def _call(module: nn.Module, bind: Bind, feed: Feed) -> object:
     import torch
 
     parameter = next(module.parameters(), None)
@@ -190,7 +190,7 @@ def _call(module: nn.Module, bind: Bind, feed: Feed) -> Any:
 
 
 def _output_names(
-    returned: Any, specs: Sequence[InputSpec], given: Sequence[str] | None
+    returned: object, specs: Sequence[InputSpec], given: Sequence[str] | None
 ) -> tuple[str, ...]:
     inputs = {spec.info.name for spec in specs}
     names = names_apart(leaves(returned), inputs)

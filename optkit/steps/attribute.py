@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optkit.documents.report import LayerFacts
 from optkit.engines import FusedLayer
@@ -59,7 +58,7 @@ class Kernels:
 
     shapes: Mapping[str, tuple[int, ...]]
     seconds: float
-    host: Mapping[str, Any]
+    host: Mapping[str, object]
     threads: int | None
 
 
@@ -69,7 +68,7 @@ class EngineProfile(Engines):
 
     shapes: Mapping[str, tuple[int, ...]]
     seconds: float
-    host: Mapping[str, Any]
+    host: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Roofline:
 
     layers: Mapping[str, tuple[LayerFacts, ...]]
     name: str
-    target: Mapping[str, Any]
+    target: Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from optkit.execute.step import Input, Result, Step, always, named
 from optkit.recipe import InputSpec
@@ -12,7 +11,7 @@ from optkit.recipe import InputSpec
 class DataCheck(Result):
     """Verdict "clean" or "suspect", and the findings, as the result has them."""
 
-    check: Mapping[str, Any]
+    check: Mapping[str, object]
     warnings: tuple[str, ...] = always(())
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from optkit.data.spool_writer import SpoolInfo
 from optkit.execute.reads import Record
@@ -26,7 +25,7 @@ class Collected(Samples):
     depended on (`optkit.execute.reads`)."""
 
     metric: str | None = always(None)
-    scoring: Mapping[str, Any] = field(default_factory=dict, metadata={"always": True})
+    scoring: Mapping[str, object] = field(default_factory=dict, metadata={"always": True})
     agreement: bool = always(False)
     whole: bool = always(False)
     paths: tuple[str, ...] = always(())
@@ -54,7 +53,7 @@ class Collect(ReadsCode, Step[Collected]):
     assets: Mapping[str, str] = field(default_factory=dict)
     whole: tuple[InputSpec, ...] = ()
     what: str
-    args: Mapping[str, Any]
+    args: Mapping[str, object]
     specs: tuple[InputSpec, ...] = named("inputs")
     labelled: bool
     optional: tuple[str, ...]

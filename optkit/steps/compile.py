@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optkit.engines import BuildSpec, Engine
 from optkit.execute.step import Input, Result, Step, beside_the_key
@@ -33,5 +32,5 @@ class Compile(Step[Compiled]):
     spec: BuildSpec
     planned: Mapping[str, str]
     versions: Mapping[str, str]
-    host: Mapping[str, Any] | None
+    host: Mapping[str, object] | None
     kept: Path | None = beside_the_key(None)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from optkit.evidence import Evidence
 from optkit.execute.reads import Record
@@ -58,7 +58,7 @@ class Evaluate(ReadsCode, Shards, Step[Evaluated]):
     task: str
     code: str
     metric: str | None
-    args: Mapping[str, Any]
+    args: Mapping[str, object]
     running: Engines | None = spread(None)
     path: Path = beside_the_key()
     imports: Mapping[str, str] = beside_the_key()

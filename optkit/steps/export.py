@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from optkit.execute.reads import Record
 from optkit.execute.step import Input, ReadsCode, Step, always, beside_the_key, named, spread
@@ -18,7 +18,7 @@ class PythonModel:
 
     axes: Mapping[str, AxisRange]
     factory: str
-    args: Mapping[str, Any]
+    args: Mapping[str, object]
     kind: Literal["python"] = always("python")
 
 

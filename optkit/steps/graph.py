@@ -20,7 +20,7 @@ class Argument:
     numbers where the graph says them."""
 
     what: str
-    numbers: Sequence[Any] | int | float | None
+    numbers: Sequence[object] | int | float | None
 
 
 @dataclass(frozen=True, kw_only=True)

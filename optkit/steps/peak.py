@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optkit.execute.step import Input, Result, Step, always, beside_the_key, spread
 from optkit.steps.sessions import Engines
@@ -38,5 +37,5 @@ class MeasurePeak(Step[PeakMemory]):
     engine: Input | None = None
     running: Engines | InProcess = spread()
     batch: int
-    host: Mapping[str, Any]
+    host: Mapping[str, object]
     kept: Path | None = beside_the_key(None)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from optkit.engines import Engine
 from optkit.execute.step import Input, Result, Step, named
@@ -29,7 +28,7 @@ class PredictLatency(Step[PredictedLatency]):
 
     graph: Input
     device: str = named("name")
-    target: Mapping[str, Any]
+    target: Mapping[str, object]
     axes: Mapping[str, int]
     batch: int
     engine: Engine | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optkit.runtimes import SessionOptions
 
@@ -29,7 +28,7 @@ class DeviceSession:
     def options(self, kept: Path | None = None) -> SessionOptions:
         return SessionOptions(target=self.target, cuda_graph=bool(self.cuda_graph), kept=kept)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         graph = {} if self.cuda_graph is None else {"cuda_graph": self.cuda_graph}
         return {"target": self.target, **graph}
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from optkit.calibration.suspects import alone, beside, expected, tokens
 from optkit.calibration.suspects.entrance import (
@@ -67,7 +66,7 @@ def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> lis
     return [*findings, *tokens.tokens_of(calibration, evaluation)]
 
 
-def to_json(findings: list[Finding], calibration: Profile, compared: bool) -> dict[str, Any]:
+def to_json(findings: list[Finding], calibration: Profile, compared: bool) -> dict[str, object]:
     """What the result says of the data check. `compared`: there was evaluation data beside it."""
     return {
         "verdict": "suspect" if findings else "clean",

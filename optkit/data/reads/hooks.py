@@ -6,9 +6,10 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, wraps
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
@@ -83,7 +84,7 @@ def _on_listing(event: str, args: tuple[Any, ...]) -> None:
     each(lambda watch: watch.listing(name))
 
 
-def _on_write(event: str, args: tuple[Any, ...]) -> None:
+def _on_write(event: str, args: tuple[object, ...]) -> None:
     """A file or folder that the code makes: the last path among the arguments."""
     path = args[1] if event in ("os.rename", "os.link", "os.symlink") else args[0]
     if isinstance(path, str | bytes | os.PathLike):
@@ -132,7 +133,7 @@ def _folders() -> list[str]:
     return folders
 
 
-def _on_exec(event: str, args: tuple[Any, ...]) -> None:
+def _on_exec(event: str, args: tuple[object, ...]) -> None:
     """A module's code runs: its source may change from now on."""
     file = getattr(args[0], "co_filename", "<")
     if not file.startswith("<"):
@@ -210,7 +211,7 @@ def _unwrap() -> None:
     _set.clear()
 
 
-def _named(path: Any, options: dict[str, Any]) -> str | None:
+def _named(path: Any, options: Mapping[str, object]) -> str | None:
     """The path in words; None for a descriptor, and where nobody records."""
     if not watching or is_unrecorded() or options.get("dir_fd") is not None:
         return None
@@ -239,13 +240,15 @@ def _lstat(path: Any, **options: Any) -> os.stat_result:
     return facts
 
 
-def _absent(path: Any, options: dict[str, Any]) -> None:
+def _absent(path: Any, options: Mapping[str, object]) -> None:
     name = _named(path, options)
     if name is not None and who_asks().counts:
         each(lambda watch: watch.ask("kind", name, records.NOTHING))
 
 
-def _present(path: Any, options: dict[str, Any], facts: os.stat_result, *, follows: bool) -> None:
+def _present(
+    path: Any, options: Mapping[str, object], facts: os.stat_result, *, follows: bool
+) -> None:
     name = _named(path, options)
     if name is None:
         return
@@ -315,14 +318,14 @@ class _Sorted:
 
 
 @wraps(_FIND_SPEC)
-def _find_spec(name: str, package: str | None = None) -> Any:
+def _find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
     if watching and not is_unrecorded() and who_asks(importing=True).user:
         _search(importlib.util.resolve_name(name, package))
     return _FIND_SPEC(name, package)
 
 
 @wraps(_DISTRIBUTION)
-def _distribution(distribution_name: str) -> Any:
+def _distribution(distribution_name: str) -> importlib.metadata.Distribution:
     if watching and not is_unrecorded() and who_asks().user:
         with unrecorded():
             version = records.installed(distribution_name)
@@ -330,7 +333,7 @@ def _distribution(distribution_name: str) -> Any:
     return _DISTRIBUTION(distribution_name)
 
 
-_set: set[Any] = set()  # variables that the code has set itself
+_set: set[object] = set()  # variables that the code has set itself
 
 
 def _get_variable(environment: Any, key: Any) -> Any:

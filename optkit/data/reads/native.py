@@ -16,7 +16,6 @@ from functools import partial, wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
 
 from optkit.data.reads.watch import Watch, absolute, each, unrecorded
 from optkit.execute import reads as records
@@ -99,7 +98,7 @@ def wrapped() -> Iterator[None]:
 def _wrap(module: ModuleType) -> list[Callable[[], None]]:
     undo: list[Callable[[], None]] = []
     for dotted in READERS[module.__name__]:
-        owner: Any = module
+        owner: object = module
         *parents, name = dotted.split(".")
         for parent in parents:
             owner = getattr(owner, parent, None)
@@ -113,9 +112,9 @@ def _wrap(module: ModuleType) -> list[Callable[[], None]]:
     return undo
 
 
-def _reporting(function: Any) -> Any:
+def _reporting(function: Callable[..., object]) -> Callable[..., object]:
     @wraps(function, updated=())
-    def reader(*args: Any, **options: Any) -> Any:
+    def reader(*args: object, **options: object) -> object:
         for value in (*args, *options.values()):
             for item in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(item, str | bytes | os.PathLike):
@@ -126,7 +125,7 @@ def _reporting(function: Any) -> Any:
     return reader
 
 
-def _given(value: str | bytes | os.PathLike[Any]) -> None:
+def _given(value: str | bytes | os.PathLike[str]) -> None:
     """Any text that is no path names nothing."""
     path = absolute(os.fspath(value))
     with unrecorded():
@@ -166,14 +165,14 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, undo: list[Callable[[], None]]) -> None:
+    def __init__(self, loader: importlib.abc.Loader, undo: list[Callable[[], None]]) -> None:
         self._loader, self._undo = loader, undo
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._loader

@@ -6,28 +6,26 @@ from collections.abc import Callable, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from optkit import user_code
-from optkit.data import parts, reads, spool_writer
+from optkit.data import parts, spool_writer
 from optkit.errors import InputRefused, located, nearest
 from optkit.execute.step import Progress
-from optkit.steps.bodies.recorded import recording
+from optkit.steps.bodies.recorded import recorded
 from optkit.steps.collect import Collect, Collected
 
 
 def run(step: Collect, out: Path, progress: Progress) -> Collected:
     path = step.path
     infos, both = (tuple(spec.info for spec in specs) for specs in (step.specs, step.whole))
-    recorded = reads.record(**recording(step, out))
-    with located(step.where), recorded as record:
+    with located(step.where), recorded(step, out) as record:
         module = user_code.load_module(path)
         function = user_code.member(module, step.function, path)
         if step.labelled:
             user_code.member(module, "score", path)
         paths = _paths(function, step.args)
         args = dict(step.args)
-        args |= {name: step.folders[name] / args[name] for name in paths}
+        args |= {name: step.folders[name] / str(args[name]) for name in paths}
         scoring = _scoring(module, step.args) if step.labelled else {}
         told = {info.name: info for info in both or infos}
         offered = {"model": step.model and str(step.model), "inputs": told}
@@ -67,16 +65,16 @@ def _left_out(written: spool_writer.SpoolInfo) -> tuple[str, ...]:
     return (f"{written.left_out} samples are left out: they do not fill the model's fixed batch",)
 
 
-def _paths(function: Callable[..., Any], args: Mapping[str, Any]) -> list[str]:
+def _paths(function: Callable[..., object], args: Mapping[str, object]) -> list[str]:
     """The args of parameters that are annotated as Path."""
     annotated = inspect.signature(function).parameters.items()
     wanted = (name for name, one in annotated if re.search(r"\bPath\b", str(one.annotation)))
     return [name for name in wanted if isinstance(args.get(name), str)]
 
 
-def _scoring(module: ModuleType, args: Mapping[str, Any]) -> dict[str, Any]:
+def _scoring(module: ModuleType, args: Mapping[str, object]) -> dict[str, object]:
     """The args that the task's other functions name."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, positional in user_code.HOOKS.items():
         function = getattr(module, name, None)
         if callable(function):
@@ -85,11 +83,11 @@ def _scoring(module: ModuleType, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(
-    function: Callable[..., Any],
-    args: Mapping[str, Any],
-    scoring: Mapping[str, Any],
-    offered: Mapping[str, Any],
-) -> dict[str, Any]:
+    function: Callable[..., object],
+    args: Mapping[str, object],
+    scoring: Mapping[str, object],
+    offered: Mapping[str, object],
+) -> dict[str, object]:
     """The arguments of a sample source. Raises InputRefused for one that nobody takes, and for one
     that is missing."""
     parameters = inspect.signature(function).parameters

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from optkit.data import parts, spool, spool_writer
 from optkit.execute.step import Progress
@@ -39,7 +38,7 @@ def run(step: Divide, out: Path, progress: Progress) -> Samples:
     return Samples(info=written)
 
 
-def _encoded(encoder: Session, samples: spool.Spool) -> Iterator[tuple[Feed, Any]]:
+def _encoded(encoder: Session, samples: spool.Spool) -> Iterator[tuple[Feed, object]]:
     """The decoder's samples one by one, since the encoder returns much more than it takes; where
     its batch size is fixed, batch by batch."""
     size = 1 if isinstance(batch_axis(samples.inputs), str) else None

@@ -9,13 +9,12 @@ from safetensors.numpy import load_file, save_file
 
 from optkit import user_code
 from optkit.benchmarking import accuracy
-from optkit.data import reads
 from optkit.errors import located
 from optkit.execute.step import Progress
 from optkit.measurement import Score
 from optkit.runtimes import Session
 from optkit.steps.bodies.batches import begun, joined
-from optkit.steps.bodies.recorded import recording
+from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import engine, simulated
 from optkit.steps.evaluate import Evaluate, Evaluated
 from optkit.steps.files import RAW_SCORES, SCORES
@@ -25,7 +24,7 @@ _ROWS = "rows"  # of the baseline, in the file of its scores
 
 
 def run(step: Evaluate, out: Path, progress: Progress) -> Evaluated:
-    with reads.record(**recording(step, out)) as record:
+    with recorded(step, out) as record:
         score = _scored(step, out, progress)
     return Evaluated(score=score, reads=record.relative())
 

@@ -6,12 +6,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from optkit import graph, intake, sources
-from optkit.data import reads
 from optkit.errors import OptkitError
 from optkit.execute.reads import Record
 from optkit.execute.step import Progress
 from optkit.steps.bodies.graphs import signature
-from optkit.steps.bodies.recorded import recording
+from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, PythonModel
 from optkit.steps.files import ASSETS, GRAPH
@@ -23,7 +22,7 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
     hub = source if isinstance(source, HuggingFaceModel) else None
     with ExitStack() as stack:
         stack.enter_context(_named(inputs.get("weights"), step.given_weights))
-        told = reads.record(step.code and str(step.code), **recording(step, out))
+        told = recorded(step, out, step.code)
         record = stack.enter_context(told) if step.reads_code else None
         log = sources.export(
             source.kind,

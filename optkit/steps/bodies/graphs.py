@@ -24,7 +24,12 @@ class Signature(NamedTuple):
 def signature(model: ir.Model) -> Signature:
     """Of the graph as it is now."""
     return Signature(
-        {name: Argument(**argument.to_json()) for name, argument in graph.arguments(model).items()},
+        {
+            name: Argument(
+                argument.what, None if argument.numbers is None else argument.numbers.tolist()
+            )
+            for name, argument in graph.arguments(model).items()
+        },
         tuple(map(_row, graph.inputs(model))),
         tuple(map(_row, graph.outputs(model))),
         graph.parameters(model),

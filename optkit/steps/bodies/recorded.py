@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
-from optkit.execute.step import ReadsCode, Step
+from optkit.data import reads
+from optkit.execute.step import ReadsCode, Result, Step
 
 
-def recording(step: Step[Any], out: Path) -> dict[str, Any]:
-    """Arguments of `data.reads.record`. What lies in the store, and what the step writes, is told
-    elsewhere."""
+def recorded(
+    step: Step[Result], out: Path, code: Path | None = None
+) -> AbstractContextManager[reads.Reads]:
+    """A recording for a step. What lies in the store, and what the step writes, is told elsewhere.
+    `code`: a folder from which its modules may be imported."""
     assert isinstance(step, ReadsCode)
-    inputs = [one.path for one in step.inputs.values()]
+    inputs = [each.path for each in step.inputs.values()]
     store = [] if step.store is None else [step.store]
-    return {"roots": step.roots, "ignored": [out, *inputs, *store]}
+    return reads.record(code, roots=step.roots, ignored=[out, *inputs, *store])
