@@ -117,7 +117,7 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
 
 def same(found: Difference) -> dict[str, Any]:
     """Two equal sessions: the interval holds 1, or the ratio is too close to it to matter."""
-    figures = found.to_json()
+    figures = asdict(found)
     if found.ci95 is None:
         raise Beyond("there is no interval", figures)
     if not found.ci95.low <= 1 <= found.ci95.high and abs(found.value - 1) > SAME:
@@ -127,7 +127,7 @@ def same(found: Difference) -> dict[str, Any]:
 
 def slower(found: Difference) -> dict[str, Any]:
     """One of two sessions does 10 % more: the interval tells, and the ratio is about right."""
-    figures = found.to_json()
+    figures = asdict(found)
     if found.ci95 is None or not found.ci95.high < 1:
         raise Beyond("a slowdown of 10 % is not told from none", figures)
     low, high = SEEN

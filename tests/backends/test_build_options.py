@@ -14,6 +14,7 @@ from optkit import pipeline
 from optkit.backends import build_options
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
+from optkit.codec import from_json, to_json
 from optkit.devices import target
 from optkit.engines import BuildSpec
 from optkit.errors import Impossible, ToolchainMissing
@@ -38,7 +39,7 @@ def test_every_option_has_its_reason(backend: TensorRT, device: str) -> None:
     plan = spec(backend, device)
     assert plan.reasons.keys() == {*plan.options, "profile", "workspace_bytes"}
     assert all(plan.reasons.values())
-    assert BuildSpec.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert from_json(BuildSpec, json.loads(json.dumps(to_json(plan)))) == plan
 
 
 @pytest.mark.parametrize(("backend", "differ"), [
@@ -84,10 +85,10 @@ def test_shapes_decide_on_recording_and_on_a_second_artifact() -> None:
 
 
 def test_the_same_inputs_give_the_same_spec_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = digest_json(spec(FULL, "l4").to_json())
+    before = digest_json(to_json(spec(FULL, "l4")))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     monkeypatch.setenv("HOME", "/nowhere")
-    assert digest_json(spec(FULL, "l4").to_json()) == before
+    assert digest_json(to_json(spec(FULL, "l4"))) == before
     assert "/" not in json.dumps(spec(FULL, "l4").options)
 
 

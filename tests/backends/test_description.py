@@ -13,6 +13,7 @@ import pytest
 from optkit.backends.description import described
 from optkit.backends.landing import landing
 from optkit.backends.tensorrt import TensorRT, _Built
+from optkit.codec import from_json, to_json
 from optkit.devices import target
 from optkit.engines import Engine, FusedLayer
 from optkit.precisions import PRECISIONS
@@ -106,7 +107,7 @@ def test_an_engine_that_nobody_describes_is_built_and_its_landing_unknown(
     assert landing.by_dtype == {"unknown": 1}
     assert [row.landed for row in landing.rows] == [None]
     assert "landing unknown" in (done.note or "")
-    assert Engine.from_json(done.to_json()) == done
+    assert from_json(Engine, to_json(done)) == done
 
 
 @pytest.mark.parametrize("dtype", [None, "int8"])
@@ -133,8 +134,8 @@ def test_latency_is_predicted_from_the_graph_where_layers_do_not_tell(
             lambda what, done: None,
         )["latency"]["note"]
         for name, told in (
-            ("told", engine.to_json()),
-            ("nothing", replace(engine, static_layers=()).to_json()),
+            ("told", to_json(engine)),
+            ("nothing", to_json(replace(engine, static_layers=()))),
         )
     }
     assert "unfused graph" in notes["nothing"]

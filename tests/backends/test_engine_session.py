@@ -16,6 +16,7 @@ from optkit.backends.build_log import Record
 from optkit.backends.kept import Kept
 from optkit.backends.tensorrt import TensorRT
 from optkit.backends.tensorrt_rtx import TensorRTRTX
+from optkit.codec import from_json
 from optkit.devices import Gpu, target
 from optkit.errors import InputRefused, ToolchainMissing, WorkerFailed
 from optkit.execute.step import Foreign
@@ -147,7 +148,7 @@ def test_the_bench_step_tells_phases_with_launches_one_by_one_and_recorded(
     found = perform("bench", inputs, params, tmp_path, lambda what, done: None)
     assert [row["engine"]["batch"] for row in found["rows"]] == [1, 2]
     for name in sides:
-        phases = Latency.from_json(found["rows"][1][name]).phases
+        phases = from_json(Latency, found["rows"][1][name]).phases
         assert phases is not None
         assert phases["launched"]["compute_ms"] == phases["recorded"]["compute_ms"] == 8.0
         assert phases["recorded"]["enqueue_ms"] > 0

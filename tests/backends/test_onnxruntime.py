@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 
 from optkit.backends.onnxruntime import OnnxRuntime, native_options
 from optkit.backends.ort_session import check_feed
+from optkit.codec import from_json, to_json
 from optkit.devices import cpu, target
 from optkit.devices.machine import describe
 from optkit.engines import Engine
@@ -314,7 +315,7 @@ def test_the_engine_is_the_graph(
     file = tmp_path / "out" / engine.file
     assert file.read_bytes() == model.read_bytes() and engine.bytes == file.stat().st_size
     assert engine.batch == 8 and engine.landing.planned == 0
-    assert Engine.from_json(json.loads(json.dumps(engine.to_json()))) == engine
+    assert from_json(Engine, json.loads(json.dumps(to_json(engine)))) == engine
     with ort.session(file) as session:
         assert session.inputs[0].name == "x"
 

@@ -22,6 +22,7 @@ from optkit.backends.ort_providers import (
 )
 from optkit.backends.ort_session import CPU, Providers
 from optkit.backends.tensorrt import TensorRT
+from optkit.codec import from_json, to_json
 from optkit.devices import Gpu, Target, target
 from optkit.engines import Engine
 from optkit.errors import Impossible, InputRefused, ToolchainMissing
@@ -186,7 +187,7 @@ def test_the_engine_is_the_graph_and_its_nodes(model: Path, tmp_path: Path, unwa
     assert (out / engine.file).read_bytes() == model.read_bytes() and engine.batch == 8
     assert [layer.products for layer in engine.layers if layer.products] == [("conv",)]
     assert engine.layers[0].dtype is None and "not in what they multiply" in (engine.note or "")
-    assert Engine.from_json(json.loads(json.dumps(engine.to_json()))) == engine
+    assert from_json(Engine, json.loads(json.dumps(to_json(engine)))) == engine
 
 
 def test_an_artifact_without_engine_runs_on_its_device(
