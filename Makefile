@@ -1,5 +1,5 @@
 # make demo: the main job on a fresh machine. make test: the fast tests. Each sets up all it needs.
-# ARGS goes to pytest: make test ARGS=tests/store, make test-slow ARGS="--slice 0/30".
+# ARGS goes to pytest: make test ARGS=tests/store, make test-slow ARGS="--slice 0/60".
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -25,14 +25,14 @@ demo: $(VENV)/.run-$(RUNTIME)
 	@echo "report: artifacts/digits-vit-l4-int8/report.html"
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow $(ARGS)
 
 test-avx2: $(VENV)/.dev  # the fast tests where CPUID says AVX2; needs gcc and binutils
 	$(BIN)/python -m tests.avx2.environment build/avx2
-	build/avx2/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+	build/avx2/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 browser:  # a slow test opens the reports in one; it is skipped where there is none
 	apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium-headless-shell
