@@ -5,7 +5,7 @@ from math import comb, isclose, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import bootstrap as scipy_bootstrap
@@ -151,6 +151,8 @@ def test_rounds_are_the_units_of_a_median_s_interval() -> None:
 
 
 @given(st.integers(2, 12), st.integers(1, 80), st.integers(0, 9))
+@example(12, 1, 0)  # where twice as many rounds in each draw would be seen
+@example(9, 3, 1)
 @settings(max_examples=20)
 def test_median_interval_agrees_with_drawing_whole_rounds(
     count: int, calls: int, seed: int
