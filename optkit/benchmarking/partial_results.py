@@ -17,11 +17,12 @@ from typing import Self
 import numpy as np
 from safetensors import SafetensorError
 
+from optkit.codec import from_json
 from optkit.errors import IntegrityError
 from optkit.statistics.file import read_tensors, write_tensors
 from optkit.store import durably, storage_errors
 
-_FILE = "scores.safetensors"
+_FILE, _SCORES = "scores.safetensors", "scores"
 _SECONDS = 10.0  # between two writes, and never more than a twentieth of the time to write
 _SHARE = 20
 _DAMAGED = (SafetensorError, OSError, ValueError, KeyError, TypeError)
@@ -76,9 +77,10 @@ class Kept:
         file = folder / _FILE
         scores = np.concatenate(self.scores or [np.zeros(0)])
         with storage_errors(file), durably(file) as temporary:
-            write_tensors(temporary, {"scores": scores}, [len(one) for one in self.scores])
+            write_tensors(temporary, {_SCORES: scores}, [len(one) for one in self.scores])
 
 
 def _read(file: Path) -> list[np.ndarray]:
-    sizes, found = read_tensors(file, mapped="-")
-    return np.split(found["scores"], np.cumsum(sizes)[:-1]) if sizes else []
+    metadata, tensors = read_tensors(file, mapped="-")
+    sizes = from_json(list[int], metadata)
+    return np.split(tensors[_SCORES], np.cumsum(sizes)[:-1]) if sizes else []

@@ -14,13 +14,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 
+from optkit.calibration.observer import Sums
+from optkit.codec import from_json
 from optkit.statistics import Moments, ValueStatistics
 from optkit.statistics.file import (
+    Remark,
     read_tensors,
     value_from_arrays,
     value_to_arrays,
@@ -32,23 +34,45 @@ _SECONDS = (
     10.0  # between two checkpoints, and never more than a twentieth of the time to write them
 )
 _SHARE = 20
+_PRODUCT = "product "  # before the kinds of arrays that belong to second moments
+_ARRAYS = ("waiting", "chunk", "total", "diagonal")  # of `Sums`
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run is: `passes` that are over, samples of the next one that are `done`, the digest
+    `data` of these, the groups of values that share a pass, and the sizes of batches."""
+
+    passes: int
+    done: int
+    data: str
+    groups: list[list[str]]
+    sizes: list[int]
+
+
+@dataclass(frozen=True)
+class _Header:
+    key: str
+    position: Position
+    values: dict[str, Remark]
+    products: dict[str, tuple[int, int]]
+    """`held` and `count` of `Sums`."""
 
 
 @dataclass
 class State:
-    """`numbers`: JSON (position, sizes, groups); `values`: what the observers hold; `products`: the
-    arrays and counts of the pass's second moments."""
+    """`values`: what the observers hold; `products`: the second moments of this pass so far."""
 
-    numbers: dict[str, Any]
+    position: Position
     values: dict[str, ValueStatistics]
-    products: dict[str, tuple[dict[str, np.ndarray], list[int]]]
+    products: dict[str, Sums]
 
 
 class Checkpoint:
     """Reads and writes the state in `folder` (None: nowhere). `identity`: JSON that tells runs
     apart; a state of another identity is none."""
 
-    def __init__(self, folder: Path | None, identity: Any) -> None:
+    def __init__(self, folder: Path | None, identity: object) -> None:
         self._folder = folder
         self._key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         self._next = time.monotonic() + _SECONDS
@@ -66,16 +90,15 @@ class Checkpoint:
             return
         started = time.monotonic()
         tensors: dict[str, np.ndarray] = {}
-        remarks, counts = {}, {}
+        remarks = {}
         for name, value in state.values.items():
             arrays, remarks[name] = value_to_arrays(value)
             tensors |= {f"{kind}/{name}": array for kind, array in arrays.items()}
-        for name, (arrays, counts[name]) in state.products.items():
-            tensors |= {f"product {kind}/{name}": array for kind, array in arrays.items()}
-        metadata = {
-            "key": self._key, "numbers": state.numbers, "values": remarks, "products": counts,
-        }  # fmt: skip
-        _replace(self._folder / "state.safetensors", tensors, metadata)
+        for name, sums in state.products.items():
+            tensors |= {f"{_PRODUCT}{kind}/{name}": getattr(sums, kind) for kind in _ARRAYS}
+        counts = {name: (sums.held, sums.count) for name, sums in state.products.items()}
+        header = _Header(self._key, state.position, remarks, counts)
+        _replace(self._folder / "state.safetensors", tensors, header)
         ended = time.monotonic()
         self._next = ended + max(_SECONDS, _SHARE * (ended - started))
 
@@ -85,22 +108,24 @@ class Checkpoint:
             return None
         try:
             metadata, tensors = read_tensors(self._folder / "state.safetensors", mapped="-")
-            if metadata["key"] != self._key:
+            header = from_json(_Header, metadata)
+            if header.key != self._key:
                 return None
-            parts: dict[str, dict[str, np.ndarray]] = {}
+            parts: dict[str, dict[str, np.ndarray]] = {name: {} for name in header.values}
             for key, array in tensors.items():
                 kind, _, name = key.partition("/")
-                parts.setdefault(name, {})[kind] = array
+                if not kind.startswith(_PRODUCT):
+                    parts[name][kind] = array
             values = {
-                name: value_from_arrays(_without_products(parts[name]), remark)
-                for name, remark in metadata["values"].items()
+                name: value_from_arrays(parts[name], remark)
+                for name, remark in header.values.items()
             }
-            products = {
-                name: (_products(parts.get(name, {})), count)
-                for name, count in metadata["products"].items()
-            }
-            return State(metadata["numbers"], values, products)
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+            products = {}
+            for name, (held, count) in header.products.items():
+                arrays = {kind: tensors[f"{_PRODUCT}{kind}/{name}"] for kind in _ARRAYS}
+                products[name] = Sums(**arrays, held=held, count=count)
+            return State(header.position, values, products)
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
@@ -116,8 +141,8 @@ def read_moments(folder: Path, groups: Sequence[int]) -> dict[str, Moments]:
     """Those of some passes, mapped from their files. Raises OSError or ValueError for damage."""
     moments = {}
     for group in groups:
-        counts, tensors = read_tensors(_moments_file(folder, group), mapped="total/")
-        for name, count in counts.items():
+        metadata, tensors = read_tensors(_moments_file(folder, group), mapped="total/")
+        for name, count in from_json(dict[str, int], metadata).items():
             moments[name] = Moments(tensors[f"total/{name}"], tensors[f"diagonal/{name}"], count)
     return moments
 
@@ -126,15 +151,6 @@ def _moments_file(folder: Path, group: int) -> Path:
     return folder / f"moments-{group}.safetensors"
 
 
-def _replace(path: Path, tensors: Mapping[str, np.ndarray], metadata: Any) -> None:
+def _replace(path: Path, tensors: Mapping[str, np.ndarray], metadata: object) -> None:
     with storage_errors(path), durably(path) as temporary:
         write_tensors(temporary, tensors, metadata)
-
-
-def _products(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    start = "product "
-    return {kind.removeprefix(start): a for kind, a in arrays.items() if kind.startswith(start)}
-
-
-def _without_products(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {kind: a for kind, a in arrays.items() if not kind.startswith("product ")}

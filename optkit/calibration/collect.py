@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from optkit.calibration.checkpoint import Checkpoint, State, read_moments, write_moments
+from optkit.calibration.checkpoint import Checkpoint, Position, State, read_moments, write_moments
 from optkit.calibration.cutting import Cutter
 from optkit.calibration.fills import NO_FILLS, Fills
 from optkit.calibration.observer import Observer, Products, rows_of
@@ -136,25 +136,18 @@ class _Run:
 
     def state(self) -> State:
         """All that `resume` needs."""
-        numbers = {
-            "pass": self._pass,
-            "done": self._done,
-            "data": self._data,
-            "groups": self._groups,
-            "sizes": self._cutter.sizes,
-        }
         return State(
-            numbers,
+            Position(self._pass, self._done, self._data, self._groups, self._cutter.sizes),
             {name: observer.result() for name, observer in self._observers.items()},
-            {name: products.state() for name, products in self._products.items()},
+            {name: p.sums for name, p in self._products.items() if p.sums is not None},
         )
 
     def resume(self, state: State) -> None:
         """Go on from there. Raises IntegrityError where the samples are others now."""
-        numbers = state.numbers
-        self._pass, self._done = numbers["pass"], numbers["done"]
-        self._data, self._groups = numbers["data"], numbers["groups"]
-        self._cutter.sizes = numbers["sizes"]
+        position = state.position
+        self._pass, self._done = position.passes, position.done
+        self._data, self._groups = position.data, position.groups
+        self._cutter.sizes = position.sizes
         if _digest_of_first(self._done, self._feeds, self._cutter) != self._data:
             raise IntegrityError(
                 "the checkpoint belongs to other samples",
@@ -164,8 +157,8 @@ class _Run:
         for name, value in state.values.items():
             self._observers[name].resume(value)
         self._start_products()
-        for name, (arrays, count) in state.products.items():
-            self._products[name].resume(arrays, count)
+        for name, sums in state.products.items():
+            self._products[name].sums = sums
 
     def _run_pass(self, checkpoint: Checkpoint) -> None:
         self._clock.start(self._done)

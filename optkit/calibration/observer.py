@@ -8,6 +8,7 @@ passes of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
@@ -130,65 +131,79 @@ class RowSample:
         return Rows(self._hashes[order], self._data[order])
 
 
+@dataclass
+class Sums:
+    """Second moments while they are summed, of K columns."""
+
+    waiting: np.ndarray  # rows without a product yet [_ROWS, K]
+    chunk: np.ndarray  # float32 sum of products within a chunk [K, K]
+    total: np.ndarray  # exact sum of chunks [K, K]
+    diagonal: np.ndarray  # its low part [K]
+    held: int = 0  # rows in `waiting`
+    count: int = 0  # rows in all
+
+    @classmethod
+    def of(cls, groups: Sequence[int], size: int) -> Sums:
+        return cls(
+            np.empty((*groups, _ROWS, size), np.float32),
+            np.zeros((*groups, size, size), np.float32),
+            np.zeros((*groups, size, size)),
+            np.zeros((*groups, size)),
+        )
+
+    def add(self, rows: np.ndarray) -> None:
+        """Add rows [m, K], or those of groups [groups, m, K]."""
+        left = rows.shape[-2]
+        self.count += left
+        while left:
+            taken = min(_ROWS - self.held, left)
+            place = slice(self.held, self.held + taken)
+            self.waiting[..., place, :] = rows[..., -left:, :][..., :taken, :]
+            self.held += taken
+            left -= taken
+            if self.held == _ROWS:
+                self._multiply()
+
+    def end_chunk(self) -> None:
+        self._multiply()
+        add_symmetric(self.total, self.diagonal, self.chunk)
+        self.chunk[...] = 0
+
+    def _multiply(self) -> None:
+        rows = self.waiting[..., : self.held, :]
+        if self.held:
+            self.chunk += rows.swapaxes(-1, -2) @ rows
+        self.held = 0
+
+
 class Products:
     """Accumulates `Moments`: float32 products of `_ROWS` rows at a time within a chunk of samples,
     then exact sums of chunks. So no number depends on how many samples ran together."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, np.ndarray] = {}  # empty until the first rows tell K
-        self._held = 0  # rows that wait for their product
-        self._count = 0
+        self.sums: Sums | None = None
+        """What a later run goes on from; None until the first rows show K."""
 
     def update(self, rows: np.ndarray) -> None:
         """Add rows [m, K], or those of groups [groups, m, K]."""
-        *groups, left, size = rows.shape
-        if not left:
+        *groups, count, size = rows.shape
+        if not count:
             return
-        if not self._arrays:
-            self._arrays = {
-                "waiting": np.empty((*groups, _ROWS, size), np.float32),
-                "chunk": np.zeros((*groups, size, size), np.float32),
-                "total": np.zeros((*groups, size, size)),
-                "diagonal": np.zeros((*groups, size)),
-            }
-        self._count += left
-        while left:
-            taken = min(_ROWS - self._held, left)
-            place = slice(self._held, self._held + taken)
-            self._arrays["waiting"][..., place, :] = rows[..., -left:, :][..., :taken, :]
-            self._held += taken
-            left -= taken
-            if self._held == _ROWS:
-                self._multiply()
+        if self.sums is None:
+            self.sums = Sums.of(groups, size)
+        self.sums.add(rows)
 
     def end_chunk(self) -> None:
         """The next part belongs to another chunk of samples."""
-        if not self._arrays:
-            return
-        self._multiply()
-        chunk = self._arrays["chunk"]
-        add_symmetric(self._arrays["total"], self._arrays["diagonal"], chunk)
-        chunk[...] = 0
+        if self.sums is not None:
+            self.sums.end_chunk()
 
     def result(self) -> Moments | None:
         """None where nothing was seen. Ends the chunk."""
-        self.end_chunk()
-        if not self._arrays:
+        if self.sums is None:
             return None
-        return Moments(self._arrays["total"], self._arrays["diagonal"], self._count)
-
-    def state(self) -> tuple[dict[str, np.ndarray], list[int]]:
-        """(arrays, counts): what `resume` goes on from."""
-        return self._arrays, [self._held, self._count]
-
-    def resume(self, arrays: dict[str, np.ndarray], counts: list[int]) -> None:
-        self._arrays, (self._held, self._count) = arrays, counts
-
-    def _multiply(self) -> None:
-        rows = self._arrays["waiting"][..., : self._held, :]
-        if self._held:
-            self._arrays["chunk"] += rows.swapaxes(-1, -2) @ rows
-        self._held = 0
+        self.sums.end_chunk()
+        return Moments(self.sums.total, self.sums.diagonal, self.sums.count)
 
 
 def rows_of(data: Data, axis: int) -> np.ndarray:

@@ -6,19 +6,23 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
-from typing import Any
+from typing import AnyStr
 from urllib.parse import unquote
 
 from optkit.data.reads.asker import who_asks
 from optkit.data.reads.watch import Watch, absolute, each, is_unrecorded, unrecorded, watching
 from optkit.execute import reads as records
 
+FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Entry = os.DirEntry[str] | os.DirEntry[bytes]
+
+_PATHS = (str, bytes, os.PathLike)
 _CHECKOUT = str(Path(__file__).parents[3])
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
 _PROCESSES = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
@@ -52,7 +56,7 @@ def _listen() -> None:
     sys.addaudithook(_on_event)
 
 
-def _on_event(event: str, args: tuple[Any, ...]) -> None:
+def _on_event(event: str, args: tuple[object, ...]) -> None:
     if not watching or is_unrecorded():
         return
     act = _EVENTS.get(event)
@@ -60,14 +64,15 @@ def _on_event(event: str, args: tuple[Any, ...]) -> None:
         act(event, args)
 
 
-def _on_open(event: str, args: tuple[Any, ...]) -> None:
+def _on_open(event: str, args: tuple[object, ...]) -> None:
     path, _, flags = args
-    if not isinstance(path, str | bytes | os.PathLike):
+    if not isinstance(path, _PATHS):
         return  # an open file descriptor
     name = absolute(os.fspath(path))
     if name.startswith(_SYSTEM) and not who_asks().counts:
         return
-    mode = flags & os.O_ACCMODE if isinstance(flags, int) else os.O_RDONLY
+    flags = flags if isinstance(flags, int) else os.O_RDONLY
+    mode = flags & os.O_ACCMODE
     if mode == os.O_WRONLY or (mode != os.O_RDONLY and flags & os.O_TRUNC):
         each(lambda watch: watch.write(name))
     elif mode == os.O_RDONLY:
@@ -77,28 +82,28 @@ def _on_open(event: str, args: tuple[Any, ...]) -> None:
         each(lambda watch: watch.touch(name) if exists else watch.write(name))
 
 
-def _on_listing(event: str, args: tuple[Any, ...]) -> None:
-    if isinstance(args[0], int) or not who_asks().counts:
-        return
-    name = absolute(os.fspath(args[0] or "."))
-    each(lambda watch: watch.listing(name))
+def _on_listing(event: str, args: tuple[object, ...]) -> None:
+    path = "." if args[0] is None else args[0]
+    if isinstance(path, _PATHS) and who_asks().counts:
+        name = absolute(os.fspath(path))
+        each(lambda watch: watch.listing(name))
 
 
 def _on_write(event: str, args: tuple[object, ...]) -> None:
     """A file or folder that the code makes: the last path among the arguments."""
     path = args[1] if event in ("os.rename", "os.link", "os.symlink") else args[0]
-    if isinstance(path, str | bytes | os.PathLike):
+    if isinstance(path, _PATHS):
         name = absolute(os.fspath(path))
         each(lambda watch: watch.write(name))
 
 
-def _on_import(event: str, args: tuple[Any, ...]) -> None:
+def _on_import(event: str, args: tuple[object, ...]) -> None:
     name, file, *_ = args
     if isinstance(file, str):  # an extension module
         each(lambda watch: watch.touch(absolute(file)))
     if name in _PROCESSES:
         each(lambda watch: watch.lack("it starts Python processes that share nothing with it"))
-    if who_asks(importing=True).user:
+    if isinstance(name, str) and who_asks(importing=True).user:
         _search(name)
 
 
@@ -140,16 +145,18 @@ def _on_exec(event: str, args: tuple[object, ...]) -> None:
         each(lambda watch: watch.touch(absolute(file)))
 
 
-def _on_program(event: str, args: tuple[Any, ...]) -> None:
+def _on_program(event: str, args: tuple[object, ...]) -> None:
     asker = who_asks()
     if asker.counts and not asker.file.endswith(_HARMLESS):
         command = args[0] if event != "os.spawn" else args[1]
-        name = Path(os.fsdecode(command)).name.partition(" ")[0] if command else "a shell"
+        name = "a shell"
+        if command and isinstance(command, _PATHS):
+            name = Path(os.fsdecode(command)).name.partition(" ")[0]
         each(lambda watch: watch.lack(f"it starts a program ({name}), whose reads are not seen"))
 
 
-def _on_sqlite(event: str, args: tuple[Any, ...]) -> None:
-    database = os.fsdecode(args[0]) if isinstance(args[0], str | bytes | os.PathLike) else ""
+def _on_sqlite(event: str, args: tuple[object, ...]) -> None:
+    database = os.fsdecode(args[0]) if isinstance(args[0], _PATHS) else ""
     if database.startswith("file:"):
         database = unquote(database.removeprefix("file:").partition("?")[0])
     if not database or database == ":memory:":
@@ -159,12 +166,13 @@ def _on_sqlite(event: str, args: tuple[Any, ...]) -> None:
         each(lambda watch, name=name: watch.touch(name))  # type: ignore[misc]
 
 
-def _on_library(event: str, args: tuple[Any, ...]) -> None:
-    if isinstance(args[0], str) and os.sep in args[0]:
-        each(lambda watch: watch.touch(absolute(args[0])))
+def _on_library(event: str, args: tuple[object, ...]) -> None:
+    library = args[0]
+    if isinstance(library, str) and os.sep in library:
+        each(lambda watch: watch.touch(absolute(library)))
 
 
-_EVENTS: dict[str, Callable[[str, tuple[Any, ...]], None]] = {
+_EVENTS: dict[str, Callable[[str, tuple[object, ...]], None]] = {
     "open": _on_open,
     "os.listdir": _on_listing,
     "os.scandir": _on_listing,
@@ -186,7 +194,7 @@ _EVENTS: dict[str, Callable[[str, tuple[Any, ...]], None]] = {
 _STAT, _LSTAT, _ACCESS, _READLINK = os.stat, os.lstat, os.access, os.readlink
 _LISTDIR, _SCANDIR = os.listdir, os.scandir
 _FIND_SPEC, _DISTRIBUTION = importlib.util.find_spec, importlib.metadata.distribution
-_GET, _SET, _DEL = (getattr(os._Environ, f"__{name}item__") for name in ("get", "set", "del"))
+_GET, _SET, _DEL = os._Environ.__getitem__, os._Environ.__setitem__, os._Environ.__delitem__
 
 
 def _wrap() -> None:
@@ -211,45 +219,47 @@ def _unwrap() -> None:
     _set.clear()
 
 
-def _named(path: Any, options: Mapping[str, object]) -> str | None:
-    """The path in words; None for a descriptor, and where nobody records."""
-    if not watching or is_unrecorded() or options.get("dir_fd") is not None:
+def _named(path: int | FilePath, dir_fd: int | None) -> str | None:
+    """The absolute path; None for a descriptor, and where nobody records."""
+    if not watching or is_unrecorded() or dir_fd is not None:
         return None
     return None if isinstance(path, int) else absolute(os.fspath(path))
 
 
 @wraps(_STAT)
-def _stat(path: Any, **options: Any) -> os.stat_result:
+def _stat(
+    path: int | FilePath, *, dir_fd: int | None = None, follow_symlinks: bool = True
+) -> os.stat_result:
     try:
-        facts = _STAT(path, **options)
+        facts = _STAT(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
     except OSError:
-        _absent(path, options)
+        _absent(path, dir_fd)
         raise
-    _present(path, options, facts, follows=options.get("follow_symlinks", True))
+    _present(path, dir_fd, facts, follows=follow_symlinks)
     return facts
 
 
 @wraps(_LSTAT)
-def _lstat(path: Any, **options: Any) -> os.stat_result:
+def _lstat(path: FilePath, *, dir_fd: int | None = None) -> os.stat_result:
     try:
-        facts = _LSTAT(path, **options)
+        facts = _LSTAT(path, dir_fd=dir_fd)
     except OSError:
-        _absent(path, options)
+        _absent(path, dir_fd)
         raise
-    _present(path, options, facts, follows=False)
+    _present(path, dir_fd, facts, follows=False)
     return facts
 
 
-def _absent(path: Any, options: Mapping[str, object]) -> None:
-    name = _named(path, options)
+def _absent(path: int | FilePath, dir_fd: int | None) -> None:
+    name = _named(path, dir_fd)
     if name is not None and who_asks().counts:
         each(lambda watch: watch.ask("kind", name, records.NOTHING))
 
 
 def _present(
-    path: Any, options: Mapping[str, object], facts: os.stat_result, *, follows: bool
+    path: int | FilePath, dir_fd: int | None, facts: os.stat_result, *, follows: bool
 ) -> None:
-    name = _named(path, options)
+    name = _named(path, dir_fd)
     if name is None:
         return
     asker = who_asks()
@@ -269,28 +279,38 @@ def _present(
 
 
 @wraps(_ACCESS)
-def _access(path: Any, *args: Any, **options: Any) -> bool:
-    name = _named(path, options)
+def _access(
+    path: int | FilePath,
+    mode: int,
+    *,
+    dir_fd: int | None = None,
+    effective_ids: bool = False,
+    follow_symlinks: bool = True,
+) -> bool:
+    name = _named(path, dir_fd)
     if name is not None and who_asks().counts:
         each(lambda watch: watch.ask("kind", name, records.kind(Path(name))))
-    return _ACCESS(path, *args, **options)
+    return _ACCESS(
+        path, mode, dir_fd=dir_fd, effective_ids=effective_ids, follow_symlinks=follow_symlinks
+    )
 
 
-@wraps(_READLINK)
-def _readlink(path: Any, **options: Any) -> Any:
-    name = _named(path, options)
+def _readlink(path: AnyStr | os.PathLike[AnyStr], *, dir_fd: int | None = None) -> AnyStr:
+    name = _named(path, dir_fd)
     if name is not None and who_asks().counts:
         each(lambda watch: watch.ask("link", name, records.link(Path(name))))
-    return _READLINK(path, **options)
+    return _READLINK(path, dir_fd=dir_fd)
 
 
 @wraps(_LISTDIR)
-def _listdir(path: Any = None) -> list[Any]:
-    return sorted(_LISTDIR(path))
+def _listdir(path: int | FilePath | None = None) -> list[str] | list[bytes]:
+    names = _LISTDIR(path)
+    names.sort()
+    return names
 
 
 @wraps(_SCANDIR)
-def _scandir(path: Any = None) -> _Sorted:
+def _scandir(path: int | FilePath | None = None) -> _Sorted:
     with _SCANDIR(path) as entries:
         return _Sorted(sorted(entries, key=lambda entry: entry.name))
 
@@ -298,13 +318,13 @@ def _scandir(path: Any = None) -> _Sorted:
 class _Sorted:
     """What `os.scandir` returns, in the order of names."""
 
-    def __init__(self, entries: list[os.DirEntry[Any]]) -> None:
+    def __init__(self, entries: list[Entry]) -> None:
         self._entries = iter(entries)
 
-    def __iter__(self) -> Iterator[os.DirEntry[Any]]:
+    def __iter__(self) -> Iterator[Entry]:
         return self._entries
 
-    def __next__(self) -> os.DirEntry[Any]:
+    def __next__(self) -> Entry:
         return next(self._entries)
 
     def __enter__(self) -> _Sorted:
@@ -336,7 +356,7 @@ def _distribution(distribution_name: str) -> importlib.metadata.Distribution:
 _set: set[object] = set()  # variables that the code has set itself
 
 
-def _get_variable(environment: Any, key: Any) -> Any:
+def _get_variable(environment: os._Environ[AnyStr], key: AnyStr) -> AnyStr:
     if watching and not is_unrecorded() and key not in (*_set, *_OWN_VARIABLES) and who_asks().user:
         try:
             value = _GET(environment, key)
@@ -347,13 +367,13 @@ def _get_variable(environment: Any, key: Any) -> Any:
     return _GET(environment, key)
 
 
-def _set_variable(environment: Any, key: Any, value: Any) -> None:
+def _set_variable(environment: os._Environ[AnyStr], key: AnyStr, value: AnyStr) -> None:
     if watching and not is_unrecorded():
         _set.add(key)
     _SET(environment, key, value)
 
 
-def _del_variable(environment: Any, key: Any) -> None:
+def _del_variable(environment: os._Environ[AnyStr], key: AnyStr) -> None:
     if watching and not is_unrecorded():
         _set.add(key)
     _DEL(environment, key)

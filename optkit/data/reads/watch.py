@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from optkit.execute import reads as records
 from optkit.store import digest_file, digest_names
@@ -56,7 +56,7 @@ class Watch:
         self.started = time.time_ns()
         self._ignored = tuple(f"{path.rstrip(os.sep)}{os.sep}" for path in ignored)
         self._opened: dict[str, Facts] = {}
-        self._asked: dict[tuple[str, str], Any] = {}
+        self._asked: dict[tuple[str, str], str | None] = {}
         self._journal = journal
         self._forked = False
         self._opens: Opens | None = None
@@ -95,7 +95,7 @@ class Watch:
         else:
             self.ask("names", folder, names)
 
-    def ask(self, question: str, subject: str, answer: Any) -> None:
+    def ask(self, question: str, subject: str, answer: str | None) -> None:
         """Anything else that has an answer. The first one counts; another one later means that it
         changed meanwhile."""
         if question in records.OF_PATHS:
@@ -152,10 +152,10 @@ class Watch:
             elif question not in ("opened", "written"):
                 self._asked.setdefault((question, subject), answer)
 
-    def answers(self) -> dict[str, dict[str, Any]]:
+    def answers(self) -> dict[str, dict[str, str | None]]:
         """All questions with the answers that the code got; what changed meanwhile is told in
         `unseen`."""
-        answers: dict[str, dict[str, Any]] = {question: {} for question in records.QUESTIONS}
+        answers: dict[str, dict[str, str | None]] = {question: {} for question in records.QUESTIONS}
         for path, then in sorted(self._opened.items()):
             sha256 = self._content(path, then)
             if sha256 is not None:
@@ -187,7 +187,7 @@ class Watch:
             self.lack(f"{path} changed while it was read")
         return sha256
 
-    def _still(self, question: str, path: str, answer: str) -> bool:
+    def _still(self, question: str, path: str, answer: str | None) -> bool:
         """Whether it is as it was, apart from what the code wrote itself: the next run meets that
         from the start, so its record will differ."""
         if any(name == path or name.startswith(f"{path}{os.sep}") for name in self.written):
@@ -207,7 +207,7 @@ class Watch:
             if self._count % _DRAIN == 0:  # before the kernel's queue of 16,384 is full
                 self._opens.drain()
 
-    def _tell(self, question: str, subject: str, answer: Any) -> None:
+    def _tell(self, question: str, subject: str, answer: str | Facts | None) -> None:
         if self._forked:
             line = json.dumps([question, subject, answer]).encode() + b"\n"
             with unrecorded(), self._journal.open("ab", buffering=0) as journal:
