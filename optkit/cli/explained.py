@@ -1,4 +1,4 @@
-"""What `optkit explain` found, as a terminal of 80 columns reads it."""
+"""The text of `optkit explain`, for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from optkit.report import figures
 
 _WIDTH = 80
 _LINES = 4  # of a recipe, for one finding
-_KINDS = {"product": "products", "convert": "Q/DQ and casts", "layout": "only moving",
-          "other": "all else"}  # fmt: skip
+_KINDS = {"product": "products", "convert": "Q/DQ and casts", "layout": "data movement",
+          "other": "other"}  # fmt: skip
 _WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}
 
 
 def text(found: Explained) -> str:
-    """An explanation in words."""
+    """An explanation as text."""
     lines = [_title(found), *_speed(found), *_accuracy(found)]
     for name, part in (found.parts or {}).items():
         lines += ["", f"{name}:", *_speed(part), *_accuracy(part), *_findings(part)]
@@ -32,8 +32,8 @@ def text(found: Explained) -> str:
 
 def _title(found: Explained) -> str:
     artifact = figures.name(found.artifact)
-    beside = f" beside {found.baseline}" if found.baseline else ""  # of parts: theirs
-    return f"{artifact}: {found.precision}{beside} on {found.target}"
+    baseline = f" compared with {found.baseline}" if found.baseline else ""  # not for parts
+    return f"{artifact}: {found.precision}{baseline} on {found.target}"
 
 
 def _speed(found: Explained) -> Iterator[str]:
@@ -46,7 +46,7 @@ def _speed(found: Explained) -> Iterator[str]:
     time = found.time
     if time is None:
         if found.untimed:
-            yield from _wrapped(f"the time of layers is not known: {found.untimed}", "  ")
+            yield from _wrapped(f"the times of the layers are not known: {found.untimed}", "  ")
         return
     yield from _wrapped(f"time of layers ({time.evidence}): {time.note}", "  ")
     candidate, baseline = time.candidate.to_json(), time.baseline.to_json()
@@ -59,7 +59,7 @@ def _speed(found: Explained) -> Iterator[str]:
         for kind, label in _KINDS.items()
     ]
     total = [sum(side.values()) for side in (candidate, baseline)]
-    rows.append(["  together", *map(figures.ms, total)])
+    rows.append(["  total", *map(figures.ms, total)])
     columns = ["", found.precision, str(found.baseline)]
     yield from terminal.table(columns, rows).splitlines()
 
@@ -68,7 +68,7 @@ def _accuracy(found: Explained) -> Iterator[str]:
     score, drop, layers = found.accuracy, found.drop, found.layers_compared
     if (outputs := found.fidelity) is not None:
         yield (
-            f"  outputs {_near(outputs)} {figures.name(outputs.reference.upper())} over "
+            f"  outputs: {_near(outputs)} {figures.name(outputs.reference.upper())} over "
             f"{several(outputs.samples, 'sample')} ({outputs.evidence})"
         )
     if score and drop:
@@ -79,16 +79,17 @@ def _accuracy(found: Explained) -> Iterator[str]:
     if layers and layers.reason:
         yield from _wrapped(f"the layers were not compared with FP32: {layers.reason}", "  ")
     elif layers:
-        told = f"layers compared on {several(layers.samples, 'sample')}, whose outputs are "
-        yield from _wrapped(f"{told}{_near(layers)} FP32 ({layers.evidence})", "  ")
+        samples = several(layers.samples, "sample")
+        text = f"layers compared on {samples}; outputs there: {_near(layers)} FP32"
+        yield from _wrapped(f"{text} ({layers.evidence})", "  ")
 
 
 def _near(fidelity: FidelityFigures | ComparedLayers) -> str:
-    return "equal to" if fidelity.sqnr_db is None else f"{fidelity.sqnr_db:.1f} dB from"
+    return "equal to" if fidelity.sqnr_db is None else f"SQNR {fidelity.sqnr_db:.1f} dB to"
 
 
 def _dropped(found: Explained, value: float) -> str:
-    """A drop, or a part of it, as it is of this metric: in points, or in proportion."""
+    """A drop, or a part of it, in the unit of this metric: points, or a share."""
     assert found.accuracy is not None
     return (figures.points if found.accuracy.proportion else figures.percent)(value)
 
@@ -96,42 +97,42 @@ def _dropped(found: Explained, value: float) -> str:
 def _findings(found: Explained) -> Iterator[str]:
     yield ""
     if not found.findings:
-        sought = "layer, pair or range" if found.time else "range or weight"
-        yield f"nothing found: no {sought} costs what a change would win back"
-    for number, one in enumerate(found.findings, start=1):
-        yield f"{number}. {_cost(found, one)}"
-        yield from _wrapped(one.what, "   ")
-        yield from _wrapped(f"why: {one.why}", "   ")
-        yield from _wrapped(f"mend: {one.change.text}", "   ")
-        lines = one.change.recipe
+        subject = "layers, Q/DQ pairs and ranges" if found.time else "ranges and weights"
+        yield f"nothing found: no rule suggests a change to {subject}"
+    for number, finding in enumerate(found.findings, start=1):
+        yield f"{number}. {_cost(found, finding)}"
+        yield from _wrapped(finding.what, "   ")
+        yield from _wrapped(f"why: {finding.why}", "   ")
+        yield from _wrapped(f"change: {finding.change.text}", "   ")
+        lines = finding.change.recipe
         yield from (f"     {figures.name(line)}" for line in lines[:_LINES])
         if len(lines) > _LINES:
             yield f"     and {len(lines) - _LINES} more (--json, --apply)"
 
 
-def _cost(found: Explained, one: ExplainFinding) -> str:
-    cost = one.cost
+def _cost(found: Explained, finding: ExplainFinding) -> str:
+    cost = finding.cost
     parts = []
     if cost.ms:
-        parts.append(f"{figures.ms(cost.ms)} a call")
+        parts.append(f"{figures.ms(cost.ms)} per call")
     if cost.points is not None:
         parts.append(_dropped(found, cost.points))
     if cost.db is not None:
         parts.append(figures.decibels(cost.db))
     parts = parts or ["unknown"]
     share = f"{cost.share:.0%} of {_WHOLES[cost.of]}"
-    return f"{', '.join(parts)} ({share}, {cost.evidence}): {one.rule}"
+    return f"{', '.join(parts)} ({share}, {cost.evidence}): {finding.rule}"
 
 
 def _applied(found: Explained) -> Iterator[str]:
-    """What --apply wrote, and what it cannot change."""
+    """What --apply wrote, and the findings that no setting changes."""
     written = found.recipe
     if written is None:
-        yield "no recipe was written: no finding is mended by a setting"
+        yield "no recipe was written: no finding can be fixed with a setting"
     else:
         yield f"recipe: {written.path}"
-    for one in found.left or ():
-        yield from _wrapped(f"{one.rule} stays, no setting mends it: {one.text}", "  ")
+    for left in found.left or ():
+        yield from _wrapped(f"{left.rule} remains; no setting fixes it: {left.text}", "  ")
     for given in written.missing if written else ():
         yield f"  give again on the command line: --set {figures.name(given)}"
 

@@ -1,4 +1,4 @@
-"""`optkit monitor`: run a command, or watch a process, and say what it is bound by."""
+"""`optkit monitor`: run a command, or observe a process, and say what limits it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optkit.errors import UsageError
 from optkit.monitor import Diagnosis, Ended, Figures, Finding, GpuSample, Sample
 from optkit.monitor.figures import UNITS
 
-_SAID_SECONDS = 10  # between two lines where nothing is live
+_LINE_SECONDS = 10  # between two lines if stderr is not a terminal
 
 
 def monitor(
@@ -46,19 +46,19 @@ def monitor(
     if output.json:
         terminal.put_json(_as_json(command, ended, figures, diagnosis))
     else:
-        for line in _told(ended, figures, diagnosis):
+        for line in _lines(ended, figures, diagnosis):
             terminal.stderr().print(line, markup=False)
     return ended.exit_code or 0
 
 
 class _Ears:
-    """Hears samples: a live line on a terminal, a plain one now and then elsewhere."""
+    """Shows samples: a live line on a terminal, else a plain line every ten seconds."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._console = terminal.stderr()
         self._live: Any = None
-        self._seconds = self._said = 0.0
+        self._seconds = self._printed = 0.0
 
     def __call__(self, sample: Sample) -> None:
         self._seconds += sample.seconds
@@ -67,8 +67,8 @@ class _Ears:
         text = f"  {self._seconds:.0f} s: {_line(sample)}"
         if self._console.is_terminal:
             self._draw(text)
-        elif self._seconds - self._said >= _SAID_SECONDS:
-            self._said = self._seconds
+        elif self._seconds - self._printed >= _LINE_SECONDS:
+            self._printed = self._seconds
             self._console.print(text, markup=False)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class _Ears:
         from rich.text import Text
 
         if self._live is None:
-            # no thread of its own: it would get the signals meant for the command
+            # without a thread: it would receive the signals for the command
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
@@ -112,7 +112,7 @@ def _gpu_line(gpu: GpuSample) -> str:
     return " ".join([*parts, *(gpu.throttled or ())])
 
 
-def _told(ended: Ended, figures: Figures, diagnosis: Diagnosis) -> list[str]:
+def _lines(ended: Ended, figures: Figures, diagnosis: Diagnosis) -> list[str]:
     found = diagnosis.bound
     lines = [f"{found.rule.verdict}: {found.rule.advice}", *_because(found)]
     for warning in diagnosis.warnings:
@@ -122,10 +122,11 @@ def _told(ended: Ended, figures: Figures, diagnosis: Diagnosis) -> list[str]:
     ]
     lines.append(f"  measured: {', '.join(shown)}")
     if ended.no_gpu is not None:
-        lines.append(f"  no figures of GPUs: {ended.no_gpu}")
+        lines.append(f"  no GPU figures: {ended.no_gpu}")
     if diagnosis.declined:
         missing = ", ".join(diagnosis.untold)
-        lines.append(f"  may be {' or '.join(diagnosis.declined)}: nothing tells {missing} here")
+        verdicts = " or ".join(diagnosis.declined)
+        lines.append(f"  also possible: {verdicts}; not known on this machine: {missing}")
     return lines
 
 
@@ -135,7 +136,7 @@ def _because(finding: Finding) -> list[str]:
         for c in finding.rule.when
         if (value := finding.figures[c.figure]) is not None
     )
-    trust = "" if finding.rule.verified else "; this rule is not verified on a real program yet"
+    trust = "" if finding.rule.verified else "; this rule is not verified on real programs"
     return [f"  because {conditions}{trust}"] if conditions else []
 
 

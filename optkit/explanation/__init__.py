@@ -2,11 +2,11 @@
 
     findings ← rules(report of the build, time of each layer)        pure functions
 
-subject        what the rules look at, and what it means
-layer_times    what quantizing gave, layer by layer
-speed          rules about products: in floats, slower than before, waiting for memory
-data_movement  rules about kernels that only convert, cast or move
-accuracy       rules about noise: ranges, weights' scales, layers that make most of it
+subject        the input of the rules: the report and the times of the layers
+layer_times    what quantization gained, layer by layer
+speed          rules about products: in float, slower than before, limited by memory
+data_movement  rules about kernels that only convert, cast or move data
+accuracy       rules about noise: ranges, scales of weights, layers with most of the noise
 applying       a recipe with the changes
 """
 
@@ -53,14 +53,14 @@ _GENERAL = ("heavy_weight", "sensitive")
 @dataclass(frozen=True)
 class Explanation:
     """`findings`: faults, the most costly first, then limits. `spent`: side → kind of layer →
-    milliseconds; None where no layer's time is known."""
+    milliseconds; None if the times of layers are not known."""
 
     subject: Subject
     findings: tuple[Finding, ...]
     spent: Mapping[str, Mapping[str, float]] | None
 
     def time(self) -> LayerTime | None:
-        """Where the time of the layers goes; None where it is not known."""
+        """The time of the layers by kind; None if it is not known."""
         times = self.subject.times
         if times is None or self.spent is None:
             return None
@@ -69,23 +69,23 @@ class Explanation:
 
 
 def explain(subject: Subject) -> Explanation:
-    """Ask every rule. A node with a fault of its own is not told of as one that merely has a heavy
-    weight or much noise."""
-    found = [finding for rule in RULES for finding in rule(subject)]
-    worth = [one for one in found if one.cost.share >= LEAST]
-    faulty = {node for one in worth if one.rule in _FAULTS for node in one.nodes}
-    kept = [one for one in worth if one.rule not in _GENERAL or not faulty & set(one.nodes)]
-    ranked = sorted(kept, key=lambda one: (one.limit, -one.cost.share))
+    """Apply every rule. A node with a specific fault is not reported again for a heavy weight or
+    much noise, which have the same cause."""
+    findings = [finding for rule in RULES for finding in rule(subject)]
+    costly = [finding for finding in findings if finding.cost.share >= LEAST]
+    faulty = {node for finding in costly if finding.rule in _FAULTS for node in finding.nodes}
+    kept = [f for f in costly if f.rule not in _GENERAL or not faulty & set(f.nodes)]
+    ranked = sorted(kept, key=lambda finding: (finding.limit, -finding.cost.share))
     return Explanation(subject, tuple(ranked), _spent(subject))
 
 
 def _spent(subject: Subject) -> dict[str, dict[str, float]] | None:
     if subject.times is None:
         return None
-    found: dict[str, dict[str, float]] = {}
+    spent: dict[str, dict[str, float]] = {}
     for side, layers in (("candidate", subject.times.candidate),
                          ("baseline", subject.times.baseline)):  # fmt: skip
-        found[side] = dict.fromkeys(KINDS, 0.0)
-        for one in layers:
-            found[side][subject.kind(one)] += one.ms
-    return found
+        spent[side] = dict.fromkeys(KINDS, 0.0)
+        for timed in layers:
+            spent[side][subject.kind(timed)] += timed.ms
+    return spent

@@ -1,7 +1,7 @@
 """Rules that say why accuracy fell, from the layers' fidelity.
 
-The cost of a fault is what the outputs gain where the layers that read the value are FP32 again, in
-dB of SQNR; in points, the share of the drop that equals their share of the noise:
+The cost of a fault is the SQNR in dB that the outputs gain if the layers that read the value run in
+FP32; in points, the share of the drop that equals their share of the noise:
 
     share = 1 - 10^(-dB / 10)        points = drop · share
 """
@@ -32,78 +32,80 @@ from optkit.recipe.schema import ACCURACY_LIMITS
 from optkit.report import figures
 
 LEAST_DB = 0.5
-"""What restoring a layer has to win: an eighth of the noise. Less is in the spread over samples."""
+"""The least gain of a finding, in dB: about an eighth of the noise. A smaller gain is within the
+spread over samples."""
 
 _ONE_BIT_DB = 6.02
-_UNUSED = 0.25  # of a range of codes that nothing reaches beyond
-_SATURATED = 0.02  # of a weight's codes
+_UNUSED = 0.25  # largest code over the end of the range: two bits are unused
+_SATURATED = 0.02  # share of a weight's codes
 _HALF_DB = 3.01  # half of the noise
-_NEARLY = 0.9  # of what all pairs with a fault cost: then one is told of alone
-_SAME = 0.02  # two ranges, of which one is told in codes
-_POOR_DB = 20.0  # at the outputs: a tenth of the signal's amplitude
+_NEARLY = 0.9  # share of the cost of all pairs with a fault, from which one pair is named alone
+_SAME = 0.02  # relative difference of equal ranges, of which one was rounded to codes
+_POOR_DB = 20.0  # SQNR of the outputs: the noise has a tenth of the signal's amplitude
 
 
 def clipped(subject: Subject) -> Iterator[Finding]:
-    """Activations' ranges that are too small: most of a pair's noise is what lies beyond it, see
-    `benchmarking.layers.Clipping`. Where all ranges clip, each alone costs little beside the
-    others, so they are one finding."""
+    """Activation ranges that are too small: clipping makes most of the noise of their pairs (see
+    `benchmarking.layers.Clipping`). If all ranges clip, changing one of them gains almost nothing,
+    so all of them are one finding."""
     if (pairs := _Pairs.of(subject, "clipped")) is None:
         return
     worst = pairs.rows[0]
     yield pairs.finding(
-        what=f"{worst.share:.2%} of {worst.value} are clipped: {_ranges(worst)}"
-        + _others(pairs, "clipped too"),
-        why=f"{worst.noise:.0%} of the noise of this pair ({worst.sqnr_db:.1f} dB) is "
-        "clipping, not rounding",
+        what=f"{worst.share:.2%} of the elements of {worst.value} are clipped: {_ranges(worst)}"
+        + _others(pairs),
+        why=f"clipping makes {worst.noise:.0%} of the noise of this Q/DQ pair (SQNR "
+        f"{worst.sqnr_db:.1f} dB), and rounding the rest",
         change=_wider(subject, pairs),
     )
 
 
 def coarse(subject: Subject) -> Iterator[Finding]:
-    """Activations' ranges that are many times what the values take: codes are left unused, and the
-    others are coarse."""
+    """Activation ranges that are many times as wide as the values: codes remain unused, and the
+    steps between the others are too large."""
     if (pairs := _Pairs.of(subject, "coarse")) is None:
         return
     worst = pairs.rows[0]
     times = max(-worst.low, worst.high) / max(map(abs, worst.seen))
     yield pairs.finding(
-        what=f"the codes of {worst.value} are {times:.1f} times too coarse: "
-        f"{_ranges(worst)}{_others(pairs, 'too coarse too')}",
-        why=f"{log2(times):.1f} bits of each code are not used ({worst.sqnr_db:.1f} dB)",
+        what=f"the scale of {worst.value} is {times:.1f} times too large: "
+        f"{_ranges(worst)}{_others(pairs)}",
+        why=f"{log2(times):.1f} bits of each code are unused (SQNR {worst.sqnr_db:.1f} dB)",
         change=_narrower(subject, pairs),
     )
 
 
 def duplicated(subject: Subject) -> Iterator[Finding]:
-    """A pair that quantizes what a pair gives: it rounds twice."""
+    """A Q/DQ pair that quantizes the output of another pair, which rounds twice."""
     if (pairs := _Pairs.of(subject, "duplicated")) is None:
         return
     worst = pairs.rows[0]
     yield pairs.finding(
-        what=f"{worst.value} is quantized twice: {worst.pair} reads what a pair gives"
-        + _others(pairs, "quantized twice too"),
-        why="other scales round again, and a compiler cannot cancel pairs that are not equal",
-        change=Change(f"take the second pair out of the graph ({worst.pair})"),
+        what=f"{worst.value} is quantized twice: the Q/DQ pair {worst.pair} reads the output of "
+        f"another pair{_others(pairs)}",
+        why="the second pair has another scale and rounds again; a compiler can merge equal pairs "
+        "only",
+        change=Change(f"remove the second pair from the graph ({worst.pair})"),
     )
 
 
 def unread(subject: Subject) -> Iterator[Finding]:
-    """A pair whose codes no quantized product reads, with half of the noise or more: it costs
-    accuracy, and no product is faster for it. (Backends place a few such on purpose, behind a
-    product that writes codes; they cost little.)"""
+    """A Q/DQ pair whose codes no quantized product reads, with half of the noise or more: it costs
+    accuracy and makes no product faster. (Backends place a few such pairs on purpose, after a
+    product that writes codes; these cost little.)"""
     if (pairs := _Pairs.of(subject, "unread", _HALF_DB)) is None:
         return
     worst = pairs.rows[0]
     added = any(subject.op(node) == "Add" for node in worst.readers)
     key = ("quantization", "placement", "residual_adds")
-    change = Change(f"take the pair out of the graph ({worst.pair})")
+    change = Change(f"remove the pair from the graph ({worst.pair})")
     if added and subject.recipe["quantization"]["placement"].get("residual_adds"):
-        change = Change("leave the shortcut in float", {key: False})
+        change = Change("keep the shortcut in float", {key: False})
     yield pairs.finding(
-        what=f"{worst.value} is rounded to codes that no quantized product reads, but "
-        f"{named(worst.readers)}{_others(pairs, 'rounded for nobody too')}",
-        why=f"the pair's own noise is {worst.sqnr_db:.1f} dB, and no kernel is faster for it"
-        if worst.sqnr_db is not None else "no kernel is faster for it",
+        what=f"{worst.value} is quantized, but no quantized product reads its codes, only "
+        f"{named(worst.readers)}{_others(pairs)}",
+        why=f"the pair adds noise (SQNR {worst.sqnr_db:.1f} dB) and makes no kernel faster"
+        if worst.sqnr_db is not None else "the pair makes no kernel faster",
         change=change,
     )  # fmt: skip
 
@@ -111,67 +113,74 @@ def unread(subject: Subject) -> Iterator[Finding]:
 def weight_axis(subject: Subject) -> Iterator[Finding]:
     """A weight whose scales do not follow its output channels.
 
-    A scale per output channel is multiplied once, behind the sum; one along the summed axis cannot
-    leave it, so no integer kernel takes it. One for the whole tensor follows its largest channel:
-    found where the weight's noise is a bit (6.02 dB) above what scales per channel would leave.
+    A kernel multiplies by a scale per output channel once, after the sum. A scale along the summed
+    axis changes inside the sum, so no integer kernel supports it. A single scale for the tensor
+    follows its largest channel: the rule reports it if the SQNR of the weight is one bit (6.02 dB)
+    below that with one scale per channel.
     """
-    for node, row in subject.likeness.items():
-        own = row.weights.sqnr_db if row.weights else None
-        best = row.by_channel_db
-        worse = own is not None and best is not None and own < best - _ONE_BIT_DB
+    for node, row in subject.fidelity.items():
+        sqnr_db = row.weights.sqnr_db if row.weights else None
+        best_db = row.by_channel_db
+        worse = sqnr_db is not None and best_db is not None and sqnr_db < best_db - _ONE_BIT_DB
         if row.scales not in ("summed", "tensor") or not (row.scales == "summed" or worse):
             continue
-        told, why = _AXES[row.scales]
-        found = _noisy(
+        scales, why = _AXES[row.scales]
+        finding = _noisy(
             subject, "weight_axis", (node,), [row],
-            what=f"the weight of {named([node])} has {told}{_by_channel(own, best)}",
+            what=f"the weight of {named([node])} has {scales}{_by_channel(sqnr_db, best_db)}",
             why=why, change=_along_channels(subject, row), least=0.0,
             ms=0.0 if subject.has_landed(node) else left_behind(subject, node),
         )  # fmt: skip
-        if found is not None:
-            yield found
+        if finding is not None:
+            yield finding
 
 
 def weight_scale(subject: Subject) -> Iterator[Finding]:
-    """A weight with a scale for each output channel that does not fit it: so coarse that two bits
-    of every code are unused, or so small that many codes saturate (with a scale from its largest
-    weight a channel has few such). Its noise is a bit (6.02 dB) above that of scales from the
-    channels' own maxima. (Noise alone would not tell: rounding that follows the activations leaves
-    a weight farther from its own.)"""
-    for node, row in subject.likeness.items():
-        own = row.weights.sqnr_db if row.weights else None
-        best = row.by_channel_db
-        if row.scales != "channel" or own is None or best is None or own >= best - _ONE_BIT_DB:
+    """A weight whose scales per output channel do not fit it.
+
+    They are so large that two bits of every code are unused, or so small that many codes saturate
+    (with scales from the maxima of the channels few do), and the SQNR of the weight is one bit
+    (6.02 dB) below that with scales from these maxima. SQNR alone is not enough: rounding that
+    minimizes the error of the activations leaves a larger error in the weight itself.
+    """
+    for node, row in subject.fidelity.items():
+        sqnr_db = row.weights.sqnr_db if row.weights else None
+        best_db = row.by_channel_db
+        if row.scales != "channel" or sqnr_db is None or best_db is None:
             continue
         codes = row.codes
-        if codes is None or (codes.reach > _UNUSED and codes.saturated < _SATURATED):
+        if sqnr_db >= best_db - _ONE_BIT_DB or codes is None:
             continue
-        told = f"its codes reach {codes.reach:.0%} of their range"
+        if codes.reach > _UNUSED and codes.saturated < _SATURATED:
+            continue
+        symptom = f"its codes use only {codes.reach:.0%} of their range"
         if codes.saturated >= _SATURATED:
-            told = f"{codes.saturated:.0%} of its codes stand at the end of their range"
-        found = _noisy(
+            symptom = f"{codes.saturated:.0%} of its codes are saturated"
+        finding = _noisy(
             subject, "weight_scale", (node,), [row],
-            what=f"the scales of {named([node])}'s weight do not fit it: {told}"
-            f"{_by_channel(own, best)}",
-            why="a scale that is too large leaves codes unused, a small one saturates them",
-            change=Change(f"quantize it anew; until then leave it in {subject.baseline}",
+            what=f"the scales of the weight of {named([node])} do not fit it: {symptom}"
+            f"{_by_channel(sqnr_db, best_db)}",
+            why="scales that are too large leave codes unused; scales that are too small saturate "
+            "them",
+            change=Change(f"quantize it again; until then keep it in {subject.baseline}",
                           to_float(subject, [node])),
         )  # fmt: skip
-        if found is not None:
-            yield found
+        if finding is not None:
+            yield finding
 
 
 _AXES = {
-    "summed": ("one scale per input, along the axis that is summed",
-               "no integer kernel multiplies by scales inside the sum"),
-    "tensor": ("one scale for all channels", "the largest channel sets the step of all others"),
+    "summed": ("one scale per input channel, along the summed axis",
+               "no integer kernel can apply scales inside the sum"),
+    "tensor": ("one scale for all channels",
+               "the largest channel determines the scale of all others"),
 }  # fmt: skip
 
 
-def _by_channel(own: float | None, best: float | None) -> str:
-    if own is None or best is None:
+def _by_channel(sqnr_db: float | None, best_db: float | None) -> str:
+    if sqnr_db is None or best_db is None:
         return ""
-    return f", which leaves it {own:.1f} dB; per output channel it would have {best:.1f} dB"
+    return f"; its SQNR is {sqnr_db:.1f} dB, with one scale per output channel {best_db:.1f} dB"
 
 
 def _along_channels(subject: Subject, row: LayerFidelityRow) -> Change:
@@ -179,14 +188,14 @@ def _along_channels(subject: Subject, row: LayerFidelityRow) -> Change:
     if row.scales == "tensor" and row.op in placed:
         key = ("quantization", "placement", "tensor_ops")
         others = [op for op in placed if op != row.op]
-        return Change("let its weight have one scale per output channel", {key: others})
-    text = f"leave it in {subject.baseline} until it is quantized along its output channels"
+        return Change("give its weight one scale per output channel", {key: others})
+    text = f"keep it in {subject.baseline} until its weight has one scale per output channel"
     return Change(text, to_float(subject, [row.node]))
 
 
 def sensitive(subject: Subject) -> Iterator[Finding]:
-    """Layers with most of the noise, where accuracy is not what was asked for: a gate on it is
-    beyond its limit, or nothing judges and the outputs' SQNR is under 20 dB."""
+    """Layers with most of the noise, if accuracy is too low: it exceeds the limit of a gate, or
+    there is no evaluation and the SQNR of the outputs is less than 20 dB."""
     fidelity = subject.report.layer_fidelity
     if fidelity is None or fidelity.sqnr_db is None:
         return
@@ -194,23 +203,24 @@ def sensitive(subject: Subject) -> Iterator[Finding]:
     if not poor and not any(map(_is_broken, subject.report.gates)):
         return
     groups: dict[tuple[str, ...], list[LayerFidelityRow]] = {}
-    for row in subject.likeness.values():
+    for row in subject.fidelity.values():
         if row.restored is not None:
             groups.setdefault(row.reads or (row.node,), []).append(row)
     for rows in groups.values():
         nodes = tuple(row.node for row in rows)
-        found = _noisy(
+        finding = _noisy(
             subject, "sensitive", nodes, rows,
             what=f"much of the noise at the outputs comes from {named(nodes)}{_alone(rows)}",
-            why="in FP32 again, with nothing else changed, the outputs come that much closer",
-            change=Change(f"leave it in {subject.baseline}", to_float(subject, nodes)),
+            why="if this runs in FP32 and nothing else changes, the SQNR of the outputs rises by "
+            "the cost given",
+            change=Change(f"keep it in {subject.baseline}", to_float(subject, nodes)),
         )  # fmt: skip
-        if found is not None:
-            yield found
+        if finding is not None:
+            yield finding
 
 
 def _is_broken(gate: GateOutcome) -> bool:
-    """Whether a gate on accuracy is beyond its limit, certainly or by its estimate."""
+    """Whether a gate on accuracy failed, or its estimate exceeds the limit."""
     if gate.outcome == "fail":
         return gate.gate in ACCURACY_LIMITS
     beyond = gate.value is not None and gate.value > gate.limit
@@ -221,7 +231,7 @@ def _noisy(
     subject: Subject, rule: Rule, nodes: tuple[str, ...], rows: Sequence[LayerFidelityRow], *,
     what: str, why: str, change: Change, ms: float = 0.0, least: float = LEAST_DB,
 ) -> Finding | None:  # fmt: skip
-    """The finding with its cost; None where restoring the layers wins too little."""
+    """The finding with its cost; None if the layers in FP32 would gain too little."""
     cost = _cost(subject, rows)
     if subject.share(ms) >= LEAST:
         cost = replace(cost, ms=ms, evidence=Evidence.PREDICTED)
@@ -233,9 +243,11 @@ def _noisy(
 
 
 def _alone(rows: Sequence[LayerFidelityRow]) -> str:
-    """What one layer alone does to the value it leaves."""
-    known = rows[0].isolated if len(rows) == 1 else None
-    return "" if known is None else f"; this layer alone leaves {figures.likeness(known)}"
+    """The error of a layer's output if only this layer is quantized; empty for several layers."""
+    isolated = rows[0].isolated if len(rows) == 1 else None
+    if isolated is None:
+        return ""
+    return f"; with only this layer quantized, its output has {figures.likeness(isolated)}"
 
 
 def _cost(subject: Subject, rows: Sequence[LayerFidelityRow]) -> Cost:
@@ -253,17 +265,18 @@ def _cost(subject: Subject, rows: Sequence[LayerFidelityRow]) -> Cost:
 
 
 def _of_noise(subject: Subject, share: float, db: float | None) -> Cost:
-    """What this share of the noise at the outputs costs, in points too where there is a drop."""
+    """The cost of this share of the noise at the outputs; also in points, if there is a drop."""
     drop = subject.result.drop
     lost = drop.value * share if drop is not None and drop.value > 0 else None
-    known = Evidence.SIMULATED if lost is None else Evidence.PREDICTED  # that points follow noise
+    # that a drop is proportional to the noise is a prediction
+    known = Evidence.SIMULATED if lost is None else Evidence.PREDICTED
     return Cost(share, "noise", known, db=db, points=lost)
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """The pairs with one fault that cost most: the one that costs as much as all of them, else all.
-    `db`: what the outputs gain without them; None: all noise is theirs."""
+    """The Q/DQ pairs with one fault: a single pair if it costs nearly as much as all of them, else
+    all. `db`: the SQNR that the outputs gain without them; None: they make all of the noise."""
 
     subject: Subject
     fault: Fault
@@ -272,12 +285,12 @@ class _Pairs:
 
     @classmethod
     def of(cls, subject: Subject, fault: Fault, least: float = LEAST_DB) -> Self | None:
-        """None where there are none, or they cost too little."""
+        """None if there are none, or if they cost too little."""
         fidelity = subject.report.layer_fidelity
         if fidelity is None or fidelity.sqnr_db is None:
             return None
         whole = fidelity.sqnr_db
-        group = next((one for one in fidelity.faults if one.fault == fault), None)
+        group = next((faulty for faulty in fidelity.faults if faulty.fault == fault), None)
         if group is None:
             return None
         gain = _gain(group.without, whole)
@@ -308,54 +321,57 @@ def _gain(without: OutputFidelity | None, whole: float) -> float:
 
 def _ranges(row: PairFidelity) -> str:
     least, most = row.seen
-    codes = f"its codes from {row.low:.3g} to {row.high:.3g}"
-    return f"it reaches from {least:.3g} to {most:.3g}, {codes}"
+    return (
+        f"its values lie between {least:.3g} and {most:.3g}, its codes cover {row.low:.3g} to "
+        f"{row.high:.3g}"
+    )
 
 
-def _others(pairs: _Pairs, what: str) -> str:
+def _others(pairs: _Pairs) -> str:
     more = len(pairs.rows) - 1
-    return f"; {several(more, 'more value')} {'is' if more == 1 else 'are'} {what}" if more else ""
+    return f"; the same applies to {several(more, 'more tensor')}" if more else ""
 
 
 def _decided(subject: Subject, pairs: _Pairs) -> list[NodeDecision]:
-    """What the recipe decided on these values."""
+    """The rows of the quantization log for these values."""
     values = {row.value for row in pairs.rows}
     rows = subject.report.quantization
     return [row for row in rows if row.activation in values and row.high is not None]
 
 
 def _foreign(subject: Subject, pairs: _Pairs) -> Change | None:
-    """Where a pair is not what the recipe decided, no setting made it; None: all are."""
+    """The change if a pair has another range than the recipe gives it, so that no setting helps;
+    None if all pairs have the ranges of the recipe."""
     decided = {row.activation: row for row in _decided(subject, pairs)}
     for row in pairs.rows:
-        own = decided.get(row.value)
-        if own is None or own.low is None or own.high is None:
+        planned = decided.get(row.value)
+        if planned is None or planned.low is None or planned.high is None:
             continue
-        if not isclose(max(-own.low, own.high), max(-row.low, row.high), rel_tol=_SAME):
+        if not isclose(max(-planned.low, planned.high), max(-row.low, row.high), rel_tol=_SAME):
             return Change(
-                f"build it again: its recipe gives {row.value} the range {own.low:.3g} to "
-                f"{own.high:.3g}, and the graph has another"
+                f"build it again: the recipe gives {row.value} the range {planned.low:.3g} to "
+                f"{planned.high:.3g}, but the graph has another range"
             )
     return None if decided else Change("give the pair the range of its values")
 
 
 def _wider(subject: Subject, pairs: _Pairs) -> Change:
-    """Ranges that hold all values: by another method where this one leaves some out, by more
-    samples where calibration saw less."""
+    """The change that gives ranges with all values: another method if the present one excludes
+    some, more samples if calibration met smaller values."""
     foreign, calibration = _foreign(subject, pairs), subject.recipe["calibration"]
     if foreign is not None:
         return foreign
     if calibration is not None and {row.method for row in _decided(subject, pairs)} != {"minmax"}:
         key = ("calibration", "method")
-        return Change("a range that holds all that calibration saw", {key: "minmax"})
-    text = "calibrate on more samples, like those that it will meet"
+        return Change("use ranges that contain all values of the calibration", {key: "minmax"})
+    text = "calibrate on more samples that resemble the data in use"
     if calibration is None:
         return Change(text)
     return Change(text, {("calibration", "samples"): 4 * calibration["samples"]})
 
 
 def _narrower(subject: Subject, pairs: _Pairs) -> Change:
-    """Ranges without the extremes that calibration saw and these samples do not have. A method that
-    cuts ranges leaves weights that were rounded for those extremes, so it is no remedy."""
-    text = "take the samples with extremes out of the calibration data"
+    """The change that gives ranges without extremes that only calibration met. A method that clips
+    does not help: the weights would still be rounded for these extremes."""
+    text = "remove the samples with extreme values from the calibration data"
     return _foreign(subject, pairs) or Change(f"{text}; no setting of the recipe does that")

@@ -1,4 +1,4 @@
-"""A recipe with the changes that findings ask for."""
+"""A recipe with the settings of the findings."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CONTENT, _OWN, _GIVEN = "content:", "recipe:", "given:"
 def applied(
     record: Mapping[str, Any], findings: Iterable[Finding], folder: Path
 ) -> tuple[dict[str, Any], list[str]]:
-    """The recipe that an artifact was built from (its `record`) with the settings of the findings,
-    as it is written into `folder`; and as KEY=VALUE what the command line has to give again,
-    because the record does not say where it lies. Of two settings of one key the first counts.
+    """The recipe of an artifact (its `record`) with the settings of the findings, for a file in
+    `folder`; and, as KEY=VALUE, the settings that the command line must give again because the
+    record does not contain their paths. If two findings set one key, the first counts.
 
-    Files of optkit's own content are found from the folder; those of the recipe's project keep
-    their names, so the new recipe belongs beside the old one.
+    Files that optkit ships get a path relative to the folder. Files of the recipe's project keep
+    their names, so the new recipe must be next to the old one.
     """
     data = {key: value for key, value in copy.deepcopy(dict(record)).items() if value is not None}
     for finding in reversed(list(findings)):
@@ -46,36 +46,39 @@ def applied(
                 section = section[key]
             section.pop(path[-1], None)  # the last pattern that matches a node counts
             section[path[-1]] = value
-    data.get("model", {}).pop("trust_remote_code", None)  # no recipe may ask for it
-    missing = [one for section in _FILES if section in data for one in _lost(data, section, folder)]
+    data.get("model", {}).pop("trust_remote_code", None)  # a recipe may not set it
+    missing = [
+        setting for section in _FILES if section in data
+        for setting in _without_files_of_command(data, section, folder)
+    ]  # fmt: skip
     return data, missing
 
 
-def _lost(data: dict[str, Any], section: str, folder: Path) -> list[str]:
-    """Name a section's files as the folder sees them. What stood on the command line is taken out
-    and told: with the whole section, where that is no section without it."""
-    own = data[section]
-    named = {key: own[key] for key in _FILES[section] if own.get(key) is not None}
-    lost = [key for key, name in named.items() if _is_given(key, name)]
-    whole = any(key not in _OPTIONAL for key in lost)
-    own |= {key: _name(name, None if whole else folder) for key, name in named.items()}
+def _without_files_of_command(data: dict[str, Any], section: str, folder: Path) -> list[str]:
+    """Write the file names of a section relative to the folder. Files from the command line are
+    removed and returned as KEY=VALUE; if the section is not valid without them, all of it is."""
+    values = data[section]
+    files = {key: values[key] for key in _FILES[section] if values.get(key) is not None}
+    removed = [key for key, name in files.items() if _is_given(key, name)]
+    whole = any(key not in _OPTIONAL for key in removed)
+    values |= {key: _name(name, None if whole else folder) for key, name in files.items()}
     if whole:
-        found = _SECTIONS[section].model_validate(data.pop(section))
-        return _told(section, found.model_dump(mode="json", exclude_defaults=True))
-    told = _told(section, {key: own.pop(key) for key in lost})
-    path = own.get("args", {}).get("path")  # as --calibration and --eval-data give it
+        valid = _SECTIONS[section].model_validate(data.pop(section))
+        return _key_values(section, valid.model_dump(mode="json", exclude_defaults=True))
+    settings = _key_values(section, {key: values.pop(key) for key in removed})
+    path = values.get("args", {}).get("path")  # from --calibration or --eval-data
     if section != "model" and isinstance(path, str) and not (folder / path).exists():
-        del own["args"]["path"]
-        told += _told(section, {"args.path": path})
-    return told
+        del values["args"]["path"]
+        settings += _key_values(section, {"args.path": path})
+    return settings
 
 
 def _is_given(key: str, name: str) -> bool:
-    """Whether only the command line may name it so: a file anywhere, or an installed module."""
+    """Whether only the command line may give this name: a file anywhere, an installed module."""
     return name.startswith(_GIVEN) or (key == "factory" and not name.startswith((_CONTENT, _OWN)))
 
 
-def _told(section: str, settings: Mapping[str, Any]) -> list[str]:
+def _key_values(section: str, settings: Mapping[str, Any]) -> list[str]:
     return [
         f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in settings.items()
@@ -83,7 +86,7 @@ def _told(section: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def _name(named: str, folder: Path | None) -> str:
-    """A recorded name as the folder's recipe writes it; None: as the command line does."""
+    """A recorded name as a recipe in `folder` writes it; None: as the command line writes it."""
     if not named.startswith(_CONTENT):
         return named.removeprefix(_OWN).removeprefix(_GIVEN)
     path, colon, attribute = named.removeprefix(_CONTENT).partition(":")

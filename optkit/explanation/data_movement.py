@@ -1,4 +1,4 @@
-"""Rules about kernels that compute nothing new: Q/DQ pairs of their own, layouts, casts."""
+"""Rules about kernels that compute nothing new: Q/DQ pairs that are not fused, layouts, casts."""
 
 from __future__ import annotations
 
@@ -7,88 +7,88 @@ from collections.abc import Iterable, Iterator
 from optkit.explanation.finding import Change, Finding
 from optkit.explanation.layer_times import slow
 from optkit.explanation.subject import Subject, connected
-from optkit.explanation.words import named, several
+from optkit.explanation.words import does, named, several
 from optkit.steps.attribute import TimedLayer
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 
 def unfused_pairs(subject: Subject) -> Iterator[Finding]:
-    """Kernels that turn codes into floats and back, or for a sum.
+    """Kernels that dequantize values and quantize them again, or dequantize them only for a sum.
 
-    A Q/DQ pair costs nothing where compilers absorb both halves: Q into the kernel in front, DQ
-    into one that reads codes. Left in kernels of their own, or in one kernel with nothing between
-    them, they read and write the value once more, and keep the kernels around from joining. (Where
-    integers end for good, one DequantizeLinear is what it takes.)
+    A Q/DQ pair costs nothing if the compiler fuses both nodes: Q into the kernel before it, DQ into
+    a kernel that reads codes. In separate kernels, or in one kernel with nothing between them, they
+    read and write the value once more, and prevent the fusion of the kernels around them. (A single
+    DequantizeLinear after the last integer kernel is necessary, and no fault.)
     """
-    apart = [one for one in subject.candidate if subject.kind(one) == "convert"]
+    apart = [timed for timed in subject.candidate if subject.kind(timed) == "convert"]
     groups = [group for group in connected(apart) if _is_idle(subject, group)]
-    groups += [[one] for one in subject.candidate
-               if subject.kind(one) == "other" and _there_and_back(subject, one)]  # fmt: skip
+    groups += [[timed] for timed in subject.candidate
+               if subject.kind(timed) == "other" and _there_and_back(subject, timed)]  # fmt: skip
     for group in groups:
-        pairs = tuple(n for one in group for n in one.layer.nodes if subject.op(n) in _PAIR)
+        pairs = tuple(n for timed in group for n in timed.layer.nodes if subject.op(n) in _PAIR)
         around = _around(subject, group)
         yield slow(
-            subject, "unfused_pair", pairs, sum(one.ms for one in group),
-            what=f"a Q/DQ pair runs in {several(len(group), 'kernel')} of its own"
-            + (f", in front of {named(around)}" if around else ""),
-            why="codes become floats for a reader that does not multiply them; neither half of the "
-            "pair is absorbed by a neighbour",
+            subject, "unfused_pair", pairs, sum(timed.ms for timed in group),
+            what=f"a Q/DQ pair is not fused: it runs in {several(len(group), 'separate kernel')}"
+            + (f", before {named(around)}" if around else ""),
+            why="the value is dequantized for a node that is not a product, so the compiler can "
+            "fuse neither Q nor DQ into a neighbour",
             change=_without_pair(subject, pairs, around),
         )  # fmt: skip
 
 
 def layout(subject: Subject) -> Iterator[Finding]:
-    """Kernels that only move: reshapes that copy, transposes, concatenations, casts.
+    """Kernels that only move data: reshapes that copy, transposes, concatenations, casts.
 
-    No precision makes them faster but by the width of an element. Whoever multiplies less
-    (Amdahl's law) is bound by them.
+    A precision changes their time only by the width of an element, so they limit the speedup
+    (Amdahl's law).
     """
-    moving = [one for one in subject.candidate if subject.kind(one) == "layout"]
+    moving = [timed for timed in subject.candidate if subject.kind(timed) == "layout"]
     for group in connected(moving):
-        nodes = tuple(dict.fromkeys(n for one in group for n in one.layer.nodes))
-        ops = sorted({op for one in group for op in subject.ops(one)})
+        nodes = tuple(dict.fromkeys(n for timed in group for n in timed.layer.nodes))
+        ops = sorted({op for timed in group for op in subject.ops(timed)})
         yield slow(
-            subject, "layout", nodes, sum(one.ms for one in group),
-            what=f"data is only moved in {several(len(group), 'kernel')}"
+            subject, "layout", nodes, sum(timed.ms for timed in group),
+            what=f"{several(len(group), 'kernel')} only {does(len(group), 'move')} data"
             + (f" ({', '.join(ops)})" if ops else "") + (f": {named(nodes)}" if nodes else ""),
-            why="moving bytes takes the same time in every precision of that width",
-            change=Change("write the model so that layouts meet: fewer transposes and copies"),
+            why="moving data takes the same time in every precision of the same width",
+            change=Change("change the model so that it needs fewer transposes and copies"),
         )  # fmt: skip
 
 
 def casts(subject: Subject) -> Iterator[Finding]:
-    """Kernels that only cast: in a build with an FP16 carrier the borders of what was left in FP32,
-    in one that computes in FP32 casts of the model's own."""
-    why = "the model casts here; nothing in this build computes in another float than FP32"
-    change = Change("take the cast out of the model, or give it the type that is read")
+    """Kernels that only cast: in an FP16 build at the borders of nodes that stay in FP32, in an
+    FP32 build the casts of the model itself."""
+    why = "the model itself casts here: this build uses no float type except FP32"
+    change = Change("remove the cast from the model, or compute the value in the type that is read")
     if subject.baseline != "fp32":
         why = (
-            "a value crosses between FP16 and FP32; the report's `cast` says which nodes were left "
-            "in FP32, and why"
+            "a value passes between FP16 and FP32 nodes; `cast` in the report says which nodes "
+            "stay in FP32, and why"
         )
-        change = Change("scale the model's values into the reach of FP16 (65504)")
-    casting = [one for one in subject.candidate
-               if subject.ops(one) == {"Cast"} and not one.layer.products]  # fmt: skip
+        change = Change("scale the values of the model into the range of FP16 (up to 65504)")
+    casting = [timed for timed in subject.candidate
+               if subject.ops(timed) == {"Cast"} and not timed.layer.products]  # fmt: skip
     for group in connected(casting):
-        nodes = tuple(dict.fromkeys(n for one in group for n in one.layer.nodes))
+        nodes = tuple(dict.fromkeys(n for timed in group for n in timed.layer.nodes))
         yield slow(
-            subject, "cast", nodes, sum(one.ms for one in group),
-            what=f"{several(len(group), 'kernel')} only cast: {named(nodes)}", why=why,
-            change=change,
+            subject, "cast", nodes, sum(timed.ms for timed in group),
+            what=f"{several(len(group), 'kernel')} only {does(len(group), 'cast')}: {named(nodes)}",
+            why=why, change=change,
         )  # fmt: skip
 
 
 def _is_idle(subject: Subject, group: list[TimedLayer]) -> bool:
-    """Whether conversions dequantize an activation only to quantize it again, or for a sum."""
-    ops = {op for one in group if one.layer.inputs for op in subject.ops(one)}
+    """Whether the kernels dequantize an activation only to quantize it again, or for a sum."""
+    ops = {op for timed in group if timed.layer.inputs for op in subject.ops(timed)}
     summed = any(subject.op(node) == "Add" for node in _around(subject, group))
     return "DequantizeLinear" in ops and ("QuantizeLinear" in ops or summed)
 
 
 def _there_and_back(subject: Subject, timed: TimedLayer) -> bool:
-    """Whether a kernel quantizes and dequantizes with nothing between, and would not be there
-    without: the baseline has all else inside its products, and no integer product needs it."""
+    """Whether a kernel quantizes and dequantizes with nothing between, and exists only for this:
+    the baseline has its other nodes inside products, and it reads no integer product."""
     nodes = set(timed.layer.nodes)
     codes = {node for node in nodes if subject.op(node) == "QuantizeLinear"}
     back = [node for node in nodes if subject.op(node) == "DequantizeLinear"]
@@ -105,17 +105,17 @@ def _is_needed(subject: Subject, timed: TimedLayer) -> bool:
 
 
 def _around(subject: Subject, group: list[TimedLayer]) -> tuple[str, ...]:
-    """What shares a kernel with the pair; where nothing does, what reads it."""
-    inside = [n for one in group for n in one.layer.nodes if subject.op(n) not in _PAIR]
-    written = {t.name for one in group for t in one.layer.outputs}
-    readers = [n for one in subject.candidate if one not in group for n in one.layer.nodes
-               if any(t.name in written for t in one.layer.inputs)]  # fmt: skip
+    """The other nodes in the kernels of a pair; if there are none, the nodes that read it."""
+    inside = [n for timed in group for n in timed.layer.nodes if subject.op(n) not in _PAIR]
+    written = {t.name for timed in group for t in timed.layer.outputs}
+    readers = [n for timed in subject.candidate if timed not in group for n in timed.layer.nodes
+               if any(t.name in written for t in timed.layer.inputs)]  # fmt: skip
     return tuple(dict.fromkeys(inside or readers))
 
 
 def _without_pair(subject: Subject, pairs: Iterable[str], around: Iterable[str]) -> Change:
-    """A rule of placement puts pairs on shortcuts, the value that a product is added to; any other
-    pair that nobody multiplies came with the graph."""
+    """The change that removes a pair. Placement puts pairs on shortcuts (the value that is added to
+    a product); any other pair that no product reads was already in the graph."""
     nodes = subject.nodes
     made, waiting = set(), list(pairs)
     while waiting:
@@ -127,5 +127,5 @@ def _without_pair(subject: Subject, pairs: Iterable[str], around: Iterable[str])
     added = any(subject.op(node) == "Add" for node in around)
     if added and not made & subject.planned.keys():
         key = ("quantization", "placement", "residual_adds")
-        return Change("leave the shortcut in float", {key: False})
-    return Change("take the pair out of the graph: no product reads its codes")
+        return Change("keep the shortcut in float", {key: False})
+    return Change("remove the pair from the graph: no product reads its codes")

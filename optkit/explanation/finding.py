@@ -1,4 +1,4 @@
-"""A finding: what costs time or accuracy, how much, how that is known, and what would mend it."""
+"""A finding: what costs time or accuracy, how much, with which evidence, and which change helps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ Whole = Literal["latency", "layers", "noise"]
 
 @dataclass(frozen=True)
 class Cost:
-    """What the change would win back.
+    """What the change would gain.
 
-    `share`, in [0, 1]: `of` the latency, of the time of all layers (which a profiler tells one by
-    one, so that it is not the latency), or of the noise at the outputs, whichever is more; findings
-    of all kinds are ranked by it. `ms`: milliseconds a call. `db`: of the outputs' SQNR. `points`:
-    the drop's part that falls to that noise, a fraction as the drop is. None: unknown, or it does
-    not apply.
+    `share`: in [0, 1], of the latency, of the time of all layers (their sum is larger than the
+    latency if a profiler times them one by one), or of the noise at the outputs, as `of` says;
+    findings of all kinds are ranked by it. `ms`: milliseconds per call. `db`: SQNR of the outputs.
+    `points`: this share of the drop, a fraction like the drop. None: unknown, or not applicable.
     """
 
     share: float
@@ -35,8 +34,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Change:
-    """What would mend it, in words, and as settings of a recipe (key path → value) where a recipe
-    can say it."""
+    """The change that would help: in words, and, if a recipe can express it, as settings (key path
+    → value)."""
 
     text: str
     settings: Mapping[tuple[str, ...], Any] = field(default_factory=dict)
@@ -47,15 +46,15 @@ class Change:
         return [line(path, value) for path, value in self.settings.items()]
 
     def described(self) -> RecipeChange:
-        """As the document has it."""
+        """The change in the form of the document."""
         return RecipeChange(text=self.text, recipe=tuple(self.lines))
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`what`: one sentence; `why`: the reason behind it; `nodes`: the ONNX nodes, and `modules`:
-    the PyTorch modules that it is about. `limit`: no fault, but what this model costs on this
-    device at this batch; it stands behind all faults."""
+    """`what`: one sentence; `why`: the reason; `nodes` and `modules`: the ONNX nodes and PyTorch
+    modules that it concerns. `limit`: not a fault, but a cost of this model on this device at this
+    batch; limits are listed after all faults."""
 
     rule: Rule
     question: Question
@@ -68,7 +67,7 @@ class Finding:
     limit: bool = False
 
     def described(self) -> ExplainFinding:
-        """As the document has it."""
+        """The finding in the form of the document."""
         return ExplainFinding(
             rule=self.rule, question=self.question, what=self.what, why=self.why, nodes=self.nodes,
             modules=self.modules, cost=FindingCost.from_object(self.cost),

@@ -1,8 +1,8 @@
-"""What the layers' times say of products: what quantizing them gave, and what the rest could gain.
+"""What quantization gained in the products that landed, and what it could gain in the others.
 
-A layer that was not quantized, or did not land, would take what those that landed take: the median
-over these of their time in the candidate, with the kernels behind them, over that in the baseline,
-times its own in the baseline.
+The estimate for a product that was not quantized, or did not land, is its time in the baseline,
+multiplied by the median ratio of the products that landed: time in the candidate, with the kernels
+after them, over time in the baseline.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from optkit.explanation.words import modules
 from optkit.steps.attribute import TimedLayer
 
 LEAST = 0.01
-"""Of the whole: what costs less is not told. Layer times of a good run differ by that much."""
+"""The least share of a finding. Layer times differ by this much even between good runs."""
 
-_HALF = 0.5  # of the time in FP16: what eight bits promise where no layer landed to tell
+_HALF = 0.5  # of the time in FP16: the ratio that is assumed for eight bits if no layer landed
 
 
 def slow(
@@ -35,21 +35,21 @@ def slow(
 
 
 def left_behind(subject: Subject, node: str) -> float:
-    """Milliseconds that a product takes beyond what the layers that landed promise."""
+    """Milliseconds by which a product exceeds the estimate from the layers that landed."""
     ours, theirs = subject.by_node
     if node not in ours or node not in theirs:
         return 0.0
     return max(ms_per_product(ours[node]) - promised(subject) * ms_per_product(theirs[node]), 0.0)
 
 
-def ms_per_product(one: TimedLayer) -> float:
-    """Milliseconds of a layer for each of the products in it."""
-    return one.ms / max(len(one.layer.products), 1)
+def ms_per_product(timed: TimedLayer) -> float:
+    """Milliseconds of a layer, divided by the number of its products."""
+    return timed.ms / max(len(timed.layer.products), 1)
 
 
 def promised(subject: Subject) -> float:
-    """Time of a landed layer, with what runs behind it, over its time in the baseline: the median,
-    at most 1."""
+    """Time of a landed layer, with the kernels added after it, over its time in the baseline: the
+    median, at most 1."""
     (ours, theirs), behind = subject.by_node, added_behind(subject)
     ratios = [
         (ms_per_product(ours[n]) + behind.get(n, 0.0)) / ms_per_product(theirs[n])
@@ -60,26 +60,26 @@ def promised(subject: Subject) -> float:
 
 
 def peak_ratio(subject: Subject) -> float:
-    """How many times faster the quantized numbers multiply than the baseline's."""
+    """How many times faster the quantized type multiplies than the type of the baseline."""
     ours, theirs = subject.by_node
     ratios = [
         before / now
-        for node, one in ours.items()
-        if node in theirs and one.layer.products == theirs[node].layer.products
-        if (now := one.compute_ms) and (before := theirs[node].compute_ms)
+        for node, timed in ours.items()
+        if node in theirs and timed.layer.products == theirs[node].layer.products
+        if (now := timed.compute_ms) and (before := theirs[node].compute_ms)
     ]
     return max(ratios, default=inf)
 
 
-def constant_ms(one: TimedLayer) -> float:
-    """Of the milliseconds that its bytes take, those of its constants."""
-    moved = one.layer.bytes_moved or 0
-    size = one.layer.constant_bytes + moved
-    return (one.memory_ms or 0.0) * one.layer.constant_bytes / size if size else 0.0
+def constant_ms(timed: TimedLayer) -> float:
+    """The part of a layer's memory time that reads its constants, in milliseconds."""
+    moved = timed.layer.bytes_moved or 0
+    size = timed.layer.constant_bytes + moved
+    return (timed.memory_ms or 0.0) * timed.layer.constant_bytes / size if size else 0.0
 
 
 def added_behind(subject: Subject) -> dict[str, float]:
-    """Product → milliseconds of the kernels that quantizing added behind it."""
+    """Product → milliseconds of the kernels that quantization added after it."""
     apart = subject.apart_in_baseline
     makers = {t.name: timed for timed in subject.candidate for t in timed.layer.outputs}
     added: dict[str, float] = {}

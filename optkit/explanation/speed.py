@@ -1,4 +1,4 @@
-"""Rules that say why products are not faster. Each cost is what its change would win back."""
+"""Rules that say why products are not faster. Each cost is the time that its change would gain."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _HEAVY = 0.25  # of all bytes that the layers read of constants
 
 
 def left_in_float(subject: Subject) -> Iterator[Finding]:
-    """A product in FP16 or FP32 that was to be quantized, or stands between quantized ones.
+    """A product in FP16 or FP32 that was planned in fewer bits, or lies between quantized products.
 
-    It multiplies at the carrier's peak, reads a weight of twice the bytes, and its neighbours write
-    and read floats for its sake.
+    It multiplies at the peak rate of the float type, reads a weight of twice the bytes, and its
+    neighbours must write and read floats for it.
     """
     ours, theirs = subject.by_node
     quantized = {n for n, row in subject.landed.items() if row.landed}
@@ -43,16 +43,16 @@ def left_in_float(subject: Subject) -> Iterator[Finding]:
             continue
         planned = subject.planned.get(node)
         between = all(quantized & side for side in subject.neighbours(node))
-        noise = subject.likeness.get(node)
-        summed = noise is not None and noise.scales == "summed"  # has a rule of its own
+        noise = subject.fidelity.get(node)
+        summed = noise is not None and noise.scales == "summed"  # the rule weight_axis reports it
         if summed or (planned is None and not between):
             continue
         dtype = _multiplies_in(subject, node)
         why, change = _why_in_float(subject, node, dtype)
         yield slow(
             subject, "left_in_float", (node,), left_behind(subject, node),
-            what=f"{named([node])} multiplies in {dtype}"
-            + (" between layers that multiply codes" if between else f", planned {planned}"),
+            what=f"{named([node])} computes in {dtype}"
+            + (", between quantized layers" if between else f"; the plan is {planned}"),
             why=why, change=change,
             evidence=Evidence.PREDICTED,
         )  # fmt: skip
@@ -64,32 +64,36 @@ def _multiplies_in(subject: Subject, node: str) -> str:
 
 
 def _why_in_float(subject: Subject, node: str, dtype: str) -> tuple[str, Change]:
-    """The reason that a product multiplies in floats, and what would change it."""
+    """The reason why a product computes in float, and the change that would help."""
     row, patterns = subject.landed.get(node), _patterns(subject, node)
     reasons = {row.node: row.reason for row in subject.report.quantization}
     note = (row.note if row else None) or reasons.get(node)
-    why = note or "the compiler found no integer form of it"
+    why = note or "the compiler did not choose an integer kernel for it"
     if patterns:
-        why = f"the recipe says so: {named(patterns)}"
+        why = f"the recipe keeps it in float: {named(patterns)}"
     if node in subject.planned:
-        text = f"it runs in {dtype} anyway: without its Q/DQ it is at least not rounded"
+        text = (
+            f"keep it in {subject.baseline}: it runs in {dtype} anyway, and without its Q/DQ pair "
+            "it has no rounding error"
+        )
         return why, Change(text, to_float(subject, [node]))
     if not patterns:
-        return why, Change(f"quantize it too, unless it is excluded: {why}")
+        return why, Change(f"quantize it too, if possible; it is in float because: {why}")
     return why, Change(
-        "take the line out that leaves it in float",
+        "remove the line of the recipe that keeps it in float",
         {("quantization", "nodes", pattern): subject.precision for pattern in patterns},
     )
 
 
 def does_not_pay(subject: Subject) -> Iterator[Finding]:
-    """The whole is slower than its baseline: what quantized layers gain, other kernels lose.
+    """The artifact is slower than its baseline: other kernels lose what quantized layers gain.
 
-    Such a kernel has no product in it, only conversions and what the baseline computes inside its
-    products (bias, activation, sum): TensorRT-RTX writes what an integer product with scales per
-    channel leaves as floats and requantizes it apart. It is counted with the product it follows.
-    Which layers to leave in float is no sum of these losses: a kernel stays as long as one of its
-    neighbours wants codes. A search that compiles each candidate answers that.
+    Such a kernel has no product. It converts, or it computes what the baseline fuses into its
+    products (bias, activation, sum): TensorRT-RTX writes the result of an integer product with
+    scales per channel as floats, and requantizes it in a separate kernel. Its time counts with the
+    product before it. The sum of these losses does not say which layers to keep in float, because
+    a kernel remains as long as one of its neighbours reads codes. `optkit tune` answers that: it
+    compiles each candidate.
     """
     speedup, latency = subject.result.speedup, subject.result.latency
     if subject.times is None or not subject.planned or speedup is None or latency is None:
@@ -109,8 +113,9 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
     nodes = tuple(sorted((n for n, loss in losses.items() if loss > 0), key=lambda n: -losses[n]))
     slower = f"{subject.precision} is slower than {subject.baseline}"
     losing = (
-        f"{len(nodes)} of {several(len(losses), 'layer')} lose, with the kernels behind them, "
-        f"which take {sum(behind.values()):.3g} ms in all"
+        f"{len(nodes)} of {several(len(losses), 'layer')} {'is' if len(nodes) == 1 else 'are'} "
+        "slower, with the kernels that quantization added after them "
+        f"({sum(behind.values()):.3g} ms in total)"
     )
     lost = latency.p50_ms - baseline.latency.p50_ms
     yield Finding(
@@ -118,25 +123,25 @@ def does_not_pay(subject: Subject) -> Iterator[Finding]:
         cost=Cost(
             lost / latency.p50_ms, "latency", speedup.evidence, ms=lost
         ),
-        what=f"{slower}: {losing}" if nodes else f"{slower}, though no layer is",
-        why=f"{subject.baseline} computes inside its products what runs apart here: bias, "
-        "activation, sum, and the step to codes",
+        what=f"{slower}: {losing}" if nodes else f"{slower}, but no single layer is slower",
+        why=f"{subject.baseline} fuses bias, activation and sum into its products; here they run "
+        "in separate kernels, with the quantization",
         change=Change(
-            f"`optkit tune --target {subject.result.target}` finds the layers that pay; or "
-            f"deploy {subject.baseline}"
+            f"`optkit tune --target {subject.result.target}` finds the layers that are faster when "
+            f"quantized; or deploy {subject.baseline}"
         ),
         limit=True,
     )  # fmt: skip
 
 
 def alignment(subject: Subject) -> Iterator[Finding]:
-    """A product of codes on a GPU whose summed axis K is no multiple of 16.
+    """A quantized product on a GPU whose summed dimension K is not a multiple of 16.
 
-    A tensor core reads a row of codes 16 bytes at a time, and only where every row begins at a
-    multiple of them (NVIDIA, Matrix Multiplication Background User's Guide, section 4.1: INT8 is
-    most efficient with K a multiple of 16). A kernel without that reads in smaller pieces, and may
-    lose all that eight bits save; how much, no roofline knows. So the cost is the most it can be:
-    what the product takes less than in the baseline.
+    A tensor core reads a row of codes 16 bytes at a time, and only if every row begins at a
+    multiple of 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide, section 4.1: INT8
+    is most efficient with K a multiple of 16). Without alignment a kernel reads smaller pieces, and
+    may lose all the time that eight bits save. A roofline cannot say how much. So the cost is an
+    upper bound: the time that the product saves compared with the baseline.
     """
     if target(str(subject.result.target)).is_cpu:
         return
@@ -155,71 +160,73 @@ def alignment(subject: Subject) -> Iterator[Finding]:
         most = sum(max(gain, 0.0) for gain in gains)
         yield slow(
             subject, "alignment", tuple(nodes), most,
-            what=f"{named(nodes)} {'sums' if len(nodes) == 1 else 'sum'} over {summed} codes, no "
-            f"multiple of {_STEP}; what that costs is at most this",
-            why=f"a tensor core reads {_STEP} bytes at a time; rows of {summed} are not aligned",
+            what=f"the summed dimension K of {named(nodes)} is {summed}, not a multiple of "
+            f"{_STEP}; the cost given is an upper bound",
+            why=f"a tensor core reads {_STEP} bytes at a time; rows of {summed} bytes are not "
+            "aligned",
             change=Change(
-                f"give the model a width that is a multiple of {_STEP} ({summed} → {padded}), the "
-                "weights filled up with zeros"
+                f"make this width of the model a multiple of {_STEP} ({summed} → {padded}), and "
+                "fill the weights up with zeros"
             ),
             evidence=Evidence.PREDICTED,
         )  # fmt: skip
 
 
 def memory_bound(subject: Subject) -> Iterator[Finding]:
-    """Quantized products that wait for bytes: even at the carrier's peak they would multiply faster
-    than memory delivers, so that eight bits help by what they leave out of memory, no more.
+    """Quantized products that memory bandwidth limits.
 
-    What a larger batch shares is the weights: twice the batch, half of their time per sample.
+    Even at the peak rate of the baseline's type they would multiply faster than memory delivers.
+    So eight bits help only because fewer bytes are read. A batch of twice the size halves the time
+    to read the weights per sample.
     """
     if subject.times is None or subject.times.evidence is not Evidence.PREDICTED:
         return
     ratio = peak_ratio(subject)
     bound = [
-        one for one in subject.candidate
-        if one.layer.products and one.layer.dtype in _CODES
-        and one.compute_ms is not None and one.memory_ms is not None
-        and one.compute_ms * ratio < one.memory_ms
+        timed for timed in subject.candidate
+        if timed.layer.products and timed.layer.dtype in _CODES
+        and timed.compute_ms is not None and timed.memory_ms is not None
+        and timed.compute_ms * ratio < timed.memory_ms
     ]  # fmt: skip
-    constant = sum(constant_ms(one) for one in bound)
+    constant = sum(constant_ms(timed) for timed in bound)
     if not bound:
         return
-    nodes = tuple(node for one in bound for node in one.layer.products)
-    time = sum(one.ms for one in bound)
+    nodes = tuple(node for timed in bound for node in timed.layer.products)
+    time = sum(timed.ms for timed in bound)
     batch = subject.result.latency.batch if subject.result.latency else None
     yield slow(
         subject, "memory_bound", nodes, constant / 2,
-        what=f"{several(len(bound), 'product')} wait for memory: {time:.3g} ms, of which weights "
-        f"{constant:.3g} ms",
-        why=f"at batch {batch} they would wait in {subject.baseline} too; multiplying faster does "
-        "not help",
+        what=f"memory bandwidth limits {several(len(bound), 'product')}: {time:.3g} ms in total, "
+        f"of which reading the weights takes {constant:.3g} ms",
+        why=f"at batch {batch} it would limit them in {subject.baseline} too; faster arithmetic "
+        "does not help",
         change=Change(
-            "a larger batch shares the weights (`axes: {batch: {opt: ...}}`), or fewer bits of "
-            "them (int4)"
+            "use a larger batch, which reads the weights once for more samples "
+            "(`axes: {batch: {opt: ...}}`), or weights of fewer bits (int4)"
         ),
         limit=True,
     )  # fmt: skip
 
 
 def heavy_weights(subject: Subject) -> Iterator[Finding]:
-    """One stored tensor that is a quarter of all bytes or more, in floats."""
+    """A float tensor that has a quarter or more of the bytes of all constants."""
     layers = subject.candidate
-    total = sum(one.layer.constant_bytes for one in layers)
-    for one in layers:
-        for tensor in one.layer.constants:
+    total = sum(timed.layer.constant_bytes for timed in layers)
+    for timed in layers:
+        for tensor in timed.layer.constants:
             size = tensor.bytes or 0
             wide = "float" in tensor.dtype and "8" not in tensor.dtype
             if not total or size < _HEAVY * total or not wide:
                 continue
-            nodes = one.layer.products or _heaviest(subject, one)
-            ms = constant_ms(one) * size / max(one.layer.constant_bytes, 1)
+            nodes = timed.layer.products or _heaviest(subject, timed)
+            ms = constant_ms(timed) * size / max(timed.layer.constant_bytes, 1)
             yield slow(
                 subject, "heavy_weight", nodes, ms / 2,
                 what=f"{named(nodes)} reads {size / 2**20:.3g} MiB of {tensor.dtype}, "
                 f"{size / total:.0%} of all weights",
-                why="one tensor in floats outweighs what quantizing the others saved",
+                why="this float tensor has more bytes than quantization saved in the others",
                 change=Change(
-                    "quantize it, or store the table in 8 bits",
+                    "quantize it, or store the embedding table in 8 bits",
                     {} if subject.recipe["quantization"]["embeddings"]
                     else {("quantization", "embeddings"): True},
                 ),
@@ -227,19 +234,19 @@ def heavy_weights(subject: Subject) -> Iterator[Finding]:
 
 
 def to_float(subject: Subject, nodes: Iterable[str]) -> dict[tuple[str, ...], str]:
-    """Settings that leave these nodes in the baseline's precision."""
+    """Settings that keep these nodes in the precision of the baseline."""
     return {("quantization", "nodes", escape(node)): subject.baseline for node in nodes}
 
 
-def _heaviest(subject: Subject, one: TimedLayer) -> tuple[str, ...]:
-    """The node of a layer that reads most bytes of constants."""
+def _heaviest(subject: Subject, timed: TimedLayer) -> tuple[str, ...]:
+    """The node of a layer that reads the most bytes of constants."""
     facts = subject.nodes
-    known = [node for node in one.layer.nodes if node in facts]
+    known = [node for node in timed.layer.nodes if node in facts]
     return tuple(sorted(known, key=lambda node: -facts[node].weight_bytes)[:1])
 
 
 def _patterns(subject: Subject, node: str) -> list[str]:
-    """The recipe's patterns that leave a node in float."""
+    """The patterns of the recipe that keep a node in float."""
     own = subject.recipe["quantization"]["nodes"]
     return [p for p, name in own.items()
             if fnmatchcase(node, p) and not precisions.precision(name).quantized]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the rules look at: an artifact's report, and the time of each of its layers."""
+"""The input of the rules: the report of an artifact, and the time of each of its layers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYOUT = frozenset(
 
 @dataclass(frozen=True)
 class Times:
-    """The layers of candidate and baseline, and how their times are known."""
+    """The layers of candidate and baseline, with the evidence of their times."""
 
     evidence: Evidence
     candidate: tuple[TimedLayer, ...]
@@ -38,8 +38,8 @@ class Times:
 
 @dataclass(frozen=True)
 class Subject:
-    """One artifact. `report`: its document; `times` None: no layer's time is known, and `untimed`
-    says why."""
+    """One artifact. `report`: its document. `times`: None if the times of its layers are not known;
+    `untimed` says why."""
 
     report: Report
     times: Times | None
@@ -51,7 +51,7 @@ class Subject:
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """As it was resolved; a record."""
+        """The resolved recipe, as the report records it."""
         return self.report.provenance.recipe
 
     @property
@@ -60,12 +60,12 @@ class Subject:
 
     @property
     def baseline(self) -> str:
-        """The precision it is compared with."""
+        """The precision of the baseline."""
         return self.result.baseline.precision if self.result.baseline else "fp32"
 
     @property
     def candidate(self) -> tuple[TimedLayer, ...]:
-        """Its layers; none where their times are not known."""
+        """The layers of the candidate; empty if their times are not known."""
         return self.times.candidate if self.times else ()
 
     @property
@@ -87,7 +87,7 @@ class Subject:
 
     @cached_property
     def planned(self) -> dict[str, str]:
-        """Node → precision, of those that were to be quantized."""
+        """Node → precision, of the nodes that the plan quantizes."""
         return {row.node: row.precision for row in self.report.quantization
                 if precisions.precision(row.precision).quantized}  # fmt: skip
 
@@ -97,32 +97,32 @@ class Subject:
         return {row.node: row for row in self.report.landing}
 
     def has_landed(self, node: str) -> bool:
-        """Whether it runs in the precision that was planned."""
+        """Whether the node runs in the planned precision."""
         row = self.landed.get(node)
         return row is not None and bool(row.landed)
 
     def landing_unknown(self, node: str) -> bool:
-        """Whether the compiler does not tell in which precision it runs."""
+        """Whether the compiler does not say in which precision the node runs."""
         row = self.landed.get(node)
         return row is not None and row.landed is None
 
     @cached_property
-    def likeness(self) -> dict[str, LayerFidelityRow]:
-        """Node → its row of the fidelity by layer."""
-        found = self.report.layer_fidelity
-        return {row.node: row for row in found.rows} if found else {}
+    def fidelity(self) -> dict[str, LayerFidelityRow]:
+        """Node → its row of the fidelity of layers."""
+        layers = self.report.layer_fidelity
+        return {row.node: row for row in layers.rows} if layers else {}
 
     @cached_property
     def by_node(self) -> tuple[dict[str, TimedLayer], dict[str, TimedLayer]]:
-        """Node → the layer that multiplies it, of candidate and baseline."""
+        """Node → the layer that computes this product, in the candidate and in the baseline."""
         sides = (self.times.candidate, self.times.baseline) if self.times else ((), ())
-        first, second = (
-            {node: one for one in side for node in one.layer.products} for side in sides
+        candidate, baseline = (
+            {node: timed for timed in side for node in timed.layer.products} for side in sides
         )
-        return first, second
+        return candidate, baseline
 
     def kind(self, timed: TimedLayer) -> Kind:
-        """What a layer does."""
+        """The kind of work of a layer."""
         if timed.layer.products:
             return "product"
         ops = self.ops(timed)
@@ -133,13 +133,13 @@ class Subject:
         return "layout" if ops <= CONVERT | LAYOUT else "other"
 
     def _only_moves(self, layer: FusedLayer) -> bool:
-        """Of a layer that names no ONNX node: whether it only moves or converts values."""
+        """Whether a layer that names no ONNX node only moves or converts values."""
         assert self.result.engine is not None
         pattern = runtimes.backend(self.result.engine.backend).traits.moves_data
         return pattern is not None and pattern.match(layer.name) is not None
 
     def ops(self, timed: TimedLayer) -> set[str]:
-        """The operators in a layer: of its ONNX nodes, or its own where it names none."""
+        """The operators in a layer: of its ONNX nodes, or its own kind if it names none."""
         ops = {self.nodes[name].op for name in timed.layer.nodes if name in self.nodes}
         return ops or ({timed.layer.kind} & (CONVERT | LAYOUT))
 
@@ -157,26 +157,26 @@ class Subject:
         return readers
 
     def share(self, ms: float) -> float:
-        """Of the time of all layers."""
+        """These milliseconds as a share of the time of all layers, in [0, 1]."""
         return min(ms / self.total_ms, 1.0) if self.total_ms else 0.0  # sums round
 
 
 def connected(layers: Iterable[TimedLayer]) -> list[list[TimedLayer]]:
-    """Layers in groups: each reads what another of its group puts out, or is read by it."""
+    """Connected components of layers: two layers with a common input or output are in one group."""
     groups: list[tuple[set[str], list[TimedLayer]]] = []
-    for one in layers:
-        names = {t.name for t in (*one.layer.inputs, *one.layer.outputs)}
+    for timed in layers:
+        names = {t.name for t in (*timed.layer.inputs, *timed.layer.outputs)}
         touching = [group for group in groups if group[0] & names]
         merged = (names.union(*(g[0] for g in touching)), [t for g in touching for t in g[1]])
         groups = [group for group in groups if group not in touching]
-        groups.append((merged[0], [*merged[1], one]))
+        groups.append((merged[0], [*merged[1], timed]))
     return [group for _, group in groups]
 
 
 def _nearest(
     node: str, nodes: Mapping[str, Node], next_to: Mapping[str, Iterable[str]]
 ) -> set[str]:
-    found: set[str] = set()
+    products: set[str] = set()
     seen, waiting = {node}, list(next_to.get(node, ()))
     while waiting:
         name = waiting.pop()
@@ -184,7 +184,7 @@ def _nearest(
             continue
         seen.add(name)
         if nodes[name].is_product:
-            found.add(name)
+            products.add(name)
         else:
             waiting += next_to.get(name, ())
-    return found
+    return products

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-_NAMED = 2  # of several
+_SHOWN = 2
 
 
 def several(count: int, what: str) -> str:
@@ -14,19 +14,24 @@ def several(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def does(count: int, verb: str) -> str:
+    """ "moves" for 1, "move" for any other count."""
+    return f"{verb}s" if count == 1 else verb
+
+
 def named(nodes: Sequence[str]) -> str:
-    """The first few, and how many more."""
-    more = len(nodes) - _NAMED
-    shown = list(nodes[:_NAMED]) + ([f"{more} more"] if more > 0 else [])
+    """The first two nodes, and how many more there are: "a, b and 3 more"."""
+    more = len(nodes) - _SHOWN
+    shown = list(nodes[:_SHOWN]) + ([f"{more} more"] if more > 0 else [])
     return ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + "".join(shown[-1:])
 
 
 def modules(nodes: Sequence[str]) -> tuple[str, ...]:
-    """The PyTorch modules that nodes are called after, each once."""
-    from optkit import graph  # loads onnx_ir, which other commands of the parent do without
+    """The PyTorch modules in the names of the nodes, each once."""
+    from optkit import graph  # it loads onnx_ir, which other commands do not need here
 
-    found = (graph.module_of(node) for node in nodes)
-    return tuple(dict.fromkeys(name for name in found if name is not None))
+    names = (graph.module_of(node) for node in nodes)
+    return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
 def line(path: Sequence[str], value: Any) -> str:

@@ -1,8 +1,8 @@
-"""What a program waits for: its process tree and the GPUs, sampled while it runs, and diagnosed.
+"""What limits a program: samples of its process tree and the GPUs while it runs, and a diagnosis.
 
     command ─watch→ samples ─figures→ figures ─rules→ diagnosis
 
-Everything behind the samples is pure: the same series gives the same figures and the same verdict.
+All functions after the samples are pure: the same samples give the same figures and verdict.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a program is bound by: a list of rules over its figures, each told with what led to it.
+"""What limits a program: an ordered list of rules over its figures. The first rule that holds is
+the verdict, and the output shows the figures behind it.
 
-The GPU thresholds are heuristics (utilisation under 90 % points at the host; none has a primary
-source), and no rule about a GPU was tried on a card yet: `verified` says so.
+The GPU thresholds are heuristics without a primary source (a utilisation under 90 % points at the
+host), and no rule about a GPU has been tested on a card: `verified` is false for these.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SIGNS: Mapping[str, Callable[[float, float], bool]] = {">=": operator.ge, "<": 
 
 @dataclass(frozen=True)
 class Condition:
-    """A figure on one side of a threshold. `without_gpu`: whether it holds where no GPU is."""
+    """A figure on one side of a threshold. `without_gpu`: the result on a machine without a GPU."""
 
     figure: str
     sign: Literal[">=", "<"]
@@ -26,7 +27,7 @@ class Condition:
     without_gpu: bool = False
 
     def holds(self, figures: Mapping[str, float | None]) -> bool | None:
-        """None: nothing tells the figure of the GPU that is there."""
+        """Whether the condition is true; None if there is a GPU but its figure is unknown."""
         value = figures[self.figure]
         if value is None:
             return None if figures["gpus"] else self.without_gpu
@@ -35,7 +36,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Rule:
-    """All of `when` make the verdict. `verified`: seen to be right on real programs."""
+    """A verdict that follows if all conditions in `when` are true. `verified`: tests confirm it on
+    real programs."""
 
     verdict: str
     when: tuple[Condition, ...]
@@ -43,14 +45,14 @@ class Rule:
     verified: bool
 
     def holds(self, figures: Mapping[str, float | None]) -> bool | None:
-        """None: it depends on figures that nothing tells."""
+        """Whether the rule is true; None if it depends on unknown figures."""
         answers = {condition.holds(figures) for condition in self.when}
         return False if False in answers else None if None in answers else True
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that holds, and the figures that its conditions looked at."""
+    """A rule that is true, and the figures that it was evaluated on."""
 
     rule: Rule
     figures: Figures
@@ -76,8 +78,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What bounds the program, and what else it should be warned of. `declined`: the verdicts that
-    come before it and may be right, of rules that lack the figures `untold`."""
+    """What limits the program, and warnings. `declined`: verdicts of earlier rules that may also be
+    right, because their figures `untold` are unknown."""
 
     bound: Finding
     warnings: tuple[Finding, ...]
@@ -86,7 +88,7 @@ class Diagnosis:
 
 
 def diagnose(figures: Figures) -> Diagnosis:
-    """The first of RULES that holds, and every one of WARNINGS that does."""
+    """The first of RULES that is true, and all of WARNINGS that are true."""
     bound = next(at for at, rule in enumerate(RULES) if rule.holds(figures))
     declined = [rule for rule in RULES[:bound] if rule.holds(figures) is None]
     untold = [c.figure for rule in declined for c in rule.when if c.holds(figures) is None]
@@ -106,27 +108,27 @@ _NO_GPU = Condition("gpu_util", "<", AT_WORK, without_gpu=True)
 RULES = (
     Rule(
         "undetermined", (_SHORT,),
-        "it ended too soon to tell: give it more work",
+        "it ended before optkit could see what limits it: run it with more work",
         verified=True,
     ),
     # with a GPU at work
     Rule(
         "disk-bound", (*_HUNGRY, Condition("disk_wait", ">=", 0.3)),
-        "the GPU waits while the host waits for its disk: faster storage, larger reads, a cache in "
-        "memory, or readers that work ahead",
+        "the GPU waits while the host waits for its disk: use faster storage, larger reads, a "
+        "cache in memory, or readers that prefetch",
         verified=False,
     ),
     Rule(
         "input-bound", (*_HUNGRY, Condition("gpu_pcie", ">=", 0.5)),
-        "copies between host and GPU fill the link: keep data on the GPU, copy smaller types, pin "
-        "memory and overlap copies with work",
+        "copies between host and GPU use the whole PCIe link: keep data on the GPU, copy smaller "
+        "types, use pinned memory, and overlap copies with kernels",
         verified=False,
     ),
     Rule(
         "input-bound",
         (*_HUNGRY, Condition("gpu_gaps", ">=", 0.2), Condition("running", ">=", 0.5)),
-        "the GPU has gaps in its work while the host computes: more loader processes, cheaper "
-        "preprocessing, or do it once beforehand",
+        "the GPU is idle at times while the host computes: use more loader processes or cheaper "
+        "preprocessing, or preprocess the data once in advance",
         verified=False,
     ),
     Rule(
@@ -134,78 +136,78 @@ RULES = (
         (Condition("gpu_util", ">=", AT_WORK), Condition("running", ">=", 0.8),
          Condition("cores", "<", 1.5), Condition("gpu_power", "<", 0.5),
          Condition("gpu_memory_traffic", "<", 0.4)),
-        "one thread is busy launching kernels too short to fill the GPU: larger batches, CUDA "
-        "graphs, fused layers",
+        "one thread is busy with the launches of kernels that are too short to fill the GPU: use "
+        "larger batches, CUDA graphs or fused layers",
         verified=False,
     ),
     Rule(
         "memory-bound", (_FULL, Condition("gpu_memory_traffic", ">=", 0.6)),
-        "device memory is the limit: fewer bits per weight and activation, fused layers, larger "
-        "batches where weights are read once per batch",
+        "the bandwidth of device memory is the limit: use fewer bits per weight and activation, "
+        "fused layers, or larger batches if the weights are read once per batch",
         verified=False,
     ),
     Rule(
         "compute-bound", (_FULL, Condition("gpu_power", ">=", 0.7)),
-        "arithmetic is the limit: a precision with a higher peak, or fewer operations",
+        "arithmetic is the limit: use a precision with a higher peak, or fewer operations",
         verified=False,
     ),
     Rule(
         "input-bound", (*_HUNGRY, Condition("running", ">=", 0.5)),
-        "the host computes and the GPU could do more: look at what runs between the kernels",
+        "the host computes and the GPU has free time: find out what the host does between kernels",
         verified=False,
     ),
     Rule(
         "idle", (*_HUNGRY, Condition("asleep", ">=", 0.7)),
-        "host and GPU both wait, for requests, the network or a lock",
+        "host and GPU both wait: for requests, the network or a lock",
         verified=False,
     ),
-    # without
+    # without a GPU at work
     Rule(
         "disk-bound", (_NO_GPU, Condition("disk_wait", ">=", 0.3)),
-        "it waits for its disk: faster storage, larger reads and writes, fewer flushes, a cache in "
-        "memory",
+        "it waits for its disk: use faster storage, larger reads and writes, fewer flushes, or a "
+        "cache in memory",
         verified=True,
     ),
     Rule(
         "cpu-bound",
         (_NO_GPU, Condition("running", ">=", 0.7), Condition("cores", "<", 0.5)),
-        "it is ready to run and gets no core: other programs have them, or a quota holds it back",
+        "it is ready to run but gets no core: other programs use them, or a quota limits it",
         verified=True,
     ),
     Rule(
         "cpu-bound",
         (_NO_GPU, Condition("running", ">=", 0.7), Condition("cores_share", ">=", 0.8)),
-        "every core it may use is busy: less work, or more cores",
+        "every core that it may use is busy: reduce the work, or give it more cores",
         verified=True,
     ),
     Rule(
         "cpu-bound", (_NO_GPU, Condition("running", ">=", 0.7)),
-        "it computes, and does not use every core: more threads or processes",
+        "it computes, but does not use every core: use more threads or processes",
         verified=True,
     ),
     Rule(
         "idle", (_NO_GPU, Condition("asleep", ">=", 0.7)),
-        "it sleeps, or waits for requests, the network, a lock or another process",
+        "it sleeps, or it waits for requests, the network, a lock or another process",
         verified=True,
     ),
-    Rule("undetermined", (), "no rule fits; the figures stand beside it", verified=True),
+    Rule("undetermined", (), "no rule applies; see the figures", verified=True),
 )  # fmt: skip
 
 WARNINGS = (
     Rule(
         "out of memory near", (Condition("memory", ">=", 0.95),),
-        "it holds nearly all the memory it can get: smaller batches, fewer processes",
+        "it uses nearly all the memory that it can get: use smaller batches or fewer processes",
         verified=False,
     ),
     Rule(
         "out of GPU memory near", (Condition("gpu_memory", ">=", 0.95),),
-        "smaller batches or shorter sequences, fewer bits; an allocator that keeps what was freed "
-        "may only look full",
+        "use smaller batches, shorter sequences or fewer bits; memory can also look full because "
+        "an allocator keeps freed blocks",
         verified=False,
     ),
     Rule(
         "throttled", (Condition("gpu_throttled", ">=", 0.2),),
-        "heat or the supply lowers the clock: what is timed now is slower than it could be",
+        "heat or the power supply lowers the clock: latencies measured now are too high",
         verified=False,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A series of samples in figures: what the rules judge, and what is shown."""
+"""The figures of a series of samples, which the rules read and the output shows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from optkit.devices.nvml import slowed
 from optkit.monitor.samples import GpuSample, Sample
 
 AT_WORK = 0.05
-"""A GPU with less utilisation than this over all the time has no work."""
+"""A GPU whose mean utilisation is lower than this has no work."""
 
 _IDLE = 0.1  # a GPU with less utilisation than this has a gap in its work
 
 Figures = dict[str, float | None]
-"""Name (see UNITS) → value; None: nothing here tells it."""
+"""Name (see UNITS) → value; None: unknown on this machine."""
 
 UNITS = {
     "seconds": "s",
@@ -37,14 +37,15 @@ UNITS = {
     "gpu_clock": "share",
     "gpu_throttled": "share",
 }
-"""Every figure and its unit. Means over time, but `memory_bytes`, `memory`, `processes`, `gpus` and
-`gpu_memory`, which are peaks; `memory`: of what the tree could have had; `gpu_power`, `gpu_pcie`,
-`gpu_clock`: of the card's own limit; `gpu_gaps`: time with next to no utilisation."""
+"""Every figure and its unit. `memory_bytes`, `memory`, `processes`, `gpus` and `gpu_memory` are
+peaks, all others means over time. `memory`: share of what the process tree could get; `gpu_power`,
+`gpu_pcie`, `gpu_clock`: share of the card's limit; `gpu_gaps`: share of time with a utilisation
+under 10 %."""
 
 
 def figures(samples: Sequence[Sample], cores: int) -> Figures:
-    """All of UNITS. `cores`: how many the program may use. The `gpu_` figures are those of the GPU
-    with the highest utilisation."""
+    """Every figure of UNITS. `cores`: how many cores the program may use. The `gpu_` figures
+    describe the GPU with the highest utilisation."""
     host: Figures = {
         "seconds": sum(sample.seconds for sample in samples),
         "running": _mean(samples, lambda sample: sample.running),
@@ -63,8 +64,8 @@ def figures(samples: Sequence[Sample], cores: int) -> Figures:
 
 
 def busiest(samples: Sequence[Sample]) -> int | None:
-    """Index of the GPU with the highest mean utilisation. One that does not tell it may be at work:
-    it comes before those without work."""
+    """Index of the GPU with the highest mean utilisation. A GPU that does not report it may have
+    work, so it comes before GPUs without work."""
 
     def utilisation(index: int) -> float:
         mean = _mean(samples, _of(index, lambda gpu: gpu.util))
@@ -104,7 +105,7 @@ def _of(index: int, of: Callable[[GpuSample], float | None]) -> Callable[[Sample
 
 
 def _mean(samples: Sequence[Sample], of: Callable[[Sample], float | None]) -> float | None:
-    """Over time, of the samples that tell it."""
+    """Mean over time of the samples that have this value."""
     known = [(value, s.seconds) for s in samples if (value := of(s)) is not None]
     total = sum(seconds for _, seconds in known)
     return sum(value * seconds for value, seconds in known) / total if total else None

@@ -1,4 +1,4 @@
-"""The GPUs as NVML tells of them. Whatever a card does not tell stays None."""
+"""Samples of the GPUs, from NVML. A value that a card does not report is None."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from optkit.devices.nvml import Nvml
 from optkit.monitor.samples import GpuSample
 
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Bytes per second of one PCIe lane in one direction, by generation, less its line coding."""
-
+"""Bytes per second of one PCIe lane in one direction, by generation, without the line coding."""
 
 _DEVICES = Path("/dev")
 
 
 class Cards:
-    """Every GPU of this machine. `reason`: why there is none to ask."""
+    """Every GPU of this machine. `reason`: why NVML cannot be queried, or None."""
 
     def __init__(self) -> None:
         self._nvml = Nvml()
         self.reason = self._nvml.reason
 
     def look(self) -> tuple[GpuSample, ...]:
-        """One sample of each. NVML counts PCIe bytes for 20 ms a direction before it answers. Where
-        it cannot be asked, the driver's devices still tell that there are GPUs."""
+        """One sample of each GPU. NVML counts PCIe bytes for 20 ms per direction before it answers.
+        Without NVML, the device files of the driver still show how many GPUs there are."""
         if self.reason is not None:
-            return tuple(GpuSample(i, name) for i, name in enumerate(_silent()))
+            return tuple(GpuSample(i, name) for i, name in enumerate(_device_names()))
         return tuple(self._one(index, handle) for index, handle in enumerate(self._nvml.handles))
 
     def _one(self, index: int, handle: Any) -> GpuSample:
@@ -57,6 +56,6 @@ class Cards:
         )
 
 
-def _silent() -> list[str]:
-    """Names of the driver's devices, one per GPU: nvidia0, …"""
+def _device_names() -> list[str]:
+    """Names of the driver's device files, one per GPU: nvidia0, …"""
     return sorted(path.name for path in _DEVICES.glob("nvidia[0-9]*"))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuSample:
-    """What NVML tells of one GPU; None: this card does not tell it. Shares lie in 0..1.
+    """The report of NVML about one GPU; None: the card does not report it. Shares are in [0, 1].
 
-    util: share of time in which any kernel ran, so 1 does not mean near the card's peak.
-    memory_traffic: share of time in which device memory was read or written. pcie_bytes: per
-    second, the busier direction; pcie_limit: what the link carries in one direction. throttled: why
-    the clock is lower than it could be; that there is nothing to do is no such reason.
+    util: share of time in which any kernel ran; 1 does not mean that the card is near its peak.
+    memory_traffic: share of time in which device memory was read or written. pcie_bytes: bytes per
+    second in the busier direction; pcie_limit: the rate of the link in one direction. throttled:
+    reasons for a lower clock, without the reason that the GPU has no work.
     """
 
     index: int
@@ -34,11 +34,11 @@ class GpuSample:
 class Sample:
     """An interval of `seconds` in the life of a process tree.
 
-    running, disk_wait, asleep: shares of the moments looked at, together 1: some thread ran or was
-    ready to run; none did, and some waited for a disk (state D); none did either. cores: CPU
-    seconds per second. read_bytes, written_bytes: per second, of disks and not of caches; None:
-    the system does not tell. memory_bytes: resident, all processes; pages that they share count
-    once for each. memory_limit_bytes: what they could hold in all.
+    running, disk_wait, asleep: shares of the observed moments; their sum is 1. running: a thread
+    ran or was ready to run. disk_wait: no thread did, and at least one waited for a disk (state D).
+    asleep: neither. cores: CPU seconds per second. read_bytes, written_bytes: bytes per second of
+    disks, without caches; None: unknown. memory_bytes: resident memory of all processes; a shared
+    page counts once for each process. memory_limit_bytes: the memory that they could use in total.
     """
 
     seconds: float

@@ -1,7 +1,7 @@
-"""The process tree below one process, through psutil: states of threads, CPU time, memory, disk.
+"""The process tree of one process, from psutil: states of threads, CPU time, memory, disk.
 
-CPU time and bytes of a process that has ended are its parent's once that has waited for it, so
-their sum over the tree never loses any of it.
+When a process has ended and its parent has waited for it, the kernel adds its CPU time and bytes to
+those of the parent. So the sum over the tree loses nothing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class _Seen:
 
 @dataclass
 class Tree:
-    """The process `root` and whatever came of it, at one moment."""
+    """The process `root` and all its descendants, at one moment."""
 
     root: int
     processes: dict[int, _Seen] = field(default_factory=dict)
 
     def look(self) -> bool:
-        """Read it anew, and tell whether the root still lives. What was read last stays when it is
-        gone altogether."""
+        """Read the tree again, and return whether the root is still alive. If it no longer exists,
+        the previous values remain."""
         try:
             root = psutil.Process(self.root)
             processes = {process.pid: _seen(process) for process in (root, *root.children(True))}
@@ -51,7 +51,7 @@ class Tree:
 
     @property
     def state(self) -> State:
-        """What the tree does as a whole: it runs if any thread of it does."""
+        """The state of the whole tree: it runs if any of its threads runs."""
         states = set(self._states())
         if psutil.STATUS_RUNNING in states:
             return "running"
@@ -67,7 +67,7 @@ class Tree:
 
     @property
     def disk_bytes(self) -> tuple[int, int] | None:
-        """Read and written so far; None where no process may be asked."""
+        """Bytes read and written so far; None if no process allows access."""
         counts = [count for seen in self.processes.values() if (count := _disk(seen.process))]
         return (sum(r for r, _ in counts), sum(w for _, w in counts)) if counts else None
 
@@ -80,7 +80,7 @@ class Tree:
 
 
 def _seen(process: psutil.Process) -> _Seen | None:
-    """None: it has ended since."""
+    """None if the process has ended."""
     try:
         with process.oneshot():
             cpu = process.cpu_times()
@@ -96,10 +96,11 @@ def _seen(process: psutil.Process) -> _Seen | None:
 
 
 def _thread_states(pid: int) -> Iterator[str]:
-    """psutil tells times of threads, not states; and as processes they take four times as long."""
+    """States of all threads, read from /proc: psutil has no states of threads, and to read each
+    thread as a process takes four times as long."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:  # it has ended since
+    except OSError:  # the process has ended
         return
     for thread in threads:
         with suppress(OSError):
@@ -114,6 +115,6 @@ _STATES = {"R": psutil.STATUS_RUNNING, "D": psutil.STATUS_DISK_SLEEP}
 def _disk(process: psutil.Process) -> tuple[int, int] | None:
     try:
         counts = process.io_counters()
-    except psutil.Error:  # another user's, or it has ended
+    except psutil.Error:  # the process belongs to another user, or has ended
         return None
     return counts.read_bytes, counts.write_bytes

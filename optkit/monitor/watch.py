@@ -1,7 +1,7 @@
-"""Watch a command that is started here, or a process that runs already, until it ends.
+"""Start a command and observe it until it ends, or observe a process that already runs.
 
-One loop waits for signals and, between them, looks at the process tree: signals go on to the
-command, its end wakes the loop at once.
+One loop waits for signals and reads the process tree between them. It forwards signals to the
+command, and the end of the command ends the wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from optkit.monitor.tree import State, Tree
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 _PAUSE_SECONDS = 0.05
-_EFFORT = 20  # looking takes at most one part in so many of a core
+_EFFORT = 20  # reading the tree takes at most 1/20 of a core
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1,
               signal.SIGUSR2)  # fmt: skip
 
@@ -36,8 +36,9 @@ Heard = Callable[[Sample], None]
 
 @dataclass(frozen=True)
 class Ended:
-    """What was watched. exit_code: the command's, 128 + n after signal n; None: not ours to know.
-    cores: how many it may use. no_gpu: why nothing is known of GPUs."""
+    """The samples of a command or process. exit_code: of the command, 128 + n after signal n; None
+    for a process that optkit did not start. cores: how many it may use. no_gpu: why there are no
+    GPU figures, or None."""
 
     pid: int
     samples: tuple[Sample, ...]
@@ -49,10 +50,12 @@ class Ended:
 def watch_command(
     command: Sequence[str], *, interval: float, heard: Heard, quiet_stdout: bool = False
 ) -> Ended:
-    """Run `command` with our own standard streams and watch it until it ends. `interval`: seconds
-    that a sample spans; `heard` gets each. `quiet_stdout`: what it prints goes to stderr instead.
+    """Run `command` with the standard streams of this process, and observe it until it ends.
 
-    Raises UsageError when there is no such program.
+    interval: seconds per sample. heard: called with each sample. quiet_stdout: redirect the stdout
+    of the command to stderr.
+
+    Raises UsageError if there is no such program.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
     try:
@@ -60,7 +63,7 @@ def watch_command(
         series = _Series(pid, interval, heard)
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             received = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, series.pause)
-            # what a terminal sends, it sends to the command as well
+            # a signal from the terminal (si_code > 0) reaches the command without our help
             if received and received.si_signo in _FORWARDED and received.si_code <= 0:
                 os.kill(pid, received.si_signo)
             series.look()
@@ -74,12 +77,12 @@ def watch_command(
 def watch_process(
     pid: int, *, interval: float, heard: Heard, seconds: float | None = None
 ) -> Ended:
-    """Watch a running process until it ends, until SIGINT or SIGTERM, or for `seconds`.
+    """Observe a running process until it ends, until SIGINT or SIGTERM, or for `seconds`.
 
-    Raises UsageError when there is no such process.
+    Raises UsageError if there is no such process.
     """
     if not Tree(pid).look():
-        raise UsageError(f"no process {pid}", where="--pid")
+        raise UsageError(f"there is no process {pid}", where="--pid")
     deadline = time.monotonic() + (float("inf") if seconds is None else seconds)
     stops = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
@@ -95,7 +98,7 @@ def watch_process(
 
 
 def _start(command: Sequence[str], mask: Iterable[int], quiet_stdout: bool) -> int:
-    """Start it with the signal mask and dispositions that we were given."""
+    """Start the command with the signal mask and dispositions that this process received."""
     sys.stdout.flush()
     try:
         return os.posix_spawnp(
@@ -110,12 +113,12 @@ def _start(command: Sequence[str], mask: Iterable[int], quiet_stdout: bool) -> i
         raise UsageError(
             f"it cannot be run: {error.strerror if isinstance(error, OSError) else error}",
             where=command[0],
-            hint="write the command behind --, for example `optkit monitor -- python train.py`",
+            hint="write the command after --, for example `optkit monitor -- python train.py`",
         ) from error
 
 
 class _Series:
-    """Samples of one tree, made of looks at it."""
+    """The samples of one process tree."""
 
     def __init__(self, pid: int, interval: float, heard: Heard) -> None:
         self._tree = Tree(pid)
@@ -131,7 +134,7 @@ class _Series:
         self._mark()
 
     def look(self) -> bool:
-        """Whether it still lives."""
+        """Read the tree once; return whether the process is still alive."""
         started = time.monotonic()
         alive = self._tree.look()
         if alive:
@@ -143,7 +146,7 @@ class _Series:
         return alive
 
     def end(self) -> None:
-        """The last sample, of what is left since the one before."""
+        """Add the last sample, of the time since the previous one."""
         self._tree.look()
         self._close()
 
@@ -160,7 +163,7 @@ class _Series:
     def _close(self) -> None:
         seconds = time.monotonic() - self._since
         looks = self._states.total()
-        if not looks:  # it was over at once
+        if not looks:  # the process ended before it was read once
             return
         disk = self._tree.disk_bytes
         read, written = (
@@ -189,12 +192,13 @@ class _Series:
 
 
 def _cores(pid: int) -> int:
-    """How many the process may use: affinity, then its control group's quota, rounded up."""
+    """How many cores the process may use: its affinity, then the quota of its control group,
+    rounded up."""
     allowed = len(os.sched_getaffinity(pid))
     quota = _limits(pid)[0]
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def _limits(pid: int) -> tuple[float | None, int | None]:
-    """(CPUs, bytes) that the control groups of the process allow, which may not be ours."""
+    """(CPUs, bytes) that the control groups of the process allow; they may differ from ours."""
     return cgroup_limits(_PROC / str(pid) / "cgroup", _CGROUPS)

@@ -49,7 +49,7 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
         # with the threads of the latency beside it
         kernels = Kernels(shapes, _SECONDS, host, recorded(artifact).bench.threads)
         return _attributed(artifact, runner, kernels, Evidence.MEASURED, "profiled on this machine")
-    why = "the engine's own times need its device"
+    why = "to time the engine itself, the device is needed"
     if device.name in {gpu.target for gpu in gpus().devices}:
         note = "the engine's own profiler on this machine"
         try:

@@ -230,7 +230,7 @@ def test_a_cost_is_told_as_its_metric_s_drop_and_says_what_it_is_a_share_of() ->
     }
     title, *lines = explained.text(explained_as(**whole)).splitlines()
     assert title == "a: int8 on cpu"
-    assert "  the time of layers is not known: no engine was compiled" in lines
+    assert "  the times of the layers are not known: no engine was compiled" in lines
     assert "1. 4.50 %, 3.0 dB (90% of the noise, predicted): clipped" in lines
     assert "1. 4.50 points, 3.0 dB (90% of the noise, predicted): clipped" in lines
     layers = {**one, "cost": {**cost, "of": "layers", "points": None, "ms": 1.0}}
@@ -253,5 +253,5 @@ def test_each_fidelity_says_of_how_many_samples_it_is() -> None:
     layers = {"sqnr_db": 27.31, "samples": 16, "evidence": "simulated"}
     found = explained_as(baseline="fp32", fidelity=outputs, layers_compared=layers)
     told = explained.text(found)
-    assert "  outputs 29.6 dB from FP32 over 400 samples (simulated)\n" in told
-    assert "layers compared on 16 samples, whose outputs are 27.3 dB from FP32" in told
+    assert "  outputs: SQNR 29.6 dB to FP32 over 400 samples (simulated)\n" in told
+    assert "layers compared on 16 samples; outputs there: SQNR 27.3 dB to FP32" in told

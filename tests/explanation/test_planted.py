@@ -73,7 +73,7 @@ def test_activations_that_a_bad_range_clips(explained: Explained, tmp_path: Path
     assert found[0]["cost"]["share"] > 0.99 and found[0]["cost"]["db"] > 20
     # no setting made that range, so none can widen it
     assert found[0]["change"]["recipe"] == []
-    assert "its recipe gives blocks.0.relu the range" in found[0]["change"]["text"]
+    assert "the recipe gives blocks.0.relu the range" in found[0]["change"]["text"]
 
 
 def test_a_tail_that_only_moves_data(explained: Explained, tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_where_all_ranges_clip_they_are_one_finding_that_names_the_cause() -> No
     values = [clipping(f"{name}/Gemm", without={"sqnr_db": 30.3}) for name in "abc"]
     (found,) = accuracy.clipped(subject(values=values, together={"sqnr_db": None}))
     assert (found.cost.share, found.cost.db) == (1.0, None)
-    assert found.nodes == ("a/Gemm", "b/Gemm", "c/Gemm") and "2 more values" in found.what
+    assert found.nodes == ("a/Gemm", "b/Gemm", "c/Gemm") and "2 more tensors" in found.what
     assert found.change.lines == ["calibration: {method: minmax}"]
     assert not list(accuracy.clipped(subject(values=values, together={"sqnr_db": 30.3})))
 
@@ -253,7 +253,7 @@ def test_where_all_ranges_clip_they_are_one_finding_that_names_the_cause() -> No
 def test_a_range_that_no_setting_made_is_not_mended_by_one() -> None:
     (found,) = accuracy.clipped(subject(values=[clipping(low=-0.1, high=0.1)]))
     assert found.change.lines == []
-    assert "its recipe gives b/Gemm.in the range -1 to 1" in found.change.text
+    assert "the recipe gives b/Gemm.in the range -1 to 1" in found.change.text
     (found,) = accuracy.clipped(subject(values=[clipping("other")]))
     assert found.change.lines == [] and "range of its values" in found.change.text
 
@@ -261,7 +261,7 @@ def test_a_range_that_no_setting_made_is_not_mended_by_one() -> None:
 def test_a_range_of_unused_codes_is_no_setting_s_fault() -> None:
     value = clipping(fault="coarse", noise=0.0, low=-64.0, high=64.0, seen=[-1.0, 4.0])
     (found,) = accuracy.coarse(subject(values=[value]))
-    assert "16.0 times too coarse" in found.what and "4.0 bits" in found.why
+    assert "16.0 times too large" in found.what and "4.0 bits" in found.why
     assert found.change.lines == []
 
 
@@ -284,7 +284,7 @@ def test_codes_for_nobody_are_told_where_half_of_the_noise_is_theirs(
 
 @pytest.mark.parametrize(
     ("codes", "told"),
-    [({"reach": 0.06, "saturated": 0.01}, "reach 6%"), ({"reach": 1.0, "saturated": 0.3}, "30%"),
+    [({"reach": 0.06, "saturated": 0.01}, "only 6%"), ({"reach": 1.0, "saturated": 0.3}, "30%"),
      ({"reach": 1.0, "saturated": 0.004}, None)],
 )  # fmt: skip
 def test_a_weight_s_scales_are_judged_by_its_codes(
@@ -313,7 +313,7 @@ def test_rows_of_codes_that_are_not_aligned_may_lose_what_codes_save(
         assert one.change.lines == [] and "1021 → 1024" in one.change.text
 
 
-@pytest.mark.parametrize(("baseline", "told"), [("fp16", "65504"), ("fp32", "take the cast out")])
+@pytest.mark.parametrize(("baseline", "told"), [("fp16", "65504"), ("fp32", "remove the cast")])
 def test_a_cast_s_remedy_is_one_of_this_build(baseline: str, told: str) -> None:
     nodes = {n: Node("Cast", 0, 0, ()) for n in ("to", "fro")}
     chain = [layer("to", "y", 0.2, dtype=None, kind="Cast"),
@@ -372,8 +372,8 @@ def test_noisy_layers_are_told_of_where_a_gate_is_broken(outcome: str, count: in
     made = subject(rows=rows, gates=[gate], result={"accuracy": {"value": 0.9}})
     found = list(accuracy.sensitive(made))
     assert [one.nodes for one in found] == [("b/Gemm",)] * count
-    alone = "b/Gemm; this layer alone leaves cosine 1.000000, largest error 0.1"
-    assert all(one.what.endswith(alone) for one in found)
+    alone = "only this layer quantized, its output has cosine 1.000000, largest error 0.1"
+    assert all("b/Gemm" in one.what and one.what.endswith(alone) for one in found)
 
 
 def test_findings_of_all_kinds_are_ranked_by_their_share() -> None:
