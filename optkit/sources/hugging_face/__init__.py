@@ -69,7 +69,7 @@ def _described(loaded: Loaded, folder: Path, part: str | None) -> Described:
     """What the graph takes; the model's forward becomes the graph's."""
     paired = bool(getattr(loaded.model.config, "is_encoder_decoder", False))
     if paired != (part is not None):
-        kind = loaded.model.config.model_type  # type: ignore[union-attr]
+        kind = loaded.model.config.model_type
         raise InputRefused(
             f"{kind} is two graphs, encoder and decoder" if paired else f"{kind} has no parts",
             where=str(folder),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from optkit.sources.outputs import arrays
 from optkit.tensors import Feed
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from torch import nn
 
 _CONFIG = "adapter_config.json"
@@ -42,7 +43,7 @@ def merge(model: nn.Module, described: Described, folder: Path) -> None:
     feed = random_feed(described.specs, traced_sizes(described.traced), 0)
     with toolchain.quiet():
         try:
-            adapted: Any = peft.PeftModel.from_pretrained(model, folder)
+            adapted = peft.PeftModel.from_pretrained(model, folder)
         except Exception as error:  # names of layers, shapes, a config that makes no sense
             raise InputRefused(
                 f"the adapter does not fit: {explain.first_line(error)}",
@@ -69,7 +70,7 @@ def _check_kind(config: Path) -> None:
         )
 
 
-def _check_weights(adapted: Any, file: Path) -> None:
+def _check_weights(adapted: PeftModel, file: Path) -> None:
     """peft only warns of weights that find no place, and starts missing ones at random."""
     import peft
     from safetensors import safe_open

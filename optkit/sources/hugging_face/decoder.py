@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
@@ -25,6 +25,7 @@ from optkit.sources.hugging_face.inputs import (
     TOKENS,
     Described,
     integers,
+    keys_and_values,
     learned_positions,
     position_limit,
     present,
@@ -32,19 +33,20 @@ from optkit.sources.hugging_face.inputs import (
 from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 PAST = "past_sequence"
 _ALL = f"{PAST} + sequence"
 _CONTEXT = 2048  # tokens, past and new, that are built for where neither model nor recipe says less
 
 
-def describe(model: nn.Module) -> Described:
+def describe(model: PreTrainedModel) -> Described:
     """What the decoder takes; its forward becomes one of just these inputs and of named outputs.
 
     Raises InputRefused for a model that keeps no keys and values.
     """
-    text: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    text = model.config.get_text_config()
     limit = position_limit(model)
     positions = "position_ids" in inspect.signature(model.forward).parameters
     specs = [
@@ -68,7 +70,7 @@ def describe(model: nn.Module) -> Described:
     return Described(tuple(specs), axes, limits, learned_positions(model))
 
 
-def _layers(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+def _layers(model: PreTrainedModel) -> list[tuple[Tensor, Tensor]]:
     """Keys and values of each layer after two tokens, [1, kv_heads, 2, head_dim]."""
     import torch
     from transformers import DynamicCache
@@ -80,17 +82,17 @@ def _layers(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
                 past_key_values=DynamicCache(),
                 use_cache=True,
             )
-        return [(layer.keys, layer.values) for layer in returned.past_key_values.layers]
+        return keys_and_values(returned.past_key_values)
     except Exception as error:  # a state of another kind, or none: each fails in its own way
         raise InputRefused(
             f"{type(model).__name__} keeps no cache of keys and values: "
             f"{explain.first_line(error)}",
-            where=model.config.model_type,  # type: ignore[arg-type, union-attr]
+            where=model.config.model_type,
             hint="optkit exports decoders with attention; give others as a Python factory",
         ) from error
 
 
-def _present_cache(model: nn.Module, names: Sequence[str], first: int) -> None:
+def _present_cache(model: PreTrainedModel, names: Sequence[str], first: int) -> None:
     """Make forward take the cache as tensors (from place `first` on) and return it as tensors."""
     from transformers import DynamicCache
 
@@ -103,9 +105,8 @@ def _present_cache(model: nn.Module, names: Sequence[str], first: int) -> None:
         given = dict(zip(names, values[:first], strict=False))
         returned = forward(**given, past_key_values=cache, use_cache=True, return_dict=True)
         named = {"logits": returned.logits}
-        for index, layer in enumerate(returned.past_key_values.layers):
-            named[f"present.{index}.key"] = layer.keys
-            named[f"present.{index}.value"] = layer.values
+        for index, pair in enumerate(keys_and_values(returned.past_key_values)):
+            named[f"present.{index}.key"], named[f"present.{index}.value"] = pair
         return named
 
     present(model, names, call)

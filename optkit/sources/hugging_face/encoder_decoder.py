@@ -18,8 +18,8 @@ that keeps such a cache; what else that token computes nobody reads, and the exp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
@@ -29,6 +29,7 @@ from optkit.sources.hugging_face.inputs import (
     TOKENS,
     Described,
     integers,
+    keys_and_values,
     position_limit,
     present,
 )
@@ -36,6 +37,7 @@ from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
 _PAST, _ENCODED = "past_sequence", "encoder_sequence"
 _MANY = 512  # tokens that are built for where the model sets no limit
@@ -43,7 +45,7 @@ _MANY = 512  # tokens that are built for where the model sets no limit
 Pairs = list[tuple["Tensor", "Tensor"]]
 
 
-def describe(model: nn.Module, part: str) -> Described:
+def describe(model: PreTrainedModel, part: str) -> Described:
     """What the `part` ("encoder" or "decoder") takes; the model's forward becomes the part's.
 
     Raises InputRefused for a model whose encoder takes neither tokens nor features, or that keeps
@@ -58,7 +60,7 @@ def describe(model: nn.Module, part: str) -> Described:
     heads, width = crossed[0][0].shape[1], crossed[0][0].shape[3]
     masked = source[1:]
     encoded: int | str = _ENCODED if masked else crossed[0][0].shape[2]
-    text: Any = model.config.get_text_config(decoder=True)  # type: ignore[union-attr, operator]
+    text = model.config.get_text_config(decoder=True)
     specs = [integers("input_ids", TOKENS, text.vocab_size)]
     specs += [integers("encoder_attention_mask", ("batch", _ENCODED), 2) for _ in masked]
     layers = range(len(crossed))
@@ -83,9 +85,9 @@ def describe(model: nn.Module, part: str) -> Described:
     return Described(tuple(specs), axes, {"sequence": half, _PAST: half, _ENCODED: _limit(model)})
 
 
-def _source(model: nn.Module) -> list[InputSpec]:
+def _source(model: PreTrainedModel) -> list[InputSpec]:
     """The encoder's inputs."""
-    config: Any = model.config
+    config = model.config
     if model.main_input_name == "input_ids":
         shape = ("batch", _ENCODED)
         return [integers("input_ids", shape, config.get_text_config().vocab_size),
@@ -99,7 +101,7 @@ def _source(model: nn.Module) -> list[InputSpec]:
             hint="give encoder and decoder as Python factories, file.py:function",
         )
     strides = 1
-    for module in model.get_encoder().modules():  # type: ignore[operator]
+    for module in model.get_encoder().modules():
         strides *= _stride(module)
     return [
         InputSpec(TensorInfo("input_features", "float32", ("batch", bins, positions * strides)))
@@ -112,19 +114,19 @@ def _stride(module: nn.Module) -> int:
     return int(module.stride[0]) if isinstance(module, nn.Conv1d) else 1
 
 
-def _encoded_axes(model: nn.Module, source: Sequence[InputSpec]) -> dict[str, AxisRange]:
+def _encoded_axes(model: PreTrainedModel, source: Sequence[InputSpec]) -> dict[str, AxisRange]:
     """Speech comes in windows of one length, text as it is long."""
     limit = min(_MANY, _limit(model))
     return {_ENCODED: AxisRange(1, min(128, limit), limit)} if len(source) > 1 else {}
 
 
-def _limit(model: nn.Module) -> int:
+def _limit(model: PreTrainedModel) -> int:
     """Tokens that the decoder takes at most."""
-    config: Any = model.config
-    return int(getattr(config, "max_target_positions", None) or position_limit(model) or 2 * _MANY)
+    targets = getattr(model.config, "max_target_positions", None)
+    return int(targets or position_limit(model) or 2 * _MANY)
 
 
-def _crossed_layers(model: nn.Module, source: Sequence[InputSpec]) -> Pairs:
+def _crossed_layers(model: PreTrainedModel, source: Sequence[InputSpec]) -> Pairs:
     """Keys and values of the cross attention, by layer, for two encoded tokens or one window."""
     import torch
 
@@ -133,18 +135,18 @@ def _crossed_layers(model: nn.Module, source: Sequence[InputSpec]) -> Pairs:
     try:
         with torch.no_grad():
             given = torch.zeros(sizes, dtype=getattr(torch, info.dtype))
-            return _crossed(model, model.get_encoder()(given)[0], None)  # type: ignore[operator]
+            return _crossed(model, model.get_encoder()(given)[0], None)
     except Exception as error:  # a state of another kind, or none: each fails in its own way
         raise InputRefused(
             f"{type(model).__name__} keeps no cache of its cross attention: "
             f"{explain.first_line(error)}",
-            where=str(model.config.model_type),  # type: ignore[union-attr]
+            where=str(model.config.model_type),
             hint="give encoder and decoder as Python factories, file.py:function",
         ) from error
 
 
-def _encode(model: nn.Module, source: Sequence[InputSpec]) -> None:
-    encoder: Any = model.get_encoder()  # type: ignore[operator]
+def _encode(model: PreTrainedModel, source: Sequence[InputSpec]) -> None:
+    encoder = model.get_encoder()
     forward, names = model.forward, [spec.info.name for spec in source]
 
     def call(*values: Tensor) -> dict[str, Tensor]:
@@ -155,7 +157,12 @@ def _encode(model: nn.Module, source: Sequence[InputSpec]) -> None:
     present(model, names, call)
 
 
-def _crossed(model: Any, hidden: Tensor, mask: Tensor | None, forward: Any = None) -> Pairs:
+def _crossed(
+    model: PreTrainedModel,
+    hidden: Tensor,
+    mask: Tensor | None,
+    forward: Callable[..., object] | None = None,
+) -> Pairs:
     import torch
     from transformers import DynamicCache, EncoderDecoderCache
 
@@ -167,18 +174,14 @@ def _crossed(model: Any, hidden: Tensor, mask: Tensor | None, forward: Any = Non
         use_cache=True,
         **_masked(mask),
     )
-    return _pairs(cache.cross_attention_cache)
+    return keys_and_values(cache.cross_attention_cache)
 
 
-def _pairs(cache: Any) -> Pairs:
-    return [(layer.keys, layer.values) for layer in cache.layers]
-
-
-def _decode(model: nn.Module, layers: int, *, masked: bool, names: Sequence[str]) -> None:
+def _decode(model: PreTrainedModel, layers: int, *, masked: bool, names: Sequence[str]) -> None:
     from transformers import DynamicCache, EncoderDecoderCache
 
     forward = model.forward
-    width = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+    width = int(model.config.hidden_size)
 
     def call(*values: Tensor) -> dict[str, Tensor]:
         import torch
@@ -202,7 +205,7 @@ def _decode(model: nn.Module, layers: int, *, masked: bool, names: Sequence[str]
             **_masked(mask),
         )
         named = {"logits": returned.logits}
-        return named | _named("decoder", _pairs(cache.self_attention_cache))
+        return named | _named("decoder", keys_and_values(cache.self_attention_cache))
 
     present(model, names, call)
 
@@ -215,6 +218,6 @@ def _named(kind: str, pairs: Pairs) -> dict[str, Tensor]:
     }
 
 
-def _masked(mask: Tensor | None) -> dict[str, Any]:
+def _masked(mask: Tensor | None) -> dict[str, Tensor]:
     """The mask over the encoder's tokens, as the model's own forward calls it."""
     return {} if mask is None else {"attention_mask": mask}

@@ -15,14 +15,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optkit.errors import InputRefused, unknown_name
 from optkit.recipe import InputSpec
 from optkit.tensors import AxisRange, TensorInfo
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers.cache_utils import Cache
 
 BATCH = AxisRange(1, 8, 32)
 TOKENS = ("batch", "sequence")
@@ -72,12 +74,12 @@ class Described:
         return replace(self, specs=tuple(by_name.values()), axes={**self.axes, **axes})
 
 
-def describe(model: nn.Module, folder: Path) -> Described:
+def describe(model: PreTrainedModel, folder: Path) -> Described:
     """What an encoder takes; its forward becomes one of just these inputs and of named outputs.
 
     Raises InputRefused for inputs that are neither tokens nor images.
     """
-    text: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    text = model.config.get_text_config()
     taken = inspect.signature(model.forward).parameters
     specs = []
     if "input_ids" in taken:
@@ -104,7 +106,7 @@ def describe(model: nn.Module, folder: Path) -> Described:
     def call(*values: Tensor) -> dict[str, Tensor]:
         return tensors(forward(**dict(zip(names, values, strict=True)), return_dict=True))
 
-    model.config.use_cache = False  # type: ignore[union-attr]
+    model.config.use_cache = False
     present(model, names, call)
     return Described(tuple(specs), axes, limits, learned_positions(model))
 
@@ -114,14 +116,13 @@ def integers(name: str, shape: tuple[int | str, ...], count: int) -> InputSpec:
     return InputSpec(TensorInfo(name, "int64", shape), (0, count - 1))
 
 
-def position_limit(model: nn.Module) -> int | None:
+def position_limit(model: PreTrainedModel) -> int | None:
     """The tokens that the model takes at most; None where it does not say."""
-    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return learned_positions(model) or (limit if limit and limit > 0 else None)
 
 
-def learned_positions(model: nn.Module) -> int | None:
+def learned_positions(model: PreTrainedModel) -> int | None:
     """The tokens that a table of positions has rows for; None where positions are computed."""
     from torch import nn
 
@@ -133,12 +134,12 @@ def learned_positions(model: nn.Module) -> int | None:
     return None
 
 
-def present(model: nn.Module, names: Sequence[str], call: Callable[..., Any]) -> None:
+def present(model: PreTrainedModel, names: Sequence[str], call: Callable[..., object]) -> None:
     """Make `call` the model's forward, with parameters of these names (dots become underlines)."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name.replace(".", "_"), kind) for name in names]
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def forward(*args: object, **kwargs: object) -> object:
         return call(*signature.bind(*args, **kwargs).args)
 
     signature = inspect.Signature(parameters)
@@ -146,7 +147,7 @@ def present(model: nn.Module, names: Sequence[str], call: Callable[..., Any]) ->
     model.forward = forward
 
 
-def tensors(returned: Mapping[str, Any]) -> dict[str, Tensor]:
+def tensors(returned: Mapping[str, object]) -> dict[str, Tensor]:
     """The tensors that a model returns by name, without what it only passes on."""
     import torch
 
@@ -157,7 +158,19 @@ def tensors(returned: Mapping[str, Any]) -> dict[str, Tensor]:
     }
 
 
-def _image(config: Any, folder: Path) -> InputSpec:
+def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:
+    """What a filled cache holds of each layer. Raises TypeError for a layer that keeps a state of
+    another kind."""
+    pairs = []
+    for layer in cache.layers:
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if keys is None or values is None:
+            raise TypeError(f"{type(layer).__name__} keeps no keys and values")
+        pairs.append((keys, values))
+    return pairs
+
+
+def _image(config: PreTrainedConfig, folder: Path) -> InputSpec:
     """pixel_values, its size from config.json or else from preprocessor_config.json."""
     vision = getattr(config, "vision_config", config)
     size = _pair(getattr(vision, "image_size", None)) or _processed(folder)
@@ -185,7 +198,7 @@ def _processed(folder: Path) -> tuple[int, int] | None:
         ) from error
 
 
-def _pair(size: Any) -> tuple[int, int] | None:
+def _pair(size: object) -> tuple[int, int] | None:
     """(height, width) of 224, [224, 224], {"height": 224, "width": 224}, {"shortest_edge": 224}."""
     if isinstance(size, Mapping):
         edge = size.get("shortest_edge")

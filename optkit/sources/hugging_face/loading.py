@@ -8,16 +8,17 @@ as in a checkpoint of another task.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from optkit.errors import InputRefused, unknown_name
 from optkit.sources import explain, toolchain
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 GENERATION = "text-generation"
 
@@ -26,9 +27,18 @@ GENERATION = "text-generation"
 class Loaded:
     """A model in evaluation mode, float32. `task`: None where its class is of no known one."""
 
-    model: nn.Module
+    model: PreTrainedModel
     task: str | None
     warnings: tuple[str, ...] = ()
+
+
+class _LoadingInfo(TypedDict):
+    """What transformers says of weights that did not find their place."""
+
+    missing_keys: Collection[str]
+    unexpected_keys: Collection[str]
+    mismatched_keys: Collection[tuple[str, torch.Size, torch.Size]]
+    """Name, shape in the file, shape in the model."""
 
 
 def load(folder: Path, task: str | None, *, trusted: bool) -> Loaded:
@@ -42,15 +52,18 @@ def load(folder: Path, task: str | None, *, trusted: bool) -> Loaded:
         config = _config(folder, trusted=trusted)
         cls, task = _class(config, task, str(folder), trusted=trusted)
         model, info = _pretrained(cls, config, folder, trusted=trusted)
-    model.eval().requires_grad_(False)  # torch chooses other kernels for what is trained
+    model.train(False).requires_grad_(False)  # torch chooses other kernels for what is trained
     return Loaded(model, task, _accounted(model, info, str(folder)))
 
 
-def _config(folder: Path, *, trusted: bool) -> Any:
+def _config(folder: Path, *, trusted: bool) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trusted)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trusted
+        )
+        return config
     except Exception as error:  # OSError, ValueError, KeyError, and what a bad value provokes
         if not trusted and _has_code(folder):
             raise InputRefused(
@@ -74,7 +87,9 @@ def _has_code(folder: Path) -> bool:
         return False
 
 
-def _class(config: Any, task: str | None, where: str, *, trusted: bool) -> tuple[Any, str | None]:
+def _class(
+    config: PreTrainedConfig, task: str | None, where: str, *, trusted: bool
+) -> tuple[type[PreTrainedModel], str | None]:
     """The class to load, and the task it is for: the one that config.json names where it is for
     that task, else the task's Auto class."""
     from optimum.exporters.tasks import TasksManager
@@ -88,7 +103,7 @@ def _class(config: Any, task: str | None, where: str, *, trusted: bool) -> tuple
     task = TasksManager.map_from_synonym(task)
     if task not in TasksManager.get_all_tasks():
         raise unknown_name("task", task, TasksManager.get_all_tasks(), where="--task")
-    if task == its_task:
+    if named is not None and task == its_task:
         return named, task
     try:
         return TasksManager.get_model_class_for_task(task, model_type=config.model_type), task
@@ -98,11 +113,12 @@ def _class(config: Any, task: str | None, where: str, *, trusted: bool) -> tuple
         ) from error
 
 
-def _named_class(config: Any, *, trusted: bool) -> Any:
+def _named_class(config: PreTrainedConfig, *, trusted: bool) -> type[PreTrainedModel] | None:
     """The class that config.json names: one of transformers', or of the folder's own code."""
     import transformers
 
-    names = list(getattr(config, "architectures", None) or ())
+    names = list(config.architectures or ())
+    classes: list[type[PreTrainedModel] | None]
     classes = [getattr(transformers, name, None) for name in names]
     if not any(classes) and trusted:  # behind an Auto class
         autos = (name for name in _auto_map(config) if name.startswith("AutoModel"))
@@ -110,12 +126,12 @@ def _named_class(config: Any, *, trusted: bool) -> Any:
     return next(filter(None, classes), None)
 
 
-def _auto_map(config: Any) -> Mapping[str, Any]:
+def _auto_map(config: PreTrainedConfig) -> Mapping[str, object]:
     return getattr(config, "auto_map", None) or {}
 
 
-def _no_class(config: Any, where: str) -> InputRefused:
-    names = getattr(config, "architectures", None)
+def _no_class(config: PreTrainedConfig, where: str) -> InputRefused:
+    names = config.architectures
     named = f"{names[0]}, which transformers lacks" if names else "no class"
     return InputRefused(
         f"config.json names {named}",
@@ -127,7 +143,7 @@ def _no_class(config: Any, where: str) -> InputRefused:
     )
 
 
-def _task_of(cls: Any) -> str | None:
+def _task_of(cls: type[PreTrainedModel]) -> str | None:
     from optimum.exporters.tasks import TasksManager
 
     try:
@@ -136,11 +152,13 @@ def _task_of(cls: Any) -> str | None:
         return None
 
 
-def _pretrained(cls: Any, config: Any, folder: Path, *, trusted: bool) -> tuple[nn.Module, Any]:
+def _pretrained(
+    cls: type[PreTrainedModel], config: PreTrainedConfig, folder: Path, *, trusted: bool
+) -> tuple[PreTrainedModel, _LoadingInfo]:
     import torch
 
     try:
-        model, info = cls.from_pretrained(
+        loaded = cls.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
@@ -156,10 +174,11 @@ def _pretrained(cls: Any, config: Any, folder: Path, *, trusted: bool) -> tuple[
             where=str(folder),
             hint=_OTHER_TASK,
         ) from error
-    return model, info
+    # its annotation leaves out what `output_loading_info` adds
+    return cast("tuple[PreTrainedModel, _LoadingInfo]", loaded)
 
 
-def _accounted(model: nn.Module, info: Any, where: str) -> tuple[str, ...]:
+def _accounted(model: PreTrainedModel, info: _LoadingInfo, where: str) -> tuple[str, ...]:
     """What is worth a warning. Raises InputRefused unless every weight of the model was in the
     folder, and all in the folder belongs to it or to a head that it lacks."""
     left = sorted(info["unexpected_keys"])
@@ -182,7 +201,7 @@ def _accounted(model: nn.Module, info: Any, where: str) -> tuple[str, ...]:
     return (f"weights of heads that {type(model).__name__} has not: {explain.some(left)}",)
 
 
-def _is_head(model: nn.Module, key: str) -> bool:
+def _is_head(model: PreTrainedModel, key: str) -> bool:
     """Whether a left-over weight belongs to a whole part that the model has not, outside of its
     repeated layers: there, a part more would be another function."""
     from torch import nn
