@@ -11,14 +11,16 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from optkit.errors import InputRefused, OptkitError, unknown_name
 from optkit.places import is_python_file
+
+Item = TypeVar("Item")
 
 HOOKS: Mapping[str, int] = MappingProxyType(
     {"run": 2, "score": 2, "agreement": 2, "combine": 1, "aggregate": 1, "metric": 0}
@@ -80,7 +82,7 @@ def member(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
 
 
 def taken(
-    function: Callable[..., Any], given: Mapping[str, object], positional: int = 0
+    function: Callable[..., object], given: Mapping[str, object], positional: int = 0
 ) -> dict[str, object]:
     """Those of the given values that the function has a parameter for, its first `positional` ones
     aside; all of them where it has **kwargs."""
@@ -114,7 +116,9 @@ def metric(module: ModuleType, path: Path, args: Mapping[str, object]) -> str:
     return found
 
 
-def guarded(function: Callable[..., Any], args: Mapping[str, object], path: Path) -> Iterator[Any]:
+def guarded(
+    function: Callable[..., Iterable[Item]], args: Mapping[str, object], path: Path
+) -> Iterator[Item]:
     """What `function(**args)` yields; what it raises becomes InputRefused with file and line."""
     try:
         yield from function(**args)

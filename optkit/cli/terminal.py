@@ -274,7 +274,7 @@ def show_error(error: OptkitError, *, verbose: bool = False) -> None:
         console.print(printable(told), markup=False)
 
 
-def put_json(value: Any) -> None:
+def put_json(value: object) -> None:
     """One JSON object on stdout."""
     put(json.dumps(value, indent=2, ensure_ascii=False))
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import runpy
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import Literal
 
 from optkit.devices.nvml import library
 from optkit.devices.table import reported_names
@@ -68,7 +70,7 @@ class _Silent(Exception):
     """The asked library is absent or has nothing to say."""
 
 
-def _ask(source: Any) -> tuple[tuple[Gpu, ...], str]:
+def _ask(source: Callable[[], tuple[Gpu, ...]]) -> tuple[tuple[Gpu, ...], str]:
     """Detection looks at foreign libraries in any state, so whatever they raise is a reason."""
     try:
         return source(), "lists no device"
@@ -89,7 +91,7 @@ def _from_nvml() -> tuple[Gpu, ...]:
         nvml.nvmlShutdown()
 
 
-def _nvml_gpu(nvml: Any, index: int, driver: str) -> Gpu:
+def _nvml_gpu(nvml: ModuleType, index: int, driver: str) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
         memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _MODULE = "proc/driver/nvidia/version"
@@ -49,7 +50,7 @@ def driver_version(root: Path = _ROOT) -> str | None:
     return None
 
 
-def library() -> Any:
+def library() -> ModuleType:
     """The binding to NVML, which finds WSL2's library too. Raises ImportError without it."""
     with suppress(OSError):  # the loader takes what is loaded already for the same name
         if has_driver():
@@ -61,37 +62,39 @@ class Nvml:
     """The library, and a handle of each GPU. `reason`: why there is none to ask."""
 
     def __init__(self) -> None:
-        self.handles: list[Any] = []
+        self.handles: list[object] = []
         self.reason: str | None = None
-        self._library: Any = None
+        self._library: ModuleType | None = None
         try:
-            self._library = library()
+            nvml = self._library = library()
         except ImportError:
             self.reason = "nvidia-ml-py is not installed (extra: gpu)"
             return
         try:
-            self._library.nvmlInit()
-            count = self._library.nvmlDeviceGetCount()
-            self.handles = [self._library.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-        except self._library.NVMLError as error:
+            nvml.nvmlInit()
+            count = nvml.nvmlDeviceGetCount()
+            self.handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+        except nvml.NVMLError as error:
             self.reason = f"NVML: {error}"
         if not self.handles and self.reason is None:
             self.reason = "NVML lists no device"
 
-    def ask(self, function: str, *arguments: Any) -> Any:
+    def ask(self, function: str, *arguments: object) -> Any:
         """None where the binding lacks the function or the card its answer."""
-        call: Callable[..., Any] | None = getattr(self._library, function, None)
-        if self.reason is None and call is not None:
-            with suppress(self._library.NVMLError):
-                return call(*arguments)
+        nvml = self._library
+        if self.reason is None and nvml is not None and hasattr(nvml, function):
+            with suppress(nvml.NVMLError):
+                return getattr(nvml, function)(*arguments)
         return None
 
-    def measure(self, function: str, handle: Any, *arguments: Any, scale: float) -> float | None:
+    def measure(
+        self, function: str, handle: object, *arguments: object, scale: float
+    ) -> float | None:
         """A number, times `scale`."""
         value = self.ask(function, handle, *arguments)
         return None if value is None else float(value) * scale
 
-    def throttled(self, handle: Any) -> tuple[str, ...]:
+    def throttled(self, handle: object) -> tuple[str, ...]:
         """Why the clock is lower than it could be; having nothing to do is no such reason."""
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if bits is None:  # its name before driver 535

@@ -134,8 +134,9 @@ def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[Figu
 
 def _samples(side: Side) -> str | None:
     """Digest of the samples that were scored, where it is known."""
-    digest: str | None = side.data.get("evaluation", {}).get("digest")
-    return digest
+    evaluation = side.data.get("evaluation")
+    digest = evaluation.get("digest") if isinstance(evaluation, dict) else None
+    return None if digest is None else str(digest)
 
 
 def _exact(a: Result, b: Result) -> Iterator[FigureDiff]:

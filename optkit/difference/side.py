@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from optkit import intake as stage
 from optkit.artifact import MODEL, Artifact
 from optkit.codec import from_json
 from optkit.difference.graphs import Outline
 from optkit.documents.diff import ComparedSide, Kind
+from optkit.documents.record import Object
 from optkit.documents.report import REPORT, Report
 from optkit.documents.result import RESULT, Result
 from optkit.errors import InputRefused, UsageError
@@ -33,9 +32,9 @@ class Side:
     outline: Outline | None = None
     result: Result | None = None
     report: Report | None = None
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Object = field(default_factory=dict)
+    data: Object = field(default_factory=dict)
+    versions: Object = field(default_factory=dict)
 
     def described(self) -> ComparedSide:
         """As the comparison names it."""
@@ -82,7 +81,7 @@ def _artifact(path: Path, runner: Runner) -> Side:
         report_of(artifact),
         manifest.recipe,
         manifest.data,
-        manifest.versions,
+        {**manifest.versions},
     )
 
 
@@ -115,7 +114,7 @@ def _report(path: Path) -> Side:
     provenance = report.provenance
     return Side(
         path, "a report", provenance.digests.get("build"), result=result, report=report,
-        recipe=provenance.recipe, versions=provenance.versions,
+        recipe=provenance.recipe, versions={**provenance.versions},
     )  # fmt: skip
 
 

@@ -245,7 +245,7 @@ class ReadsCode:
         return True
 
 
-def _kind(cls: type, each: Field[Any]) -> str:
+def _kind(cls: type, each: Field[object]) -> str:
     """ "input", "inputs" (by role), "beside" (the key) or "param"."""
     (kind, *_) = _members(hints(cls)[each.name])
     told = "beside" if each.metadata.get("beside") else "param"
@@ -266,28 +266,28 @@ def _is_input(kind: object) -> bool:
     return kind in (Input, Folder) or (isinstance(kind, type) and issubclass(kind, Result))
 
 
-def _of_kind(cls: type[Step[Result]], kind: str) -> list[Field[Any]]:
+def _of_kind(cls: type[Step[Result]], kind: str) -> list[Field[object]]:
     return [each for each in fields(cls) if _kind(cls, each) == kind]
 
 
-def _facts(cls: type[Result]) -> list[Field[Any]]:
+def _facts(cls: type[Result]) -> list[Field[object]]:
     return [each for each in fields(cls) if each.name != "folder"]
 
 
-def _name(each: Field[Any]) -> str:
+def _name(each: Field[object]) -> str:
     return each.metadata.get("name") or each.name
 
 
-def _default(each: Field[Any]) -> object:
+def _default(each: Field[object]) -> object:
     return each.default if each.default_factory is MISSING else each.default_factory()
 
 
-def _defaults(known: Sequence[Field[Any]]) -> dict[str, object]:
+def _defaults(known: Sequence[Field[object]]) -> dict[str, object]:
     values = {each.name: _default(each) for each in known}
     return {name: value for name, value in values.items() if value is not MISSING}
 
 
-def _written(owner: object, known: Sequence[Field[Any]]) -> dict[str, object]:
+def _written(owner: object, known: Sequence[Field[object]]) -> dict[str, object]:
     """Fields as JSON, without those that have their default."""
     data: dict[str, object] = {}
     for each in known:
@@ -301,9 +301,11 @@ def _written(owner: object, known: Sequence[Field[Any]]) -> dict[str, object]:
     return data
 
 
-def _read(cls: type, known: Sequence[Field[Any]], data: Mapping[str, object]) -> dict[str, Any]:
+def _read(
+    cls: type, known: Sequence[Field[object]], data: Mapping[str, object]
+) -> dict[str, object]:
     """Values of fields from JSON, of those that are there."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for each in known:
         kind = hints(cls)[each.name]
         if each.metadata.get("spread"):

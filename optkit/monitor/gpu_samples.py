@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from optkit.devices.nvml import Nvml
 from optkit.monitor.samples import GpuSample
@@ -28,7 +27,7 @@ class Cards:
             return tuple(GpuSample(i, name) for i, name in enumerate(_device_names()))
         return tuple(self._one(index, handle) for index, handle in enumerate(self._nvml.handles))
 
-    def _one(self, index: int, handle: Any) -> GpuSample:
+    def _one(self, index: int, handle: object) -> GpuSample:
         ask, measure = self._nvml.ask, self._nvml.measure
         name = ask("nvmlDeviceGetName", handle)
         rates = ask("nvmlDeviceGetUtilizationRates", handle)

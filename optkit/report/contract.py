@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -52,18 +52,19 @@ def report_of(artifact: Artifact) -> Report:
     return _checked(data, Report, where)
 
 
-def parsed(file: Path) -> Any:
+def parsed(file: Path) -> object:
     """The JSON in a file. Raises ValueError for anything else, also for what is nested too deeply
     to be read."""
     with file.open("rb") as stream:
         text = stream.read(_REPORT_BYTES)
     try:
-        return json.loads(text)
+        data: object = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    return data
 
 
-def conform(data: Any, model: type[Checked]) -> Checked:
+def conform(data: object, model: type[Checked]) -> Checked:
     """JSON as the document that it should be. Raises Mismatch."""
     if not is_shallow(data):
         raise Mismatch("nested too deeply")
@@ -74,7 +75,7 @@ def conform(data: Any, model: type[Checked]) -> Checked:
         raise _mismatch(error) from error
 
 
-def _checked(data: Any, model: type[Checked], where: Path, prefix: str = "") -> Checked:
+def _checked(data: object, model: type[Checked], where: Path, prefix: str = "") -> Checked:
     try:
         return conform(data, model)
     except Mismatch as error:
@@ -96,7 +97,7 @@ def _mismatch(error: ValidationError) -> Mismatch:
     return Mismatch(f"{place or 'it'}: {told}")
 
 
-def _check_values(data: Any, place: str) -> None:
+def _check_values(data: object, place: str) -> None:
     """Raises Mismatch for what Python reads as JSON, and other readers do not."""
     if isinstance(data, dict):
         for key, value in data.items():

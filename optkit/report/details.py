@@ -112,7 +112,7 @@ _CONDITIONS: Mapping[str, tuple[str, Callable[[Any], str]]] = MappingProxyType(
 )
 
 
-def machine(conditions: Mapping[str, Any]) -> list[tuple[str, str]]:
+def machine(conditions: Mapping[str, object]) -> list[tuple[str, str]]:
     """The host while latency was measured; what its system does not tell is left out."""
     found = []
     for key, value in flat(conditions).items():
@@ -177,9 +177,9 @@ def dollars(value: float | None) -> str:
     return figures.NONE if value is None else f"${value:.3g}"
 
 
-def flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(facts: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Nested keys joined with dots; what is null or empty is left out."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in facts.items():
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{key}.")

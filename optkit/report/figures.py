@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from optkit.documents.measured import LatencyFigures
@@ -115,7 +115,7 @@ def number(value: float | None) -> str:
     return NONE if value is None else _digits(value)
 
 
-def span(interval: Sequence[float] | None, show: Any) -> str:
+def span(interval: Sequence[float] | None, show: Callable[[float], str]) -> str:
     """`low to high`, each end shown by `show`, the unit once; empty without an interval."""
     if interval is None:
         return ""

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -71,7 +70,7 @@ def to_html(report: Report) -> str:
     )
 
 
-def render(template: str, **shown: Any) -> str:
+def render(template: str, **shown: object) -> str:
     """A page of ours."""
     return _environment().get_template(template).render(**shown).strip() + "\n"
 
@@ -125,7 +124,7 @@ def _without_variables(css: str) -> str:
     return re.sub(r"var\(--(\w+)\)", lambda use: values[use[1]], rules)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """What an expression of the template prints; text of the template itself passes as it is."""
     if value is None:
         return figures.NONE
@@ -134,13 +133,13 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def _table(rows: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells of rows whose keys this module need not know."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return columns, [[figures.shown(row.get(key)) for key in columns] for row in rows]
 
 
-def _pairs(facts: Mapping[str, Any] | None, *, verbatim: bool = False) -> list[tuple[str, str]]:
+def _pairs(facts: Mapping[str, object] | None, *, verbatim: bool = False) -> list[tuple[str, str]]:
     """Keys and values as text; keys are words of ours unless `verbatim`."""
     return [
         (key if verbatim else key.replace("_", " "), figures.shown(value))

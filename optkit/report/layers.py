@@ -163,6 +163,7 @@ def _node(
     baseline_moved: int | None,
 ) -> Node:
     module = (compared.module if compared else None) or ""
+    alone, together, weights, gain = _cells(compared, whole)
     planned = (
         landed.planned if landed else None,
         decided.precision if decided else None,
@@ -178,11 +179,11 @@ def _node(
         runs=_runs(landed),
         landed=landed.landed if landed else None,
         why="; ".join(filter(None, why)),
-        alone=_noise(compared.isolated if compared else None),
-        together=_noise(compared.propagated if compared else None),
-        weights=_noise(compared.weights if compared else None),
-        gain=_gain(compared.restored if compared else None, whole),
-        span=_span(decided) if decided else "",
+        alone=alone,
+        together=together,
+        weights=weights,
+        gain=gain,
+        span=_span(decided),
         clipped=clipped(decided.clipped if decided else None),
         moved=moved,
         baseline_moved=baseline_moved,
@@ -190,8 +191,20 @@ def _node(
     )
 
 
-def _span(decided: NodeDecision) -> str:
-    if decided.low is None or decided.high is None:
+def _cells(compared: LayerFidelityRow | None, whole: float | None) -> tuple[Cell, Cell, Cell, Cell]:
+    """`alone`, `together`, `weights` and `gain` of a node."""
+    if compared is None:
+        return (_UNKNOWN,) * 4
+    return (
+        _noise(compared.isolated),
+        _noise(compared.propagated),
+        _noise(compared.weights),
+        _gain(compared.restored, whole),
+    )
+
+
+def _span(decided: NodeDecision | None) -> str:
+    if decided is None or decided.low is None or decided.high is None:
         return ""
     return figures.span((decided.low, decided.high), figures.number)
 

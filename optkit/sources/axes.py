@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import onnx_ir as ir
 
@@ -13,6 +12,8 @@ from optkit import graph
 from optkit.errors import InputRefused, UsageError, unknown_name
 from optkit.recipe import InputSpec
 from optkit.tensors import AxisRange, TensorInfo, axes_of, with_sizes
+
+Dimension = int | ir.SymbolicDim
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -138,11 +139,13 @@ def _name_dims(
     return renamed
 
 
-def _dim(size: int | str) -> Any:
+def _dim(size: int | str) -> Dimension:
     return size if isinstance(size, int) else ir.SymbolicDim(size)
 
 
-def _renamed(dim: Any, names: Mapping[str, int | str], sums: Mapping[frozenset[str], str]) -> Any:
+def _renamed(
+    dim: Dimension, names: Mapping[str, int | str], sums: Mapping[frozenset[str], str]
+) -> Dimension:
     """The dimension in the declared names; a sum of axes in the order that is declared."""
     if isinstance(dim, int) or dim.value is None:
         return dim

@@ -170,22 +170,29 @@ def strip(rows: Sequence[Node]) -> Strip | None:
         return None
     axis = Axis(_QUIET, _LOUD)  # fewer decibels, more noise
     wide = (100 - _LABELS) / len(rows)
-    bars = tuple(
-        Bar(
-            round(_LABELS + index * wide, 3), round(max(wide * 0.8, wide - 0.4), 3),
-            max(axis.at(_QUIET if row.alone.value is None else row.alone.value), 6.0),
-            "" if row.landed is None else "engine" if row.landed else "missed",
-        )
-        for index, row in enumerate(rows)
-    )  # fmt: skip
-    planned = [row for row in rows if row.landed is not None]
-    told = f"{sum(bool(row.landed) for row in planned)} of {len(planned)} planned nodes landed"
+    bars = tuple(_bar(row, axis, _LABELS + index * wide, wide) for index, row in enumerate(rows))
     noisy = [row for row in rows if row.alone.value is not None]
+    ticks = tuple(Tick(axis.at(level), f"{level:.0f} dB") for level in (40.0, 20.0) if noisy)
+    return Strip(bars, ticks, _summary(rows, noisy))
+
+
+def _bar(row: Node, axis: Axis, left: float, wide: float) -> Bar:
+    """As high as the node is noisy, in the colour of its landing."""
+    return Bar(
+        round(left, 3),
+        round(max(wide * 0.8, wide - 0.4), 3),
+        max(axis.at(_QUIET if row.alone.value is None else row.alone.value), 6.0),
+        "" if row.landed is None else "engine" if row.landed else "missed",
+    )
+
+
+def _summary(rows: Sequence[Node], noisy: Sequence[Node]) -> str:
+    planned = [row for row in rows if row.landed is not None]
+    text = f"{sum(bool(row.landed) for row in planned)} of {len(planned)} planned nodes landed"
     if noisy:
         worst = min(noisy, key=lambda row: row.alone.value or 0.0)
-        told += f"; the noisiest alone is {figures.name(worst.name)} at {worst.alone.text} dB"
-    ticks = tuple(Tick(axis.at(level), f"{level:.0f} dB") for level in (40.0, 20.0) if noisy)
-    return Strip(bars, ticks, told)
+        text += f"; the noisiest alone is {figures.name(worst.name)} at {worst.alone.text} dB"
+    return text
 
 
 @dataclass(frozen=True)
