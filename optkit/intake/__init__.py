@@ -9,12 +9,12 @@ has no effect.
     fields      the numbers of its messages
     messages    reads these messages: names, dimensions, types
     stored_tensors  tensors: their sizes against their bytes, references to other files
-    scan        what an ONNX file holds: graphs, nodes, functions; counted before expanded
+    scan        the graphs, nodes and functions of an ONNX file, counted before they are expanded
     deduplication  does not copy a large data file that the store already has
-    model       an ONNX file and its external data become one folder of the store
-    folder      a Hugging Face folder, or an adapter's: what is known to be data, nothing else
-    hub         a model of the Hugging Face hub becomes such a folder
-    tree        several files as one folder of the store
+    model       copies an ONNX file with its external data into one folder of the store
+    folder      copies a Hugging Face folder, or the folder of an adapter: only known data files
+    hub         downloads a model of the Hugging Face hub into such a folder
+    tree        publishes several files as one folder of the store
     containers  safetensors and zip files (.pt2)
 """
 

@@ -1,7 +1,7 @@
-"""A large data file that the store holds already is hashed and linked, not copied once more.
+"""A large data file that the store already has is hashed and linked instead of copied.
 
-Where a file of this inode, size and time was staged before is only a hint, kept in the store: what
-decides is the digest of every byte, of the file and of the store's own copy.
+The store remembers where it put a file of this inode, size and time. This is only a hint: the file
+is linked if the digests of all bytes, of the file and of the stored copy, are equal.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from pathlib import Path
 from optkit.intake.files import copy_in
 from optkit.store import Store, digest_json, digest_once, storage_errors
 
-_WORTH_A_LOOK = 64 << 20
+_LEAST_BYTES = 64 << 20
 
 
 class StoredCopies:
-    """Brings the data files of one model into the store."""
+    """Copies or links the data files of one model into the store."""
 
     def __init__(self, store_objects: Path) -> None:
         self._objects = store_objects
         self._store = Store(store_objects.parent)
-        self._keys: dict[str, str] = {}  # file name → what it is remembered by
+        self._keys: dict[str, str] = {}  # file name → key of the hint
 
     def bring(
         self, source: int, folder: Path, name: str, *, limit_bytes: int, where: str
     ) -> tuple[str, int]:
-        """The open file as `folder / name`: (sha256, bytes). Raises as `copy_in`."""
+        """Write the open file to `folder / name`; return (sha256, bytes). Raises the errors of
+        `copy_in`."""
         facts, target = os.fstat(source), folder / name
-        if _WORTH_A_LOOK <= facts.st_size <= limit_bytes:
+        if _LEAST_BYTES <= facts.st_size <= limit_bytes:
             identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
             self._keys[name] = digest_json(["staged", *map(str, identity)])
             copy = self._copy(self._keys[name], facts.st_size)
@@ -42,7 +43,7 @@ class StoredCopies:
         return copy_in(source, target, limit_bytes=limit_bytes, where=where)
 
     def remember(self, place: Path) -> None:
-        """Keep where the files have come to lie, for the next time."""
+        """Remember the places of the files for the next call."""
         for name, key in self._keys.items():
             path = (place / name).relative_to(self._objects).as_posix()
             if self._store.recall(key) != {"path": path}:
@@ -58,7 +59,7 @@ class StoredCopies:
 
 
 def _common_digest(source: int, copy: Path) -> str | None:
-    """The sha256 of both; None if they differ. Both are read at once."""
+    """The sha256 of both files; None if they differ. Both are read at the same time."""
     with ThreadPoolExecutor(1) as thread, os.fdopen(os.dup(source), "rb") as file:
         stored = thread.submit(digest_once, copy)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()

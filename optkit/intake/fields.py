@@ -1,6 +1,6 @@
-"""The messages of ONNX as far as they are read: field numbers, and how each data type is stored.
+"""The fields of ONNX messages that the intake reads, and how each data type is stored.
 
-They are onnx.proto's (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto).
+The numbers are from onnx.proto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DOUBLES = (wire.FIXED64, wire.LENGTH)
 
 
 class Field(NamedTuple):
-    """A field that is read or entered: its name, its wire types, and whether it may repeat."""
+    """A field that is read: its name, its wire types, and whether it may repeat."""
 
     name: str
     wires: tuple[int, ...] = _BYTES
@@ -28,7 +28,7 @@ def _many(name: str, wires: tuple[int, ...] = _BYTES) -> Field:
     return Field(name, wires, many=True)
 
 
-# Every field through which a tensor, a graph or a shape can be reached, and those that are read.
+# Every field that leads to a tensor, a graph or a shape, and the fields that are read.
 MESSAGES: dict[str, dict[int, Field]] = {
     "ModelProto": {
         7: Field("graph"), 20: _many("training"), 25: _many("function"),
@@ -74,7 +74,7 @@ MESSAGES: dict[str, dict[int, Field]] = {
 
 
 class Storage(NamedTuple):
-    """How a data type is stored: bits per element in raw or external data, and elsewhere."""
+    """How a data type is stored: bits per element in raw or external data, and the typed field."""
 
     bits: int  # of no meaning for strings
     typed: str  # the field that may hold it instead

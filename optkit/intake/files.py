@@ -1,7 +1,7 @@
 """Opens foreign files without following links and copies them into the store while hashing.
 
-A path that the user named may lead through the user's own links. A path found *inside* a foreign
-file is walked component by component from an open folder and follows nothing.
+A path that the user gave may contain links. A path *inside* a foreign file is opened component by
+component from an open folder, without following links.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Limits:
-    """What one foreign file may ask of this machine, sizes in bytes."""
+    """Limits on the size and the contents of one foreign file, in bytes or counts."""
 
     proto_bytes: int = 2 << 30  # protobuf's own limit
     data_bytes: int = 1 << 40  # external data of one model, and any other file
@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Staged:
-    """A foreign file's copy in the store."""
+    """The copy of a foreign file in the store."""
 
     path: Path
     sha256: str
@@ -70,7 +70,7 @@ def stage_file(path: Path, store_objects: Path, *, limit_bytes: int = Limits.dat
 
 @contextmanager
 def located(path: Path) -> Iterator[None]:
-    """An UnsafeFile of the body says in which file it is."""
+    """Add the path of the file to every UnsafeFile that the body raises."""
     try:
         yield
     except UnsafeFile as error:
@@ -82,17 +82,17 @@ def located(path: Path) -> Iterator[None]:
 def opened(path: Path) -> Iterator[int]:
     """A descriptor of the regular file that the user named.
 
-    Links on the way are the user's own: they are resolved once, here, and never again.
+    Links in this path belong to the user. They are resolved once, here.
     """
     try:
         real = path.resolve(strict=True)
         if not stat.S_ISREG(os.lstat(real).st_mode):  # before the open, which may act on a device
-            raise UnsafeFile("not a regular file", where=str(path))
+            raise UnsafeFile("it is not a regular file", where=str(path))
         source = os.open(real, _FILE)
     except FileNotFoundError as error:
         raise InputRefused("no such file", where=str(path)) from error
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a circle of links
-        raise InputRefused(f"cannot be opened: {_reason(error)}", where=str(path)) from error
+        raise InputRefused(f"it cannot be opened: {_reason(error)}", where=str(path)) from error
     try:
         _require_regular(source, str(path))
         yield source
@@ -102,10 +102,11 @@ def opened(path: Path) -> Iterator[int]:
 
 @contextmanager
 def opened_beneath(base: Path, location: str, *, where: str) -> Iterator[int]:
-    """A descriptor of `location` inside folder `base`, following no link on the way to it.
+    """A descriptor of `location` inside folder `base`, opened without following links.
 
-    `location` is lexically checked before. A hard link is refused: it may name any file of the
-    disk. The one link that is followed is Hugging Face's own, from a snapshot to its `blobs/`.
+    The caller has checked the text of `location`. A hard link is refused, because it can be any
+    file of the disk. The only exception is a link of Hugging Face's cache from a snapshot to
+    `blobs/`.
     """
     *folders, name = location.split("/")
     try:
@@ -122,21 +123,21 @@ def opened_beneath(base: Path, location: str, *, where: str) -> Iterator[int]:
         raise UnsafeFile(
             f"the external data file {show(location)} is missing",
             where=where,
-            hint="put it beside the model, under that name",
+            hint="put it in the folder of the model, with this name",
         ) from error
     except OSError as error:
         raise UnsafeFile(
-            f"{show(location)} cannot be used: {_reason(error)}", where=where
+            f"{show(location)} cannot be opened: {_reason(error)}", where=where
         ) from error
     try:
         # The count from before the open: a hard link that is removed after it leaves a count of 1.
         if not os.path.samestat(before, os.fstat(source)):
-            raise UnsafeFile(f"{show(location)} was exchanged while it was opened", where=where)
+            raise UnsafeFile(f"{show(location)} was replaced while it was opened", where=where)
         if before.st_nlink != 1:
             raise UnsafeFile(
-                f"{show(location)} is a hard link, which may lead outside the model's folder",
+                f"{show(location)} is a hard link, so it may be a file outside the model's folder",
                 where=where,
-                hint="replace it by a copy of its own",
+                hint="replace it with a copy of the file",
             )
         yield source
     finally:
@@ -144,7 +145,7 @@ def opened_beneath(base: Path, location: str, *, where: str) -> Iterator[int]:
 
 
 def copy_in(source: int, target: Path, *, limit_bytes: int, where: str) -> tuple[str, int]:
-    """Copy an open file to `target` (new, made durable, mode 0444): (sha256, bytes)."""
+    """Copy an open file to the new file `target` (mode 0444, fsynced); returns (sha256, bytes)."""
     size = os.fstat(source).st_size
     _require_size(size, limit_bytes, where)
     with storage_errors(target), target.open("xb") as file:
@@ -162,7 +163,7 @@ def copy_in(source: int, target: Path, *, limit_bytes: int, where: str) -> tuple
 
 
 def _copy_hashed(source: int, file: BinaryIO, limit_bytes: int, where: str) -> str:
-    """Each chunk is hashed on another thread while it is written, and while the next is read."""
+    """Hash each chunk on another thread while it is written and the next chunk is read."""
     hasher, copied, hashed = hashlib.sha256(), 0, None
     buffers = [bytearray(_CHUNK), bytearray(_CHUNK)]
     with ThreadPoolExecutor(1) as thread:
@@ -175,7 +176,9 @@ def _copy_hashed(source: int, file: BinaryIO, limit_bytes: int, where: str) -> s
             hashed = thread.submit(hasher.update, chunk)
             os.posix_fadvise(source, copied, _AHEAD, os.POSIX_FADV_WILLNEED)
             file.write(chunk)
-            if copied > _PAGES_KEPT:  # or the source's drive out the copy's, which is read next
+            if (
+                copied > _PAGES_KEPT
+            ):  # otherwise they displace the pages of the copy, which is read next
                 os.posix_fadvise(source, copied - _AHEAD, _AHEAD, os.POSIX_FADV_DONTNEED)
             buffers.reverse()
     file.flush()
@@ -194,7 +197,7 @@ def publish(temporary: Path, store_objects: Path, digest: str) -> Path:
 
 
 def show(name: str | bytes) -> str:
-    """A foreign name for a message: ASCII only, at most 80 characters."""
+    """A foreign name in a form for messages: only ASCII, at most 80 characters."""
     text = name if isinstance(name, str) else name.decode("utf-8", "replace")
     return ascii(text if len(text) <= 80 else f"{text[:77]}...")
 
@@ -213,7 +216,8 @@ def _descend(base: Path, folders: list[str]) -> Iterator[int]:
 
 
 def _hub_blob(folder: Path, descriptor: int, name: str) -> Path | None:
-    """Where Hugging Face's cache keeps `name`: `x/snapshots/<rev>/…` links to `x/blobs/<hash>`."""
+    """The file of `name` in Hugging Face's cache: `x/snapshots/<rev>/…` links to `x/blobs/<hash>`,
+    or None."""
     repository = next((p.parent for p in folder.parents if p.name == "snapshots"), None)
     if repository is None or not stat.S_ISLNK(os.lstat(name, dir_fd=descriptor).st_mode):
         return None
@@ -233,12 +237,12 @@ def _clone(source: int, out: int) -> bool:
 
 def _require_regular(descriptor: int, where: str) -> None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise UnsafeFile("not a regular file", where=where)
+        raise UnsafeFile("it is not a regular file", where=where)
 
 
 def _require_size(size: int, limit: int, where: str) -> None:
     if size > limit:
-        raise UnsafeFile(f"{size} bytes or more, the limit is {limit}", where=where)
+        raise UnsafeFile(f"it has {size} bytes or more; the limit is {limit}", where=where)
 
 
 def _require_space(descriptor: int, size: int, where: str) -> None:
@@ -246,7 +250,7 @@ def _require_space(descriptor: int, size: int, where: str) -> None:
     free = disk.f_bavail * disk.f_frsize
     if size > free:
         raise StorageError(
-            f"copying it needs {size} bytes, the store's disk has {free} free",
+            f"a copy needs {size} bytes, but the disk of the store has {free} bytes free",
             where=where,
             hint="free some space (`optkit cache gc`) or choose another disk (OPTKIT_CACHE)",
         )
@@ -255,6 +259,6 @@ def _require_space(descriptor: int, size: int, where: str) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            return "a link or a file stands where a folder is needed"
+            return "a part of the path is a link or a file, not a folder"
         return error.strerror or "IO error"
     return str(error)

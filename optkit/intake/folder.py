@@ -1,7 +1,7 @@
-"""Stages a Hugging Face folder: its configuration, safetensors weights, tokenizer and processor.
+"""Copies a Hugging Face folder: its configuration, safetensors weights, tokenizer and processor.
 
-Only what is known to be data is taken; Python files only of a folder whose code may run. What else
-lies there (pickles, other frameworks' weights, training state) is not looked at.
+It takes only known data files, and Python files only if the code of the folder may run. All other
+files (pickles, weights of other frameworks, training state) are ignored.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ COMPANIONS = (
     "sentencepiece.bpe.model", "bpe.codes", "chat_template.jinja", "chat_template.json",
     "preprocessor_config.json", "processor_config.json",
 )  # fmt: skip
-"""What goes with a model into its artifact, as far as it is there."""
+"""Files that are copied with a model into its artifact, if they exist."""
 
-_SMALL = 256 << 20  # bytes of one file that is no weight
+_SMALL = 256 << 20  # bytes of one file that is not a weight file
 _INDEX_BYTES = 64 << 20
 _HINT = "save it again with model.save_pretrained(folder, safe_serialization=True)"
 
@@ -51,13 +51,13 @@ class StagedFolder:
 def stage_folder(
     path: Path, store_objects: Path, *, code: bool = False, limits: Limits | None = None
 ) -> StagedFolder:
-    """Copy a model's folder into the store; `code`: its Python files too.
+    """Copy the folder of a model into the store; `code`: also its Python files.
 
-    Raises InputRefused (no config.json, no weights), UnsafeFile (pickles alone, an unsound file, a
-    link that leads elsewhere), StorageError.
+    Raises InputRefused (no config.json, no weights), UnsafeFile (only pickles, an invalid file, a
+    link to another folder), StorageError.
     """
     with _Staging(path, store_objects, limits or Limits()) as staging:
-        staging.require(CONFIG, "a Hugging Face model has one")
+        staging.require(CONFIG, "the folder of a Hugging Face model has one")
         for name in COMPANIONS:
             staging.take(name)
         for name in sorted(_weights(staging)):
@@ -68,7 +68,7 @@ def stage_folder(
 
 
 def stage_adapter(path: Path, store_objects: Path, *, limits: Limits | None = None) -> StagedFolder:
-    """Copy a PEFT adapter's folder into the store. Raises as `stage_folder`."""
+    """Copy the folder of a PEFT adapter into the store. Raises the errors of `stage_folder`."""
     with _Staging(path, store_objects, limits or Limits()) as staging:
         staging.require(ADAPTER_CONFIG, "PEFT's save_pretrained writes it")
         staging.take(ADAPTER_CONFIG)
@@ -79,7 +79,7 @@ def stage_adapter(path: Path, store_objects: Path, *, limits: Limits | None = No
 
 
 class _Staging:
-    """One folder on its way into the store."""
+    """Copies the files of one folder into the store."""
 
     def __init__(self, path: Path, store_objects: Path, limits: Limits) -> None:
         self.path = path
@@ -103,10 +103,10 @@ class _Staging:
 
     def require(self, name: str, hint: str) -> None:
         if not self.has(name):
-            raise InputRefused(f"no {name}", where=str(self.path), hint=hint)
+            raise InputRefused(f"the folder has no {name}", where=str(self.path), hint=hint)
 
     def take(self, name: str) -> Path | None:
-        """The copy of a small file; None where there is none."""
+        """The copy of a small file; None if the folder has no such file."""
         return self._bring(name, _SMALL) if self.has(name) else None
 
     def take_weights(self, name: str) -> None:
@@ -130,7 +130,7 @@ class _Staging:
 
 
 def _weights(staging: _Staging) -> set[str]:
-    """The names of the files that hold the weights: one, or those that the index names."""
+    """The names of the weight files: a single file, or the files that the index names."""
     index = staging.take(INDEX)
     if index is not None:
         return _shards(index, staging.path)
@@ -145,17 +145,23 @@ def _shards(index: Path, folder: Path) -> set[str]:
         with index.open("rb") as file:
             named = set(json.loads(file.read(_INDEX_BYTES))["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise UnsafeFile("not an index of weights", where=where, hint=_HINT) from error
+        raise UnsafeFile(
+            "it is not a valid index of weight files", where=where, hint=_HINT
+        ) from error
     for name in named:
         if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
-            raise UnsafeFile(f"names {show(str(name))}", where=where, hint=_HINT)
+            raise UnsafeFile(
+                f"it names {show(str(name))}, which is not a safetensors file of this folder",
+                where=where,
+                hint=_HINT,
+            )
     return named
 
 
 def _no_weights(folder: Path, wanted: str) -> InputRefused:
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in PICKLES)
     if not pickles:
-        return InputRefused(f"no {wanted}", where=str(folder), hint=_HINT)
+        return InputRefused(f"the folder has no {wanted}", where=str(folder), hint=_HINT)
     return UnsafeFile(
         f"the weights are a pickle ({show(pickles[0])}), which can run code when it is loaded",
         where=str(folder),

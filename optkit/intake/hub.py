@@ -1,4 +1,4 @@
-"""Brings a model from the Hugging Face hub: only files that are data, into the hub's own cache."""
+"""Downloads a model from the Hugging Face hub: only data files, into the cache of the hub."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from optkit.intake.folder import COMPANIONS, INDEX
 
 
 def download(name: str, *, code: bool = False) -> Path:
-    """The folder of `name` ("org/name"), fetched as far as it is new; `code`: its Python files too.
-    Without a connection, what an earlier call left.
+    """Download new files of the model `name` ("org/name") and return its folder.
+
+    code: download also its Python files. Without a connection, the folder of an earlier call is
+    returned.
 
     Raises InputRefused (no such model, no access, no connection), ToolchainMissing.
     """
@@ -26,17 +28,17 @@ def download(name: str, *, code: bool = False) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except errors.GatedRepoError as error:
-        problem, hint = "access to it must be granted", "accept its terms on the hub, then log in"
+        problem, hint = "its owner must grant access", "accept its terms on the hub, then log in"
         raise InputRefused(problem, where=name, hint=f"{hint}: hf auth login") from error
     except errors.RepositoryNotFoundError as error:
         raise InputRefused(
-            "neither a folder here nor a model on the hub (or a private one)",
+            "there is no such folder, and no public model of this name on the hub",
             where=name,
             hint="check the name; a private model needs `hf auth login`",
         ) from error
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError, ValueError) as error:
         raise InputRefused(
-            f"no folder here, and the hub gives nothing: {str(error).splitlines()[0]}",
+            f"there is no such folder, and the download failed: {str(error).splitlines()[0]}",
             where=name,
-            hint="check the connection, or copy the model's folder here and name that",
+            hint="check the connection, or copy the folder of the model here and give its path",
         ) from error

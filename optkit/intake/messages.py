@@ -1,5 +1,5 @@
-"""The messages of an ONNX file, read from its bytes, and what holds for all of them: the number of
-fields, names that can be printed, and how deep types are nested."""
+"""The messages of an ONNX file, read from its bytes, and the checks of all of them: the number of
+fields, printable names, the depth of nested types."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from optkit.intake.files import Limits, show
 
 _NAME_BYTES = 1 << 16
 # Control characters (U+0000 to U+001F, U+007F to U+009F) and Unicode's own ends of lines, in UTF-8:
-# what lists layers line by line, as compilers do, would take such a name apart.
+# a compiler that lists layers line by line would split such a name.
 _UNPRINTABLE = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 
 
 class Messages:
-    """The bytes of one file. A message is the range [start, end) of them. Every method raises
-    UnsafeFile for what it refuses."""
+    """The bytes of one file. A message is a range [start, end) of these bytes. Every method raises
+    UnsafeFile if it refuses the content."""
 
     def __init__(self, data: memoryview, limits: Limits) -> None:
         self.data = data
@@ -27,26 +27,26 @@ class Messages:
         self._fields = 0
 
     def walk(self, message: str, start: int, end: int) -> Iterator[tuple[str, int, int, int]]:
-        """(name, wire type, a, b) of the known fields. Unknown ones hold no tensor and no graph."""
+        """(name, wire type, a, b) of the known fields. Other fields contain no tensor or graph."""
         known = MESSAGES[message]
         seen = set()
         for number, kind, a, b in wire.fields(self.data, start, end):
             self._fields += 1
             if self._fields > self.limits.fields:
-                raise UnsafeFile(f"more than {self.limits.fields} protobuf fields")
+                raise UnsafeFile(f"the file has more than {self.limits.fields} protobuf fields")
             field = known.get(number)
             if field is None:
                 continue
             if kind not in field.wires:
-                raise UnsafeFile(f"{message} field {number} has wire type {kind}")
+                raise UnsafeFile(f"{message} field {number} has the wrong wire type {kind}")
             if not field.many:
                 if number in seen:
-                    raise UnsafeFile(f"{message} field {number} stands twice")
+                    raise UnsafeFile(f"{message} field {number} occurs twice")
                 seen.add(number)
             yield field.name, kind, a, b
 
     def name(self, a: int, b: int) -> bytes:
-        """A name that can be printed, in UTF-8."""
+        """A printable name, in UTF-8."""
         name = self.text(a, b)
         try:
             name.decode()
@@ -54,18 +54,18 @@ class Messages:
             raise UnsafeFile(f"the name {show(name)} is not UTF-8") from None
         if _UNPRINTABLE.search(name):
             raise UnsafeFile(
-                f"the name {show(name)} holds a control character",
-                hint="rename it; what reads names line by line would take it apart",
+                f"the name {show(name)} contains a control character",
+                hint="rename it: tools that read names line by line would split it",
             )
         return name
 
     def text(self, a: int, b: int) -> bytes:
         if b - a > _NAME_BYTES:
-            raise UnsafeFile(f"a name of more than {_NAME_BYTES} bytes")
+            raise UnsafeFile(f"a name has more than {_NAME_BYTES} bytes")
         return bytes(self.data[a:b])
 
     def integer(self, kind: int, a: int, b: int) -> int:
-        """A signed varint; of a packed field that does not hold just one, 0."""
+        """A signed varint; 0 for a packed field that does not have exactly one element."""
         if kind == wire.VARINT:
             return wire.signed(a)
         if a == b:
@@ -84,10 +84,10 @@ class Messages:
 
     def check_rank(self, rank: int) -> None:
         if rank > self.limits.rank:
-            raise UnsafeFile(f"a tensor of more than {self.limits.rank} dimensions")
+            raise UnsafeFile(f"a tensor has more than {self.limits.rank} dimensions")
 
     def value(self, start: int, end: int) -> bytes:
-        """Checks a value's type; returns its name."""
+        """Check the type of a value; return its name."""
         name = b""
         for field, _, a, b in self.walk("ValueInfoProto", start, end):
             if field == "name":
@@ -98,7 +98,7 @@ class Messages:
 
     def type(self, start: int, end: int, depth: int) -> None:
         if depth > self.limits.nesting:
-            raise UnsafeFile(f"types nested deeper than {self.limits.nesting}")
+            raise UnsafeFile(f"types are nested deeper than {self.limits.nesting}")
         for field, _, a, b in self.walk("TypeProto", start, end):
             if field == "tensor":
                 for _, _, c, d in self.walk("TypeProto.Tensor", a, b):

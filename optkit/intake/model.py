@@ -1,4 +1,4 @@
-"""Stages an ONNX model: the file and its external data become one folder of the store."""
+"""Copies an ONNX model: the file and its external data become one folder of the store."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def stage_onnx(path: Path, store_objects: Path, *, limits: Limits | None = None)
 
 
 def check_onnx(path: Path, *, limits: Limits | None = None) -> None:
-    """Check an ONNX file and its external data where they lie, as `stage_onnx` does its copies.
+    """Check an ONNX file and its external data in place, like `stage_onnx` checks its copies.
 
-    It holds as long as nobody changes the files. Raises UnsafeFile, InputRefused (missing).
+    The result is valid until somebody changes the files. Raises UnsafeFile, InputRefused (missing).
     """
     limits, base = limits or Limits(), path.parent.resolve()
     with opened(path):
@@ -92,7 +92,10 @@ def _copy_data(
     left = limits.data_bytes
     for location, users in sorted(_by_location(references).items()):
         if location.split("/")[0].lower() in (_MODEL, ENTRY):
-            raise UnsafeFile(f"{show(location)} is the model's own name", where=users[0].tensor)
+            raise UnsafeFile(
+                f"its external data has the name of the model file, {show(location)}",
+                where=users[0].tensor,
+            )
         with opened_beneath(base, location, where=users[0].tensor) as source:
             _check_ranges(users, os.fstat(source).st_size)
             with storage_errors(tree):
@@ -116,10 +119,10 @@ def _check_ranges(users: list[External], size: int) -> None:
     for user in users:
         if user.offset + user.length > size:
             raise UnsafeFile(
-                f"needs {user.length} bytes at {user.offset} of {show(user.location)}, "
+                f"it needs {user.length} bytes at offset {user.offset} of {show(user.location)}, "
                 f"which has {size}",
                 where=user.tensor,
-                hint="the data file is cut or belongs to another model",
+                hint="the data file is truncated, or belongs to another model",
             )
 
 

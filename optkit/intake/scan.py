@@ -1,8 +1,8 @@
-"""What an ONNX file holds, read from its bytes: sizes and references, never values of tensors.
+"""Sizes and references in an ONNX file, read from its bytes without the values of tensors.
 
-Where two libraries could read one file in two ways (a field twice, external data beside inline
-data, a length that disagrees with the shape), the file is refused, so that what is checked is what
-is loaded.
+If two libraries could read a file in two ways (a repeated field, external data in addition to
+inline data, a length that does not match the shape), the file is refused. So the content that was
+checked is the content that a library loads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DEFAULT_DOMAINS = (b"", b"ai.onnx")
 
 
 class Operator(NamedTuple):
-    """What a node calls: an operator, or a function of the model."""
+    """An operator, or a function of the model, that a node calls."""
 
     domain: bytes
     name: bytes
@@ -33,7 +33,7 @@ class Operator(NamedTuple):
 
 @dataclass
 class _Node:
-    """One NodeProto as it stands in the file."""
+    """One NodeProto of the file."""
 
     name: bytes = b""
     op_type: bytes = b""
@@ -53,8 +53,8 @@ class _Body:
 
 
 class _Names:
-    """The values that a node of one graph may read: its own that were made before, and those of the
-    graphs around it. `unknown`: what is around is not looked at, and may have any."""
+    """The values that a node of one graph may read: earlier values of this graph, and those of the
+    graphs around it. `unknown`: the outer graphs are not checked, and may have any value."""
 
     def __init__(self, around: _Names | None = None, *, unknown: bool = False) -> None:
         self._around, self._unknown = around, unknown
@@ -66,19 +66,19 @@ class _Names:
         return self._around is not None and name in self._around
 
     def give(self, name: bytes) -> bool:
-        """Enter one; False if the graph has it already."""
+        """Add a name; False if the graph already has it."""
         known = name in self._own
         self._own.add(name)
         return not known
 
 
 class Scan:
-    """One pass over a model's bytes. Raises UnsafeFile at the first thing that is refused.
+    """One pass over the bytes of a model. Raises UnsafeFile at the first content that is refused.
 
     Attributes:
-        nodes, tensors: how many there are, subgraphs and functions included.
-        external: the references to other files, lexically checked, to be compared with the files.
-        trip_counts: the references that hold a Loop's trip count, with the Loop's name.
+        nodes, tensors: their numbers, with subgraphs and functions.
+        external: the references to other files; their text is checked, the files are not.
+        trip_counts: (name of a Loop, reference to its trip count).
     """
 
     def __init__(self, data: memoryview, limits: Limits) -> None:
@@ -115,11 +115,11 @@ class Scan:
             else:
                 self._function(a, b)
         if not graphs:
-            raise UnsafeFile("holds no graph", hint="is it an ONNX model? export it again")
+            raise UnsafeFile("the file has no graph", hint="is it an ONNX model? export it again")
 
     def _function(self, start: int, end: int) -> None:
         if len(self._functions) >= self._limits.nodes:
-            raise UnsafeFile(f"more than {self._limits.nodes} functions")
+            raise UnsafeFile(f"the model has more than {self._limits.nodes} functions")
         body, names = _Body(), _Names()
         key = {"domain": b"", "name": b"", "overload": b""}
         nodes, outputs = [], []
@@ -145,13 +145,13 @@ class Scan:
         self._functions[function] = body
 
     def _graph(self, start: int, end: int, body: _Body, names: _Names, depth: int) -> None:
-        """`names`: its own, in which the inputs and constants are entered first."""
+        """`names`: the values of this graph; its inputs and constants are added first."""
         if depth > self._limits.nesting:
-            raise UnsafeFile(f"graphs nested deeper than {self._limits.nesting}")
+            raise UnsafeFile(f"graphs are nested deeper than {self._limits.nesting}")
         nodes, outputs = [], []
         for name, _, a, b in self._messages.walk("GraphProto", start, end):
             if name == "node":
-                nodes.append((a, b))  # what they read may stand behind them in the file
+                nodes.append((a, b))  # the tensors that they read may come later in the file
             elif name == "tensor":
                 tensor, scalar = self._tensors.dense(a, b)
                 names.give(tensor)
@@ -173,20 +173,20 @@ class Scan:
         self.nodes += 1
         body.nodes += 1
         if self.nodes > self._limits.nodes:
-            raise UnsafeFile(f"more than {self._limits.nodes} nodes")
+            raise UnsafeFile(f"the model has more than {self._limits.nodes} nodes")
         node = self._read_node(start, end, body, names, depth)
         where = f"node {show(node.name or node.op_type)}"
         for name in filter(None, node.inputs):
             if name not in names:
                 raise UnsafeFile(
-                    f"reads {show(name)}, which nothing before it makes: it is missing, the nodes "
-                    "are out of order, or they form a circle",
+                    f"it reads {show(name)}, which no earlier node computes: the value is missing, "
+                    "or the nodes are not in topological order, or they form a cycle",
                     where=where,
-                    hint="export the model again; onnx.checker.check_model tells the same",
+                    hint="export the model again; onnx.checker.check_model shows the same error",
                 )
         for name in filter(None, node.outputs):
             if not names.give(name):
-                raise UnsafeFile(f"value {show(name)} is made twice", where=where)
+                raise UnsafeFile(f"value {show(name)} is defined twice", where=where)
         operator = _operator(node.domain, node.op_type, node.overload)
         body.calls[operator] += 1
         if operator.is_onnx and operator.name == b"Constant" and node.constants:
@@ -211,7 +211,7 @@ class Scan:
     def _attribute(
         self, start: int, end: int, body: _Body, names: _Names, depth: int
     ) -> list[Scalar]:
-        """Checks an attribute; returns the largest integer and the scalars in it (a Constant's)."""
+        """Check an attribute; return the largest integer and the scalars in it (of a Constant)."""
         largest, scalars = -1, []
         for name, kind, a, b in self._messages.walk("AttributeProto", start, end):
             if name == "int":
@@ -228,13 +228,14 @@ class Scan:
         return [largest, *scalars]
 
     def _check_expansion(self, main: _Body) -> None:
-        """Count the nodes after inlining, by one sum per function: 2^25 fit in a kilobyte."""
+        """Count the nodes after inlining with one sum per function: a file of one kilobyte can
+        describe 2^25 nodes."""
         sizes: dict[Operator, int] = {}
 
         def expanded(body: _Body, depth: int) -> int:
             if depth > self._limits.nesting:
                 raise UnsafeFile(
-                    f"functions call each other deeper than {self._limits.nesting}, or in a circle"
+                    f"functions call each other deeper than {self._limits.nesting}, or recursively"
                 )
             total = body.nodes
             for call, times in body.calls.items():
@@ -246,7 +247,9 @@ class Scan:
 
         for body in (main, *self._functions.values()):
             if expanded(body, 0) > self._limits.expanded_nodes:
-                raise UnsafeFile(f"more than {self._limits.expanded_nodes} nodes once inlined")
+                raise UnsafeFile(
+                    f"the model has more than {self._limits.expanded_nodes} nodes after inlining"
+                )
 
     def _check_loops(self) -> None:
         for loop, count in self._loops:
@@ -258,12 +261,12 @@ class Scan:
 
 
 def check_trip_count(count: int, loop: str, limits: Limits) -> None:
-    """Raises UnsafeFile for a Loop that may run practically forever."""
+    """Raise UnsafeFile for a Loop that may run for a practically unlimited time."""
     if count > limits.trip_count:
         raise UnsafeFile(
-            f"Loop runs up to {count} times, the limit is {limits.trip_count}",
+            f"the Loop runs up to {count} times; the limit is {limits.trip_count}",
             where=f"node {loop}",
-            hint="give the loop a bound that it can reach",
+            hint="give the loop a smaller bound",
         )
 
 
@@ -271,8 +274,8 @@ def _check_outputs(outputs: list[bytes], names: _Names) -> None:
     for name in outputs:
         if name not in names:
             raise UnsafeFile(
-                f"nothing makes the output {show(name)}",
-                hint="export the model again; onnx.checker.check_model tells the same",
+                f"no node computes the output {show(name)}",
+                hint="export the model again; onnx.checker.check_model shows the same error",
             )
 
 

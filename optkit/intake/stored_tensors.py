@@ -1,5 +1,5 @@
-"""Tensors of an ONNX file: their sizes against their bytes, and references to other files. Values
-are not read, but those of single integers."""
+"""Tensors of an ONNX file: their sizes compared with their bytes, and references to other files.
+Only the values of single integers are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
 _LOCATION_BYTES = 255
 _COUNT = re.compile(r"[0-9]{1,19}", re.ASCII)
 # Control characters, backslash and what Windows forbids in names (a drive's colon among them). ONNX
-# Runtime takes the location `*/_ORT_MEM_ADDR_/*` for an address in its own memory.
+# Runtime reads the location `*/_ORT_MEM_ADDR_/*` as an address in its memory.
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\\<>:"|?*]')
 
 
@@ -36,12 +36,12 @@ class External:
 
 
 Scalar = int | External
-"""The number that a tensor of one int64 holds, or where it is."""
+"""The value of a tensor with one int64, or a reference to it."""
 
 
 @dataclass
 class _Tensor:
-    """One TensorProto as it stands in the file."""
+    """One TensorProto of the file."""
 
     name: bytes = b""
     dims: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Tensor:
 
 class Tensors:
     """All tensors of a file. `count`: how many were read; `external`: their references to other
-    files, lexically checked, to be compared with the files."""
+    files; their text is checked, the files are not."""
 
     def __init__(self, messages: Messages) -> None:
         self.count = 0
@@ -64,10 +64,10 @@ class Tensors:
         self._limits = messages.limits
 
     def dense(self, start: int, end: int) -> tuple[bytes, Scalar | None]:
-        """Checks a tensor's size against its bytes; returns (name, its value if one int64)."""
+        """Compare the size of a tensor with its bytes; return (name, its value if one int64)."""
         self.count += 1
         if self.count > self._limits.tensors:
-            raise UnsafeFile(f"more than {self._limits.tensors} tensors")
+            raise UnsafeFile(f"the model has more than {self._limits.tensors} tensors")
         tensor = self._read(start, end)
         where = f"tensor {show(tensor.name)}" if tensor.name else "a tensor without a name"
         storage = STORAGE.get(tensor.data_type)
@@ -81,7 +81,7 @@ class Tensors:
         return tensor.name, scalar if (tensor.data_type, elements) == (_INT64, 1) else None
 
     def _scalar(self, tensor: _Tensor, storage: Storage, elements: int, where: str) -> Scalar:
-        """Its first number, if it is an int64. Raises where its bytes do not fit its shape."""
+        """The first element, read as int64. Raises UnsafeFile if the bytes do not fit the shape."""
         size = (elements * storage.bits + 7) // 8
         if tensor.external:
             reference = self._external(tensor.external, size, where)
@@ -90,16 +90,16 @@ class Tensors:
         if tensor.raw is not None:
             a, b = tensor.raw
             if b - a != size:
-                raise UnsafeFile(f"{b - a} bytes do not hold {elements} elements", where=where)
+                raise UnsafeFile(f"{b - a} bytes do not fit {elements} elements", where=where)
             data = self._messages.data[a : min(b, a + 8)]
             return int.from_bytes(data, "little", signed=True)
         expected = -(-elements * storage.entries // storage.per_entry)
         if tensor.entries[storage.typed] != expected:
-            raise UnsafeFile(f"its data does not hold {elements} elements", where=where)
+            raise UnsafeFile(f"its data does not have {elements} elements", where=where)
         return tensor.integer
 
     def sparse(self, start: int, end: int) -> bytes:
-        """Checks a sparse tensor; returns its name, which is that of its values."""
+        """Check a sparse tensor; return its name, which is the name of its values."""
         dims: list[int] = []
         name = b""
         for part, kind, a, b in self._messages.walk("SparseTensorProto", start, end):
@@ -109,7 +109,7 @@ class Tensors:
                 tensor, _ = self.dense(a, b)
                 name = tensor if part == "values" else name
         if _elements(dims, "sparse tensor") > self._limits.proto_bytes:  # runtimes make it dense
-            raise UnsafeFile(f"a sparse tensor of {prod(dims)} elements")
+            raise UnsafeFile(f"a sparse tensor has {prod(dims)} elements, which is too many")
         return name
 
     def _read(self, start: int, end: int) -> _Tensor:
@@ -128,9 +128,9 @@ class Tensors:
             elif name == "external":
                 tensor.external.append((a, b))
                 if len(tensor.external) > len(_EXTERNAL_KEYS):
-                    raise UnsafeFile("too many external_data entries")
+                    raise UnsafeFile("a tensor has too many external_data entries")
             elif name == "segment":
-                raise UnsafeFile("tensors in segments are not supported")
+                raise UnsafeFile("tensors that are stored in segments are not supported")
             else:
                 tensor.entries[name] += self._entries(name, kind, a, b)
                 if name == "int64_data":
@@ -149,7 +149,7 @@ class Tensors:
             key = pair["key"]
             if key not in _EXTERNAL_KEYS or key in values:
                 raise UnsafeFile(
-                    f"external_data key {show(key)} is unknown or given twice", where=where
+                    f"external_data key {show(key)} is unknown, or occurs twice", where=where
                 )
             values[key] = pair["value"]
         location = values.get("location", "")
@@ -157,35 +157,35 @@ class Tensors:
         offset = _count(values.get("offset", "0"), "offset", where)
         if _count(values.get("length", str(length)), "length", where) != length:
             raise UnsafeFile(
-                f"external_data length {show(values['length'])} is not the shape's {length}",
+                f"external_data length is {show(values['length'])}, but the shape needs {length}",
                 where=where,
             )
         return External(where, location, offset, length)
 
     def _entries(self, name: str, kind: int, a: int, b: int) -> int:
-        """How many entries one field of typed data adds."""
+        """The number of entries in one field of typed data."""
         if kind != wire.LENGTH or name == "string_data":
             return 1
         size = {"float_data": 4, "double_data": 8}.get(name)
         if size is None:
             return wire.count_varints(self._messages.data, a, b)
         if (b - a) % size:
-            raise UnsafeFile(f"{name} is cut inside an element")
+            raise UnsafeFile(f"{name} ends inside an element")
         return (b - a) // size
 
 
 _REFUSED: tuple[tuple[str, Callable[[_Tensor], bool]], ...] = (
     ("external_data and data_location disagree",
      lambda t: t.location not in (0, 1) or (t.location == 1) != bool(t.external)),
-    ("holds its data twice",
+    ("the tensor stores its data twice",
      lambda t: bool(t.external) + (t.raw is not None) + len(t.entries) > 1),
-    ("strings must stand in string_data",
+    ("strings must be in string_data",
      lambda t: t.data_type == _STRING and bool(t.external or t.raw)),
 )  # fmt: skip
 
 
 def _check_location(location: str, where: str) -> None:
-    """External data lies in the model's folder or below, under a name that any system takes."""
+    """Raise UnsafeFile if a location is not a portable relative path below the model's folder."""
     parts = location.split("/")
     if (
         not 0 < len(location.encode()) <= _LOCATION_BYTES
@@ -193,7 +193,7 @@ def _check_location(location: str, where: str) -> None:
         or any(part in ("", ".", "..") for part in parts)
     ):
         raise UnsafeFile(
-            f"external data location {show(location)} is no plain relative name",
+            f"external data location {show(location)} is not a plain relative path",
             where=where,
             hint="keep the data in the model's folder: onnx.save(..., location='weights.bin')",
         )
@@ -201,13 +201,13 @@ def _check_location(location: str, where: str) -> None:
 
 def _count(text: str, what: str, where: str) -> int:
     if not _COUNT.fullmatch(text):
-        raise UnsafeFile(f"external_data {what} {show(text)} is no count of bytes", where=where)
+        raise UnsafeFile(f"external_data {what} {show(text)} is not a number of bytes", where=where)
     return int(text)
 
 
 def _elements(dims: list[int], where: str) -> int:
     if any(d < 0 for d in dims):
-        raise UnsafeFile(f"negative dimension in {dims}", where=where)
+        raise UnsafeFile(f"the shape {dims} has a negative dimension", where=where)
     if prod(dims) >> 63:
-        raise UnsafeFile(f"no memory holds a tensor of shape {dims}", where=where)
+        raise UnsafeFile(f"a tensor of shape {dims} is too large for any memory", where=where)
     return prod(dims)

@@ -1,4 +1,4 @@
-"""A folder of several staged files: published whole under one digest, used again while intact."""
+"""Publishes a folder of several files under one digest, and uses it again while it is intact."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from optkit.store import (
     write_durably,
 )
 
-ENTRY = "entry.json"  # what the folder holds; the store's gc dates a folder by it
+ENTRY = "entry.json"  # lists the files; the store's gc takes the age of the folder from it
 
 Files = dict[str, tuple[str, int]]
 """Name → (sha256, bytes)."""
 
 
 def publish_tree(tree: Path, files: Files, store_objects: Path) -> tuple[Path, str]:
-    """Move `tree`, which holds exactly `files`, to its place in the store: (place, digest)."""
+    """Move `tree`, which has exactly `files`, into the store; returns (path, digest)."""
     digest = digest_json({name: list(facts) for name, facts in files.items()})
     place = store_objects / digest[:2] / digest
     if place.exists():

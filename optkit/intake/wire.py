@@ -1,8 +1,8 @@
-"""Protobuf's wire format, walked in place: numbers and byte ranges, no message objects.
+"""Protobuf's wire format, read in place: numbers and byte ranges, without message objects.
 
-https://protobuf.dev/programming-guides/encoding: a message is a row of (tag, payload); the tag
-holds the field number and the wire type. Stricter than a parser, so that no parser reads it
-otherwise: groups, field number 0 and varints beyond 64 bits are refused.
+https://protobuf.dev/programming-guides/encoding: a message is a sequence of (tag, payload); the tag
+is the field number and the wire type. This reader is stricter than parsers, so that no parser reads
+other content: it refuses groups, field number 0 and varints of more than 64 bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, i
     """(field number, wire type, a, b) of each field in data[start:end].
 
     A varint's value is in `a` (unsigned, b = 0); any other payload is data[a:b].
-    Raises UnsafeFile when the bytes are no protobuf message.
+    Raises UnsafeFile if the bytes are not a protobuf message.
     """
     at = start
     while at < end:
@@ -51,7 +51,7 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, i
 
 
 def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """(unsigned value, position behind it) of the varint at data[at]."""
+    """(unsigned value, position after it) of the varint at data[at]."""
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]
@@ -71,7 +71,7 @@ def signed(value: int) -> int:
 
 
 def count_varints(data: memoryview, start: int, end: int) -> int:
-    """How many varints a packed payload holds: its bytes without the continuation bit."""
+    """The number of varints in a packed payload: its bytes without the continuation bit."""
     last_bytes = 0
     for at in range(start, end, _CHUNK):
         last_bytes += len(bytes(data[at : min(at + _CHUNK, end)]).translate(None, _HIGH))
@@ -81,5 +81,5 @@ def count_varints(data: memoryview, start: int, end: int) -> int:
 def _malformed(at: int) -> UnsafeFile:
     return UnsafeFile(
         f"not a protobuf message at byte {at}",
-        hint="the file is damaged or no ONNX model; export it again",
+        hint="the file is damaged, or it is not an ONNX model; export it again",
     )

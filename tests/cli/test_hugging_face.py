@@ -194,7 +194,10 @@ def test_without_a_connection_it_says_so(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     done = optkit_here("export", "org/name", "--out", "graph", cwd=folder, cache=cache)
     assert done.code == 5
-    assert "org/name: no folder here, and the hub gives nothing: cannot reach the hub" in done.err
+    assert (
+        "org/name: there is no such folder, and the download failed: cannot reach the hub"
+        in done.err
+    )
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     done = optkit_here("export", "org/name", "--out", "graph", cwd=folder, cache=cache)
     assert done.code == 4
