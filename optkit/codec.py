@@ -47,7 +47,7 @@ def to_json(value: object) -> JsonValue:
         return [to_json(item) for item in value]
     if is_dataclass(value):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
-    raise TypeError(f"{type(value).__name__} has no JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def from_json(kind: type[T], data: object) -> T:

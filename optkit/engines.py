@@ -107,7 +107,7 @@ class BuildSpec:
                 raise Impossible(
                     f"{self.backend} has no option {name}",
                     where=f"compiler.{name} for {self.target}",
-                    hint=f"leave it out; {self.backend} is asked {', '.join(options)}",
+                    hint=f"remove it; the options of {self.backend} are {', '.join(options)}",
                 )
         asked = {**options, **wanted}
         given = asked.pop("workspace_bytes")

@@ -198,7 +198,7 @@ def check_single(option: str, text: str, known: Collection[str]) -> None:
     parts = [part.strip() for part in re.split(r"[,;+\s]+", text) if part.strip()]
     if len(parts) > 1 and all(part.lower() in known for part in parts):
         raise UsageError(
-            f"{text!r} is {len(parts)} names",
+            f"{text!r} contains {len(parts)} names",
             where=option,
             hint="give the option once for each: " + " ".join(f"{option} {one}" for one in parts),
         )

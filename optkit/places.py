@@ -192,7 +192,9 @@ def _find_python(
             raise unknown_name(kind, stem, known)
         name = str(shipped.root() / folder / f"{stem}.py") + (f":{attribute}" if attribute else "")
     elif not _PYTHON.fullmatch(name):
-        raise UsageError(f"{name!r} is no Python file", hint=f"a {kind} is file.py or a name")
+        raise UsageError(
+            f"{name!r} is not a Python file", hint=f"give file.py, or the name of a {kind}"
+        )
     place = locate(name, base, anywhere=anywhere)
     return Place(place.path, place.root, place.relative, place.attribute or default)
 

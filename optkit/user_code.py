@@ -112,7 +112,7 @@ def metric(module: ModuleType, path: Path, args: Mapping[str, object]) -> str:
     except Exception as error:
         raise _failed(error, path) from error
     if not isinstance(found, str) or not found:
-        raise InputRefused("no METRIC", where=str(path), hint='add e.g. METRIC = "top1"')
+        raise InputRefused("it has no METRIC", where=str(path), hint='add e.g. METRIC = "top1"')
     return found
 
 

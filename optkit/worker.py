@@ -74,7 +74,7 @@ def _answer(order: Order) -> Answer:
         bug = OptkitError(
             f"{type(error).__name__}: {error}",
             where=f"step {task.step!r}",
-            hint="a bug; see the log",
+            hint="this is a bug in optkit; see the log",
         )
         return Answer.of(bug)
 

@@ -87,7 +87,7 @@ class Workspace:
         root = default_root() if self.cache is None else Path(self.cache).expanduser()
         if re.match(r"[a-z][a-z0-9+.-]*:/", str(root)):
             raise UsageError(
-                "the store is a folder of this machine, and no URL",
+                "the store must be a folder of this machine, not a URL",
                 where="--cache",
                 hint="share it with other machines through that place: --remote URL",
             )

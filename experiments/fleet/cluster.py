@@ -178,7 +178,7 @@ def kills(
         row = {
             "after_steps": after,
             "killed": killed,
-            "tasks_lost": told.count("its work goes to another"),
+            "tasks_lost": told.count("another node takes its work"),
             "exit_code": running.returncode,
             "same_digests": digests(scratch / name) == expected,
             "seconds": round(time.monotonic() - started, 1),

@@ -117,7 +117,7 @@ class Ways:
         and of those that its inspector does not list as kernels."""
         with session:
             if not isinstance(session, Profiled):
-                raise ToolchainMissing("it does not tell the time of layers")
+                raise ToolchainMissing("it does not report the times of layers")
             rows = session.layer_times(self.feed, products(graph.load(self.model)), SECONDS)
         return {
             "layers": len(rows),

@@ -83,7 +83,9 @@ def _check_whole(artifact: Artifact, path: Path) -> None:
     around = artifact.path.parent
     if not (around / MANIFEST).is_file() or artifact.path.name not in load(around).manifest.parts:
         return
-    raise UsageError("it is a part of an artifact", where=str(path), hint=f"finish that: {around}")
+    raise UsageError(
+        "it is a part of an artifact", where=str(path), hint=f"finish the whole artifact: {around}"
+    )
 
 
 def _finished(

@@ -179,7 +179,7 @@ def _model(subject: Subject, question: _Question) -> PlannedGraph | PlannedDecod
 def _check(subject: Subject, question: _Question) -> None:
     """Raises UsageError for what no plan can start from."""
     if not question.targets:
-        raise UsageError("no target", where="--target", hint="see `optkit targets`")
+        raise UsageError("no target is given", where="--target", hint="see `optkit targets`")
     numbers = {
         "--batch": question.batches,
         "--prompt": (question.prompt,),
@@ -226,7 +226,7 @@ def _row(
             raise Impossible(reason, where=device.name, hint=f"see `optkit targets {device.name}`")
     if device.vendor != "nvidia":
         raise Impossible(
-            "predictions were fitted to NVIDIA GPUs only", where=device.name,
+            "latency is predicted for NVIDIA GPUs only", where=device.name,
             hint="`optkit bench --target cpu` measures this machine",
         )  # fmt: skip
     batches = tuple(sorted({*subject.batches, *question.batches}))

@@ -126,7 +126,7 @@ def _check_batches(batches: Sequence[int], made: Build) -> None:
     for batch in batches:
         if not span.min <= batch <= span.max:
             raise UsageError(
-                f"it is built for {span.min} to {span.max}",
+                f"it is built for batches of {span.min} to {span.max}",
                 where=f"--batch {batch}",
                 hint="widen the axis: --max-shapes, or `axes` in the recipe",
             )

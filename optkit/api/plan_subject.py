@@ -47,7 +47,7 @@ def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
 
     if pipeline.parts(job.recipe, runner):
         raise UsageError(
-            "an encoder-decoder is two graphs", where=job.recipe.name,
+            "an encoder-decoder consists of two graphs", where=job.recipe.name,
             hint="name one: --set model.part=encoder",
         )  # fmt: skip
     made = pipeline.run(job, runner, pipeline.FUSE)

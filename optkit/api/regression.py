@@ -52,7 +52,8 @@ def bench_against(
             raise UsageError(
                 "it cannot change artifacts that are already built",
                 where=f"--set {text}",
-                hint=f"what may be set is {', '.join(_OVERRIDES)}; batch sizes are --batch",
+                hint="the settings that can be changed are "
+                f"{', '.join(_OVERRIDES)}; batch sizes are --batch",
             )
     candidate, reference, runner = Path(candidate), Path(reference), workspace.runner()
     ours, theirs = (_opened(path, trusted) for path in (candidate, reference))

@@ -166,7 +166,7 @@ def _body(data: object, where: str) -> dict[str, object]:
         raise IntegrityError("damaged: not a manifest of optkit", where=where)
     if schema != SCHEMA:
         raise InputRefused(
-            f"schema {schema}, this optkit reads {SCHEMA}",
+            f"its schema is {schema}, but this version of optkit reads {SCHEMA}",
             where=where,
             hint="upgrade optkit, or build the artifact again with this one",
         )

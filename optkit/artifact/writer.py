@@ -37,7 +37,7 @@ def prepare(out: Path, name: str, kind: str = "artifact", marker: str = MANIFEST
         taken = place.is_symlink() or place.exists()
         if taken and (place.is_symlink() or not (place / marker).is_file()):
             raise UsageError(
-                f"exists and is not an optkit {kind}",
+                f"it exists and is not an optkit {kind}",
                 where=str(place),
                 hint="move it away, or choose another --out",
             )

@@ -129,9 +129,9 @@ def apply(trt: Library, config: Config, spec: BuildSpec, title: str) -> None:
             refused["workspace_bytes"] = spec.workspace_bytes
     for name, value in refused.items():
         raise ToolchainMissing(
-            f"{title} {getattr(trt, '__version__', '')} does not take {name} = {value}",
+            f"{title} {getattr(trt, '__version__', '')} does not accept {name} = {value}",
             where=f"build option {name}",
-            hint="another version of the library may",
+            hint="another version of the library may accept it",
         )
 
 

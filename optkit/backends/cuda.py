@@ -238,7 +238,7 @@ def check_device(gpu: Gpu, target: str | None, where: str) -> None:
     here = f"{gpu.name} ({gpu.target})" if gpu.target else f"{gpu.name}, which no target describes"
     other = f"optkit build --target {gpu.target}" if gpu.target else "`optkit targets` lists others"
     raise ToolchainMissing(
-        f"built for {target}, and the device here is {here}",
+        f"it is built for {target}, but the device of this machine is {here}",
         where=where,
         hint=f"run it on a host with {target}, or build for this one: {other}",
     )

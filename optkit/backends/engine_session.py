@@ -84,7 +84,7 @@ class EngineSession:
         on_host = [n for n in names if engine.get_tensor_location(n) == trt.TensorLocation.HOST]
         if on_host:
             raise Impossible(
-                "its values decide shapes; optkit does not run such inputs on TensorRT",
+                "its values determine shapes; optkit does not support such inputs on TensorRT",
                 where=f"{where}: tensor {on_host[0]!r}",
             )
         self._buffers = {name: _Buffer(cuda.allocate(0), 0) for name in names}
@@ -197,7 +197,7 @@ class EngineSession:
         """Shapes of the outputs, and the launch that gives them."""
         self._cuda.enter()
         if missing := self._context.infer_shapes():
-            raise InputRefused("has no shape yet", where=f"input {missing[0]!r}")
+            raise InputRefused("it has no shape yet", where=f"input {missing[0]!r}")
         shapes = {info.name: self._sized(info) for info in self.outputs}
         for name, buffer in self._buffers.items():
             if not self._context.set_tensor_address(name, buffer.address):
@@ -305,7 +305,8 @@ class EngineSession:
         shape = tuple(self._context.get_tensor_shape(info.name))
         if min(shape, default=1) < 0:
             raise Impossible(
-                "its size is known only after the run", where=f"{self._where}: {info.name!r}"
+                "its size is known only after the run, which optkit does not support",
+                where=f"{self._where}: {info.name!r}",
             )
         self._room(info.name, int(np.prod(shape, dtype=np.int64)) * np.dtype(info.dtype).itemsize)
         return shape

@@ -327,7 +327,7 @@ def _reads_weight_in(layer: FusedLayer) -> str | None:
 
 def _unreadable(text: str) -> ToolchainMissing:
     return ToolchainMissing(
-        f"the engine's layer list has a form optkit does not know: {text[:200]!r}",
+        f"the layer list of the engine has an unknown form: {text[:200]!r}",
         where="TensorRT",
-        hint="TensorRT 10 and 11, and TensorRT-RTX 1.7, are known",
+        hint="TensorRT 10 and 11, and TensorRT-RTX 1.7, are supported",
     )

@@ -247,7 +247,7 @@ class CoreMLProvider(CudaProvider):
         chip = _apple_chip()
         if chip is None:
             raise ToolchainMissing(
-                f"built for {target or 'Apple'}, and this is {platform.system()}",
+                f"built for {target or 'Apple'}, but this machine runs {platform.system()}",
                 where=where,
                 hint="run it on a Mac with Apple's own processor",
             )
@@ -285,7 +285,8 @@ class DeviceSession(OrtSession):
         sizes = [size for info in (*self.inputs, *self.outputs) for size in info.shape]
         if records and not all(isinstance(size, int) for size in sizes):
             raise Impossible(
-                "launches can be recorded only where every size is fixed", where=str(model)
+                "kernel launches can be recorded in a CUDA graph only if every size is fixed",
+                where=str(model),
             )
         self._records = records
 

@@ -57,7 +57,9 @@ class OrtSession:
             raise _refusal(error, str(model)) from error
         if self._session.get_providers() != asked:
             raise ToolchainMissing(
-                f"requested {asked}, got {self._session.get_providers()}", where=str(model)
+                f"the requested providers are {asked}, but the session has "
+                f"{self._session.get_providers()}",
+                where=str(model),
             )
         self._device = device
         self.inputs = tuple(_info(node) for node in self._session.get_inputs())

@@ -83,7 +83,7 @@ def pool(kept: Kept, *, name: str, evidence: Evidence) -> Fidelity:
     signal, noise, power, dot = (float(total) for total in rows[:, :_LARGEST].sum(axis=0))
     if not samples or (signal == 0 and noise > 0):
         what = "all its outputs are zero" if samples else "there are no samples"
-        raise InputRefused(f"fidelity to {name} has no meaning: {what}", where=name)
+        raise InputRefused(f"fidelity to {name} is not defined: {what}", where=name)
     return Fidelity(
         evidence=evidence,
         reference=name,
@@ -157,8 +157,8 @@ def _pair(
     for side, array in (("reference", r), ("compared graph", c)):
         if not np.isfinite(array).all():
             raise InputRefused(
-                f"the {side} gives a value that is not finite",
+                f"the {side} returns a value that is not finite",
                 where=f"output {output!r}, samples from {first}",
-                hint="look for an overflow: FP16 ends at 65504",
+                hint="look for an overflow: the largest FP16 value is 65504",
             )
     return r, c

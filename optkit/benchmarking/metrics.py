@@ -39,7 +39,7 @@ def _check(labels: np.ndarray, classes: int) -> None:
     """Indexing would take a negative label for a class counted from the end. Raises ValueError."""
     wrong = labels[(labels < 0) | (labels >= classes)]
     if wrong.size:
-        raise ValueError(f"label {wrong[0]} where the output has {classes} classes")
+        raise ValueError(f"the label is {wrong[0]}, but the output has {classes} classes")
 
 
 def guessed(logits: np.ndarray, labels: np.ndarray, positive: int = 0) -> np.ndarray:
@@ -172,7 +172,7 @@ def overlap(
     Raises ValueError where there are not more than k documents: any two models would agree.
     """
     if not 1 <= k < len(documents):
-        raise ValueError(f"the {k} nearest of {len(documents)} documents")
+        raise ValueError(f"k is {k}, but there are only {len(documents)} documents")
     found = np.empty(len(queries))
     for start in range(0, len(queries), 256):  # a block of similarities at a time
         part = slice(start, start + 256)

@@ -365,7 +365,7 @@ def _check_inputs(feed: Feed, batch: Collection[str], *, first: int) -> None:
         bad = np.argwhere(~np.isfinite(value))[0]
         sample = first + int(bad[0]) if name in batch else first
         raise InputRefused(
-            f"holds {value[tuple(bad)]}",
+            f"it contains {value[tuple(bad)]}",
             where=f"tensor {name!r}, sample {sample}",
             hint="remove the sample, or fix its source",
         )

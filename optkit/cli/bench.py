@@ -74,7 +74,7 @@ def _share(value: str | None) -> float | None:
     except ValueError as error:
         raise UsageError(str(error), where="--max-slowdown", hint="write it like 5%") from error
     if found < 0:
-        raise UsageError(f"{value} is below 0", where="--max-slowdown")
+        raise UsageError(f"it must not be negative: {value}", where="--max-slowdown")
     return found
 
 
@@ -91,7 +91,7 @@ def _needed(
         if given:
             raise UsageError("it needs --against", where=option, hint="--against PATH")
     if target is None:
-        raise UsageError("it is missing", where="--target", hint="see `optkit targets`")
+        raise UsageError("the option is required", where="--target", hint="see `optkit targets`")
     return target
 
 
@@ -114,7 +114,7 @@ def _candidate(
                          hint="--max-slowdown SHARE, e.g. 5%")  # fmt: skip
     if request.model is None:
         hint = "optkit bench NEW --against OLD"
-        raise UsageError("it needs the artifact to time as MODEL", where="--against", hint=hint)
+        raise UsageError("give the artifact to measure as MODEL", where="--against", hint=hint)
     return request.model
 
 

@@ -45,7 +45,7 @@ def generate(
     texts = [*prompts, *(_text(file) for file in files)]
     if not texts and not audio:
         hint = "give --prompt or --prompt-file, of a speech model --audio"
-        raise UsageError("no prompt", where="command line", hint=hint)
+        raise UsageError("there is no prompt", where="command line", hint=hint)
     rows = len(texts) + len(audio)
     streaming = not output.json and rows == 1
     with (

@@ -73,7 +73,7 @@ def plan(
     output: Output,
 ) -> int:
     if plot is not None and plot.suffix not in (".html", ".svg"):
-        raise UsageError("a plot is .html or .svg", where="--plot")
+        raise UsageError("the file of a plot must be .html or .svg", where="--plot")
     decoder = sizes.decoder(request)
     with output.terminal() as ears:
         found = api.plan(

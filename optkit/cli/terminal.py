@@ -249,7 +249,10 @@ def told_as(error: Exception, *, verbose: bool) -> OptkitError:
     if verbose:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if not isinstance(error, OSError):
-        return OptkitError(f"{type(error).__name__}: {error}", hint="a bug; --verbose shows where")
+        return OptkitError(
+            f"{type(error).__name__}: {error}",
+            hint="this is a bug in optkit; --verbose shows the traceback",
+        )
     _settle_stdout()  # it may be what failed
     try:
         with storage_errors(Path("optkit")):

@@ -128,7 +128,7 @@ class _Member:
         header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, columns_first, self._dtype = header(stream)
         if self._dtype.hasobject:
-            raise ValueError("it holds Python objects, which optkit never unpickles")
+            raise ValueError("it contains Python objects, which optkit never unpickles")
         self.length = shape[0] if shape else None
         self._shape = shape[1:]
         self._stream = stream

@@ -128,7 +128,7 @@ def features(extractor: Path | None, model: str | None, inputs: Inputs | None) -
             if extractor
             else "the model has no feature extractor",
             where=str(folder) if extractor else None,
-            hint="args.extractor: the folder of one, as its save_pretrained writes it",
+            hint="give its folder in args.extractor; its save_pretrained writes one",
         )
     load = pretrained.loader("AutoFeatureExtractor", folder)
     try:

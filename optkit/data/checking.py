@@ -30,7 +30,7 @@ class Checker:
         for info in inputs:
             if info.dtype not in DTYPES:
                 raise InputRefused(
-                    f"samples of dtype {info.dtype} cannot be kept", where=f"input {info.name!r}"
+                    f"samples of dtype {info.dtype} cannot be stored", where=f"input {info.name!r}"
                 )
         self.inputs = {info.name: info for info in inputs}
         self.batched = batched(inputs)
@@ -63,7 +63,7 @@ class Checker:
         labels = np.atleast_1d(_asarray(given, where))
         if labels.dtype.name not in DTYPES:
             raise InputRefused(
-                f"labels of dtype {labels.dtype} cannot be kept",
+                f"labels of dtype {labels.dtype} cannot be stored",
                 where=where,
                 hint="labels are numbers, one row per sample",
             )
@@ -103,9 +103,9 @@ class Checker:
             return given, 0
         if self._last:
             raise InputRefused(
-                f"two batches of fewer samples than the model's fixed batch of {self.fixed}",
+                f"two batches have fewer samples than the model's fixed batch of {self.fixed}",
                 where=where,
-                hint=f"yield batches of {self.fixed}; only the last one may have fewer",
+                hint=f"yield batches of {self.fixed}; only the last batch may have fewer samples",
             )
         self._last = True
         turns = np.arange(self.fixed) % count
@@ -167,7 +167,7 @@ class Checker:
         raise InputRefused(
             f"{int(wrong.sum())} values are not finite (NaN or infinite)",
             where=f"sample {sample + index}, input {name!r}",
-            hint="fix the sample source: such a value makes every range useless",
+            hint="fix the sample source: with such values, no range is valid",
         )
 
 
@@ -196,7 +196,7 @@ def _array(value: object, info: TensorInfo, sample: int) -> np.ndarray:
     array = _asarray(value, where)
     if array.dtype.name != info.dtype:
         raise InputRefused(
-            f"dtype {array.dtype.name}, the model takes {info.dtype}",
+            f"its dtype is {array.dtype.name}, but the model takes {info.dtype}",
             where=where,
             hint=f"convert it in the sample source: array.astype('{info.dtype}')",
         )
@@ -206,7 +206,8 @@ def _array(value: object, info: TensorInfo, sample: int) -> np.ndarray:
     )
     if not fits:
         raise InputRefused(
-            f"shape {list(array.shape)}, the model takes [{', '.join(map(str, info.shape))}]",
+            f"its shape is {list(array.shape)}, but the model takes "
+            f"[{', '.join(map(str, info.shape))}]",
             where=where,
             hint=_shape_hint(array.shape, info),
         )

@@ -38,7 +38,7 @@ def class_number(label: object, names: Sequence[str] | None, where: str) -> int:
     sound = 0 <= number < (len(known) or inf) or number == IGNORED
     if not sound or not number.is_integer():
         raise InputRefused(
-            f"the label {label!r} is {'no known class' if known else 'no number of a class'}",
+            f"the label {label!r} is not {'a known class' if known else 'the number of a class'}",
             where=where,
             hint="args.classes: the names in the order of the model's outputs",
         )

@@ -32,7 +32,7 @@ def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> 
     if not names:
         more = ", …" if len(suffixes) > 4 else ""
         hint = f"a folder of {', '.join(suffixes[:4])}{more}, in class subfolders or all in one"
-        raise InputRefused(f"no {what}", where=str(folder), hint=hint)
+        raise InputRefused(f"the folder has no {what}", where=str(folder), hint=hint)
     step = round(len(names) * _GOLDEN) or 1
     while gcd(step, len(names)) > 1:
         step += 1
@@ -53,7 +53,7 @@ def classes(
     names = named or (of_model if used <= {*of_model} else _subfolders(folder, used, what))
     if not named and of_model and len(names) != len(of_model):
         raise InputRefused(
-            f"{len(names)} class folders, and the model has {len(of_model)} classes of other names",
+            f"{len(names)} class folders, but the model has {len(of_model)} classes of other names",
             where=str(folder),
             hint=f"name the folders like the model's classes ({', '.join(of_model[:4])}, …), or "
             "name all classes in args.classes",
@@ -61,7 +61,7 @@ def classes(
     for file, name in files:
         if name not in names or not name:
             reason = (
-                f"its folder {name!r} is no known class" if name else "it is in no class folder"
+                f"its folder {name!r} is not a known class" if name else "it is in no class folder"
             )
             hint = f"the classes are {', '.join(names) or 'unknown'}: one subfolder each"
             raise InputRefused(reason, where=str(file), hint=hint)
@@ -77,5 +77,5 @@ def _subfolders(folder: Path, used: Collection[str], what: str) -> list[str]:
     empty = [name for name in names if name not in used]
     if empty:
         where, hint = str(folder / empty[0]), "remove it, or name all classes in args.classes"
-        raise InputRefused(f"a class folder without {what}", where=where, hint=hint)
+        raise InputRefused(f"the class folder has no {what}", where=where, hint=hint)
     return names

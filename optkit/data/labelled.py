@@ -64,9 +64,9 @@ def samples(
         yield from arrays.labelled(path, label=label, slice=slice, inputs=inputs)
     else:
         raise InputRefused(
-            "no reader reads this kind of file"
+            "optkit has no reader for this kind of file"
             if Path(path).exists()
             else "no such file or folder",
             where=str(path),
-            hint=f"read are {'; '.join(reading.READ.values())}",
+            hint=f"supported: {'; '.join(reading.READ.values())}",
         )

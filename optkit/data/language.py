@@ -47,7 +47,9 @@ def windows(
     stream = text.stream(path, field, spoken, eos)
     first = list(islice(stream, 2))
     if len(first) < 2:
-        raise InputRefused(f"{len(first)} tokens of text", where=str(path), hint="give more")
+        raise InputRefused(
+            f"the text has only {len(first)} tokens", where=str(path), hint="give more text"
+        )
     cut = packing.windows(chain(first, stream), width, step)
     for group in reading.grouped(cut, inputs):
         ids, targets = zip(*group, strict=True)

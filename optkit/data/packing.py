@@ -48,7 +48,7 @@ class Tokens:
             return {IDS: self.ids, MASK: self.mask}
         if MASK not in inputs and not self.mask[:, 0].all():
             raise InputRefused(
-                f"texts are padded on the left, and the model has no input {MASK} to hide it",
+                f"texts are padded on the left, and the model has no input {MASK} to mask it",
                 hint="args.padding_side: right, or texts of one length (args.pack: true)",
             )
         if len(inputs) == 1:

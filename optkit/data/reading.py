@@ -82,7 +82,7 @@ def existing(path: str | Path, reader: Reader) -> Path:
         )
     if not folder and reader_of(place) != reader:
         reason = f"{place.suffix or 'a file without a suffix'} is not read as {reader}"
-        raise InputRefused(reason, where=str(path), hint=f"it reads {READ[reader]}")
+        raise InputRefused(reason, where=str(path), hint=f"this reader supports {READ[reader]}")
     return place
 
 

@@ -183,7 +183,7 @@ def _missing(kind: str, name: str, known: Iterable[str], where: str) -> InputRef
     known = [str(field) for field in known]
     close = nearest(name, known)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
-    return InputRefused(f"no {kind} {name!r}", where=where, hint=hint)
+    return InputRefused(f"there is no {kind} {name!r}", where=where, hint=hint)
 
 
 def _named(value: object) -> str:

@@ -162,7 +162,7 @@ class Spool:
         if fixed is not None and size != fixed:
             raise InputRefused(
                 f"the model's batch size is fixed at {fixed}, {size} was requested",
-                hint=f"ask for {fixed}, or export the model with a named batch axis",
+                hint=f"request {fixed}, or export the model with a named batch axis",
             )
         return size
 

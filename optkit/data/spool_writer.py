@@ -127,7 +127,7 @@ class _Writer:
         size = sum(array.nbytes for array in arrays.values())
         if size > self._memory:
             raise InputRefused(
-                f"a batch of {size} bytes is over the memory budget of {self._memory}",
+                f"a batch of {size} bytes exceeds the memory budget of {self._memory}",
                 where=f"sample {self.samples}",
                 hint="yield smaller batches, or raise --memory",
             )
@@ -143,7 +143,8 @@ class _Writer:
         checker = self._checker
         if not self.samples and self._left_out:
             raise InputRefused(
-                f"fewer samples ({self._left_out}) than the model's fixed batch of {checker.fixed}",
+                f"there are fewer samples ({self._left_out}) than the model's fixed batch of "
+                f"{checker.fixed}",
                 hint="give more data, or export the model with a named batch axis",
             )
         if not self.samples:

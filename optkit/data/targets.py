@@ -30,7 +30,7 @@ def column(target: str | None, inputs: Inputs | None) -> list[str]:
         reason = f"the model takes no {DECODER_IDS}, so there is nothing to do with {target!r}"
         raise InputRefused(reason, hint="leave out args.target")
     raise InputRefused(
-        f"the model takes {DECODER_IDS}, and no column for them is given",
+        f"the model takes {DECODER_IDS}, but args.target names no column for them",
         hint="args.target: the column of the text that the model has to write, e.g. summary",
     )
 

@@ -221,7 +221,9 @@ def _fields(field: str | list[str]) -> list[str]:
     if isinstance(field, str):
         return [field]
     if len(field) != 2:
-        raise InputRefused(f"{len(field)} fields", hint="args.field: one name, or two for a pair")
+        raise InputRefused(
+            f"args.field has {len(field)} names", hint="args.field: one name, or two for a pair"
+        )
     return field
 
 
@@ -238,7 +240,7 @@ def _number(row: Row, field: str | None) -> float:
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
-        raise InputRefused(f"{field} {value!r} is no number", where=row.where) from error
+        raise InputRefused(f"{field} {value!r} is not a number", where=row.where) from error
 
 
 def _words(row: Row, field: str) -> list[str]:

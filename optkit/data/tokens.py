@@ -85,11 +85,11 @@ def load(given: str | Path | None, model: str | None) -> Tokenizer:
     """
     place = given if given is not None else model
     if place is None or (given is None and not _is_tokenizer(Path(place))):
-        raise InputRefused("the model has no tokenizer", hint="args.tokenizer: the folder of one")
+        raise InputRefused("the model has no tokenizer", hint="give its folder in args.tokenizer")
     path = Path(place)
     if not path.is_file() and not _is_tokenizer(path):
         hint = f"a folder with {_CONFIG} or {_FILE}, as save_pretrained writes it"
-        raise InputRefused("no tokenizer", where=str(path), hint=hint)
+        raise InputRefused("there is no tokenizer", where=str(path), hint=hint)
     if (path / _CONFIG).is_file():
         return _of_transformers(path)
     return _bare(path if path.is_file() else path / _FILE)

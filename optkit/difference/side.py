@@ -89,7 +89,7 @@ def _report(path: Path) -> Side:
     try:
         data = parsed(path)
     except ValueError as error:
-        raise InputRefused("no JSON", where=str(path)) from error
+        raise InputRefused("it is not JSON", where=str(path)) from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema not in (RESULT, REPORT):
         raise InputRefused(

@@ -39,7 +39,7 @@ def by_name(feed: object, inputs: Collection[str]) -> Feed:
     if not isinstance(feed, Mapping):
         example = ", ".join(f"{name!r}: array" for name in inputs)
         raise UsageError(
-            f"a model runs on arrays by input name, not on {type(feed).__name__}",
+            f"run() takes a dict of arrays by input name, not {type(feed).__name__}",
             where="run(feed)",
             hint=f"run({{{example}}})",
         )

@@ -133,7 +133,7 @@ class RayCluster:
                 raise _Absent(f"the files of a node did not arrive: {error}") from error
             except _Died as how:
                 died.append(how)
-                self.note(f"{how}; its work goes to another")
+                self.note(f"{how}; another node takes its work")
             finally:
                 self.transfer.remove(attempt)
         if isinstance(died[-1], _Cut):
@@ -343,7 +343,7 @@ def _nowhere(
     there = ", ".join(f"{count} × {name}" for name, count in sorted(known.items())) or "none"
     reasons = "".join(f"; {node[:8]}: {why}" for node, why in unfit.items())
     return ToolchainMissing(
-        "no node of the cluster can do it" if device is None
+        "no node of the cluster can run this step" if device is None
         else f"no node of the cluster has the accelerator {device}",
         where="--on",
         hint=f"accelerators there: {there}{reasons}",
@@ -359,4 +359,6 @@ def _told(error: Exception) -> OptkitError:
             where="--on",
             hint="install the same optkit on every node",
         )
-    return OptkitError(f"{type(cause).__name__}: {cause}", where="a node", hint="a bug")
+    return OptkitError(
+        f"{type(cause).__name__}: {cause}", where="a node", hint="this is a bug in optkit"
+    )

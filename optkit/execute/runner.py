@@ -226,7 +226,9 @@ class Runner:
         return entry
 
     def _waiting(self, label: str) -> Callable[[], None]:
-        return lambda: self.listener.note(f"{label}: another process is making it; waiting")
+        return lambda: self.listener.note(
+            f"{label}: another process runs this step; waiting for its result"
+        )
 
 
 def _taken(warnings: list[str]) -> Iterator[str]:

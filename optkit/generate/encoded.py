@@ -155,12 +155,14 @@ def _sounds(encoder: Artifact, recordings: Sequence[Recording]) -> _Given:
             wave = audio.read(Path(recording), prepared.rate)
         if wave.ndim != 1 or not wave.size:
             raise InputRefused(
-                f"an array of shape {wave.shape}", where=names[-1], hint="give float32 [samples]"
+                f"it is an array of shape {wave.shape}",
+                where=names[-1],
+                hint="give float32 [samples]",
             )
         if prepared.window is not None and len(wave) > prepared.window:
             seconds = (length / prepared.rate for length in (len(wave), prepared.window))
             raise InputRefused(
-                "it lasts {:.1f} s, the model hears {:.1f} s at once".format(*seconds),
+                "it lasts {:.1f} s, but the model takes at most {:.1f} s".format(*seconds),
                 where=names[-1],
                 hint="cut it into pieces",
             )

@@ -47,7 +47,9 @@ def read(spoken: Tokenizer, prompts: Sequence[str], *, masked: bool, where: str)
     lengths = [len(ids) for ids in tokens]
     if 0 in lengths:
         at = lengths.index(0)
-        raise InputRefused("the prompt has no tokens", where=f"prompt {at}", hint="give some text")
+        raise InputRefused(
+            "the prompt has no tokens", where=f"prompt {at}", hint="a prompt must contain text"
+        )
     if not masked and len(set(lengths)) > 1:
         raise InputRefused(
             f"prompts of {min(lengths)} to {max(lengths)} tokens cannot be one batch: the graph "

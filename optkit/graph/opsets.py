@@ -29,7 +29,7 @@ def prepare(model: ir.Model) -> None:
             continue
         if node.op_type == "Scan" and opset == _SCAN_OF_BATCHES:
             raise InputRefused(
-                "Scan of opset 8 runs over batches, which no later opset does",
+                "Scan in opset 8 has a batch axis, which later opsets do not support",
                 where=node.name or str(node.outputs[0].name),
                 hint="export the model again at opset 9 or later",
             )

@@ -129,7 +129,7 @@ def _parse(path: Path) -> onnx.ModelProto:
     except DecodeError as error:
         raise InputRefused("not an ONNX file (protobuf does not parse)", where=str(path)) from error
     if not proto.HasField("graph"):
-        raise InputRefused("not an ONNX model: it holds no graph", where=str(path))
+        raise InputRefused("not an ONNX model: it has no graph", where=str(path))
     return proto
 
 
@@ -208,10 +208,12 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
     where = f"{path}: tensor {tensor.name!r}"
     location = PurePosixPath(info["location"])
     if location.is_absolute() or ".." in location.parts or "\\" in info["location"]:
-        raise UnsafeFile(f"external data {info['location']!r} leaves the folder", where=where)
+        raise UnsafeFile(f"external data {info['location']!r} is outside the folder", where=where)
     data = path.parent / location
     if not info["location"] or data.is_symlink() or not data.is_file():
-        raise UnsafeFile(f"external data {info['location']!r} is not a file here", where=where)
+        raise UnsafeFile(
+            f"external data {info['location']!r} is not a file in this folder", where=where
+        )
     facts = data.stat()
     if facts.st_nlink > 1 and stat.S_IMODE(facts.st_mode) & 0o222:  # the store's own are read-only
         raise UnsafeFile(f"external data {info['location']!r} is a hard link", where=where)

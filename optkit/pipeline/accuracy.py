@@ -55,7 +55,7 @@ def _look(build: Build, runner: Steps, roles: Roles) -> bool:
         return False
     if samples.agreement:
         raise UsageError(
-            "agreement with the baseline takes all samples",
+            "agreement with the baseline needs all samples",
             where="eval.stop_early",
             hint="leave it out",
         )

@@ -145,7 +145,7 @@ def baseline_of(artifact: Artifact) -> Precision:
     baseline = result_of(artifact).baseline
     if baseline is None:
         raise IntegrityError(
-            "result.baseline: null, and an artifact of one graph has one",
+            "result.baseline: null, but an artifact of one graph has a baseline",
             where=str(artifact.path / MANIFEST),
         )
     return precision(baseline.precision)
@@ -166,7 +166,7 @@ def _task_of(artifact: Artifact) -> Path:
             if place.root == "content":
                 return place.path
     raise InputRefused(
-        f"it was scored by code that it does not carry: {source or 'a function in memory'}",
+        f"it was scored by code that it does not contain: {source or 'a function in memory'}",
         where=str(artifact.path),
         hint="give that task, with its samples: --eval FILE.py",
     )
@@ -176,7 +176,7 @@ def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Collected:
     file = artifact.path / SAMPLES
     if SAMPLES not in artifact.manifest.files:
         raise InputRefused(
-            "it carries no evaluation samples",
+            "it contains no evaluation samples",
             where=str(artifact.path),
             hint="give the task, with its samples: --eval FILE.py (or build it again with a larger "
             "--embed-eval)",

@@ -40,7 +40,7 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
     spec = report.provenance.build_spec.get("engine")
     if spec is None:
         raise IntegrityError(
-            "provenance.build_spec.engine: is missing, and layers tells of an engine",
+            "provenance.build_spec.engine: is missing, but layers lists the layers of an engine",
             where=str(artifact.path / REPORT_FILE),
         )
     shapes = {name: ends[1] for name, ends in spec.profile.items()}

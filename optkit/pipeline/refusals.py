@@ -62,9 +62,9 @@ def check_timed(job: Job) -> None:
     if not (build.measured or build.predictable):
         reason = runtimes.backend(build.compiler).offline(job.target)
         raise ToolchainMissing(
-            f"its latency is known only on a machine of that kind: {reason}",
+            f"its latency can be measured only on a machine of that kind: {reason}",
             where=job.target.name,
-            hint=f"run this on a {job.target.name} machine, or take --target cpu for this one",
+            hint=f"run this on a {job.target.name} machine, or use --target cpu for this one",
         )
 
 
@@ -139,7 +139,7 @@ def check_enough(samples: Samples, recipe: Recipe) -> None:
     found = MIN_SAMPLES if samples.planned else samples.info.samples
     if found < MIN_SAMPLES:
         raise InputRefused(
-            f"{found} calibration samples are too few to learn ranges from",
+            f"{found} calibration samples are too few to compute ranges",
             where=str(recipe.calibration_source or recipe.name),
             hint=f"give at least {MIN_SAMPLES}; 128 to 512 are usual",
         )

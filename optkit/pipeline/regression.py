@@ -51,7 +51,7 @@ def time_beside(
         for info in build.inputs:
             if info in odd:
                 raise InputRefused(
-                    "the other one has no such input, so they are no two versions of one model",
+                    "the other artifact has no such input, so these are not versions of one model",
                     where=f"{artifact.path}: input {info.name!r} {info.dtype} {info.shape}",
                 )
     models, sides = {}, {}

@@ -47,7 +47,7 @@ def decided(build: Build) -> bool:
     pair = scores["baseline"], scores["candidate"]
     if len(pair[1].per_sample) != _drawn(build):
         raise UsageError(
-            f"{pair[1].metric} is no mean over samples, so it takes all of them",
+            f"{pair[1].metric} is not a mean over samples, so it needs all samples",
             where="eval.stop_early",
             hint="leave it out",
         )

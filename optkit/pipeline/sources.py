@@ -84,7 +84,7 @@ def _check_positions(recipe: Recipe, positions: int | None) -> None:
     axes, tokens = mask.shape[-1], size_of(mask.shape[-1], largest)
     if tokens > positions:
         raise UsageError(
-            f"{axes} is to be up to {tokens}, the model has {positions} positions",
+            f"{axes} goes up to {tokens}, but the model has only {positions} positions",
             where=f"axes of {recipe.name}",
             hint=f"lower the max of {' and '.join(axes_of([axes]))}",
         )
@@ -127,7 +127,9 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
     source, objects = settings.source, runner.objects
     if source is None:
         raise InputRefused(
-            "no model", where=settings.name, hint="name MODEL, or `model:` in the recipe"
+            "there is no model",
+            where=settings.name,
+            hint="give MODEL, or add `model:` to the recipe",
         )
     specs, axes = settings.describe(), settings.axis_ranges()
     label = f"export {settings.name}"
@@ -351,7 +353,7 @@ def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None
             f"{len(shared)} calibration samples are also evaluation samples; the first is "
             f"calibration sample {first[0]}, evaluation sample {first[1]}",
             where=build.job.recipe.name,
-            hint="calibrate on data that the task does not score, or the accuracy means nothing",
+            hint="calibrate on data that the task does not score, or the accuracy is not valid",
         )
 
 

@@ -60,7 +60,7 @@ def _price(entry: Any, where: str, source: str) -> DatedPrice:
     except (TypeError, ValueError) as error:
         raise UsageError(str(error), where=where, hint=_FORM) from error
     if not 0 < hourly < 1e6:
-        raise UsageError(f"{hourly} dollars per hour are no price", where=where, hint=_FORM)
+        raise UsageError(f"{hourly} dollars per hour is not a price", where=where, hint=_FORM)
     return DatedPrice(
         usd_per_hour=hourly, provider=str(entry["provider"]), as_of=day.isoformat(), verified=True,
         source=source,

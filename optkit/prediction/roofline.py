@@ -146,7 +146,7 @@ def _compute(layer: FusedLayer, costs: Mapping[str, NodeCost], target: Target) -
 
 def _layer_bytes(layer: FusedLayer) -> int:
     if layer.bytes_moved is None:
-        raise InputRefused("a dynamic size has no roofline", where=f"layer {layer.name!r}")
+        raise InputRefused("a roofline needs fixed sizes", where=f"layer {layer.name!r}")
     return layer.bytes_moved + layer.constant_bytes
 
 

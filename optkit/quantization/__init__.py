@@ -1,13 +1,12 @@
-"""Quantization: numbers first, structure second.
+"""Quantization: first the numbers, then the structure of the graph.
 
-placement       which nodes, by the backend's rules, and where Q/DQ pairs go; what a Conv, MatMul or
-                Gemm multiplies
-rescaling       exact rewrites in front: SmoothQuant, equalization, AWQ
-ranges          which range of a value its codes span
-numerics        formats, scales, clipping, the qparams themselves; tiles cut large weights
-rounding        codes of weights: round to nearest, GPTQ, QuantEase, HQQ; biases corrected
+placement       which nodes are quantized, by the rules of the backend, and where Q/DQ pairs go
+rescaling       exact rewrites before quantization: SmoothQuant, equalization, AWQ
+ranges          the range of a value that its codes cover
+numerics        number formats, scales, clipping, the qparams; tiles of large weights
+rounding        codes of weights: round to nearest, GPTQ, QuantEase, HQQ; bias correction
 choose_qparams  scales and codes of all values and weights of a graph
-qdq             writes them (writer; coding, dynamic, nbits, embeddings: forms of their own)
-out_of_core     the same for weights that do not fit in memory: streamed piece by piece, or GPTQ and
-                AWQ layer by layer
+qdq             writes them into the graph (writer; other forms: coding, dynamic, nbits, embeddings)
+out_of_core     the same for weights that do not fit in memory: round to nearest in pieces, or GPTQ
+                and AWQ layer by layer
 """

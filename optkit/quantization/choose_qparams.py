@@ -1,10 +1,11 @@
-"""The numbers of a quantization: ranges, scales and codes. The graph is read here, never changed.
+"""The numbers of a quantization: ranges, scales and codes. This module reads the graph and does not
+change it.
 
     value  ── statistics ──► range ──► scale, zero point
-    weight ── scale (searched) ──► held by the carrier, split if the rules say so ──► codes (solved)
+    weight ── scale (searched) ──► rounded to the carrier dtype, split if the rules say so ──► codes
 
-All of it is chosen once, on the FP32 graph; `qdq.apply` writes it into that graph and into its
-cast, so that a simulation holds exactly the codes and scales of what is compiled.
+All numbers are computed once, on the FP32 graph. `qdq.apply` writes them into that graph and into
+its cast to half precision, so a simulation has exactly the codes and scales of the compiled graph.
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ def choose_qparams(
     percentile: float,
     carrier: np.dtype | type,
 ) -> QParams:
-    """All numbers for `assignment` on the FP32 graph `model`. `carrier`: the dtype that will hold
-    scales and float weights; both are rounded to it before codes are found.
+    """Compute all qparams for `assignment` on the FP32 graph `model`.
 
-    Raises InputRefused for a value without statistics or a weight that is not finite.
+    `carrier`: the dtype of scales and float weights in the final graph; both are rounded to it
+    before codes are computed.
+
+    Raises InputRefused for a value without statistics, or a weight that is not finite.
     """
     qparams = QParams()
     chooser = _Chooser(statistics, rules, settings, method, percentile, np.dtype(carrier))
@@ -77,7 +80,7 @@ def choose_qparams(
 
 
 def _sharing(model: ir.Model, planned: dict[str, str], rules: Rules) -> Iterator[list[ir.Node]]:
-    """The nodes whose weights alone are quantized, those that read one value together."""
+    """The nodes with weight-only quantization, grouped by the value that they read."""
     groups: dict[ir.Value | None, list[ir.Node]] = {}
     for node in model.graph:
         if node.name in planned and rules[planned[str(node.name)]].activation is None:
@@ -130,9 +133,12 @@ class _Chooser:
         planned: dict[str, str],
         activation: ActivationQParams | None,
     ) -> dict[str, WeightQParams]:
-        """The numbers of all nodes that multiply one value. Where scales are split, they share the
-        common one: compilers merge products of one activation (query, key, value) if their scale is
-        the same; and GPTQ solves them together."""
+        """The qparams of all nodes that multiply one value.
+
+        If scales are split, these nodes share the common scale: compilers merge products of one
+        activation (query, key, value) only if their scale is the same. GPTQ also solves their
+        weights together.
+        """
         scale = None if activation is None else activation.scale
         source = activation.source if activation else _source(nodes)
         value = self._value(source)
@@ -218,8 +224,8 @@ class _Chooser:
     def _codes(
         self, read: Sequence[ReadWeight], value: ValueStatistics | None
     ) -> list[tuple[np.ndarray, Scale]]:
-        """Codes in the nodes' layout, and their scales: the given ones, or for blocks, whose scales
-        nothing else depends on, those that the solver prefers. A shared weight is solved once."""
+        """Codes in the layout of the nodes, and their scales: the given scales, or, for blocks, the
+        scales that the solver chooses. A shared weight is solved once."""
         fresh = {weight.key: weight for weight in read if weight.key not in self._solved}
         if value is not None and value.moments is not None and self._solves(value):
             self._solve([w for w in fresh.values() if w.can_be_solved], value.moments)
@@ -229,7 +235,8 @@ class _Chooser:
         return [self._solved[weight.key] for weight in read]
 
     def _solve(self, read: Sequence[ReadWeight], moments: Moments) -> None:
-        """GPTQ of weights that multiply one value, those of one format together."""
+        """GPTQ of the weights that multiply one value; weights of one format are solved
+        together."""
         for fmt in dict.fromkeys(weight.format for weight in read):
             alike = [weight for weight in read if weight.format == fmt]
             matrices = [weight.by_columns for weight in alike]
@@ -260,7 +267,8 @@ class _Chooser:
         return weight.as_read(quantized.codes), quantized.scale
 
     def _convolved(self, weight: ReadWeight, value: ValueStatistics | None) -> np.ndarray:
-        """Codes of a kernel: solved where the second moments of its patches are known."""
+        """Codes of a convolution kernel, solved with GPTQ if the second moments of its patches are
+        known."""
         seen = None if value is None else value.patches.get(weighted_nodes.window(weight.node))
         solves = self.settings.weights in ("auto", "gptq") and scales.scalable(weight.numbers)
         if not solves or seen is None or seen.moments is None:
@@ -272,7 +280,7 @@ class _Chooser:
     def _bias(
         self, weight: ReadWeight, codes: np.ndarray, activation: ActivationQParams | None
     ) -> np.ndarray | None:
-        """The node's own bias, corrected for the mean error of its quantized product."""
+        """The bias of the node, corrected for the mean error of its quantized product."""
         value = self._value(activation.source) if activation else None
         known = None if value is None else _multiplied(weight, codes, value)
         takes_bias = weight.bias is not None or weight.rules.free_bias
@@ -289,8 +297,8 @@ class _Chooser:
 def _multiplied(
     weight: ReadWeight, codes: np.ndarray, value: ValueStatistics
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Rows of what the node multiplies, its weight and what the codes say of it, as `bias` takes
-    them; None where no rows were kept."""
+    """Sampled rows of the input, the weight and its dequantized codes, in the form that
+    `bias_correction` takes; None if no rows were sampled."""
     if weight.is_matrix:
         by_columns = codes if weighted_nodes.summed_axis(weight.node) == 0 else codes.T
         w_hat = scales.dequantize(by_columns, weight.scale, 1, fmt=weight.format)
@@ -305,12 +313,12 @@ def _multiplied(
 
 
 def _damping(k: int, moments: Moments) -> float:
-    """The fewer rows the moments are of, the more they are damped."""
+    """The damping of GPTQ: the fewer rows the moments have, the larger."""
     return float(np.clip(_DAMPING * k / moments.count, *_DAMPED))
 
 
 def _rounded(rows: np.ndarray, activation: ActivationQParams) -> np.ndarray:
-    """What the kernel multiplies of `rows`."""
+    """The values of `rows` after quantization of the activation."""
     scale, fmt = activation.scale, activation.format
     if fmt.granularity == "block":
         return dynamic.rounded(rows, float(scale.scale), fmt)

@@ -1,14 +1,14 @@
-"""Which range of a value its codes should span: pure maths over `ValueStatistics`.
+"""The range of a value that its codes should cover: arithmetic on `ValueStatistics`.
 
-minmax      the extremes: nothing is clipped; a little wider where that puts values that recur, like
-            the background of images, on codes of their own
-percentile  the narrowest bins that keep p % of the elements
-entropy     least KL(P ‖ Q) between the clipped distribution P and Q, P as its codes tell it
+minmax      the extremes: nothing is clipped. The range is slightly wider if that gives recurring
+            values, like the background of images, exact codes
+percentile  the narrowest bins with p % of the elements
+entropy     least KL(P ‖ Q) between the clipped distribution P and its quantized form Q
             (Migacz, "8-bit inference with TensorRT", GTC 2017)
 mse         least E[(x - q(x))²] over the histogram (Sung et al. 2015, arXiv:1511.06488; Banner et
             al. 2019, arXiv:1810.05723, minimise the same in closed form)
-auto        of these the one with the least error where it counts, in the products that read the
-            value: Σ ‖(q(x) - x) w‖² over a sample of rows x and the weights w
+auto        the range, of these, with the least error in the products that read the value:
+            Σ ‖(q(x) - x) w‖² over a sample of rows x and the weights w
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _ELEMENTS = 1 << 14  # of the sample of rows that tell
 
 
 class Range(NamedTuple):
-    """[low, high], finite, low ≤ high, not yet widened to hold zero.
+    """[low, high], finite, low ≤ high, not yet widened to contain zero.
 
-    `method`: the observer that found it. `error`: noise power over signal power, of the products
-    where rows and consumers are known, else of the histogram; 0 where the signal is zero.
+    `method`: the observer that computed it. `error`: noise power over signal power, of the products
+    if rows and consumers are known, else of the histogram; 0 if the signal is zero.
     """
 
     low: float
@@ -62,13 +62,15 @@ def choose(
 ) -> Range:
     """The range of a value in codes of `fmt`.
 
-    `consumers`: the weights [K, N] that its channels are multiplied by (a convolution's kernel as
-    [C, N · kh · kw]: each tap of it is a product). They judge the error, and for "auto" the choice;
-    without them, or without rows in the statistics, the histogram judges.
-    Raises OptkitError for a value that is unbounded.
+    consumers: the weights [K, N] that multiply its channels (the kernel of a convolution as [C, N ·
+    kh · kw]: each of its taps is a product). The error, and the choice of "auto", are computed in
+    these products. Without consumers, or without sampled rows in the statistics, they are computed
+    on the histogram.
+
+    Raises OptkitError for an unbounded value.
     """
     if value.unbounded is not None:
-        raise OptkitError(f"no range can be made of it: {value.unbounded}", where="range")
+        raise OptkitError(f"it has no range: {value.unbounded}", where="range")
     judge = _Judge(value, fmt, consumers)
     if value.low == value.high or max(-value.low, value.high) < _TINY:
         return judge.range(value.low, value.high, "minmax")
@@ -86,8 +88,8 @@ def choose(
 
 
 def minmax(value: ValueStatistics, fmt: NumberFormat) -> tuple[float, float]:
-    """The extremes, or up to 1/64 more of both, in proportion, where the sample of rows then loses
-    1 dB less: rounding spares only numbers that recur so much."""
+    """The extremes, or both extremes increased by up to 1/64, if that reduces the error on the
+    sampled rows by 1 dB: only numbers that recur very often can gain that much."""
     if not fmt.is_integer or value.rows is None or not value.rows.data.size:
         return value.low, value.high
     x = value.rows.data[:: -(-value.rows.data.size // _ELEMENTS)]
@@ -100,8 +102,8 @@ def minmax(value: ValueStatistics, fmt: NumberFormat) -> tuple[float, float]:
 def percentile_range(
     value: ValueStatistics, fmt: NumberFormat, percentile: float
 ) -> tuple[float, float]:
-    """The narrowest bin edges that keep `percentile` % of the elements, half of the rest cut from
-    each tail (at most one bin, 1/128, wider than exact)."""
+    """The narrowest bin edges with `percentile` % of the elements; each tail loses half of the rest
+    (at most one bin, 1/128, wider than exact)."""
     if percentile >= 100:
         return value.low, value.high
     tail = value.count * (100 - percentile) / 200
@@ -113,7 +115,8 @@ def percentile_range(
 
 
 def mse(value: ValueStatistics, fmt: NumberFormat, percentile: float) -> tuple[float, float]:
-    """The least expected squared error: both ends shrunk together, then each by itself."""
+    """The range with the least expected squared error: first both ends are reduced together, then
+    each alone."""
     coarse, fine = _points(value, 1), _points(value, _SPLIT)
     low, high = min(value.low, 0.0), max(value.high, 0.0)
     ends = np.array([low, high])
@@ -130,9 +133,9 @@ def mse(value: ValueStatistics, fmt: NumberFormat, percentile: float) -> tuple[f
 
 
 def entropy(value: ValueStatistics, fmt: NumberFormat, percentile: float) -> tuple[float, float]:
-    """The least Kullback-Leibler divergence among ranges that keep 128, 144, … 2,048 of 2,048 bins
-    on the wider side of zero. Where the narrowest wins and cuts off few elements, its bins are cut
-    anew: a few outliers do not decide how finely the rest is seen."""
+    """The range with the least Kullback-Leibler divergence among those that keep 128, 144, … 2,048
+    of 2,048 bins on the wider side of zero. If the narrowest wins and excludes few elements, its
+    bins are divided again, so that a few outliers do not determine the resolution."""
     low, high = min(value.low, 0.0), max(value.high, 0.0)
     while True:
         candidates = list(divergences(value, fmt, low, high))
@@ -162,7 +165,8 @@ def divergences(
 
 
 def fake_quantized(x: np.ndarray, low: float, high: float, fmt: NumberFormat) -> np.ndarray:
-    """What x becomes through codes of `fmt` that span [low, high]; x's shape."""
+    """x after quantization to codes of `fmt` that cover [low, high] and dequantization; x's
+    shape."""
     scale = activation_scale(low, high, fmt, np.float32)
     step = float(scale.scale)
     through: np.ndarray = nearest(x / step, fmt, float(scale.zero_point)) * step

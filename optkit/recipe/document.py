@@ -46,7 +46,7 @@ def parse(content: bytes, name: str) -> Document:
     """Parse one YAML document. Raises RecipeError with `name`:line:column."""
     if len(content) > MAX_BYTES:
         raise RecipeError(
-            f"{len(content)} bytes; a recipe may have {MAX_BYTES}",
+            f"the recipe has {len(content)} bytes; the limit is {MAX_BYTES}",
             where=name,
             hint="keep data out of the recipe: name files instead",
         )
@@ -119,7 +119,7 @@ class _Reader:
                 raise self.refuse(event, "a key must be a string", "put it in quotes")
             if key in values:
                 first = self.marks[(*path, key)]
-                raise self.refuse(event, f"key {key!r} stands twice", f"the first is at {first}")
+                raise self.refuse(event, f"key {key!r} occurs twice", f"the first is at {first}")
             self.marks[(*path, key)] = _where(self.name, event.start_mark)
             values[key] = self.value(next(self.events), (*path, key))
         return values
@@ -143,7 +143,7 @@ class _Reader:
         if _NOT_A_NUMBER.fullmatch(text):
             raise self.refuse(event, f"{text} is not a finite number")
         if len(text) > 400 and (_INT.fullmatch(text) or _FLOAT.fullmatch(text)):
-            raise self.refuse(event, f"a number of {len(text)} digits")
+            raise self.refuse(event, f"the number has {len(text)} digits")
         if _INT.fullmatch(text):
             bases = {"0o": 8, "0x": 16}
             return int(text, bases.get(text[:2], 10))

@@ -61,7 +61,7 @@ class Origin:
                 marks.setdefault(path[:depth], where)
             section = section[part]
             if not isinstance(section, dict):
-                raise RecipeError(f"{dotted(path[:depth])} holds no keys", where=where, hint=HINT)
+                raise RecipeError(f"{dotted(path[:depth])} has no keys", where=where, hint=HINT)
         section[path[-1]] = value
         marks[path] = where
         given = tuple(key for key in self.given if key[: len(path)] != path)

@@ -59,7 +59,7 @@ def _found(request: Request) -> Recipe:
             where="command line",
             hint="name MODEL or --recipe, or write an optkit.yaml (`optkit init MODEL`); "
             "`optkit build --recipe digits-vit --target l4 --precision int8` builds the "
-            "example that comes along",
+            "example that optkit contains",
         )
     return Recipe.load(default)
 
@@ -77,7 +77,7 @@ def _with_hugging_face(recipe: Recipe, request: Request) -> Recipe:
     rebuilt = recipe.rebuilt(origin)
     if trusted and (rebuilt.model is None or not rebuilt.model.is_hugging_face):
         raise UsageError(
-            "only a Hugging Face model brings code along",
+            "only a Hugging Face model can contain code",
             where="--trust-remote-code",
             hint="leave it out; a Python factory runs without it",
         )
@@ -92,7 +92,7 @@ def _with_calibration(recipe: Recipe, named: str) -> Recipe:
         raise RecipeError(
             "unknown kind of data" if Path(named).exists() else "no such file or folder",
             where=where,
-            hint=f"read are {'; '.join(READ.values())}; or name a source "
+            hint=f"supported: {'; '.join(READ.values())}; or name a source "
             f"({', '.join(shipped.source_names())}) or file.py:function",
         )
     if not reader or recipe.calibration is None or recipe.calibration.source != reader:
@@ -116,7 +116,7 @@ def _with_eval_data(recipe: Recipe, path: str) -> Recipe:
     where = f"--eval-data {path}"
     if recipe.eval is None:
         hint = "e.g. --eval top1"
-        raise RecipeError("there is no task to score it", where=where, hint=hint)
+        raise RecipeError("there is no task for these samples", where=where, hint=hint)
     return recipe.rebuilt(recipe.origin.put(("eval", "args", "path"), path, where))
 
 

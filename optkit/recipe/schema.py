@@ -60,7 +60,7 @@ def amount(value: object) -> object:
 def file_name(value: str) -> str:
     """A name becomes part of folder names. Raises ValueError."""
     if not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is no name: letters, digits, '.', '_' and '-'")
+        raise ValueError(f"{value!r} is not a name: letters, digits, '.', '_' and '-'")
     return value
 
 
@@ -106,8 +106,8 @@ class Model(Part):
     def no_trust(cls, data: object) -> object:
         if isinstance(data, dict) and "trust_remote_code" in data:
             raise ValueError(
-                "trust_remote_code runs the model's own code: whoever builds decides that, by "
-                "--trust-remote-code, never a recipe"
+                "trust_remote_code runs code of the model: only the user of a build may allow it, "
+                "with --trust-remote-code; a recipe may not"
             )
         return data
 
@@ -141,7 +141,7 @@ class Input(Part):
             raise ValueError(f"range {self.range[0]:g} to {self.range[1]:g} is empty")
         for size in self.shape:
             if isinstance(size, str) and not all(map(_AXIS.fullmatch, size.split(" + "))):
-                raise ValueError(f"{size!r} is no axis name (letters, digits and _), nor a sum")
+                raise ValueError(f"{size!r} is not an axis name (letters, digits and _), nor a sum")
         return self
 
 

@@ -22,7 +22,7 @@ def parse_shapes(text: str, *, where: str | None = None) -> dict[str, tuple[int,
                 f"{item.strip()!r} is not name:AxBxC", where=where, hint="e.g. image:8x3x224x224"
             )
         if name in shapes:
-            raise UsageError(f"{name!r} stands twice", where=where, hint="give each input once")
+            raise UsageError(f"{name!r} is given twice", where=where, hint="give each input once")
         shapes[name] = tuple(int(size) for size in sizes.split("x"))
         if 0 in shapes[name]:
             raise UsageError(f"{item.strip()!r} has a size of 0", where=where, hint="at least 1")

@@ -59,8 +59,8 @@ def template(
     kind, folder = places.model_key(model), out.resolve().parent
     python = places.is_python_file(model)
     if weights is not None and not python:
-        raise UsageError("weights belong to a factory", where=f"--weights {weights}",
-                         hint="MODEL has its own")  # fmt: skip
+        raise UsageError("--weights needs a Python factory", where=f"--weights {weights}",
+                         hint="MODEL already contains its weights")  # fmt: skip
     named = _from(folder, model) if python or kind == "path" else model
     chosen = _weights(model, folder, weights) if python else _Weights(None, ())
     lines = [f"  {kind}: {_quoted(named)}"]

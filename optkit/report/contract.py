@@ -44,7 +44,9 @@ def report_of(artifact: Artifact) -> Report:
     Raises IntegrityError, which names the field, unless it is one."""
     where = artifact.path / REPORT_FILE
     if REPORT_FILE not in artifact.manifest.files:
-        raise IntegrityError("an artifact of one graph has this file", where=str(where))
+        raise IntegrityError(
+            "the file is missing, but an artifact of one graph has it", where=str(where)
+        )
     try:
         data = parsed(where)
     except ValueError as error:
@@ -82,8 +84,8 @@ def _checked(data: object, model: type[Checked], where: Path, prefix: str = "") 
         raise IntegrityError(
             f"{prefix}{error}",
             where=str(where),
-            hint="its checksum is right, so it was not damaged on the way: whoever made it did not "
-            "use optkit, or another version of it; build the artifact again",
+            hint="its checksum is correct, so it was not damaged: another program, or another "
+            "version of optkit, wrote it; build the artifact again",
         ) from error
 
 

@@ -113,20 +113,24 @@ def _members(path: Path) -> Callable[[str], bytes]:
     roots = {info.filename.partition("/")[0] for info in infos}
     names = [info.filename.partition("/")[2] for info in infos]
     if len(roots) != 1 or len(set(names)) != len(names):
-        raise UnsafeFile("members outside the archive's folder, or twice", where="archive")
+        raise UnsafeFile(
+            "it has members outside the folder of the archive, or a member twice", where="archive"
+        )
     for info, name in zip(infos, names, strict=True):
         if not _MEMBERS.fullmatch(name):
             reasons = (why for prefix, why in _REFUSED.items() if name.startswith(prefix))
             raise UnsafeFile(f"holds {next(reasons, 'an unknown member')}", where=name)
         if info.compress_type != zipfile.ZIP_STORED:
-            raise UnsafeFile("a compressed member; torch stores them plain", where=name)
+            raise UnsafeFile(
+                "the member is compressed; torch stores members uncompressed", where=name
+            )
     reader = PT2ArchiveReader(str(path))
     if set(reader.get_file_names()) != set(names):
-        raise UnsafeFile("torch reads other members than the list says", where="archive")
+        raise UnsafeFile("torch would read other members than those in the list", where="archive")
 
     def read(name: str) -> bytes:
         if name not in names:
-            raise UnsafeFile("is missing", where=name)
+            raise UnsafeFile("it is missing", where=name)
         return bytes(reader.read_bytes(name))
 
     return read
@@ -160,7 +164,7 @@ def _check_program(value: object, where: str, key: str | None = None) -> None:
             if not _PATH.fullmatch(name):
                 raise UnsafeFile(f"name {name[:80]!r} is not allowed", where=where)
             if name == "as_custom_obj":
-                raise UnsafeFile("uses a custom object", where=where)
+                raise UnsafeFile("it uses a custom object", where=where)
             if name not in _IGNORED:
                 _check_program(item, where, name)
     elif isinstance(value, list):

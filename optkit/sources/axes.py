@@ -104,7 +104,8 @@ def _check_declared(infos: Sequence[TensorInfo], declared: Mapping[str, TensorIn
         wanted = declared[info.name]
         if (info.dtype, info.shape) != (wanted.dtype, wanted.shape):
             raise InputRefused(
-                f"the model has {info.dtype} {list(info.shape)}, declared is {wanted.dtype} "
+                f"the model has {info.dtype} {list(info.shape)}, but the recipe declares "
+                f"{wanted.dtype} "
                 f"{list(wanted.shape)}",
                 where=f"input {info.name!r}",
                 hint="declare the input as the model has it",

@@ -39,7 +39,7 @@ def capture(error: Exception, module: nn.Module) -> ExportFailed:
     text = str(error)
     if match := _DATA_DEPENDENT.search(text):
         return ExportFailed(
-            f"{_module(error, module)} decides on values that are only known at run time "
+            f"{_module(error, module)} branches on values that are only known at run time "
             f"({match[1]})",
             where=line(error),
             hint="use torch.where or torch.cond instead of `if` and `while` on tensors",
@@ -56,7 +56,7 @@ def capture(error: Exception, module: nn.Module) -> ExportFailed:
     return ExportFailed(
         f"torch cannot capture {_module(error, module)}: {first_line(error)}",
         where=line(error),
-        hint="torch.export must be able to follow forward(); its documentation says what it takes",
+        hint="torch.export must be able to follow forward(); see its documentation",
     )
 
 

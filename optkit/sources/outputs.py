@@ -41,7 +41,7 @@ def arrays(returned: object, wanted: Sequence[str]) -> Feed:
     tensors = leaves(returned)
     if len(tensors) != len(wanted):
         raise ExportFailed(
-            f"the model returns {len(tensors)} tensors here and {len(wanted)} elsewhere",
+            f"the model returns {len(tensors)} tensors in this call and {len(wanted)} in another",
             where=", ".join(tensors),
             hint="it must return the same structure on every call",
         )

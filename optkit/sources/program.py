@@ -139,7 +139,8 @@ def _moving(
             # torch traces with sizes from 2 on; that 1 works as well is seen when comparing
             if wanted.max > limits.upper or (limits.lower > 2 and wanted.min < limits.lower):
                 raise InputRefused(
-                    f"axis {axis!r} is to be {wanted.min} to {wanted.max}, the program allows "
+                    f"axis {axis!r} is declared as {wanted.min} to {wanted.max}, but the program "
+                    "allows "
                     f"{limits.lower} to {limits.upper}",
                     where=where,
                     hint="narrow the axis, or export the program again with a wider Dim",

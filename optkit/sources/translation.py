@@ -156,6 +156,6 @@ def _require_opset(model: ir.Model, opset: int) -> None:
     """The exporter may settle for another opset without an error."""
     if model.opset_imports.get("") != opset:
         raise ExportFailed(
-            f"torch wrote opset {model.opset_imports.get('')} where {opset} was asked",
+            f"torch wrote opset {model.opset_imports.get('')} instead of {opset}",
             hint="use a newer torch and onnxscript",
         )

@@ -73,7 +73,7 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
     if a.values.keys() != b.values.keys():
         odd = sorted(a.values.keys() ^ b.values.keys())
         raise InputRefused(
-            f"only one side holds {odd[0]!r}",
+            f"only one of the statistics has {odd[0]!r}",
             where="merging statistics",
             hint="both shards must be calibrated on the same graph",
         )

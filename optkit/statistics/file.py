@@ -326,5 +326,5 @@ def _rows_of(part: Channels | Moments | None) -> int | None:
 
 def _count(given: object) -> int:
     if not isinstance(given, int) or given < 0:
-        raise ValueError(f"{given!r} is no count")
+        raise ValueError(f"{given!r} is not a count")
     return given

@@ -66,7 +66,7 @@ def opened(body: object, key: str, path: Path) -> Entry:
         raise IntegrityError(f"a field of its {ENTRY} is missing or wrong")
     check_files(files)
     if any(name.partition("/")[0] == ENTRY for name in files):
-        raise IntegrityError(f"{ENTRY} cannot name a file of it")
+        raise IntegrityError(f"it lists {ENTRY} as one of its files")
     return Entry(key, step, path, files, meta, seconds)
 
 
@@ -96,7 +96,7 @@ def check_files(files: Mapping[str, object]) -> None:
                 for part in name.split("/")
             )
         ):
-            raise IntegrityError(f"{name[:80]!a} cannot name a file of it")
+            raise IntegrityError(f"{name[:80]!a} is not a valid name of a file")
         if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
             raise IntegrityError(f"file {name[:80]!a} has no sha256")
 

@@ -87,9 +87,9 @@ class Remote:
             if json.loads(data) == {"schema": _SCHEMA}:
                 return
         raise RemoteLost(
-            "it is no store of this form",
+            "it is not a store in this format",
             where=str(self),
-            hint=f"see {_MARK} there; choose another",
+            hint=f"see {_MARK} there; choose another place",
         )
 
     def record(self, kind: str, key: str) -> object:
@@ -235,7 +235,7 @@ def _opened(url: str) -> tuple[Any, str]:
     """The file system, and the place in it."""
     if "://" not in url:
         raise UsageError(
-            "it is no URL",
+            "it is not a URL",
             where="--remote",
             hint="e.g. s3://bucket/folder, file:///mnt/shared",
         )

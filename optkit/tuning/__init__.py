@@ -110,7 +110,7 @@ def tune(
     """
     started = time.monotonic()
     if budget == Budget():
-        raise UsageError("there is no budget to keep", where=job.recipe.name, hint=_LIMITS)
+        raise UsageError("there is no budget", where=job.recipe.name, hint=_LIMITS)
     pipeline.check_timed(job)
     cluster = runner.cluster
     parallel = _parallel(job, options, cluster)

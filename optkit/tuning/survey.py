@@ -67,7 +67,7 @@ def survey(
         raise InputRefused(
             "no layer can be quantized",
             where=build.job.name,
-            hint="`optkit build` says why of each",
+            hint="`optkit build` gives the reason for each layer",
         )
     found: dict[str, list[Option]] = {name: [] for name in groups}
     for option in _option_names(build, names):

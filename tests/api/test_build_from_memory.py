@@ -219,7 +219,7 @@ def test_an_error_of_evaluate_is_the_callers_own(build: Any, tmp_path: Path) -> 
     ("batches", "told"),
     [
         (lambda good: [], ["calibration", "no samples"]),
-        (lambda good: good[:1][0][:5], ["calibration", "shape [16]", "axis 0 is the batch"]),
+        (lambda good: good[:1][0][:5], ["calibration", "shape is [16]", "axis 0 is the batch"]),
         (lambda good: [good[0][:5]], ["5 calibration samples are too few"]),
         (lambda good: [good[0].double()], ["calibration, sample 0", "float64", "float32"]),
         (lambda good: [good[0], good[1] * float("nan")], ["calibration, sample 32", "NaN"]),

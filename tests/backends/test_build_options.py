@@ -138,7 +138,7 @@ def test_what_the_library_does_not_take_is_an_error(
     model = build.write(
         tmp_path / "m.onnx", build.start(), ("batch", 8, 16, 16), ("batch", 8, 16, 16)
     )
-    with pytest.raises(ToolchainMissing, match=rf"TensorRT-RTX .* does not take {option}"):
+    with pytest.raises(ToolchainMissing, match=rf"TensorRT-RTX .* does not accept {option}"):
         RTX.compile(model, plan, {}, tmp_path, unwatched)
 
 

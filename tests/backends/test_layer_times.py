@@ -148,7 +148,7 @@ def test_a_backend_without_a_profiler_says_so(
         yield SimpleNamespace(run=None)
 
     monkeypatch.setattr(sessions, "backend", lambda name: SimpleNamespace(session=session))
-    with pytest.raises(ToolchainMissing, match="tensorrt does not tell the time of layers"):
+    with pytest.raises(ToolchainMissing, match="tensorrt does not report the times of layers"):
         perform("attribute", engines, PROFILED, tmp_path, lambda what, done: None)
 
 

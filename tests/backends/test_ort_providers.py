@@ -135,7 +135,7 @@ def test_nodes_that_stay_on_the_cpu_are_told(model: Path) -> None:
 
 
 def test_apple_is_asked_by_its_chip(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ToolchainMissing, match="this is Linux"):
+    with pytest.raises(ToolchainMissing, match="this machine runs Linux"):
         CoreMLProvider().check_here("apple-m2-max", "m.onnx")
     chip = Gpu(0, "Apple M2 Max", None, "", None)
     monkeypatch.setattr(ort_providers, "_apple_chip", lambda: chip)

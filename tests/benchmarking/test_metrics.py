@@ -42,12 +42,12 @@ def test_what_is_no_number_is_no_hit() -> None:
 @pytest.mark.parametrize("label", [-1, -100, 3])
 def test_a_label_that_is_no_class_is_not_scored(label: int) -> None:
     logits, labels = np.eye(3), np.array([0, 1, label])
-    with pytest.raises(ValueError, match=f"label {label} where the output has 3 classes"):
+    with pytest.raises(ValueError, match=f"label is {label}, but the output has 3 classes"):
         metrics.in_top(logits, labels, 1)
     if label != -100:
-        with pytest.raises(ValueError, match=f"label {label} where the output has 3 classes"):
+        with pytest.raises(ValueError, match=f"label is {label}, but the output has 3 classes"):
             metrics.guessed(logits, labels)
-        with pytest.raises(ValueError, match=f"label {label} where the output has 3 classes"):
+        with pytest.raises(ValueError, match=f"label is {label}, but the output has 3 classes"):
             metrics.tag_counts(logits[:, None], labels[:, None])
 
 
@@ -77,7 +77,7 @@ def test_a_row_of_f1_is_small_however_many_classes_there_are() -> None:
     logits = np.eye(1000, dtype=np.float32)
     assert module.score({"logits": logits}, np.arange(1000)).shape == (1000, 2)
     assert module.aggregate(module.score({"logits": logits}, np.arange(1000)[::-1])) == 0.0
-    with pytest.raises(ValueError, match="label 1000 where the output has 1000 classes"):
+    with pytest.raises(ValueError, match="the label is 1000, but the output has 1000 classes"):
         module.score({"logits": logits}, np.arange(1000), average="binary", positive=1000)
 
 

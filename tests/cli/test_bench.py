@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_is_refused(run: Optkit, tmp_path: Path) -> None
         ([ARTIFACT, "--against", ARTIFACT, "--set", "gates.max_drop=1%"], 2, "bench.seconds, "),
         ([ARTIFACT, "--against", ARTIFACT, "--set", "bench.batches=[1]"], 2, "are --batch"),
         ([ARTIFACT, "--against", ARTIFACT, "--set", "bench.seconds=no"], 2, "bench.seconds=no"),
-        (["--against", ARTIFACT], 2, "it needs the artifact to time as MODEL"),
+        (["--against", ARTIFACT], 2, "give the artifact to measure as MODEL"),
         (["--target", "cpu", "--max-slowdown", "5%"], 2, "it needs --against"),
         (["--target", "cpu", "--max-slowdown", "5"], 2, "write it like 5%"),
         (

@@ -100,7 +100,7 @@ def test_code_that_an_artifact_names_by_a_path_is_never_run(
     data = {"evaluation": {**before.data["evaluation"], "source": source}}
     files = {name: (unfinished / name).read_bytes() for name in before.files}
     write(unfinished.parent, replace(before, data=data), files)
-    assert optkit_here("finish", unfinished, cache=store).told("does not carry").code == 5
+    assert optkit_here("finish", unfinished, cache=store).told("does not contain").code == 5
 
 
 @pytest.mark.slow

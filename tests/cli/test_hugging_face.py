@@ -214,7 +214,7 @@ def test_more_tokens_than_learned_positions_are_refused(
         cwd=folder, cache=store,
     )  # fmt: skip
     assert done.code == 2
-    assert "past_sequence + sequence is to be up to 72, the model has 64 positions" in done.err
+    assert "past_sequence + sequence goes up to 72, but the model has only 64 positions" in done.err
 
 
 @pytest.mark.slow

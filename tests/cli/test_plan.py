@@ -106,7 +106,7 @@ def test_prices_of_the_user_count(optkit_here: Optkit, cache: Path, tmp_path: Pa
     ("words", "code", "said"),
     [
         (("--target", "t4", "--precision", "fp8"), 5, "compute capability 8.9"),
-        (("--target", "cpu"), 5, "fitted to NVIDIA GPUs only"),
+        (("--target", "cpu"), 5, "for NVIDIA GPUs only"),
         (("--target", "l4", "--precision", "nf4"), 5, "ONNX Runtime"),
         (("--target", "l44"), 2, "unknown target"),
         (("--target", "l4", "--precision", "int3"), 2, "unknown precision"),

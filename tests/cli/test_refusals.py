@@ -118,7 +118,7 @@ def test_evaluation_tasks_that_cannot_be_used(
         ("axes: {batch: {min: 0, opt: 1, max: 2}}", [":31:16", "axes.batch.min"]),
         ("\tbatch: 1", [":31:1", "check the YAML syntax"]),
         ("axes: {batch: [}", [":31:", "check the YAML syntax"]),
-        ("axes: {}\naxes: {}", [":32:1", "stands twice", ":31:1"]),
+        ("axes: {}\naxes: {}", [":32:1", "occurs twice", ":31:1"]),
         ("axis: {}", [":31:1", "unknown key", "did you mean axes or"]),
         ("axes: {batch: {min: 1, opt: 1, max: 2, mix: 3}}", [":31:40", "did you mean"]),
         ("inputs: {x: {dtype: float31, shape: [batch, 16]}}", [":31:14", "float32"]),

@@ -75,7 +75,7 @@ def test_retrieval_has_as_much_in_common_as_the_lists_have(
 def test_as_many_neighbours_as_texts_say_nothing(
     pairs: tuple[Path, list[list[str]]], folder: Path
 ) -> None:
-    with pytest.raises(InputRefused, match="the 40 nearest of 40 documents"):
+    with pytest.raises(InputRefused, match="k is 40, but there are only 40 documents"):
         scored("retrieval_agreement", pairs[0], folder, k=40)
 
 

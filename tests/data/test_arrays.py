@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
     path.write_bytes(b"PK no archive")
     with pytest.raises(InputRefused, match=r"not arrays that can be read: not an \.npz archive"):
         list(arrays.samples(path))
-    with pytest.raises(InputRefused, match="no reader reads this kind of file"):
+    with pytest.raises(InputRefused, match="no reader for this kind of file"):
         list(labelled.samples(path.rename(tmp_path / "data.bin")))
     with pytest.raises(InputRefused, match="no such file or folder"):
         list(labelled.samples(tmp_path / "gone"))

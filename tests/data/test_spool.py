@@ -222,7 +222,7 @@ def test_an_incomplete_batch_that_is_not_filled_up_is_told(tmp_path: Path) -> No
     assert numbers(Spool(tmp_path / "a").batches(4)) == [[0, 1, 2, 3]]
     with pytest.raises(InputRefused, match=r"fewer samples \(3\) than .* fixed batch of 4"):
         write([short], tmp_path / "b", FIXED)
-    with pytest.raises(InputRefused, match="two batches of fewer samples") as caught:
+    with pytest.raises(InputRefused, match="two batches have fewer samples") as caught:
         write([next(fixed(0)), short, short], tmp_path / "c", FIXED)
     assert caught.value.where == "sample 4"
 
@@ -415,12 +415,12 @@ class Stubborn:
         ({}, "lacks input 'image'", "nothing"),
         ({"img": GOOD}, "no input 'img'", "'image'"),
         ({"image": GOOD, "zzz": GOOD}, "no input 'zzz'", "its inputs: image"),
-        ({"image": GOOD.astype(np.float64)}, "dtype float64, the model takes float32", "astype"),
-        ({"image": GOOD.tolist()}, "dtype float64", "astype"),
-        ({"image": GOOD[0]}, r"shape \[2, 3\], the model takes \[batch, 2, 3\]", "axis 0"),
-        ({"image": GOOD[..., :2]}, r"shape \[2, 2, 2\]", None),
+        ({"image": GOOD.astype(float)}, "dtype is float64, but the model takes float32", "astype"),
+        ({"image": GOOD.tolist()}, "dtype is float64", "astype"),
+        ({"image": GOOD[0]}, r"shape is \[2, 3\], but the model takes \[batch, 2, 3\]", "axis 0"),
+        ({"image": GOOD[..., :2]}, r"shape is \[2, 2, 2\]", None),
         ({"image": GOOD[:0]}, "'image' is empty", None),
-        ({"image": None}, "dtype object", None),
+        ({"image": None}, "dtype is object", None),
         ({"image": Stubborn()}, "I require grad", "numpy"),
         ([GOOD], "yields list, not a feed", "yield"),
         (GOOD, "yields ndarray, not a feed", "yield"),

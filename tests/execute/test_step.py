@@ -107,7 +107,7 @@ def test_a_source_is_told_by_its_parameters(source: PythonModel | OnnxModel) -> 
 
 
 def test_json_that_cannot_be_is_refused() -> None:
-    with pytest.raises(TypeError, match="object has no JSON"):
+    with pytest.raises(TypeError, match="object cannot be written as JSON"):
         to_json(object())
     with pytest.raises(ValueError, match="zip"):
         from_json(tuple[int, int], [1])

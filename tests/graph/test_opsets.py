@@ -127,5 +127,5 @@ def test_a_scan_over_batches_is_refused_in_words() -> None:
                 => (float[2] t, float[2] o) { t = Add (s, n)  o = Identity (t) }> ("", i, x)
         }"""
     )
-    with pytest.raises(InputRefused, match="Scan of opset 8"):
+    with pytest.raises(InputRefused, match="Scan in opset 8"):
         graph.upgrade(model)

@@ -145,7 +145,7 @@ def test_an_evaluation_in_parts_has_the_bits_of_one_run_whoever_dies(
     running = start("build", tmp_path / "there")
     kill_one_at_work(nodes, running, (project / "scoring").exists)
     there, err = ended(running)
-    assert "its work goes to another" in err
+    assert "another node takes its work" in err
     for step in ("evaluate", "compare"):
         assert made(tmp_path / "there", step) == made(tmp_path / "here", step) != set()
     for key in ("accuracy", "drop", "fidelity", "gate"):
@@ -166,7 +166,7 @@ def test_trials_side_by_side_end_as_undisturbed_ones(
     kill_one_at_work(nodes, running, lambda: any("trials" in p.read_text()
                                                  for p in trials.glob("*.json")))  # fmt: skip
     disturbed, err = ended(running)
-    assert "its work goes to another" in err
+    assert "another node takes its work" in err
     again, err = ended(start("tune", tmp_path / "calm", *words, "--parallel", "3", "--verbose"))
     assert "hit  trial 9 of 9" in err
     for found in (disturbed, again):

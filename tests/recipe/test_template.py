@@ -106,7 +106,7 @@ def test_weights_beside_the_code_are_taken_where_they_are_the_only_ones(project:
         ("src/net.py:create", {"weights": "run.pt"}, "pickles are never loaded"),
         ("src/net.py:create", {"calibration": "digit"}, "unknown calibration source 'digit'"),
         ("src/net.py:create", {"evaluation": "top2"}, "unknown evaluation task 'top2'"),
-        ("net.onnx", {"weights": "w.safetensors"}, "belong to a factory"),
+        ("net.onnx", {"weights": "w.safetensors"}, "needs a Python factory"),
     ],
 )
 def test_what_no_recipe_may_say_is_refused(

@@ -123,9 +123,9 @@ def test_without_declared_inputs_the_first_axis_is_the_batch(
 @pytest.mark.parametrize(
     ("specs", "most", "message"),
     [
-        ((), 65, "is to be 1 to 65, the program allows 1 to 64"),
+        ((), 65, "is declared as 1 to 65, but the program allows 1 to 64"),
         ((spec("x", "batch", 4),), 8, "the program has 2: x, mask"),
-        ((spec("x", "batch", 5), spec("mask", "batch", 3, dtype="bool")), 8, "declared is"),
+        ((spec("x", "batch", 5), spec("mask", "batch", 3, dtype="bool")), 8, "the recipe declares"),
         ((spec("x", "batch", 4), spec("mask", "batch", 3)), 8, "the model has bool"),
         ((spec("x", 4, 4), spec("mask", 4, 3, dtype="bool")), 8, None),
     ],

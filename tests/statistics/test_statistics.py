@@ -109,7 +109,7 @@ def test_merge_joins_versions_and_refuses_different_graphs() -> None:
     a = Statistics(a.values, a.samples, a.data, {"onnxruntime": "1.30"})
     b = Statistics(b.values, b.samples, b.data, {"onnxruntime": "1.31"})
     assert merge(a, b).versions == merge(b, a).versions == {"onnxruntime": "1.30, 1.31"}
-    with pytest.raises(InputRefused, match="only one side holds 'x'"):
+    with pytest.raises(InputRefused, match="only one of the statistics has 'x'"):
         merge(a, statistics(np.ones(3, np.float32), "y"))
 
 

@@ -261,7 +261,7 @@ def test_bad_reads_are_as_none(tmp_path: Path, shaky: Any, record: str) -> None:
 
 def test_a_deep_mark_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "optkit.json").write_text("[" * 100_000)
-    with pytest.raises(RemoteLost, match="no store of this form"):
+    with pytest.raises(RemoteLost, match="not a store in this format"):
         Remote(f"file://{tmp_path}")
 
 

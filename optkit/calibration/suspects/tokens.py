@@ -37,7 +37,7 @@ def refuse_unknown(x: Tokens) -> None:
     for number, sample in (x.largest, x.lowest):
         if not -x.rows <= number < x.rows:
             raise InputRefused(
-                f"token {number}; the model knows {x.rows} tokens, 0 to {x.rows - 1}",
+                f"the token is {number}, but the model only has tokens 0 to {x.rows - 1}",
                 where=f"sample {sample}, input {x.info.name!r}",
                 hint="encode the texts with the model's tokenizer",
             )

@@ -1,1 +1,1 @@
-"""Formats, scales, ranges: maths on arrays, with no graph in it."""
+"""Number formats, scales and ranges: arithmetic on arrays, without a graph."""

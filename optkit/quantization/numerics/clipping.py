@@ -1,12 +1,14 @@
-"""Scales by least squared error: a range is narrowed (or widened) where that rounds better.
+"""Scales with the least squared error: a range is narrowed (or widened) if that reduces the
+rounding error.
 
     min over r of  sum_k h_k (w_k - s v_k)^2,   s = r s_0,  v = nearest(w / s)
 
-r from a grid (Nagel et al. 2021, arXiv:2106.08295, section 3.1; clipping as in Lin et al. 2023,
-arXiv:2306.00978), then the least-squares scale of the codes found, s = <w, v> / <v, v>, if it is
-better still. Clipping pays for integers; the tables of floating codes have uneven gaps, so there
-the grid goes beyond 1 (for E2M1 up to blocks scaled to 4 instead of 6: Cook et al. 2025,
-arXiv:2512.02010). h: second moments of the input, all 1 without data. Tile by tile, in float32.
+r is from a grid (Nagel et al. 2021, arXiv:2106.08295, section 3.1; clipping as in Lin et al. 2023,
+arXiv:2306.00978). Then the least-squares scale of these codes, s = <w, v> / <v, v>, is used if its
+error is smaller. Clipping reduces the error of integers. Float codes have uneven steps, so their
+grid also has ratios above 1 (for E2M1 up to blocks that are scaled to 4 instead of 6: Cook et al.
+2025, arXiv:2512.02010). h: second moments of the input, all 1 without data. The computation runs
+tile by tile, in float32.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ def least_error(
     carry: Carry,
     importance: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Scales near `ideal` with the least error, float64, same shape.
+    """Scales near `ideal` with the least error, float64, in the shape of `ideal`.
 
-    w: [K, N]; ideal: [ceil(K / block), N] for blocks, [N] for channels, [] for a tensor; zero_point
-    like it, or 0. importance: [K] second moments of the inputs, or [K, K], of which blocks take
-    their own square (products of neighbours count) and wider ranges the diagonal.
+    w: [K, N]. ideal: [ceil(K / block), N] for blocks, [N] for channels, [] for a tensor.
+    zero_point: the same shape, or 0. importance: second moments of the inputs, [K], or [K, K], of
+    which blocks use their diagonal square and wider ranges only the diagonal.
     """
     best = np.array(ideal, np.float64)
     if best.ndim == 0:
@@ -112,7 +114,8 @@ def _error(
     fmt: NumberFormat,
     weights: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Squared error [B, n] under scales [B, n], and the numbers chosen, in units of them."""
+    """Squared error [B, n] under scales [B, n], and the rounded numbers in units of these
+    scales."""
     s = scale.astype(np.float32)[:, None]
     lost = x / s
     v = formats.nearest(lost, fmt, z)

@@ -1,14 +1,15 @@
-"""What the codes of a number format mean. No scale appears here: numbers are "in units", already
-divided by theirs.
+"""The codes of number formats. This module knows no scales: all numbers are already divided by
+their scale ("in units").
 
-integers     q = clip(round(x) + z, qmin, qmax)                          half to even
-E4M3, E2M1   x rounded to the step 2^(max(e, e_min) - m) of its binade   saturates at 448, at 6
-             (Micikevicius et al. 2022, arXiv:2209.05433; OCP Microscaling Formats v1.0)
-NF4          the nearest of 16 quantiles of a normal distribution on [-1, 1]
-             (Dettmers et al. 2023, arXiv:2305.14314, appendix E)
+    integers     q = clip(round(x) + z, qmin, qmax)                          half to even
+    E4M3, E2M1   x rounded to the step 2^(max(e, e_min) - m) of its binade   saturates at 448, at 6
+                 (Micikevicius et al. 2022, arXiv:2209.05433; OCP Microscaling Formats v1.0)
+    NF4          the nearest of 16 quantiles of a normal distribution on [-1, 1]
+                 (Dettmers et al. 2023, arXiv:2305.14314, appendix E)
 
-Written as a few passes over float32, since they run over billions of weights: ml_dtypes' own casts
-take ten times as long, and overflow to NaN in E4M3. NaN goes in nowhere: `scales` refuses it.
+The functions make few passes over float32 arrays, because they run over billions of weights. The
+casts of ml_dtypes take ten times as long, and overflow to NaN in E4M3. No input is NaN: `scales`
+refuses it before.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ _STORAGE = MappingProxyType(
 
 
 def storage(fmt: NumberFormat) -> np.dtype:
-    """The numpy dtype of codes: ONNX's own, one code per byte; NF4 has none and takes uint8."""
+    """The numpy dtype of codes: ONNX's dtype, one code per byte; uint8 for NF4, which ONNX does not
+    have."""
     dtype: np.dtype = np.dtype(_STORAGE[fmt.dtype])
     return dtype
 
@@ -84,9 +86,9 @@ def nearest(
 ) -> np.ndarray:
     """The representable numbers nearest to `x`, float32, both in units of the scale.
 
-    Beyond the range it saturates, at infinity too. `zero_point` (broadcast against x) moves the
-    range of integers: round(x) clipped to [qmin - z, qmax - z]; one that is no integer moves the
-    grid as well. `out` may be x itself.
+    Values beyond the range saturate, infinity too. zero_point (broadcast against x) moves the range
+    of integers: round(x) is clipped to [qmin - z, qmax - z]; a zero point that is not an integer
+    also moves the grid. `out` may be x itself.
     """
     if fmt.is_integer:
         return _nearest_integer(x, fmt, zero_point, out)
@@ -121,7 +123,8 @@ def encode(x: np.ndarray, fmt: NumberFormat, zero_point: np.ndarray | float = 0.
 def decode(
     codes: np.ndarray, fmt: NumberFormat, zero_point: np.ndarray | float = 0.0
 ) -> np.ndarray:
-    """float32 numbers in units of the scale: q - z of integers, table entries of the others."""
+    """float32 numbers in units of the scale: q - z for integers, table entries for other
+    formats."""
     if fmt.dtype == "nf4":
         return np.take(NF4, codes, mode="clip")
     if not fmt.is_integer:
@@ -158,8 +161,9 @@ def _nf4_codes(x: np.ndarray) -> np.ndarray:
 
 
 def _minifloat_codes(values: np.ndarray, kind: _Minifloat) -> np.ndarray:
-    """Codes of representable numbers. The exponent and the top of the mantissa of a float32, biased
-    anew; numbers below the normal ones are lifted into the first binade and taken down again."""
+    """Codes of representable numbers: the exponent with the bias of the format and the top bits of
+    the mantissa of a float32. Subnormal numbers are added to the first binade, which is subtracted
+    again afterwards."""
     sign = (values.view(np.uint32) >> np.uint32(31)).astype(np.uint8)
     size = np.abs(values)
     small = size < kind.smallest

@@ -1,4 +1,4 @@
-"""What a quantization consists of: the numbers of every value and weight, decided once."""
+"""The qparams: the numbers of every quantized value and weight, computed once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from optkit.quantization.numerics.scales import Scale
 
 @dataclass(frozen=True)
 class ActivationQParams:
-    """One Q/DQ pair: the range that was asked for and what represents it.
+    """The qparams of one Q/DQ pair: the requested range, and its scale and zero point.
 
-    `rest`: the scale of what the pair leaves, x - dq(q(x)), where it gets a pair of its own.
+    `rest`: the scale of the remainder x - dq(q(x)), if a second pair quantizes it.
     """
 
     source: str  # the name it was calibrated under
@@ -30,11 +30,11 @@ class ActivationQParams:
 
 @dataclass(frozen=True)
 class WeightQParams:
-    """One node's weight as codes, laid out as the node reads it, and its bias.
+    """The codes of one node's weight, in the layout that the node reads, and its bias.
 
-    scale   what the codes are multiplied by: rank 0, [channels], or blocks along `axis`
-    stored  what stands in the DequantizeLinear; `ratio` [channels] is multiplied behind the node
-    bias    [channels], float; None: the node keeps what it has
+    scale   the scale of the codes: rank 0, [channels], or blocks along `axis`
+    stored  the scale in the DequantizeLinear; a Mul after the node applies `ratio` [channels]
+    bias    [channels], float; None: the bias of the node does not change
     """
 
     name: str
@@ -59,8 +59,7 @@ class WeightQParams:
         return values.T if turned else values
 
     def by_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Codes [N, K], block scales and zero points [N, blocks]: one output channel after the
-        other."""
+        """Codes [N, K], block scales and zero points [N, blocks]: one row per output channel."""
         parts = self.codes, self.scale.scale, self.scale.zero_point
         return parts if self.axis == 1 else (parts[0].T, parts[1].T, parts[2].T)
 
@@ -72,8 +71,8 @@ class WeightQParams:
 
 @dataclass(frozen=True)
 class QParams:
-    """All numbers by place: (calibrated name, format) and node name. `clamped`: scales moved to
-    what their dtype holds as a normal number."""
+    """All qparams: those of values by (calibrated name, format), those of weights by node name.
+    `clamped`: number of scales that were changed to a normal number of their dtype."""
 
     activations: dict[tuple[str, NumberFormat], ActivationQParams] = field(default_factory=dict)
     weights: dict[str, WeightQParams] = field(default_factory=dict)

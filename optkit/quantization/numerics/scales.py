@@ -1,4 +1,5 @@
-"""Scale maths on arrays: how many numbers a unit stands for. No graph appears here.
+"""Computation of scales: the size of one unit of the codes. This module works on arrays, without a
+graph.
 
 Affine quantization (Jacob et al. 2018, arXiv:1712.05877, eq. 1; Wu et al. 2020, arXiv:2004.09602,
 section 3), in the form of ONNX QuantizeLinear and DequantizeLinear:
@@ -6,8 +7,8 @@ section 3), in the form of ONNX QuantizeLinear and DequantizeLinear:
     q = clip(round(x / s) + z, qmin, qmax)      round half to even
     x' = (q - z) * s                            |x' - x| <= s / 2 inside the range
 
-A scale is rounded to the dtype that carries it *before* codes are computed, so a graph with FP16
-scales and its FP32 simulation hold the same numbers.
+A scale is rounded to the carrier dtype *before* codes are computed, so a graph with FP16 scales and
+its FP32 simulation have the same numbers.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _SCALABLE = 65504.0 * 127
 
 
 class Scale(NamedTuple):
-    """`scale` (float32 values that the carrier dtype holds exactly) and zero point.
+    """`scale` (float32 values that the carrier dtype represents exactly) and zero point.
 
-    One per tensor [], per channel [N], or per block [ceil(K / block), N]. `clamped`: how many
-    scales were moved to the smallest normal or the largest finite number of the carrier, because
-    the ideal one is subnormal (engines flush it to zero) or overflows. `outer`: float32 of rank 0
-    where scales have two levels, scale = E4M3 number * outer (`two_level` takes them apart).
+    The shape is [] for a tensor, [N] for channels, or [ceil(K / block), N] for blocks. `clamped`:
+    how many scales were changed to the smallest normal or largest finite number of the carrier,
+    because the ideal scale is subnormal (engines flush it to zero) or overflows. `outer`: float32
+    of rank 0 for scales of two levels, scale = E4M3 number * outer (`two_level` separates them).
     """
 
     scale: np.ndarray
@@ -53,16 +54,17 @@ def weight_scale(
     importance: np.ndarray | None = None,
     outer: np.ndarray | None = None,
 ) -> Scale:
-    """Scales s = max(max|w| / largest, floor), one per index of `axis` (None: one scale of rank 0
-    for the whole array), or of blocks along the first axis of w [K, N], whatever `axis` says.
+    """Scales s = max(max|w| / largest, floor), one per index of `axis` (None: one for the array),
+    or one per block along the first axis of w [K, N]; for blocks `axis` is ignored.
 
-    Signed scales (`NumberFormat.signed_scale`) are negative where the number of the largest size is
-    positive, so that the lowest code stands for it: s = -max|w| / largest.
-    Asymmetric integers: s = (max w - min w) / (qmax - qmin) with the range widened to hold zero.
-    Nothing but zeros gets scale 1: its codes are zero under any scale. "mse" searches near that
-    for the least squared error, `importance` [K] or [K, K] being the inputs' second moments
-    (`clipping.least_error`). Blocks of E2M1 have E4M3 scales under `outer`, by default that of `w`.
-    Raises InputRefused where a weight is not finite.
+    Signed scales (`NumberFormat.signed_scale`) are negative if the number with the largest
+    magnitude is positive, so that the lowest code represents it: s = -max|w| / largest. Asymmetric
+    integers: s = (max w - min w) / (qmax - qmin), with the range widened to contain zero. If all
+    numbers are zero, the scale is 1. The search "mse" finds the scale with the least squared error
+    near these (`clipping.least_error`); `importance`, [K] or [K, K], are the second moments of the
+    inputs. Blocks of E2M1 have E4M3 scales under `outer`, by default computed from `w`.
+
+    Raises InputRefused if a weight is not finite.
     """
     low, high = _extremes(w, axis, fmt)
     if fmt.symmetric or not fmt.is_integer:
@@ -95,24 +97,24 @@ def weight_scale(
 
 
 def has_two_levels(fmt: NumberFormat) -> bool:
-    """Whether the scales of this format are numbers of eight bits under a scale of their own."""
+    """Whether the scales of this format are 8-bit numbers that have a scale themselves."""
     return fmt.dtype == "float4e2m1" and fmt.granularity == "block"
 
 
 def outer_scale(extreme: float) -> np.ndarray:
-    """The scale, float32 of rank 0, under which the E4M3 scales of NVFP4 blocks stand: the largest
-    weight of the tensor gets the largest scale and the largest code, s = max|w| / (448 * 6)."""
+    """The outer scale of NVFP4 blocks, float32 of rank 0: the largest weight of the tensor gets the
+    largest E4M3 scale and the largest code, s = max|w| / (448 * 6)."""
     return carried(np.asarray(extreme / (formats.E4M3_MOST * 6.0)), np.float32)[0]
 
 
 def two_level(scale: Scale) -> tuple[np.ndarray, np.ndarray]:
-    """The E4M3 scales of blocks (dtype float8_e4m3fn) and the scale of those, float32 of rank 0."""
+    """The E4M3 scales of blocks (dtype float8_e4m3fn), and their outer scale, float32 of rank 0."""
     assert scale.outer is not None
     return formats.encode(scale.scale / scale.outer, formats.E4M3), scale.outer
 
 
 def not_finite(w: np.ndarray) -> InputRefused:
-    """The refusal of weights that hold NaN or infinity: says the first and its index."""
+    """The error for weights with NaN or infinity; it names the first such weight and its index."""
     rows = (np.argwhere(~np.isfinite(row.astype(np.float32))) for row in w)
     first, inside = next((i, places[0]) for i, places in enumerate(rows) if len(places))
     index = (first, *map(int, inside))
@@ -120,13 +122,13 @@ def not_finite(w: np.ndarray) -> InputRefused:
 
 
 def scalable(w: np.ndarray) -> bool:
-    """Whether FP16 holds a scale for 8-bit codes of all these numbers. No search is made among
-    larger ones: float32 squares of them overflow."""
+    """Whether FP16 can represent a scale for 8-bit codes of all these numbers. Larger numbers are
+    not searched, because their squares overflow in float32."""
     return bool(np.abs(w).max(initial=0.0) <= _SCALABLE)
 
 
 def expand(parameter: np.ndarray, fmt: NumberFormat, k: int) -> np.ndarray:
-    """A scale or zero point of weights [K, N] so that it broadcasts against them."""
+    """A scale or zero point in a shape that broadcasts against weights [K, N]."""
     if parameter.ndim < 2:
         return parameter
     assert fmt.block_size is not None
@@ -135,9 +137,9 @@ def expand(parameter: np.ndarray, fmt: NumberFormat, k: int) -> np.ndarray:
 
 
 def floor_for_bias(bias: np.ndarray | None, activation: Scale) -> np.ndarray | float:
-    """The least weight scales under which |bias| <= 2**30 steps of s_x * s_w, so that an int32 bias
-    leaves the accumulator as much again. It binds for channels whose weights vanish (a pruned
-    filter, a dead BatchNorm channel): their bias is all they say. No bias: 0."""
+    """The least weight scales with |bias| <= 2**30 steps of s_x * s_w, so that an int32 bias uses
+    at most half of the accumulator. This affects channels with weights near zero (a pruned filter,
+    a dead BatchNorm channel), whose output is only the bias. Without a bias: 0."""
     if bias is None:
         return 0.0
     floor: np.ndarray = np.abs(bias.astype(np.float64)) / (float(activation.scale) * _BIAS_STEPS)
@@ -145,17 +147,18 @@ def floor_for_bias(bias: np.ndarray | None, activation: Scale) -> np.ndarray | f
 
 
 def bias_scale(activation: Scale, weight: Scale) -> Scale:
-    """The scale of an int32 bias, that of the integer products it is added to: s = s_x * s_w."""
+    """The scale of an int32 bias: that of the integer products to which it is added, s = s_x *
+    s_w."""
     step, clamped = carried(activation.scale * weight.scale.astype(np.float64), np.float32)
     return Scale(step, np.zeros(step.shape, np.int32), clamped)
 
 
 def common_scale(parts: Sequence[np.ndarray], carrier: np.dtype | type) -> Scale:
-    """g, rank 0: the least of all these per-channel scales (1 if there are none). With `ratio` it
-    says s = g * r, so that a kernel sees one scale and codes still use each channel's range.
+    """g, rank 0: the least of these per-channel scales (1 if there are none). With `ratio`, s = g *
+    r, so that a kernel has one scale and the codes still use the range of each channel.
 
-    The least, because the kernel writes y / r in half precision: with r >= 1 that stays in range
-    wherever y does. Where the carrier clamps g the ratios make up for it.
+    The least scale is used because the kernel writes y / r in half precision: with r >= 1 this does
+    not overflow if y does not. If the carrier clamps g, the ratios compensate.
     """
     least = min((float(part.min()) for part in parts if part.size), default=1.0)
     scale, _ = carried(np.asarray(least), carrier)
@@ -163,18 +166,21 @@ def common_scale(parts: Sequence[np.ndarray], carrier: np.dtype | type) -> Scale
 
 
 def ratio(scale: Scale, common: Scale, live: np.ndarray, carrier: np.dtype | type) -> Scale:
-    """r = s / g per channel, rounded to the carrier; 1 where a channel is not `live` (all zero)."""
+    """r = s / g per channel, rounded to the carrier; 1 for a channel that is not `live` (all
+    zero)."""
     ideal = np.where(live, scale.scale / common.scale.astype(np.float64), 1.0)
     rounded, clamped = carried(ideal, carrier)
     return Scale(rounded, scale.zero_point, clamped)
 
 
 def activation_scale(low: float, high: float, fmt: NumberFormat, carrier: np.dtype | type) -> Scale:
-    """Scale and zero point, both rank 0, of the range [low, high] widened to hold zero.
+    """Scale and zero point, both rank 0, of the range [low, high] widened to contain zero.
 
-    symmetric:  s = max(|low|, |high|) / largest,   z = 0
-    asymmetric: s = (high - low) / (qmax - qmin),   z = round(qmin - low / s): zero has a code of
-    its own, which padding needs. A range of only zero gets scale 1.
+        symmetric:  s = max(|low|, |high|) / largest,   z = 0
+        asymmetric: s = (high - low) / (qmax - qmin),   z = round(qmin - low / s)
+
+    With the asymmetric form zero has an exact code, which padding needs. The range [0, 0] gets
+    scale 1.
     """
     low, high = min(low, 0.0), max(high, 0.0)
     symmetric = fmt.symmetric or not fmt.is_integer
@@ -185,9 +191,9 @@ def activation_scale(low: float, high: float, fmt: NumberFormat, carrier: np.dty
 
 
 def quantize(x: np.ndarray, scale: Scale, fmt: NumberFormat, axis: int | None = None) -> np.ndarray:
-    """Codes of `x`, dtype `storage(fmt)`. The quotient is taken in float32, as runtimes do.
+    """Codes of `x`, dtype `storage(fmt)`. The division is in float32, as in runtimes.
 
-    `axis` is that of per-channel scales; blocks run along the first axis of x [K, N].
+    `axis`: the axis of per-channel scales; blocks are along the first axis of x [K, N].
     """
     s, z = (_along(part, x.shape, axis, fmt) for part in scale[:2])
     return formats.encode(x.astype(np.float32) / s, fmt, _offset(z))
@@ -196,7 +202,8 @@ def quantize(x: np.ndarray, scale: Scale, fmt: NumberFormat, axis: int | None = 
 def dequantize(
     codes: np.ndarray, scale: Scale, axis: int | None = None, fmt: NumberFormat | None = None
 ) -> np.ndarray:
-    """float32 values of codes. `fmt` says what they mean; integers need it for blocks only."""
+    """float32 values of codes. `fmt` is the format of the codes; for integers only blocks need
+    it."""
     s, z = (_along(part, codes.shape, axis, fmt) for part in scale[:2])
     if fmt is not None:
         units = formats.decode(codes, fmt, _offset(z))
@@ -209,10 +216,10 @@ def dequantize(
 def carried(
     ideal: np.ndarray, carrier: np.dtype | type, outer: np.ndarray | None = None
 ) -> tuple[np.ndarray, int]:
-    """Ideal scales (float64) as the graph holds them, float32, never zero, subnormal or infinite,
-    and how many had to be moved for that. 0 becomes 1; a sign stays.
+    """Ideal scales (float64) as the graph represents them, float32, never zero, subnormal or
+    infinite, and how many were changed for that. 0 becomes 1; the sign remains.
 
-    Rounded to the carrier; with `outer` to E4M3 numbers times that.
+    They are rounded to the carrier; with `outer`, to E4M3 numbers times `outer`.
     """
     if outer is not None:
         wanted = np.where(ideal == 0, 1.0, ideal / float(outer))
@@ -227,7 +234,8 @@ def carried(
 
 
 def representable(scale: Scale, fmt: NumberFormat) -> tuple[float, float]:
-    """The interval in which a rank-0 scale clips nothing: integers lose at most s/2 there."""
+    """The interval that a rank-0 scale covers without clipping; within it, integers have an error
+    of at most s / 2."""
     s = float(scale.scale)
     if not fmt.is_integer:
         return -fmt.largest * s, fmt.largest * s
@@ -236,7 +244,7 @@ def representable(scale: Scale, fmt: NumberFormat) -> tuple[float, float]:
 
 
 def _extremes(w: np.ndarray, axis: int | None, fmt: NumberFormat) -> tuple[np.ndarray, np.ndarray]:
-    """Least and largest weight under each scale, float64; 0 of nothing."""
+    """The least and the largest weight under each scale, float64; 0 for an empty array."""
     if fmt.granularity == "block":
         extremes = [_of_blocks(reduce, w, fmt.block_size) for reduce in (np.minimum, np.maximum)]
     else:

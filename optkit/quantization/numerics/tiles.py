@@ -1,6 +1,7 @@
-"""A weight [K, N] in pieces whose float32 copies stay in a core's cache.
+"""A weight [K, N] in pieces whose float32 copies fit in the cache of a core.
 
-Pieces hold whole ranges of `span` rows (blocks; K for channels), so each can be quantized alone.
+A piece has complete ranges of `span` rows (a block; K for channels), so each piece can be quantized
+alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Tile(NamedTuple):
 
 
 def tiles(w: np.ndarray, span: int) -> Iterator[Tile]:
-    """Cover w [K, N]; a last range shorter than `span` comes in pieces of its own."""
+    """Tiles that cover w [K, N]; a last range shorter than `span` gets its own tiles."""
     k, n = w.shape
     if k == 0 or n == 0:
         return
@@ -47,5 +48,5 @@ def tiles(w: np.ndarray, span: int) -> Iterator[Tile]:
 
 
 def span(block_size: int | None, k: int) -> int:
-    """Rows under one scale: those of a block, at most all."""
+    """The number of rows under one scale: those of a block, at most all."""
     return min(block_size or k, k) or 1

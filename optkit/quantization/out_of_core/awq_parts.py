@@ -1,8 +1,9 @@
-"""AWQ's factors inside one part of a larger graph, and how they get into another form of it.
+"""AWQ within one part of a larger graph, and the transfer of its result to another form of the
+graph.
 
-Factors are searched and folded as `rescale` does it; then the same constants of the same nodes get
-the same numbers elsewhere. Exact, since a value that other parts read is an output of its part,
-which no factor may change.
+`rescale` searches the factors and folds them into constants of the part. Then the same constants of
+the same nodes get the same numbers in the other graph. This is exact: a value that other parts read
+is an output of its part, and no factor may change an output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A graph whose products read codes that are in memory only piece by piece, or not at all.
+"""A graph whose products read codes that are in memory only in pieces, or not at all.
 
-The forms are those that `qdq.writer` gives to numbers in memory. Here they are tensors: computed
-while the graph is saved (`streamed`), or stored already (`layerwise`).
+The forms are those of `qdq.writer`. Here the codes are tensors that are computed while the graph is
+saved (`streamed`), or that are already in a file (`layerwise`).
 """
 
 from __future__ import annotations

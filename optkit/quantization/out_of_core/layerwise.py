@@ -1,12 +1,12 @@
-"""GPTQ of a model larger than memory: part after part, each on the inputs that the quantized parts
-before it make (Frantar et al. 2022, arXiv:2210.17323, section 4).
+"""GPTQ of a model larger than memory: part after part, each with the inputs that the quantized
+parts before it compute (Frantar et al. 2022, arXiv:2210.17323, section 4).
 
     part ── run on all samples ──► second moments ──► codes ──► data file
-      └──── with codes for weights, run on the same inputs ──► inputs of the next part
+      └──── with quantized weights, run on the same inputs ──► inputs of the next part
 
-The numbers are those of `choose_qparams`; a weight whose moments do not fit in the memory is
-rounded to nearest piece by piece. This module runs nothing: who drives it gives it each part and
-its statistics, and runs what it makes of the part.
+The numbers are those of `choose_qparams`. A weight whose moments do not fit in memory is rounded to
+nearest in pieces. This module runs no graph: its caller passes each part with its statistics, and
+runs the quantized part.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class _Coded:
 
 @dataclass
 class Layers:
-    """What has been decided so far for `assignment`, whose precisions quantize weights in blocks.
+    """The results so far for `assignment`, whose precisions quantize weights in blocks.
 
-    `carrier`: the dtype of scales and float weights; `memory_bytes`: what solving may take;
-    `folder`: where codes are kept until the result of `apply` has been saved.
+    `carrier`: the dtype of scales and float weights. `memory_bytes`: the memory that a solver may
+    use. `folder`: where codes are stored until the result of `apply` is saved.
     """
 
     assignment: Assignment
@@ -72,14 +72,14 @@ class Layers:
     _warnings: dict[str, None] = field(default_factory=dict)
 
     def taps(self, part: ir.Model) -> list[Tap]:
-        """What must be known of the values in a part."""
+        """The values of a part that calibration must observe, and what it must observe."""
         learning = self._only(node for batch in self._batches(part) for node in batch)
         taps = qdq.taps(part, learning, self.rules, moments=True)
         return [replace(tap, moments=False) for tap in taps] if self._scales_salient else taps
 
     def quantize(self, part: ir.Model, statistics: Statistics | None, index: int) -> None:
-        """Decide the weights of part number `index` and let it read their codes, in place.
-        `statistics`: of the taps; None where there are none.
+        """Quantize the weights of part number `index`, and let its nodes read the codes, in place.
+        `statistics`: of the taps; None if there are none.
 
         Raises InputRefused for a weight that is not finite.
         """
@@ -115,7 +115,7 @@ class Layers:
         self._write(part)
 
     def resume(self, index: int) -> None:
-        """Take over what `quantize` left of part number `index`."""
+        """Read the results of an earlier `quantize` of part number `index`."""
         note = json.loads(self._place(index, "json").read_text())
         kept = graph.load(self._place(index, "onnx")).graph.initializers
         self._keys |= note["keys"]

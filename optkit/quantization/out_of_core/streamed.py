@@ -1,9 +1,10 @@
-"""Weight-only quantization of a model larger than memory: codes are computed while they are saved.
+"""Weight-only quantization of a model larger than memory: codes are computed while the graph is
+saved.
 
     w (data file) ── rows ──► scale, codes = round_to_nearest(block of rows) ──► data file
 
-For schemes that need no data, in which the numbers of one weight follow from that weight alone. The
-codes and scales are those that `choose_qparams` finds and `qdq.apply` writes; only nothing is kept.
+This is for methods without data, in which the numbers of a weight depend on that weight alone. The
+codes and scales are those of `choose_qparams` and `qdq.apply`, but they are not kept in memory.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def is_for(
     *,
     learned: bool = False,
 ) -> bool:
-    """Whether the planned weights are so large that they lie in data files, and all are quantized
-    by a scheme that can go block by block: no data, no solver. `learned`: second moments are known,
-    which "auto" solves with."""
+    """Whether the planned weights are so large that they are in data files, and all of them use a
+    method that works block by block, without data or solver. `learned`: second moments are known,
+    so that "auto" selects a solver."""
     if settings.weights == "auto" and learned:
         return False
     planned = assignment.quantized()
@@ -65,9 +66,10 @@ def quantize(
     *,
     carrier: np.dtype | type,
 ) -> QuantLog:
-    """The carrier graph in file `source`, quantized into the new file `out`, whatever its size.
+    """Quantize the carrier graph in file `source` into the new file `out`, for any size of the
+    graph.
 
-    Raises InputRefused for a weight that is not finite or a graph that is not valid.
+    Raises InputRefused for a weight that is not finite, or a graph that is not valid.
     """
     model = graph.load(source)
     streaming = apply(model, assignment, rules, settings, carrier=carrier)
@@ -79,7 +81,7 @@ def quantize(
 
 @dataclass(frozen=True)
 class Streaming:
-    """What `apply` put into the graph. `log` is known when the graph has been saved."""
+    """The changes of `apply`. `log` is complete after the graph has been saved."""
 
     nodes: dict[str, CodedNode]
     weights: dict[Place, Weight]
@@ -102,7 +104,7 @@ def apply(
     carrier: np.dtype | type,
 ) -> Streaming:
     """Let the assigned nodes of the carrier graph read codes that `graph.save` computes, in place.
-    A weight that is not finite raises InputRefused then."""
+    `graph.save` then raises InputRefused for a weight that is not finite."""
     codings = Codings(assignment, rules, settings.block_size, np.dtype(carrier))
     weights: dict[Place, Weight] = {}
 

@@ -1,1 +1,1 @@
-"""Which nodes get which precision, and where Q/DQ pairs go. Changes nothing."""
+"""Which nodes get which precision, and where Q/DQ pairs go. Nothing here changes the graph."""

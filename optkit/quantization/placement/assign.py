@@ -1,4 +1,5 @@
-"""Which nodes get which precision, by the rules of the backend that runs them. Changes nothing."""
+"""Which nodes get which precision, by the rules of the backend that runs them. Nothing here changes
+the graph."""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ def assign(
     overrides: Mapping[str, str] | None = None,
     unbounded: Mapping[str, str] | None = None,
 ) -> Assignment:
-    """Consider every Conv, ConvTranspose, MatMul and Gemm that multiplies by a constant.
+    """Assign a precision to every Conv, ConvTranspose, MatMul and Gemm with a constant weight.
 
-    A node gets `precision`, or what its rules say of last layers, or what the last matching pattern
-    of `overrides` says (node name with `*` and `?` → precision name), or `carrier` ("fp16", "fp32",
-    "bf16") with the reason. `rules`: precision name → what the backend wants of it; without those
-    of the last layers' precision these get `precision`, too. `unbounded`: value name → why it has
-    no range; a node that reads one stays in float. Nodes inside If and Loop bodies do too and are
-    not considered.
+    A node gets the precision of the last matching pattern in `overrides` (node name with `*` and
+    `?` → precision name), else the precision that its rules give to last layers, else `precision`;
+    or, with the reason, `carrier` ("fp16", "fp32", "bf16"). rules: precision name → placement rules
+    of the backend; if the precision of last layers has no rules there, these layers get
+    `precision`. unbounded: value name → why it has no range; its readers stay in float. Nodes in
+    the bodies of If and Loop also stay in float and are not listed.
     """
     last = _last_layers(model)
     named = rules[precision].last if precision in rules else None
@@ -139,7 +140,8 @@ def _is_typed(node: ir.Node) -> bool:
 
 
 def _is_plain(value: ir.Value | None, constant: ir.Value) -> bool:
-    """Nothing but layout and float casts lie between the stored float tensor and the node."""
+    """Whether only layout operators and float casts are between the stored float tensor and the
+    node."""
     while value is not None and value is not constant:
         producer = value.producer()
         if producer is None or producer.op_type not in _FOLDABLE:
@@ -158,8 +160,9 @@ def _is_plain_gemm(node: ir.Node) -> bool:
 
 
 def _is_thin(node: ir.Node, weight: ir.Value, rules: PlacementRules) -> bool:
-    """Too few input channels for an integer kernel to pay; but pooling right behind a float result
-    would run on integers in the layout of floats, which costs more than the convolution saves."""
+    """Whether a convolution has too few input channels to be faster in integers. An exception is a
+    convolution followed by pooling: on a float result, pooling would run on integers in the layout
+    of floats, which costs more."""
     assert weight.shape is not None
     channels = int(weight.shape.numpy()[1]) * node.attributes.get_int("group", 1)
     pooled = any(reader.op_type == "MaxPool" for reader in tail(node).consumers())
@@ -172,8 +175,8 @@ def _kernel(weight: ir.Value) -> int:
 
 
 def _last_layers(model: ir.Model) -> frozenset[ir.Node]:
-    """The weighted nodes whose result reaches a model output through nothing that mixes it with
-    another value (logits, maps; not the branches of a residual sum)."""
+    """The weighted nodes whose result reaches a model output without being combined with another
+    value (logits, maps; not the branches of a residual sum)."""
     layers = set()
     for output in model.graph.outputs:
         value: ir.Value | None = output

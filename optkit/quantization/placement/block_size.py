@@ -1,4 +1,4 @@
-"""Block sizes: how many numbers along the summed axis of a weight share a scale."""
+"""Block sizes: the number of elements along the summed axis of a weight that share a scale."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ _SMALLEST = 16  # below, scales weigh as much as the codes they are for
 def fitting_block(
     node: ir.Node, rules: PlacementRules, block_size: int | None = None
 ) -> int | None:
-    """The block size for a MatMul's or Gemm's weight: `block_size` (of 4-bit
-    integers and NF4; else the format's own) where it divides the summed axis or need not, else the
-    largest smaller one that does; None if there is none. "halving": into two blocks or more."""
+    """The block size for the weight of a MatMul or Gemm.
+
+    This is `block_size` (for 4-bit integers and NF4; other formats have a fixed one) if it divides
+    the summed axis or need not divide it, else the largest smaller size that divides it; None if
+    there is none. "halving": the weight must have at least two blocks.
+    """
     fmt, length = rules.weight, weighted_nodes.summed(node)
     size = (block_size if fmt.dtype in _CHOSEN else None) or fmt.block_size
     assert size is not None

@@ -1,9 +1,9 @@
-"""Where Q/DQ pairs go: one pair per value, shared by every reader that wants integers.
+"""Where Q/DQ pairs go: one pair per value, shared by every reader that needs integers.
 
 every backend      x ── Q ── DQ ──► Conv, MatMul, Gemm        the activation they multiply
 residual_adds      Conv ──► Add ◄── DQ ── Q ── shortcut       the sum fuses into the convolution
 quantize_outputs   Conv ─(Relu)─ Q ── DQ ──►                  an integer Conv writes integers,
-                   Conv ── Q ── DQ ──► Add ─(Relu)─ Q ── DQ   and so does the sum behind it
+                   Conv ── Q ── DQ ──► Add ─(Relu)─ Q ── DQ   and so does the sum after it
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Rules = Mapping[str, PlacementRules]
 
 @dataclass(frozen=True)
 class QdqPlacement:
-    """A value to quantize. `readers` get the dequantized value; the others keep the float one."""
+    """A value to quantize. `readers` get the dequantized value; all other readers get the float
+    value."""
 
     value: ir.Value
     format: NumberFormat
@@ -37,7 +38,7 @@ class QdqPlacement:
 
 
 def qdq_placements(model: ir.Model, assignment: Assignment, rules: Rules) -> list[QdqPlacement]:
-    """All values that get a pair, in the order of the nodes that want them; one pair per format."""
+    """All values that get a pair, in the order of the nodes that need them; one pair per format."""
     planned = assignment.quantized()
     wanted: dict[tuple[ir.Value, NumberFormat], dict[Reader, None]] = {}
     for node in model.graph:
@@ -49,8 +50,9 @@ def qdq_placements(model: ir.Model, assignment: Assignment, rules: Rules) -> lis
 
 
 def tail(node: ir.Node) -> ir.Value:
-    """The node's result, behind the activation that alone reads it and that an integer kernel
-    applies while it saturates: Relu, or Clip from 0 (the zero point is then the lowest code)."""
+    """The result of the node, after the activation function that is its only reader and that an
+    integer kernel applies by saturation: Relu, or Clip from 0 (the zero point is then the lowest
+    code)."""
     value = node.outputs[0]
     while (reader := _only_reader(value)) is not None and _saturates(reader):
         value = reader.outputs[0]
@@ -80,8 +82,9 @@ def _wanted_by(
 
 
 def _writes_integers(node: ir.Node, rules: PlacementRules) -> bool:
-    """Where some kernels need an integer output, all do that an activation follows directly: the
-    float activation would claim the node before it can become an integer kernel."""
+    """Whether the output of the node gets a pair. If some kernels need an integer output, all nodes
+    directly before an activation function get one: otherwise the float activation would be fused
+    first, and no integer kernel is possible."""
     if not rules.quantize_outputs:
         return False
     reader = _only_reader(node.outputs[0])

@@ -1,4 +1,4 @@
-"""A constant weight as its node reads it."""
+"""A constant weight in the layout that its node reads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MATRIX = ("MatMul", "Gemm")
 
 
 class ReadWeight(NamedTuple):
-    """The weight of `node`, how its scales may lie, and its bias. `split`: one scalar scale in
-    front of the node, the channels' ratios behind it."""
+    """The weight of `node`, the axes that its scales may have, and its bias. `split`: one scalar
+    scale before the node, and the ratios of the channels after it."""
 
     node: ir.Node
     name: str

@@ -1,10 +1,10 @@
-"""How the weight of a quantized node is stored: along which axis its scales lie, and what one scale
-per output channel would give.
+"""How the weight of a quantized node is stored: the axis of its scales, and the SQNR with one scale
+per output channel.
 
     tensor    one scale
-    channel   one per output channel, which is multiplied once behind the sum
-    summed    one per index of the summed axis: it cannot leave the sum, so no integer kernel takes
-              it, and it follows the wrong maxima
+    channel   one per output channel, applied once after the sum
+    summed    one per index of the summed axis: it cannot be applied after the sum, so no integer
+              kernel supports it, and it follows the wrong maxima
     block     one per block along the summed axis
 """
 
@@ -25,7 +25,7 @@ Granularity = Literal["tensor", "channel", "summed", "block"]
 
 
 def granularity(node: ir.Node) -> Granularity | None:
-    """How the scales of a quantized node's weight lie; None where it has no DequantizeLinear."""
+    """The kind of scales of a quantized node's weight; None if it has no DequantizeLinear."""
     value, flipped = node.inputs[1] if len(node.inputs) > 1 else None, False
     producer = None if value is None else value.producer()
     while producer is not None and producer.op_type in ("Transpose", "Cast"):
@@ -45,8 +45,9 @@ def granularity(node: ir.Node) -> Granularity | None:
 
 
 def by_channel_db(reference: ir.Node, quantized: ir.Node) -> float | None:
-    """SQNR of the reference's weight, rounded to nearest with one symmetric scale per output
-    channel and as many bits as the quantized node's codes use. None for other codes than int8."""
+    """SQNR in dB of the weight of the reference, rounded to nearest with one symmetric scale per
+    output channel, in as many bits as the codes of the quantized node. None for codes other than
+    int8."""
     codes, weight = _codes(quantized), graph.constant_weight(reference)
     if codes is None or codes.dtype != np.int8 or weight is None or weight[0] != 1:
         return None

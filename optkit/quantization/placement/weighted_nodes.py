@@ -1,4 +1,4 @@
-"""What a Conv, MatMul or Gemm multiplies: activation, constant weight, constant bias."""
+"""The operands of a Conv, MatMul or Gemm: activation, constant weight, constant bias."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def bias(node: ir.Node) -> np.ndarray | None:
 
 
 def loose_bias(node: ir.Node) -> bool:
-    """A bias that is not one constant per output channel, so that nothing can be added to it."""
+    """A bias that is not one constant per output channel, so that no correction can be added to
+    it."""
     return has_bias(node) and bias(node) is None
 
 

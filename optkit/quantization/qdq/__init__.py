@@ -1,1 +1,1 @@
-"""A decided quantization, written into the graph."""
+"""Writes qparams into the graph."""

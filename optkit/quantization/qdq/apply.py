@@ -1,7 +1,7 @@
-"""Write a decided quantization into the graph as QuantizeLinear and DequantizeLinear.
+"""Writes qparams into the graph as QuantizeLinear and DequantizeLinear.
 
-Plain ONNX, in place, on the FP32 graph or on its cast: scales take the dtype of what they scale,
-their numbers are the same in both.
+The result is plain ONNX, in place, on the FP32 graph or on its cast to half precision. Scales have
+the dtype of the values that they scale; their numbers are the same in both graphs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MINIMUM_OPSET = 21  # the first whose Q/DQ take FP16 scales
 
 @dataclass(frozen=True)
 class QuantizedNode:
-    """One quantized node: its weight's scales, and the value it multiplies (None: as it is)."""
+    """One quantized node: the scales of its weight, and the value that it multiplies (None: not
+    quantized)."""
 
     op: str
     precision: str
@@ -38,7 +39,8 @@ class QuantizedNode:
 
 @dataclass(frozen=True)
 class QuantizedValue:
-    """One Q/DQ pair: the range that was asked for, by which method, and what represents it."""
+    """One Q/DQ pair: the requested range, the method that computed it, and the scale and zero point
+    that represent it."""
 
     low: float
     high: float
@@ -51,7 +53,8 @@ class QuantizedValue:
 
 @dataclass(frozen=True)
 class QuantLog:
-    """What `apply` did. `clamped`: scales moved to what their dtype holds as a normal number."""
+    """What `apply` did. `clamped`: number of scales that were changed to a normal number of their
+    dtype."""
 
     nodes: dict[str, QuantizedNode]
     activations: dict[str, QuantizedValue]
@@ -71,10 +74,11 @@ class QuantLog:
 def taps(
     model: ir.Model, assignment: Assignment, rules: Rules, *, moments: bool = False
 ) -> list[Tap]:
-    """What calibration has to learn for `choose_qparams`; give it the FP32 fused graph.
-    `moments`: also the second moments of what nodes multiply, for GPTQ.
+    """The values that calibration must observe for `choose_qparams` on the FP32 fused graph.
+    `moments`: also the second moments of the inputs of products, for GPTQ.
 
-    Of a value cast from another float, that one: the cast of the graph may leave out the Cast.
+    If a value is cast from another float value, that one is observed: the cast graph may not have
+    the Cast.
     """
     planned = assignment.quantized()
     taps_by_node = []
@@ -106,9 +110,11 @@ def apply(
 ) -> QuantLog:
     """Quantize the assigned nodes of `model` with the numbers of `qparams`, in place.
 
-    `scale_dtype`: what the qparams were rounded to. `embeddings`: tables too. `simulated`: a
-    weight in a format that ONNX Runtime cannot load is written as the floats its codes stand for.
-    Raises InputRefused for an opset below 21 or a value nothing was decided for.
+    scale_dtype: the dtype to which the qparams were rounded. embeddings: also embedding tables.
+    simulated: a weight in a format that ONNX Runtime cannot load is written as floats with the
+    values of its codes.
+
+    Raises InputRefused for an opset below 21, or a value without qparams.
     """
     if model.opset_imports.get("", 0) < _MINIMUM_OPSET:
         raise InputRefused(f"Q/DQ needs opset {_MINIMUM_OPSET}", hint="run graph.upgrade first")

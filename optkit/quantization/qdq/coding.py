@@ -1,7 +1,7 @@
 """How a weight that is quantized in blocks is stored, and the product that reads it.
 
-DequantizeLinear   codes, scales and zero points in front of the product, as the product lies
-MatMulNBits        the product itself (com.microsoft): everything by rows of the transposed matrix
+DequantizeLinear   codes, scales and zero points before the product, in the layout of the product
+MatMulNBits        the product itself (com.microsoft); everything by rows of the transposed matrix
 MatMulBnb4         the same for NF4
 """
 
@@ -30,7 +30,8 @@ class Coding:
     """How a matrix [K, N] that is summed over K is written as codes.
 
     `format`: with its block size. `turned`: the product reads [N, K]. `carrier`: the dtype of
-    scales. `accuracy`: the level of MatMulNBits; None: a DequantizeLinear, or for NF4 MatMulBnb4.
+    scales. `accuracy`: the accuracy level of MatMulNBits; None: a DequantizeLinear, or MatMulBnb4
+    for NF4.
     """
 
     size: tuple[int, int]
@@ -43,7 +44,8 @@ class Coding:
     def of(
         cls, node: ir.Node, rules: PlacementRules, block_size: int | None, carrier: np.dtype
     ) -> Coding:
-        """That of a MatMul's or Gemm's weight; `block_size`: the one that the user wants."""
+        """The coding of the weight of a MatMul or Gemm; `block_size`: the size that the user
+        requests."""
         shape = constant(node).shape
         assert shape is not None
         k = weighted_nodes.summed(node)

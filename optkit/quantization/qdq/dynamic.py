@@ -1,12 +1,13 @@
-"""Activations in E2M1 with a scale per block that the kernel finds while it runs (NVFP4).
+"""Activations in E2M1 with a scale per block that the kernel computes at run time (NVFP4).
 
     s_b = E4M3(max|x_b| / (6 · g)) · g        blocks of 16 along the last axis, g calibrated
     x'  = E2M1(x / s_b) · s_b
 
-(NVIDIA, "Introducing NVFP4", 2025; TensorRT operator reference, DynamicQuantize.) Two forms:
+(NVIDIA, "Introducing NVFP4", 2025; TensorRT operator reference, DynamicQuantize.) There are two
+forms:
 
-compiled    x ── TRT_FP4DynamicQuantize(g) ──► codes, scales ── DQ(g) ── DQ ── Cast ──►
-simulated   the same arithmetic in FP32 nodes: ONNX has no such operator, ONNX Runtime no E2M1
+    compiled    x ── TRT_FP4DynamicQuantize(g) ──► codes, scales ── DQ(g) ── DQ ── Cast ──►
+    simulated   the same arithmetic in FP32 nodes: ONNX has no such operator, ONNX Runtime no E2M1
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Tables of embeddings in 8 bits: one scale per row, rounded to nearest.
+"""Embedding tables in 8 bits: one scale per row, rounded to nearest.
 
     table[V, D] ── Gather ──►      codes[V, D] ── Gather ── Cast ── Mul ──►
                                    scale[V, 1] ── Gather ─────────────┘
 
-A row is looked up and scaled by itself, so a lookup reads a quarter of the bytes and the whole
-table is never dequantized. Scales: absolute maximum of a row / 127 (as in quantization/scales.py).
+Each row is looked up and scaled separately, so a lookup reads a quarter of the bytes, and the table
+is never dequantized as a whole. Scale: absolute maximum of the row / 127.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _FORMAT = NumberFormat("int8", "channel", symmetric=True)
 
 
 def quantize_embeddings(model: ir.Model) -> dict[str, int]:
-    """Store the float32 tables that are only looked up by rows in 8 bits, in place.
+    """Store float32 tables that are read only by row lookups in 8 bits, in place.
 
-    Returns table → its rows. A table that anything else reads (tied output weights) stays as it is.
+    Returns table → number of its rows. A table with another reader (tied output weights) does not
+    change.
     """
     names = graph.FreeNames(model)
     rows_of_table = {}

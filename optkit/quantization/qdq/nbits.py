@@ -1,17 +1,18 @@
-"""ONNX Runtime's products with a weight in few bits (com.microsoft): how their weights are stored.
+"""ONNX Runtime's products with weights of few bits (com.microsoft), and how their weights are
+stored.
 
 MatMulNBits, a weight of 4 or 8 bits in blocks:
 
     y = x @ dequantize(B)^T + bias          B [N, ceil(K / block), block · bits / 8] uint8
 
-Codes are stored unsigned: signed ones as q + 2^(bits - 1), which is the zero point that the kernel
-takes where none is given; in 4 bits two to a byte, the first in the low nibble, zero points too
-(ONNX Runtime, ContribOperators.md).
-Written out rather than left to the optimizer: that makes it from DequantizeLinear + MatMul only,
-not behind a transposed Gemm, and always with activations rounded to 8 bits (accuracy level 4).
+Codes are stored unsigned; a signed code becomes q + 2^(bits - 1), which is the default zero point
+of the kernel. With 4 bits a byte has two codes, the first in the low nibble; zero points are stored
+in the same way (ONNX Runtime, ContribOperators.md). optkit writes this operator itself, because the
+optimizer of ONNX Runtime creates it only from DequantizeLinear + MatMul, not for a transposed Gemm,
+and always with activations rounded to 8 bits (accuracy level 4).
 
-MatMulBnb4, a weight of 16 table entries as bitsandbytes stores it: the rows of W^T [N, K] one after
-the other, two codes to a byte, the first in the high nibble.
+MatMulBnb4, a weight of 16 table entries in the layout of bitsandbytes: the rows of W^T [N, K] in
+order, two codes per byte, the first in the high nibble.
 """
 
 from __future__ import annotations

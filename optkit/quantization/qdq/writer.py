@@ -1,7 +1,7 @@
-"""The nodes and constants that say a quantization in plain ONNX.
+"""The nodes and constants of a quantization in plain ONNX.
 
-activation     x ── Q(s, z) ── DQ(s, z) ──►      s, z of rank 0: a shape of [1] makes TensorRT
-                                                 lose every convolution
+activation     x ── Q(s, z) ── DQ(s, z) ──►      s, z of rank 0: with shape [1], TensorRT fuses no
+                                                 convolution
 weight         codes ── DQ(s_c, axis) ──►        axis: the output channels
 split_scale    codes ── DQ(g) ──► Conv ── Mul(s_c / g) ── Add(b) ──►
 integer_bias   int32 ── DQ(s · s_c) ──►          joins the integer products
@@ -31,7 +31,7 @@ _NOT_LOADED = ("float4e2m1", "nf4")  # no DequantizeLinear of ONNX Runtime takes
 
 
 class Writer:
-    """Adds Q/DQ to one graph under fresh names; a weight that several nodes read is stored once."""
+    """Adds Q/DQ to one graph under new names; a weight that several nodes read is stored once."""
 
     def __init__(
         self, model: ir.Model, rules: Rules, carrier: np.dtype, *, simulated: bool
@@ -48,8 +48,8 @@ class Writer:
         self._second: dict[ir.Value, ir.Value] = {}  # dequantized value -> that of its rest
 
     def pair(self, placement: QdqPlacement, numbers: ActivationQParams) -> None:
-        """Put Q and DQ between the value and its readers; for two terms a second pair on what the
-        first leaves."""
+        """Put Q and DQ between the value and its readers; for two terms, also a second pair on the
+        remainder of the first."""
         value, name = placement.value, str(placement.value.name)
         if numbers.format.granularity == "block":
             pair = dynamic.Pair(self, value, numbers.scale.scale, numbers.format)
@@ -78,8 +78,8 @@ class Writer:
         return [q, dq], dq.outputs[0]
 
     def weight(self, node: ir.Node, numbers: WeightQParams, rules: PlacementRules) -> None:
-        """Store the node's weight as codes, layout changes on the way to it folded in, and its bias
-        in the form the rules ask for."""
+        """Store the weight of the node as codes, with the layout changes before it folded in, and
+        its bias in the form that the rules need."""
         constant = node.inputs[1]
         assert constant is not None
         dtype = known_dtype(constant)
@@ -104,7 +104,7 @@ class Writer:
         self._add_second_term(node)
 
     def remove_unread(self) -> None:
-        """Drop the float weights and biases that nobody reads any more, and what led from them."""
+        """Remove the float weights and biases without readers, and the nodes that led from them."""
         graph.remove_unread(self._graph, self._replaced)
 
     def _dequantized(self, numbers: WeightQParams, dtype: ir.DataType) -> ir.Value:

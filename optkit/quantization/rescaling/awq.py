@@ -1,12 +1,13 @@
-"""AWQ: weights of inputs that are large get finer steps, by a factor folded into both sides.
+"""AWQ: weights of large inputs get finer steps, by a factor that is folded into both operands.
 
 Lin et al. 2023, arXiv:2306.00978, section 3.2. With f_k = mean|x_k|^alpha,
 
     y = x w = (x / f) (f w),      quantized: y' = (x / f) q(f w)
 
-alpha from a grid by the error of the output, |x (w - q(f w) / f)|^2. The division by f belongs to
-whatever produces x: the weight of a norm, the columns of the product before. The paper's clipping
-of the scaled weights comes later, with their scales (`clipping.least_error`).
+alpha is from a grid; the value with the least error of the output, |x (w - q(f w) / f)|^2, is used.
+The division by f is folded into the node that computes x: the weight of a norm, the columns of the
+product before. The clipping of the scaled weights, as in the paper, happens later with their scales
+(`clipping.least_error`).
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ def search(
     carrier: np.dtype | type,
     ties: np.ndarray | None = None,
 ) -> Choice:
-    """Factors for weights [K, N_i] that multiply one input, of which `rows` [n, K] are known.
+    """Factors for weights [K, N_i] that multiply one input, with sampled rows [n, K] of it.
 
-    `ties` [K]: channels with the same number get the same factor. Raises InputRefused for weights
-    that are not finite.
+    ties [K]: channels with the same number get the same factor.
+
+    Raises InputRefused for weights that are not finite.
     """
     typical = np.asarray(np.abs(rows).mean(axis=0, dtype=np.float64))
     alphas = [step / _GRID for step in range(1, _GRID + 1)]
@@ -46,9 +48,9 @@ def search(
 
 
 def factors(magnitude: np.ndarray, alpha: float, ties: np.ndarray | None = None) -> np.ndarray:
-    """f = mean|x|^alpha, float32 [K], about 1 in the middle of its range: divided by the root of
-    its largest times its smallest. Inputs that are always zero get 1; those that `ties` [K] joins
-    the geometric mean of theirs."""
+    """f = mean|x|^alpha, float32 [K], normalized by the root of its largest times its smallest
+    value. Inputs that are always zero get 1; channels that `ties` [K] joins get the geometric mean
+    of their factors."""
     live = np.isfinite(magnitude) & (magnitude > 0)
     f = np.ones(len(magnitude))
     if not live.any() or alpha == 0.0:

@@ -1,8 +1,9 @@
-"""Labels: which channel each element of a value belongs to, followed backwards through layout.
+"""Labels: the channel of each element of a value, followed backwards through layout operators.
 
-A factor per channel of one value (say [K]) is a factor per *some* elements of the values it is
-made from. Labels say which: an integer array with the rank of the value, size 1 along axes on which
-the factor does not depend; entry k means "channel k of where we started", -1 "left alone".
+A factor per channel of one value (for example [K]) is a factor for *some* elements of the values
+from which it is computed. Labels describe these: an integer array with the rank of the value and
+size 1 along axes on which the factor does not depend. An entry k means "channel k of the first
+value", -1 "unchanged".
 
     v [1,1,KV·D] ─Reshape─> [1,1,KV,1,D] ─Expand─> [1,1,KV,G,D] ─Reshape─> o [1,1,H·D]
     each channel of v belongs to G channels of o: they must share a factor (`ties`)

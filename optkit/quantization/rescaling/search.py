@@ -1,4 +1,4 @@
-"""The search that SmoothQuant, equalization and AWQ share: the factors with the least error win."""
+"""The search of SmoothQuant, equalization and AWQ: it returns the factors with the least error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ Candidate = tuple[float | None, np.ndarray | None]
 
 
 class Choice(NamedTuple):
-    """The factors s [K] to divide by, or None to leave the activation; `alpha` None likewise.
+    """The factors s [K] to divide by, or None if the activation does not change; `alpha`
+    accordingly.
 
-    `sqnr_db`: of the outputs with the choice. `gain_db`: over leaving the activation as it is.
+    `sqnr_db`: SQNR of the outputs with this choice. `gain_db`: its gain over the unchanged
+    activation.
     """
 
     alpha: float | None
@@ -30,9 +32,11 @@ def search(
     *,
     leave: bool = True,
 ) -> Choice:
-    """The candidate with the least error; `leave`: leaving the activation is one of them.
+    """The candidate with the least error; `leave`: the unchanged activation is one of the
+    candidates.
 
-    `error`: noise power of the outputs over their signal's, of factors; None: without any.
+    `error`: function from factors to noise power over signal power of the outputs; None: without
+    factors.
     """
     candidates = [(None, None), *candidates]
     errors = [error(factors) for _, factors in candidates]

@@ -1,13 +1,12 @@
-"""SmoothQuant: move the spread of an activation's channels into the weights that read it.
+"""SmoothQuant: move the spread of the channels of an activation into the weights that read it.
 
     x W = (x / s) (s W)        s_k = max|x_k|^a / max|W_k|^(1-a)
 
-(Xiao et al. 2022, arXiv:2211.10438, eq. 3 and 4.) One scale must serve all channels of an
-activation, while weights have one per output channel, so outlier channels are cheaper to hold in
-the weights. The exponent a is searched for each group of nodes that read one activation, by the
-error of their outputs on a sample of rows, with the very formats that will be used; and by what
-data not seen yet will have clipped, since smoothing brings every channel to the range's limit.
-Pure maths.
+(Xiao et al. 2022, arXiv:2211.10438, eq. 3 and 4.) An activation has one scale for all channels, but
+weights have one per output channel, so outlier channels cost less in the weights. The exponent a is
+searched for each group of nodes that read one activation. Its error is that of the outputs on
+sampled rows, with the number formats that will be used, plus the expected clipping on other data:
+smoothing moves every channel to the end of the range. The module works on arrays.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _MOST_PRODUCTS = 1 << 27  # multiply-accumulates for one candidate; fewer rows a
 
 @dataclass(frozen=True)
 class Sample:
-    """An activation: rows [n, K] drawn from it, the extremes [K] of each channel over all `seen`
-    rows (None: those given are all)."""
+    """An activation: sampled rows [n, K], and the extremes [K] of each channel over all `seen` rows
+    (None: the sample is complete)."""
 
     rows: np.ndarray
     low: np.ndarray
@@ -49,8 +48,8 @@ class Sample:
 
     @cached_property
     def tails(self) -> tuple[np.ndarray, np.ndarray]:
-        """How far, on average, the smallest and the largest rows of each channel reach beyond the
-        m-th of them, float64 [K] each: the scale on which the tails fall."""
+        """The mean excess of the smallest and the largest rows of each channel over the m-th of
+        them, float64 [K] each: the scale of the two tails."""
         count = min(max(len(self.rows) // _TAIL_SHARE, _TAIL_LEAST), len(self.rows))
         excess = []
         for rows in (-self.rows, self.rows):
@@ -76,16 +75,17 @@ def factors(
 ) -> np.ndarray:
     """s [K], float32, positive, geometric mean 1.
 
-    `x_absmax`, `w_absmax` [K]: the largest magnitude of each channel and of its weights.
-    `ties` [K]: channels with the same number get the same factor. alpha 0 looks at the weights
-    alone, 1 at the activation alone.
+    x_absmax, w_absmax [K]: the largest magnitude of each channel and of its weights. ties [K]:
+    channels with the same number get the same factor. alpha: 0 uses the weights alone, 1 the
+    activation alone.
     """
     x, w = (_floored(_tied(part.astype(np.float64), ties)) for part in (x_absmax, w_absmax))
     return normalized(x**alpha / w ** (1.0 - alpha))
 
 
 def normalized(s: np.ndarray) -> np.ndarray:
-    """`s` with geometric mean 1, float32: numbers stay where a half-precision carrier has them."""
+    """`s` with geometric mean 1, float32, so that the numbers stay in the range of half
+    precision."""
     return np.asarray((s / np.exp(np.log(s).mean())).astype(np.float32))
 
 
@@ -99,22 +99,24 @@ def output_error(
     sample: Sample, kernels: Sequence[np.ndarray], formats: Formats, s: np.ndarray | None = None
 ) -> float:
     """Noise power over signal power of the outputs x W, averaged over the weights, if activation
-    (divided by `s`) and weights (multiplied by it) are rounded. 0: exact; 1: nothing is left.
+    (divided by `s`) and weights (multiplied by it) are rounded. 0: exact; 1: the noise is as large
+    as the signal.
 
-    `kernels`: each [K, N], or [groups, K/groups, N/groups, taps] of a convolution. The taps of a
-    kernel are judged one by one, each on every row: a sample of rows does not say what lies beside.
-    What clipping will cost on other data (`clipped`) counts too.
+    kernels: each [K, N], or [groups, K/groups, N/groups, taps] of a convolution. Each tap of a
+    kernel is evaluated alone, on every row, because sampled rows have no neighbours. The expected
+    clipping on other data (`clipped`) is added.
     """
     return _Judge(sample, kernels, formats).error(s)
 
 
 def clipped(sample: Sample, low: float, high: float, s: np.ndarray | None = None) -> np.ndarray:
-    """E[c²] [K]: the power that clipping x / s to [low, high] is expected to cut from each channel
-    of x on data like that of the sample, beyond what the sample itself has cut.
+    """E[c²] [K]: the expected power that clipping x / s to [low, high] removes from each channel of
+    x on data like the sample, in addition to the clipping of the sample itself.
 
-    The largest of `seen` numbers is exceeded by another one with probability 1 / (seen + 1). Tails
-    are taken for exponential of scale t, the mean excess over the sample's m-th largest: beyond a
-    limit L lies a share of exp(-(L - max) / t) of that, with a squared excess of 2 t².
+    Another number exceeds the largest of `seen` numbers with probability 1 / (seen + 1). The tails
+    are assumed to be exponential with scale t, the mean excess over the m-th largest number of the
+    sample: beyond a limit L is a share exp(-(L - max) / t) of this probability, with a squared
+    excess of 2 t².
     """
     factor = np.float32(1.0) if s is None else s
     rare = 1.0 / ((sample.seen or len(sample.rows)) + 1.0)
@@ -137,10 +139,11 @@ def search(
     others: Sequence[np.ndarray] = (),
     besides: Callable[[np.ndarray | None], float] = lambda s: 0.0,
 ) -> Choice:
-    """The candidate with the least output error; `leave`: leaving the activation is one of them.
+    """The candidate with the least output error; `leave`: the unchanged activation is one of the
+    candidates.
 
-    `others`: further factors [K] to try, whatever they come from; chosen, they have alpha None.
-    `besides`: error that the factors cause elsewhere, added to that of the outputs.
+    others: further factors [K] to try, from any source; their alpha is None. besides: error that
+    the factors cause at other nodes, added to that of the outputs.
     """
     judge = _Judge(*_thinned(sample, kernels), formats)
     x, w = sample.absmax, absmax(kernels)

@@ -1,1 +1,1 @@
-"""Weights to codes: round to nearest, GPTQ, QuantEase, HQQ; and bias correction."""
+"""Codes of weights: round to nearest, GPTQ, QuantEase, HQQ; and bias correction."""

@@ -1,11 +1,11 @@
-"""Bias correction: give back the mean that rounding takes from a layer's output.
+"""Bias correction: restore the mean of a layer's output, which rounding changes.
 
     y - ŷ = x W - x̂ Ŵ        Δb = E[x W] - E[x̂ Ŵ] = E[x] W - E[x̂] Ŵ        [N]
 
-(Nagel et al. 2019, "Data-free quantization", arXiv:1906.04721, section 4.2.) Local: each layer is
-corrected for its own rounding, its input taken as exact. The rows x of a convolution are patches of
-its input, zeros of the padding included: the paper takes E[x] to be the same at every offset of the
-kernel, which holds neither at borders nor for strides. Pure maths.
+(Nagel et al. 2019, "Data-free quantization", arXiv:1906.04721, section 4.2.) The correction is
+local: each layer is corrected for its own rounding, with an exact input. The rows x of a
+convolution are patches of its input, including the zeros of the padding. The paper assumes that
+E[x] is the same at every offset of the kernel, which is wrong at borders and for strides.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 def correction(
     rows: np.ndarray, w: np.ndarray, rows_hat: np.ndarray, w_hat: np.ndarray
 ) -> np.ndarray:
-    """float32 [N] to add to the bias: the mean error of rows_hat @ w_hat against rows @ w.
+    """float32 [N] to add to the bias: the mean error of rows_hat @ w_hat compared with rows @ w.
 
-    `rows`, `rows_hat` [n, K]: a sample and what its codes say; `w`, `w_hat` [K, N] likewise. Or of
-    groups: rows [n, groups, K] and weights [groups, K, N], for [groups, N].
+    rows, rows_hat [n, K]: a sample, and its dequantized codes; w, w_hat [K, N]: the same for the
+    weight. For groups: rows [n, groups, K] and weights [groups, K, N] give [groups, N].
     """
     error: np.ndarray = _mean_product(rows, w) - _mean_product(rows_hat, w_hat)
     return error.astype(np.float32)

@@ -1,16 +1,16 @@
-"""GPTQ: rows rounded one by one, what one loses made up for by those still to come.
+"""GPTQ: rows are rounded one by one, and later rows compensate the error of earlier ones.
 
-Frantar et al. 2022, arXiv:2210.17323, in the form of its twin, Babai's nearest plane (Chen et al.
+Frantar et al. 2022, arXiv:2210.17323, in the equivalent form of Babai's nearest plane (Chen et al.
 2025, arXiv:2507.18553). With H = X^T X / n and its factor H = M^T M, M lower triangular,
 
     |X (w - w')|^2 / n = |M D|^2,   D = w - w' [K, N]
-    t_i  = w_i + sum_{j<i} (M_ij / M_ii) D_j         what row i should be, given those before it
+    t_i  = w_i + sum_{j<i} (M_ij / M_ii) D_j         the target of row i, given the rows before it
     w'_i = s_i nearest(t_i / s_i)                    so that row i of M D is M_ii (t_i - w'_i)
 
-One Cholesky factorization and no inverse; the sums of a block of rows are one product of matrices.
-Rows go by falling H_ii ("act-order") under scales found beforehand ("static groups"), by the error
-that is left when all is made up for: sum_i M_ii^2 (w_i - w'_i)^2 (weighing rows by H_ii instead
-costs up to 2 dB: what the others make up for would count).
+This needs one Cholesky factorization and no inverse; the sums of a block of rows are one matrix
+product. Rows are solved in the order of falling H_ii ("act-order") with scales from before ("static
+groups"). These scales minimize the error that remains after compensation, sum_i M_ii^2 (w_i -
+w'_i)^2. Weights H_ii instead would count error that later rows compensate, and cost up to 2 dB.
 """
 
 from __future__ import annotations
@@ -68,13 +68,16 @@ def gptq(
     search: Search = "mse",
     sweeps: int = 0,
 ) -> list[Quantized]:
-    """Quantize weights [K, N_i] that multiply one input, with the error of each.
+    """Quantize weights [K, N_i] that multiply one input; return the codes with the error of each
+    weight.
 
-    moments: X^T X / n of that input, [K, K]. scales: of each weight, kept as they are; else found
-    by `search` with M_ii^2 as importance. damping: share of the mean H_ii added to all of them; ten
-    times as much where that is not yet positive definite. sweeps: of coordinate descent afterwards
-    (`quantease`), which moves scales, too, if they were not given. Inputs that were always zero
-    keep their rounded weights. Raises InputRefused for weights or moments that are not finite.
+    moments: X^T X / n of that input, [K, K]. scales: of each weight, not changed; without them
+    `search` finds scales with importance M_ii^2. damping: share of the mean H_ii that is added to
+    all of them; ten times as much if the matrix is not yet positive definite. sweeps: number of
+    sweeps of coordinate descent afterwards (`quantease`), which also change the scales unless they
+    are given. Inputs that were always zero keep their rounded weights.
+
+    Raises InputRefused for weights or moments that are not finite.
     """
     if not np.isfinite(moments).all():
         raise InputRefused("the second moments of its input are not finite")

@@ -1,14 +1,15 @@
-"""HQQ: scales and zero points of blocks fitted to the weights alone, outliers counting little.
+"""HQQ: scales and zero points of blocks, fitted to the weights alone with little influence of
+outliers.
 
-Badri and Shaji 2023, "Half-Quadratic Quantization of Large Machine Learning Models". Minimize
-|w - s (q - z)|_p^p, p < 1, by turns of
+Badri and Shaji 2023, "Half-Quadratic Quantization of Large Machine Learning Models". It minimizes
+|w - s (q - z)|_p^p, p < 1, by alternating
 
     e = shrink(w - s (q - z)),     shrink(x) = sign(x) max(|x| - |x|^(p-1) / beta, 0)
     z = mean(q - (w - e) / s)                   asymmetric codes
     s = <v, w - e> / <v, v>                     then scales, of all codes; v = nearest(w / s)
 
-with beta growing. Weights are taken in units of their first scale, so the outcome does not depend
-on the unit they are in (the original's does). Of all turns each block keeps the best.
+with growing beta. Weights are divided by their first scale, so the result does not depend on their
+unit (the original does). Each block keeps the best of all iterations.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ _Hold = Callable[[np.ndarray], np.ndarray]  # numbers to those the graph can hol
 def hqq(
     w: np.ndarray, fmt: NumberFormat, carrier: np.dtype | type, *, float_zero_point: bool = False
 ) -> Quantized:
-    """Quantize w [K, N] per block or per channel; one scale per tensor is left as it is.
+    """Quantize w [K, N] per block or per channel; a single scale per tensor does not change.
 
-    Asymmetric integers get zero points: integers, or with `float_zero_point` numbers that the
-    carrier holds (float32, where a kernel takes them).
-    Raises InputRefused where a weight is not finite.
+    Asymmetric integers get zero points: integers, or with `float_zero_point` floats that the
+    carrier represents (float32 if the kernel supports it).
+
+    Raises InputRefused if a weight is not finite.
     """
     scale = scales.weight_scale(w, channels(fmt), fmt, carrier)
     if fmt.granularity == "tensor":

@@ -1,12 +1,12 @@
-"""Codes of a solved weight improved one row at a time, and its scales: what GPTQ leaves to gain.
+"""Coordinate descent on the codes and scales of a solved weight, which improves the result of GPTQ.
 
     min tr(D^T H D),   D = w - w' [K, N],   G = H D
-    row i:     w'_i = s_i nearest((w'_i + G_i / H_ii) / s_i)      the others as they are
-    group g:   s_g += <v_g, G_g> / <v_g, H_gg v_g>                v: codes in units, as they are
+    row i:     w'_i = s_i nearest((w'_i + G_i / H_ii) / s_i)      the others unchanged
+    group g:   s_g += <v_g, G_g> / <v_g, H_gg v_g>                v: codes in units, unchanged
 
-Coordinate descent (Behdin et al. 2023, QuantEase, arXiv:2309.01885): no step makes the error
-larger. A sweep with its scales costs almost three times GPTQ itself; the first brings most (0.1 to
-0.3 dB of INT4 on other data).
+(Behdin et al. 2023, QuantEase, arXiv:2309.01885.) No step increases the error. A sweep with its
+scales takes almost three times as long as GPTQ; the first sweep gains most (0.1 to 0.3 dB for INT4
+on other data).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Round to nearest: a weight [K, N] as codes and scales, with no data.
+"""Round to nearest: codes and scales of a weight [K, N] without data.
 
     codes = encode(w / s)
 
-Piece by piece, so that a weight of any size and dtype goes through a few MiB of float32: `w` may be
-a memory-mapped FP16 or BF16 tensor (a transposed view of one, too) and `out` another file.
+It works in pieces, so a weight of any size and dtype needs only a few MiB of float32: `w` may be a
+memory-mapped FP16 or BF16 tensor (or a transposed view of one), and `out` another file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from optkit.quantization.numerics.scales import Scale, Search
 
 
 class Quantized(NamedTuple):
-    """A weight as codes [K, N], dtype `storage(fmt)`. `error`: tr(D^T H D) of D = w - dequantized
-    under the second moments H of its input, where those were used."""
+    """A weight as codes [K, N], dtype `storage(fmt)`. `error`: tr(D^T H D) with D = w - dequantized
+    and the second moments H of its input, if they were used."""
 
     codes: np.ndarray
     scale: Scale
@@ -49,9 +49,10 @@ def round_to_nearest(
 ) -> Quantized:
     """Quantize w [K, N] of any float dtype.
 
-    scale: given ones instead of those of `scales.weight_scale` (which `search` and `importance` go
-    to). out: where codes go, [K, N] of `storage(fmt)`. Raises InputRefused where a weight is not
-    finite.
+    scale: given scales; without them `scales.weight_scale` computes them with `search` and
+    `importance`. out: array for the codes, [K, N] of `storage(fmt)`.
+
+    Raises InputRefused if a weight is not finite.
     """
     codes = np.empty(w.shape, formats.storage(fmt)) if out is None else out
     blocked = fmt.granularity == "block"

@@ -62,7 +62,7 @@ def _check_kind(config: Path) -> None:
         kind = json.loads(config.read_bytes()).get("peft_type")
     except (ValueError, AttributeError) as error:
         raise InputRefused(
-            "not the JSON of an adapter", where=str(config), hint="save the adapter again"
+            "it is not the JSON of an adapter", where=str(config), hint="save the adapter again"
         ) from error
     if kind != "LORA":
         raise InputRefused(
@@ -103,7 +103,7 @@ def _compare(beside: Feed, merged: Feed, where: str) -> None:
         scale = float(np.abs(expected).max(initial=0.0))
         if not error <= _TOLERANCE * scale:
             raise InputRefused(
-                f"merged, output {name!r} differs by {error:.3g} from the model that runs the "
+                f"after merging, output {name!r} differs by {error:.3g} from the model with the "
                 f"adapter; its largest value is {scale:.3g}",
                 where=where,
                 hint="an adapter that acts on activations (dropout, a norm) cannot be merged",

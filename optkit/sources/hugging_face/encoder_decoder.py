@@ -138,7 +138,7 @@ def _crossed_layers(model: PreTrainedModel, source: Sequence[InputSpec]) -> Pair
             return _crossed(model, model.get_encoder()(given)[0], None)
     except Exception as error:  # a state of another kind, or none: each fails in its own way
         raise InputRefused(
-            f"{type(model).__name__} keeps no cache of its cross attention: "
+            f"{type(model).__name__} has no cache for its cross attention: "
             f"{explain.first_line(error)}",
             where=str(model.config.model_type),
             hint="give encoder and decoder as Python factories, file.py:function",

@@ -65,7 +65,8 @@ class Described:
             info, had = spec.info, by_name[spec.info.name].info
             if (info.dtype, len(info.shape)) != (had.dtype, len(had.shape)):
                 raise InputRefused(
-                    f"the model has {had.dtype} {list(had.shape)}, declared is {info.dtype} "
+                    f"the model has {had.dtype} {list(had.shape)}, but the recipe declares "
+                    f"{info.dtype} "
                     f"{list(info.shape)}",
                     where=f"input {info.name!r}",
                     hint="declare the input as the model has it, or leave it out",
@@ -177,7 +178,7 @@ def _image(config: PreTrainedConfig, folder: Path) -> InputSpec:
     if size is None:
         raise InputRefused(
             "the size of its images is not known: neither config.json nor preprocessor_config.json "
-            "tells it",
+            "contains it",
             where=str(folder),
             hint="--set 'inputs.pixel_values={dtype: float32, shape: [batch, 3, 224, 224]}'",
         )

@@ -67,14 +67,14 @@ def _config(folder: Path, *, trusted: bool) -> PreTrainedConfig:
     except Exception as error:  # OSError, ValueError, KeyError, and what a bad value provokes
         if not trusted and _has_code(folder):
             raise InputRefused(
-                "the model brings Python code of its own, which runs for nobody unasked",
+                "the model contains Python code, which optkit does not run without permission",
                 where=str(folder / "config.json"),
-                hint="read the code; whoever trusts it builds with --trust-remote-code",
+                hint="read the code; if you trust it, build with --trust-remote-code",
             ) from error
         raise InputRefused(
             f"config.json is not understood: {explain.first_line(error)}",
             where=str(folder / "config.json"),
-            hint="a newer transformers may know the model; one that brings code of its own needs "
+            hint="a newer transformers may know the model; a model with its own code needs "
             "--trust-remote-code",
         ) from error
 
@@ -136,8 +136,8 @@ def _no_class(config: PreTrainedConfig, where: str) -> InputRefused:
     return InputRefused(
         f"config.json names {named}",
         where=where,
-        hint="its class is in the folder's own code: whoever trusts that builds with "
-        "--trust-remote-code"
+        hint="its class is in the Python code of the folder: if you trust it, build "
+        "with --trust-remote-code"
         if _auto_map(config)
         else "install a newer transformers, or name the task, e.g. --task text-classification",
     )
@@ -170,7 +170,7 @@ def _pretrained(
         )
     except Exception as error:  # a class that is not for this config, a value that makes no sense
         raise InputRefused(
-            f"{cls.__name__} cannot be made of it: {explain.first_line(error)}",
+            f"{cls.__name__} cannot be loaded from it: {explain.first_line(error)}",
             where=str(folder),
             hint=_OTHER_TASK,
         ) from error

@@ -73,7 +73,7 @@ def _engine_times(
     """On zeros, as ONNX Runtime's kernels."""
     with engine(way, name, built, kept) as session:
         if not isinstance(session, Profiled):
-            raise ToolchainMissing(f"{way.backend} does not tell the time of layers")
+            raise ToolchainMissing(f"{way.backend} does not report the times of layers")
         feed = {t.name: np.zeros(way.shapes[t.name], t.dtype) for t in session.inputs}
         return session.layer_times(feed, products(model), way.seconds)
 

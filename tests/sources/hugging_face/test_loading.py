@@ -147,7 +147,7 @@ def test_code_of_the_folder_does_not_run_untrusted(bert: Path) -> None:
 def test_a_folders_own_model_is_loaded_where_its_code_is_trusted(tmp_path: Path) -> None:
     weights = own_code.write(tmp_path / "own")
     error = refused(tmp_path / "own")
-    assert "code of its own" in error.message and "--trust-remote-code" in str(error.hint)
+    assert "contains Python code" in error.message and "--trust-remote-code" in str(error.hint)
     loaded = loading.load(tmp_path / "own", None, trusted=True)
     assert (type(loaded.model).__name__, loaded.task) == (
         "OwnForSequenceClassification", "text-classification",
@@ -172,7 +172,7 @@ def test_an_unknown_task_names_the_nearest(bert: Path) -> None:
 
 
 def test_a_task_that_the_model_cannot_do_is_refused(folders: Folders) -> None:
-    assert "cannot be made of it" in refused(folders("vit"), "text-classification").message
+    assert "cannot be loaded from it" in refused(folders("vit"), "text-classification").message
 
 
 def test_an_encoder_decoder_is_no_single_graph(tmp_path: Path) -> None:
