@@ -1,13 +1,14 @@
-"""Calibration: run samples through the FP32 graph and keep statistics of the tapped values.
+"""Calibration: run samples through the FP32 graph and collect statistics of the observed values.
 
-Memory does not grow with the number of samples: a part's values are counted and dropped.
+Memory does not grow with the number of samples: the values of each part are counted and then
+dropped.
 
-fills       constants that are no data, followed through the graph
-part        what of a value in one part of the data is data
-observer    streaming observers of one value
-cutting     feeds into parts that fit in the memory
-checkpoint  the state of a run on disk
-collect     the loop
+    fills       constants that are not data (mask fills), followed through the graph
+    part        the elements of a value that are data, in one part of the samples
+    observer    streaming observers of one value
+    cutting     division of feeds into parts that fit in memory
+    checkpoint  the state of a run on disk
+    collect     the loop
 """
 
 from optkit.calibration.collect import observe

@@ -1,9 +1,9 @@
-"""The state of a run on disk, so that it goes on after a kill and ends with the same bits.
+"""The state of a run on disk. After a kill, a run continues from it and ends with the same bits.
 
-    folder/state.safetensors      how far the run is, and all that its observers hold
-    folder/moments-0.safetensors  second moments of the passes that are over
+    folder/state.safetensors      the position of the run, and the state of its observers
+    folder/moments-0.safetensors  second moments of the finished passes
 
-A file is replaced atomically; one that belongs to another run, or is damaged, is not used.
+A file is replaced atomically. A file that belongs to another run, or is damaged, is ignored.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _ARRAYS = ("waiting", "chunk", "total", "diagonal")  # of `Sums`
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is: `passes` that are over, samples of the next one that are `done`, the digest
-    `data` of these, the groups of values that share a pass, and the sizes of batches."""
+    """The position of a run: the number of finished `passes`, the samples of the next pass that are
+    `done`, their digest `data`, the groups of values that share a pass, and the sizes of
+    batches."""
 
     passes: int
     done: int
@@ -61,7 +62,7 @@ class _Header:
 
 @dataclass
 class State:
-    """`values`: what the observers hold; `products`: the second moments of this pass so far."""
+    """`values`: the state of the observers; `products`: the second moments of this pass so far."""
 
     position: Position
     values: dict[str, ValueStatistics]
@@ -69,8 +70,8 @@ class State:
 
 
 class Checkpoint:
-    """Reads and writes the state in `folder` (None: nowhere). `identity`: JSON that tells runs
-    apart; a state of another identity is none."""
+    """Reads and writes the state in `folder` (None: nowhere). `identity`: JSON that identifies the
+    run; a state with another identity is ignored."""
 
     def __init__(self, folder: Path | None, identity: object) -> None:
         self._folder = folder
@@ -103,7 +104,7 @@ class Checkpoint:
         self._next = ended + max(_SECONDS, _SHARE * (ended - started))
 
     def read(self) -> State | None:
-        """The state that an earlier run of the same identity left; None without one."""
+        """The state of an earlier run with the same identity, or None."""
         if self._folder is None:
             return None
         try:
@@ -130,7 +131,7 @@ class Checkpoint:
 
 
 def write_moments(folder: Path, group: int, moments: Mapping[str, Moments]) -> None:
-    """Keep the second moments of a pass in a file. Raises StorageError."""
+    """Write the second moments of a pass to a file. Raises StorageError."""
     tensors = {f"total/{name}": moment.total for name, moment in moments.items()}
     tensors |= {f"diagonal/{name}": moment.diagonal for name, moment in moments.items()}
     counts = {name: moment.count for name, moment in moments.items()}
@@ -138,7 +139,8 @@ def write_moments(folder: Path, group: int, moments: Mapping[str, Moments]) -> N
 
 
 def read_moments(folder: Path, groups: Sequence[int]) -> dict[str, Moments]:
-    """Those of some passes, mapped from their files. Raises OSError or ValueError for damage."""
+    """The second moments of some passes, mapped from their files. Raises OSError or ValueError if
+    they are damaged."""
     moments = {}
     for group in groups:
         metadata, tensors = read_tensors(_moments_file(folder, group), mapped="total/")

@@ -1,9 +1,9 @@
-"""The calibration loop: one forward per part of the data serves all observers.
+"""The calibration loop: one forward pass per part of the data serves all observers.
 
-    forward of part n + 1 (the runtime's threads)   while   part n is counted (two threads)
+    forward of part n + 1 (threads of the runtime)   while   part n is counted (two threads)
 
-Second moments take about 12 K² bytes a value. Those that do not fit in half of the memory beside
-the others get passes of their own, and wait in files (in the extreme: layer by layer).
+Second moments take about 12 K² bytes per value. Those that do not fit in half of the memory get
+separate passes, and the results wait in files (in the extreme case: layer by layer).
 """
 
 from __future__ import annotations
@@ -57,18 +57,20 @@ def observe(
     total: int | None = None,
     checkpoint: Path | None = None,
 ) -> Statistics:
-    """Run every feed and return the statistics of the tapped values.
+    """Run every feed and return the statistics of the observed values.
 
-    `session` runs a graph in which the values are outputs (`graph.expose`) or inputs. A batch that
-    needs more than `memory_bytes` is run in parts, where the model's batch axis is dynamic.
-    `first`: number of the first sample, for a shard; `total`: samples expected, for the time left.
-    `checkpoint`: a folder that keeps the state every few seconds; the same call goes on from there
-    and ends with the same bits. The caller removes it once the result is safe. Going on, and
-    moments that need passes of their own, read `feeds` anew: then it must not be an iterator.
-    Raises InputRefused for NaN or Inf in an input (naming tensor and sample), an empty set, inputs
-    of unequal length, one sample or matrix of moments that does not fit in the memory;
-    IntegrityError for a checkpoint of other samples. A tapped value that holds such numbers, or no
-    data, is `unbounded` in the result.
+    session: runs a graph in which these values are outputs (`graph.expose`) or inputs.
+    memory_bytes: a batch that needs more is run in parts, if the batch axis of the model is
+    dynamic. first: number of the first sample, for a shard. total: expected number of samples, for
+    the estimate of the remaining time. checkpoint: folder for the state, written every few seconds.
+    The same call continues from it and ends with the same bits; the caller removes it when the
+    result is stored. `feeds` is read again after an interruption and for separate passes of
+    moments, so it must then not be an iterator.
+
+    Raises InputRefused for NaN or infinity in an input (with tensor and sample), an empty set,
+    inputs of different length, or a sample or matrix of moments that does not fit in memory;
+    IntegrityError for a checkpoint of other samples. An observed value with such numbers, or
+    without data, is `unbounded` in the result.
     """
     identity = [
         [asdict(tap) for tap in taps],
@@ -86,7 +88,7 @@ def observe(
 
 
 class _Run:
-    """One calibration: passes over the data, the first of which observes all values."""
+    """One calibration: passes over the data, of which the first observes all values."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Cuts feeds into parts that fit in the memory.
+"""Divides feeds into parts that fit in memory.
 
-How many samples run at once follows from what one sample's forward returns. A cut never depends on
-more than the feeds, the budget and the number of the sample, so a run that goes on after a kill
-cuts as the first did.
+The number of samples that run at once follows from the size of one sample's values. A cut depends
+only on the feeds, the budget and the number of the sample, so a run that continues after a kill
+makes the same cuts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ENOUGH = 40 << 20  # bytes; larger parts take as much time per sample
 
 
 class SpooledFeeds:
-    """The feeds of a spool, `size` samples each; iterated as often as passes need.
+    """The feeds of a spool, `size` samples each, iterated as often as passes need.
 
-    `shard` (i, n): those of the i-th of n parts, which end where a feed and a chunk of second
-    moments do, so that their statistics merge to the bits of one run; a part may be empty. `first`:
-    the number of its first sample, `samples`: how many there are.
+    `shard` (i, n): only the i-th of n parts. Parts end where a feed and a chunk of second moments
+    end, so their statistics merge to the bits of a single run; a part may be empty. `first`: number
+    of its first sample; `samples`: how many it has.
     """
 
     def __init__(self, spool: Spool, size: int | None, shard: tuple[int, int] = (0, 1)) -> None:
@@ -54,7 +54,8 @@ def _cut(cuts: Sequence[int], place: int) -> int:
 
 @dataclass
 class Cutter:
-    """`memory_bytes`: for everything. `reserved`: what of it is not for a part's values."""
+    """`memory_bytes`: the budget for everything. `reserved`: bytes of it that are not for the
+    values of a part."""
 
     session: Session
     memory_bytes: int

@@ -1,11 +1,12 @@
-"""Numbers that a graph writes where there is no data: the fills of attention masks.
+"""Constants that a graph writes where there is no data: the fills of attention masks.
 
     Where(mask, x, -inf)        x + (1 - mask) * -3.4e38        x + Where(mask, 0, -1e4)
 
-Such a constant, or a sum of two, is no activation: a range that held it would leave one code for
-all data (scales of 1e36 in peers). So constants of large magnitude are followed through the graph
-to the tapped values, and the observers leave out what equals them. Operators that compute with all
-of their input (Softmax, MatMul, sums) end the trail: a fill that spoils *them* spoils the data.
+Such a constant, or a sum of two, is not an activation. A range with it would have one code for all
+data (other tools compute scales of 1e36). So constants of large magnitude are followed through the
+graph to the observed values, and the observers ignore the elements that equal them. The search ends
+at operators that combine all of their input (Softmax, MatMul, sums): a fill that changes their
+result changes the data.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _DATA_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Fills:
-    """Which elements of a value are no data: those equal to one of `values`, those at or beyond
-    `low` or `high` (a fill to which data was added), and, where `infinite`, ±inf."""
+    """The elements of a value that are not data: those equal to one of `values`, those at or beyond
+    `low` or `high` (a fill to which data was added), and, if `infinite`, ±inf."""
 
     values: tuple[float, ...] = ()
     low: float | None = None
@@ -51,7 +52,7 @@ class Fills:
         return bool(self.values) or self.infinite or (self.low, self.high) != (None, None)
 
     def match(self, x: np.ndarray) -> np.ndarray:
-        """bool, of x's shape: True for what is no data."""
+        """bool, in the shape of x: True for elements that are not data."""
         filled = np.isinf(x) if self.infinite else np.zeros(x.shape, bool)
         for value in self.values:
             filled |= x == np.float32(value)
@@ -76,7 +77,7 @@ _Trail = frozenset[_Fill]
 
 
 def fills(model: ir.Model, names: Iterable[str]) -> dict[str, Fills]:
-    """The fills that can reach each of these values; names without any are left out."""
+    """The fills that can reach each of these values; values without fills are not in the result."""
     trails: dict[ir.Value, _Trail] = {}
     flags: set[ir.Value] = set()
     for node in model.graph:

@@ -1,8 +1,8 @@
 """Streaming observers of one value: each part of the data is counted once and dropped.
 
-`Observer` keeps extremes, the histogram, numbers per channel and the sample of rows; `Products` the
-second moments, whose memory (12 K² bytes and 2 K KiB, K also being that of patches) may ask for
-passes of their own.
+`Observer` collects extremes, the histogram, numbers per channel and the sample of rows. `Products`
+collects second moments; their memory (12 K² bytes and 2 K KiB, where K may be the size of a patch)
+may need separate passes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ROWS = 512  # of which one product is made
 
 
 class Observer:
-    """Accumulates `ValueStatistics` (moments apart); holds only the bins that were hit.
+    """Accumulates `ValueStatistics` (without moments); only bins with elements take memory.
 
-    `axis`: that of the channels, None: no numbers per channel; `rows`: keep a sample of them;
-    `windows`: and of the patches that these show.
+    `axis`: of the channels; None: no numbers per channel. `rows`: sample rows. `windows`: sample
+    also the patches that these windows show.
     """
 
     def __init__(self, axis: int | None, *, rows: bool, windows: Sequence[Window] = ()) -> None:
@@ -54,7 +54,7 @@ class Observer:
         self._verdict: Verdict | None = None
 
     def update(self, data: Data, part: Part) -> None:
-        """Count what is data of one part."""
+        """Count the data elements of one part."""
         if self._verdict is not None or not data.x.size:
             return
         if data.verdict is not None:
@@ -91,7 +91,7 @@ class Observer:
         )  # fmt: skip
 
     def resume(self, value: ValueStatistics) -> None:
-        """Go on from what `result` gave."""
+        """Continue from the values that `result` returned."""
         self._low, self._high, self._channels = value.low, value.high, value.channels
         self._codes, self._counts = codes_of(value.bins), value.counts
         self._excluded, self._verdict = value.excluded, value.verdict

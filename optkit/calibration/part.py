@@ -1,8 +1,9 @@
-"""One part of the data: a few samples that ran together, and what of a value in it is data.
+"""One part of the data (a few samples that ran together), and the elements of a value in it that
+are data.
 
-Taken out are rows of padding (where an input says which tokens are real) and the fills of masks.
-What no range may be made of (NaN, an infinity that no mask explains, numbers beyond all formats)
-is told as a verdict.
+Rows of padding (if an input says which tokens are real) and fills of masks are removed. Elements
+without a valid range (NaN, an infinity that is not from a mask, numbers beyond all formats) give a
+verdict.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _GOLDEN, _MIX_1, _MIX_2 = (
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """`first`: the number of its first sample; `digests`: sha256, one per sample; `real`: bool
-    [samples, tokens], False for padding; None where no input says or nothing is padded."""
+    """`first`: number of its first sample; `digests`: sha256 of each sample; `real`: bool [samples,
+    tokens], False for padding; None if no input marks padding, or nothing is padded."""
 
     first: int
     digests: Sequence[bytes]
@@ -67,11 +68,11 @@ class Part:
 
 
 class Data(NamedTuple):
-    """What of a value in a part is data.
+    """The elements of a value in a part that are data.
 
-    `x` holds the real rows with zeros for fills; `kept`, of any shape, all elements that are data;
-    `places`: where the real rows stood among `length` along the leading axis (tokens, where padding
-    was taken out; None: all). With a verdict nothing else is of use.
+    `x` has the real rows, with zeros for fills; `kept`, of any shape, has all elements that are
+    data; `places`: the indices of the real rows among `length` along the leading axis (tokens, if
+    padding was removed; None: all rows). With a verdict all other fields are invalid.
     """
 
     x: np.ndarray
@@ -88,7 +89,8 @@ class Data(NamedTuple):
 
 
 def data(value: np.ndarray, part: Part, fills: Fills, axis: int | None) -> Data:
-    """Take out of a value (floats of any shape) what is none. `axis`: that of the channels."""
+    """Remove from a value (floats of any shape) the elements that are not data. `axis`: that of the
+    channels."""
     x, places = _real_rows(np.asarray(value, np.float32), part, axis)
     length = (
         part.real.size if places is not None and part.real is not None else (x.shape or (1,))[0]

@@ -1,4 +1,5 @@
-"""Patches of one value in one part of the data, as a window shows them (`statistics.windows`)."""
+"""Patches of one value in one part of the data, for the windows of convolutions
+(`statistics.windows`)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from optkit.statistics import PATCHES, Window
 
 
 class PatchView:
-    """The patches of a value [n, C, *spatial], numbered n × positions. None is copied before it is
-    asked for: together they are Π kernel times as large as the value."""
+    """The patches of a value [n, C, *spatial], numbered n × positions. A patch is copied only when
+    it is read: all patches together are Π kernel times as large as the value."""
 
     def __init__(self, data: Data, part: Part, window: Window) -> None:
         self._window = window

@@ -1,1 +1,2 @@
-"""Where a step runs. A task is JSON in, a folder and a result file out; executors only carry it."""
+"""Where a step runs. A task is JSON; its result is a folder and a JSON file. Executors only
+transfer these."""

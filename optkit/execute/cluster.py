@@ -1,4 +1,4 @@
-"""An executor that has several machines, as those who give it work see it."""
+"""The interface of an executor with several machines, for the code that gives it tasks."""
 
 from __future__ import annotations
 

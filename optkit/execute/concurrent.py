@@ -1,4 +1,4 @@
-"""Calls at the same time; the first that fails ends the others."""
+"""Concurrent calls; the first call that fails ends the others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def together(
     end: Callable[[], None],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[R]:
-    """`map` in threads, `parallel` calls at a time. What one of them raises is raised as soon as
-    those that run have ended, which `end` has to tell them; no other begins. `meanwhile` is called
-    now and then."""
+    """`map` in threads, with `parallel` calls at a time. If a call raises, `end` tells the running
+    calls to stop, no other call begins, and the error is raised when all have ended. `meanwhile` is
+    called from time to time."""
     with ThreadPoolExecutor(parallel) as pool:
         calls = [pool.submit(function, *each) for each in zip(*items, strict=False)]
         left = set(calls)

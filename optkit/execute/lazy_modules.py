@@ -1,7 +1,7 @@
-"""Modules that are imported in full only when something of them is used.
+"""Modules that are loaded only when one of their names is used.
 
-For what a library imports without need: `importlib.util.LazyLoader` does not help there, because
-any `import` of a module that it has made reads `__spec__`, and so loads it (Python 3.11).
+This is for modules that a library imports without need. `importlib.util.LazyLoader` does not help:
+any `import` of a module that it created reads `__spec__`, and so loads the module (Python 3.11).
 """
 
 from __future__ import annotations

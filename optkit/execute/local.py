@@ -1,11 +1,11 @@
-"""Run one task in a child process with limits, and turn whatever happens to it into a verdict.
+"""Runs one task in a child process with limits, and converts every failure into an error.
 
     parent ──task.json──▶ python -m optkit.worker ──result.json──▶ parent (verified)
-             ◀─────────── progress pipe, log pipe ───────────┘
+       ◀─────────── progress pipe, log pipe ───────────┘
 
-The child leads its own session; the parent watches the memory of the whole process tree, the clock
-and the amount of output, and at the end kills every process that came from it. A crash, a hang or
-an out-of-memory is a WorkerFailed, never the end of the parent.
+The child has its own session. The parent watches the memory of the whole process tree, the time and
+the size of the output, and at the end kills every process that the child started. After a crash, a
+hang or out-of-memory, the parent gets a WorkerFailed and continues.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def run(
     scratch_root: Path | None = None,
     unwanted: threading.Event | None = None,
 ) -> Mapping[str, object]:
-    """Run `task` in a child. Returns the step's meta.
+    """Run `task` in a child; return the meta of the step.
 
-    `scratch_root`: where the child's private working folder is made (and removed). `unwanted`: once
-    it is set, nobody wants the result: KeyboardInterrupt.
+    scratch_root: folder for the private working folder of the child, which is removed afterwards.
+    unwanted: when it is set, the result is no longer needed, and KeyboardInterrupt is raised.
 
-    Raises WorkerFailed with the verdict crashed, timeout, oom or output, StorageError when the disk
-    has no room for the result, or whatever OptkitError the step itself raised. No process of the
-    task outlives the call.
+    Raises WorkerFailed with the verdict crashed, timeout, oom or output; StorageError if the disk
+    has no space for the result; and any OptkitError of the step itself. No process of the task
+    outlives the call.
     """
     if unwanted is not None and unwanted.is_set():
         raise KeyboardInterrupt
@@ -84,7 +84,8 @@ def run(
 
 
 class Child:
-    """A worker, started by its first task. One that `stays` takes another when that went well."""
+    """A worker process, started by its first task. If `stays` is set, it takes another task after a
+    success."""
 
     def __init__(
         self,

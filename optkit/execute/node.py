@@ -1,4 +1,4 @@
-"""A task that goes to a node: what the driver packs, and what the node makes of it."""
+"""A task for a node of a cluster: what the driver sends, and how the node runs it."""
 
 from __future__ import annotations
 

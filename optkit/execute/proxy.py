@@ -1,9 +1,9 @@
-"""A Session whose model runs in a worker: user code here, native code there.
+"""A Session whose model runs in a worker: user code in this process, native code in the worker.
 
     caller ──length, safetensors──▶ worker (`optkit.worker` with step "serve")
-           ◀─length, status, safetensors or error JSON──
+       ◀─length, status, safetensors or error JSON──
 
-A crash, a hang or an out-of-memory while it runs is a WorkerFailed, never the end of the caller.
+After a crash, a hang or out-of-memory of the worker, the caller gets a WorkerFailed and continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Feed = dict[str, np.ndarray]
 
 
 def by_name(feed: object, inputs: Collection[str]) -> Feed:
-    """What a caller feeds a session, as arrays. Raises UsageError unless it goes by input name."""
+    """The arrays that a caller feeds to a session. Raises UsageError unless they are given by input
+    name."""
     if not isinstance(feed, Mapping):
         example = ", ".join(f"{name!r}: array" for name in inputs)
         raise UsageError(
@@ -47,10 +48,10 @@ def by_name(feed: object, inputs: Collection[str]) -> Feed:
 
 
 class Proxy:
-    """Runs `model` (an ONNX file) in a worker of its own. Context manager.
+    """Runs `model` (an ONNX file) in a separate worker. Context manager.
 
-    `run(feed)` takes and returns arrays by name. Raises what the model's session raises, or
-    WorkerFailed (crashed, timeout, oom) when the worker does not answer.
+    `run(feed)` takes and returns arrays by name. It raises the errors of the model's session, or
+    WorkerFailed (crashed, timeout, oom) if the worker does not answer.
     """
 
     def __init__(

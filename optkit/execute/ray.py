@@ -1,15 +1,16 @@
-"""Steps on the nodes of a Ray cluster: the same JSON task, carried to a node that has all it needs.
+"""Runs steps on the nodes of a Ray cluster: the same JSON task, on a node that has everything it
+needs.
 
-    driver ──JSON──▶ Ray task on a node ──▶ child process with limits (`local`), as anywhere
-           ◀─JSON──────────┘     files ──▶ a folder that all nodes share, or a remote (`transfer`)
+    driver ──JSON──▶ Ray task on a node ──▶ child process with limits (`local`), as on any machine
+       ◀─JSON──────────┘     files ──▶ a folder that all nodes share, or a remote (`transfer`)
 
-A node writes into a folder of that try alone; only the driver takes files from there to where the
-store expects them. So a node that dies, or was only thought dead, leaves nothing that counts, and
-the task goes to another. A node decides by itself whether it fits: the same optkit, the same
-versions of the step's tools, and the files within reach.
+A node writes into a folder that belongs to this try only. The driver alone moves files from there
+to the store. So a node that dies, or only seems to be dead, leaves nothing that is used, and
+another node takes the task. Each node checks whether it fits: the same optkit, the same versions of
+the tools of the step, and access to the files.
 
-What belongs to this machine stays here: the user's code, unless nodes have it too, and what is
-measured on it.
+Some steps stay on this machine: user code, unless the nodes have it too, and measurements of this
+machine.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ _LOOK_SECONDS = 2.0  # between two looks at whether a waiting task can still be 
 
 @dataclass
 class RayCluster:
-    """A Ray cluster as a Runner's `executor`. Safe for several threads.
+    """A Ray cluster as the `executor` of a Runner. Several threads may use it.
 
-    address: "ray" for $RAY_ADDRESS, or the cluster of this machine, or one started here for as long
-    as this process lives; else "ray://host:10001". note: told in words what happened to nodes.
-    transfer: how files get to the nodes and back.
-    Raises ToolchainMissing where Ray is not installed or the cluster does not answer.
+    address: "ray" for $RAY_ADDRESS, or the cluster of this machine, or a cluster that is started
+    here for the life of this process; else "ray://host:10001". note: called with a text about every
+    event of a node. transfer: how files reach the nodes and return.
+
+    Raises ToolchainMissing if Ray is not installed, or the cluster does not answer.
     """
 
     address: str

@@ -1,5 +1,5 @@
-"""Inputs whose numbers are no data: shapes, axes, indices and the like, which an operator takes as
-arguments. Random numbers are none of these; some follow from what the graph declares."""
+"""Inputs that are not data: shapes, axes, indices and other arguments of operators. Random numbers
+are not valid for them; some follow from the declared shapes of the graph."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _THROUGH = frozenset({"Identity", "Cast"})
 
 @dataclass(frozen=True)
 class Argument:
-    """An input of the model that `node` takes as its `role`; `numbers`: what the graph's declared
-    shapes say it is, None where they do not."""
+    """An input of the model that is an argument of `node` with this `role`. `numbers`: its values,
+    if they follow from the declared shapes of the graph, else None."""
 
     role: str
     node: str
@@ -49,7 +49,7 @@ class Argument:
 
 
 def arguments(model: ir.Model) -> dict[str, Argument]:
-    """Name of an input → which argument it is. Inputs of data are not among them."""
+    """Name of an input → the argument that it is. Inputs of data are not in the result."""
     by_name = {}
     for value in model.graph.inputs:
         if value.is_initializer():

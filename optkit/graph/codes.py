@@ -1,4 +1,4 @@
-"""Whether 8-bit products of a graph are exact on any CPU, or assume one that sums in 32 bits."""
+"""Whether 8-bit products of a graph are exact on any CPU, or need a CPU that sums in 32 bits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def assumes_vnni(model: ir.Model) -> bool:
 
 
 def multiplies_codes(model: ir.Model) -> bool:
-    """Whether nodes multiply integers as they stand, whatever the runtime makes of Q/DQ."""
+    """Whether nodes multiply integers directly, in every runtime, without the fusion of Q/DQ."""
     return any(node.op_type in _INTEGER for node in model.graph.all_nodes())
 
 

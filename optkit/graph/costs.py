@@ -1,4 +1,4 @@
-"""What a graph weighs: parameters, bytes and multiply-accumulates (MACs)."""
+"""The costs of a graph: parameters, bytes and multiply-accumulates (MACs)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def costs(model: ir.Model, axes: Mapping[str, int]) -> dict[str, NodeCost]:
 
 
 def border_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
-    """Bytes of all inputs and outputs; one of unknown size counts as nothing."""
+    """Bytes of all inputs and outputs; one of unknown size counts as zero."""
     static = bind(model, axes)
     border = (*static.graph.inputs, *static.graph.outputs)
     return sum(map(_activation_bytes, border))
 
 
 def peak_live_bytes(model: ir.Model, axes: Mapping[str, int]) -> int:
-    """Most bytes of activations that are alive at once when nodes run in graph order, each value
-    from where it is made to where it is last read; inputs and outputs live all along. Values of
-    unknown size count as nothing."""
+    """The largest number of bytes of activations that are live at the same time, if nodes run in
+    graph order. A value lives from its computation to its last reader; inputs and outputs live all
+    the time. Values of unknown size count as zero."""
     static = bind(model, axes)
     kept = dict.fromkeys((*static.graph.inputs, *static.graph.outputs))
     last = {value: at for at, node in enumerate(static.graph) for value in node.inputs}
@@ -53,13 +53,13 @@ def _activation_bytes(value: ir.Value) -> int:
 
 
 def parameters(model: ir.Model) -> int:
-    """Number of learned numbers: floating constants, and the integers that stand for them in a
-    quantized graph; scales and zero points are not counted."""
+    """Number of learned numbers: float constants, and in a quantized graph their integer codes;
+    scales and zero points do not count."""
     return sum(value.const_value.size for value in _weights(model) if value.const_value is not None)
 
 
 def summary(model: ir.Model, axes: Mapping[str, int] | None = None) -> GraphSummary:
-    """What a graph holds. Axes that are not given count as 1."""
+    """A summary of the graph. Axes without a given size count as 1."""
     taken = inputs(model)
     sizes = {axis: 1 for info in taken for dim in info.shape for axis in axes_in(dim)}
     sizes |= axes or {}

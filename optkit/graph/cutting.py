@@ -1,9 +1,10 @@
-"""Cut a graph into consecutive parts, so that the weights of one at a time are in memory.
+"""Cuts a graph into consecutive parts, so that only the weights of one part are in memory.
 
     inputs ──► part 0 ── crossing values ──► part 1 ── crossing values ──► … ──► outputs
 
-What follows from the inputs by little (masks, positions) crosses nowhere: every part that reads it
-computes it anew, and so are the layout changes and casts between a stored weight and its product.
+Small values that follow from the inputs (masks, positions) do not cross: every part that reads one
+computes it again. The same holds for the layout changes and casts between a stored weight and its
+product.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ _LITTLE = 4 << 20  # bytes of constants that a value computed anew may be made o
 
 
 class Part(NamedTuple):
-    """Nodes that stand one after the other; names of what earlier ones leave to it and to later
-    ones (`reads`), and of what it and they leave behind it (`leaves`)."""
+    """Consecutive nodes. `reads`: names of the values that earlier parts leave for this part and
+    later ones. `leaves`: names of the values that this part and earlier ones leave for later
+    parts."""
 
     nodes: tuple[str, ...]
     reads: tuple[str, ...]
@@ -31,7 +33,8 @@ class Part(NamedTuple):
 
 
 def cut(model: ir.Model, places: Iterable[int]) -> list[Part]:
-    """The parts between the borders in front of the nodes number `places` of the main graph."""
+    """The parts between the borders before the nodes with the numbers `places` of the main
+    graph."""
     nodes = list(model.graph)
     borders = sorted({0, len(nodes), *(p for p in places if 0 <= p <= len(nodes))})
     crossing = dict(zip(borders, _crossing(nodes, borders), strict=True))
@@ -46,8 +49,9 @@ def cut(model: ir.Model, places: Iterable[int]) -> list[Part]:
 
 
 def places(model: ir.Model, most: int) -> list[int]:
-    """Borders between which nodes read at most `most` bytes of weights, or one node that reads
-    more: of the last half of each part's bytes the one that the fewest values cross."""
+    """Borders of parts that each read at most `most` bytes of weights, or have one node that reads
+    more. A border is where the fewest values cross, within the last half of the bytes of its
+    part."""
     nodes = list(model.graph)
     costs = _costs(nodes)
     counts = [len(values) for values in _crossing(nodes, range(len(nodes) + 1))]
@@ -68,9 +72,12 @@ def places(model: ir.Model, most: int) -> list[int]:
 
 
 def between(model: ir.Model, reads: Collection[str], wanted: Sequence[str]) -> ir.Model:
-    """A copy that computes the values `wanted` of the graph's inputs and, as further inputs, of the
-    values `reads`. Raises OptkitError for a name the graph does not have, InputRefused for a value
-    whose type is not known."""
+    """A copy of the graph that computes the values `wanted` from the inputs of the graph and from
+    the values `reads`, which become inputs.
+
+    Raises OptkitError for a name that the graph does not have, InputRefused for a value of unknown
+    type.
+    """
     copy = model.clone()
     values = ir.convenience.create_value_mapping(copy.graph, include_subgraphs=False)
     for name in (*reads, *wanted):

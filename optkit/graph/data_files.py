@@ -1,7 +1,7 @@
-"""Data files beside a model: weights written into them, or linked from where they are.
+"""Data files beside a model: weights are written into them, or existing files are linked.
 
-Hard links join only files that nobody may write (mode 0444): the store's own, which stay as they
-are for as long as they exist.
+Only files that nobody may write (mode 0444) are hard-linked: files of the store, which do not
+change.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)  # this plac
 
 
 def store(values: Sequence[ir.Value], path: Path) -> None:
-    """Give each value's tensor a place in data files beside the model `path`, and refer to it.
+    """Assign each value's tensor a place in data files beside the model `path`, in place.
 
-    `<name>.<n>.data` are links to data files that are still used almost whole, `<name>.data` holds
-    the rest in the order of the values. Both are read-only. Small ones come into memory, so that
-    they are written into the model file. Values are changed in place.
+    `<name>.<n>.data` are links to data files of which nearly all bytes are still used;
+    `<name>.data` has the other tensors, in the order of the values. Both are read-only. Small
+    tensors are loaded into memory, so that they are written into the model file.
     """
     large = [v for v in values if v.const_value is not None and _is_large(v.const_value)]
     inline(set(values) - set(large))
@@ -62,7 +62,7 @@ def store(values: Sequence[ir.Value], path: Path) -> None:
 
 
 def inline(values: Iterable[ir.Value]) -> None:
-    """Bring into memory what is not, so that it is written into the model file. In place."""
+    """Load all tensors into memory, so that they are written into the model file. In place."""
     done: dict[Group, list[ir.Tensor[np.ndarray]]] = {}
     for value in values:
         tensor = value.const_value

@@ -1,4 +1,5 @@
-"""Nodes and constants: names, the weight a node multiplies by, whether numbers are finite."""
+"""Nodes and constants: names, the weight that a node multiplies, and the check that numbers are
+finite."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _AND = " + "
 
 
 def array(value: ir.Value | None) -> np.ndarray | None:
-    """The value's numbers if it is constant, else None."""
+    """The numbers of a constant value, else None."""
     if value is None:
         return None
     tensor = _constant_tensor(value)
@@ -33,10 +34,10 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def constant_weight(node: ir.Node) -> tuple[int, ir.Value] | None:
-    """(input index, constant) of the weight a Conv, ConvTranspose, MatMul or Gemm multiplies by.
+    """(input index, constant) of the weight that a Conv, ConvTranspose, MatMul or Gemm multiplies.
 
-    Looks through Transpose, Q/DQ, Cast and Identity to the stored tensor. None for other operators
-    and for a product of two activations.
+    It follows Transpose, Q/DQ, Cast and Identity back to the stored tensor. None for other
+    operators, and for a product of two activations.
     """
     for index in _WEIGHT_INPUTS.get(node.op_type, ()):
         value = node.inputs[index] if index < len(node.inputs) else None
@@ -50,7 +51,7 @@ def constant_weight(node: ir.Node) -> tuple[int, ir.Value] | None:
 
 
 def ensure_names(model: ir.Model) -> None:
-    """Give every node a unique name; names that are already unique stay."""
+    """Give every node a unique name; names that are already unique do not change."""
     taken: set[str] = set()
     for node in model.graph.all_nodes():
         node.name = unique_name(node.name or f"{node.op_type}_{len(taken)}", taken)
@@ -58,12 +59,13 @@ def ensure_names(model: ir.Model) -> None:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """The name of a node that stands for several."""
+    """The name of a node that replaces several nodes."""
     return _AND.join(names)
 
 
 def names_in(name: str) -> list[str]:
-    """Those of the nodes that a node of this name stands for: its own, unless they were joined."""
+    """The names of the nodes that a node of this name replaces: its own name, unless names were
+    joined."""
     return name.split(_AND)
 
 
@@ -84,20 +86,21 @@ def unique_name(name: str, taken: Collection[str]) -> str:
 
 
 def claim_name(name: str, taken: set[str]) -> str:
-    """`unique_name`, and it is taken from now on."""
+    """`unique_name`, which also marks the name as taken."""
     free = unique_name(name, taken)
     taken.add(free)
     return free
 
 
 def value_names(model: ir.Model) -> set[str]:
-    """Every value name in use, subgraphs included: what a new value must not be called."""
+    """The names of all values, including those in subgraphs; a new value must have another name."""
     values = (ir.convenience.create_value_mapping(graph) for graph in model.graphs())
     return {name for known in values for name in known}
 
 
 class FreeNames:
-    """Names that no value and no node of a model has, subgraphs included; each is given once."""
+    """Names that no value and no node of a model has, including subgraphs. Each name is returned
+    once."""
 
     def __init__(self, model: ir.Model) -> None:
         self._values = value_names(model)
@@ -111,7 +114,7 @@ class FreeNames:
 
 
 def replace_output(owner: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Let the graph give `new` away wherever it gave `old`."""
+    """Make `new` an output of the graph wherever `old` was one."""
     for index, output in enumerate(owner.outputs):
         if output is old:
             owner.outputs[index] = new
@@ -141,7 +144,7 @@ def add_tensor(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def remove_unread(owner: ir.Graph, values: Iterable[ir.Value]) -> None:
-    """Drop those of the values that nobody reads, and the chains of nodes that led to them."""
+    """Remove the values that nobody reads, and the chains of nodes that compute only them."""
     for value in values:
         walk: ir.Value | None = value
         while walk is not None and not walk.uses() and not walk.is_graph_output():
@@ -155,10 +158,10 @@ def remove_unread(owner: ir.Graph, values: Iterable[ir.Value]) -> None:
 
 
 def check_finite(model: ir.Model) -> None:
-    """Raise InputRefused, naming the tensor, if a constant holds NaN or an infinity.
+    """Raise InputRefused with the name of the tensor if a constant has NaN or infinity.
 
-    Infinity is meant in masks and limits (a constant of only 0 and ±inf that is not the parameter
-    of a layer); those pass. Weights are read in blocks, on several threads.
+    Infinity is allowed in masks and limits (a constant of only 0 and ±inf that is not the parameter
+    of a layer). Weights are read in blocks, on several threads.
     """
     constants: list[ir.Value] = []
     for graph in model.graphs():

@@ -1,9 +1,8 @@
-"""What operators of older opsets mean otherwise than those of opset 21, and onnx's converter leaves
-as it was: written so that the converted graph means the same.
+"""Conversions of older opsets to opset 21 that onnx's converter does not do.
 
-    before the conversion    an empty tensor for an input that is not given · attributes that are
-                             left to a default · a Scan over batches, which nothing replaces
-    after it                 the scale and bias that a GroupNormalization had per group
+before the conversion    an empty tensor for a missing input · attributes with a default value · a
+                         Scan with a batch axis, which cannot be converted
+after it                 the scale and bias per group of a GroupNormalization
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SCAN_OF_BATCHES = 8
 
 
 def prepare(model: ir.Model) -> None:
-    """What must be settled before onnx's own conversion, in place. Raises InputRefused for an
+    """Changes that must be made before onnx's conversion, in place. Raises InputRefused for an
     operator that no later opset has."""
     opset = model.opset_imports.get("", 0)
     for node in model.graph.all_nodes():
@@ -43,7 +42,7 @@ def prepare(model: ir.Model) -> None:
 
 
 def complete(model: ir.Model, opset: int) -> None:
-    """What onnx's own conversion from `opset` forgot, in place."""
+    """Changes that onnx's conversion from `opset` does not make, in place."""
     if opset not in _GROUPED:
         return
     names = value_names(model)
@@ -53,7 +52,7 @@ def complete(model: ir.Model, opset: int) -> None:
 
 
 def forget_dims(model: ir.Model, unknown: Callable[[int | ir.SymbolicDim], bool]) -> None:
-    """Make dimensions that say nothing `unknown`, in place."""
+    """Replace dimensions without information by unknown dimensions, in place."""
     for part in model.graphs():
         for value in ir.convenience.create_value_mapping(part, include_subgraphs=False).values():
             if any(map(unknown, value.shape or ())):

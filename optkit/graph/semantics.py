@@ -1,8 +1,8 @@
 """What the onnx library knows of operators: shape inference, conversion to a newer opset, the
 evaluation of one node, and the types that an operator takes.
 
-Weights never pass through the library: it gets a copy of the graph in which large initializers are
-declared as inputs, so a model's size does not matter to it.
+The library never gets the weights: it gets a copy of the graph in which large initializers are
+declared as inputs, so the size of a model does not matter.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ _SMALL_BYTES = 1024  # initializers up to this size stay visible to shape infere
 
 
 def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
-    """Fill in dtype and shape of every value that they follow for. In place; returns the model.
+    """Set dtype and shape of every value for which they can be inferred. In place; returns the
+    model.
 
-    Raises InputRefused, naming the node, where an operator's inputs do not fit it (`strict`).
+    Raises InputRefused with the name of the node if the inputs of an operator do not fit it
+    (`strict`).
     """
     opsets.forget_dims(model, _is_guess)  # they would hide what is known by now
     light, _ = _without_weights(model)
@@ -43,12 +45,12 @@ def infer_shapes(model: ir.Model, *, strict: bool = True) -> ir.Model:
 
 
 def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
-    """The form all stages start from: plain ONNX at opset ≥ `minimum`, no model-local functions,
-    constants as initializers that are no inputs as well (older files list them there, and as
-    defaults nobody feeds they hide that weights are constant), every node named. The given model
-    may be consumed.
+    """Convert a model to the form that all stages start from: plain ONNX at opset ≥ `minimum`,
+    without model-local functions, with a name for every node, and with constants as initializers
+    that are not inputs (older files list them as inputs; as defaults that nobody feeds they hide
+    that weights are constant). The given model may be changed.
 
-    Raises InputRefused where the graph cannot be converted.
+    Raises InputRefused if the graph cannot be converted.
     """
     for value in [value for value in model.graph.inputs if value.is_initializer()]:
         model.graph.inputs.remove(value)
@@ -67,9 +69,9 @@ def upgrade(model: ir.Model, minimum: int = 21) -> ir.Model:
 
 
 def evaluate(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> list[np.ndarray]:
-    """Run one node on arrays with ONNX's reference implementation (`None`: an absent input).
+    """Run one node on arrays with ONNX's reference implementation (`None`: a missing input).
 
-    Raises InputRefused where the reference has no implementation for these inputs.
+    Raises InputRefused if the reference has no implementation for these inputs.
     """
     names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names)
@@ -86,7 +88,8 @@ def evaluate(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> 
 def takes_half(
     node: ir.Node, dtype: ir.DataType = ir.DataType.FLOAT16
 ) -> tuple[list[bool], list[bool]] | None:
-    """Per input and per output: may it be half (`dtype`) by the operator's definition?
+    """For each input and each output: whether the definition of the operator allows half precision
+    (`dtype`).
 
     None for an operator that ONNX does not define.
     """

@@ -1,4 +1,5 @@
-"""ONNX files read, written and checked. Only here and in `semantics` the `onnx` library appears."""
+"""Reads, writes and checks ONNX files. Only this module and `semantics` import the `onnx`
+library."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ reading and writing it takes a few times that much memory only."""
 
 
 def load(path: Path) -> ir.Model:
-    """Read an ONNX file. Weights stay on disk until they are asked for.
+    """Read an ONNX file. Weights stay on disk until they are needed.
 
     Raises InputRefused for a missing or damaged file, UnsafeFile for external data that is not a
-    plain file below the model's own folder, or is shorter than the model says.
+    plain file below the folder of the model, or that is shorter than the model says.
     """
     proto = _parse(path)
     for external in _external_tensors(proto):
@@ -53,11 +54,11 @@ def load(path: Path) -> ir.Model:
 def save(model: ir.Model, path: Path, *, inline_limit: int = INLINE_LIMIT) -> None:
     """Write an ONNX file: the same graph from the same data files gives the same bytes.
 
-    What exporters add about themselves (producer, doc strings, metadata) is left out, and a stamp;
-    other metadata of the model under "optkit." stays. Weights are
-    inline below `inline_limit` bytes in total, otherwise in data files beside the model, at most
-    one piece of one tensor in memory at a time. A data file of the loaded graph that stays almost
-    whole is linked, not copied, if nobody may write it; see `data_files.store`.
+    Information that exporters add about themselves (producer, doc strings, metadata) and a stamp
+    are left out; other metadata of the model under "optkit." is written. Weights are inline if they
+    have less than `inline_limit` bytes in total, otherwise in data files beside the model, with at
+    most one piece of one tensor in memory. A data file of the loaded graph of which nearly all
+    bytes are used is linked instead of copied, if nobody may write it (`data_files.store`).
     """
     copy = model.clone()
     _strip(copy)
@@ -74,8 +75,8 @@ def save(model: ir.Model, path: Path, *, inline_limit: int = INLINE_LIMIT) -> No
 
 
 def check(path: Path) -> None:
-    """Raise InputRefused unless the file is valid ONNX by the library's checker with strict shape
-    inference, and every node of it has a name of its own."""
+    """Raise InputRefused unless the file is valid ONNX by the checker of the library with strict
+    shape inference, and every node has a unique name."""
     model = load(path)
     try:
         with tempfile.TemporaryDirectory() as folder:

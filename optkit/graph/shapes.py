@@ -1,4 +1,4 @@
-"""Inputs and outputs, named axes made static, and taps on inner values."""
+"""Inputs and outputs, fixed sizes for named axes, and taps on inner values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from optkit.tensors import TensorInfo
 
 
 def inputs(model: ir.Model) -> tuple[TensorInfo, ...]:
-    """What a caller must feed (an input with a default initializer is not asked for). A dynamic
-    axis without a name is `tensor.axis`."""
+    """The inputs that a caller must feed (not those with a default initializer). A dynamic axis
+    without a name is called `tensor.axis`."""
     return tuple(_spec(v) for v in model.graph.inputs if not v.is_initializer())
 
 
@@ -22,10 +22,12 @@ def outputs(model: ir.Model) -> tuple[TensorInfo, ...]:
 
 
 def bind(model: ir.Model, axes: Mapping[str, int]) -> ir.Model:
-    """A copy in which the named axes have these sizes and all shapes that follow are known.
+    """A copy in which the named axes have these sizes, and all shapes that follow from them are
+    known.
 
-    An axis that is named by an expression ("past + sequence") follows from its parts.
-    Raises InputRefused where a size does not fit the graph.
+    The size of an axis with an expression as its name ("past + sequence") follows from its parts.
+
+    Raises InputRefused if a size does not fit the graph.
     """
     copy = model.clone()
     for value in copy.graph.inputs:
@@ -52,11 +54,13 @@ def axes_in(dim: int | str) -> frozenset[str]:
 
 
 def expose(model: ir.Model, names: Iterable[str], *, alone: bool = False) -> ir.Model:
-    """A copy with these values as further outputs, so that a session returns them; `alone`: without
-    the outputs that are not among them, which are then computed no more than others need.
+    """A copy with these values as further outputs, so that a session returns them. `alone`: without
+    other outputs, which are then computed only if a value needs them.
 
-    Graph inputs and present outputs among the names are skipped: the caller has them already.
-    Raises OptkitError for a name the graph does not have.
+    Graph inputs and existing outputs among the names are skipped, because the caller already has
+    them.
+
+    Raises OptkitError for a name that the graph does not have.
     """
     copy = model.clone()
     wanted = _named(copy, names)
@@ -70,8 +74,8 @@ def expose(model: ir.Model, names: Iterable[str], *, alone: bool = False) -> ir.
 
 
 def typed(model: ir.Model, names: Iterable[str]) -> dict[str, str]:
-    """The dtypes of these values by name, of those where one is known. Raises OptkitError for a
-    name that the graph does not have."""
+    """The dtypes of these values by name, if they are known. Raises OptkitError for a name that the
+    graph does not have."""
     return {str(v.name): v.dtype.numpy().name for v in _named(model, names) if v.dtype is not None}
 
 

@@ -1,9 +1,9 @@
-"""Weights that need not fit in memory: read by rows, computed while they are written.
+"""Weights that need not fit in memory: they are read by rows, and computed while they are written.
 
     data file ── Stored ──► rows ──► pieces ── Computed ──► data file of the next graph
-                    └────────────── untouched: a hard link, no byte is read ──────────►
+              └────────────── unchanged: a hard link, no byte is read ──────────►
 
-At most one piece of one weight is in memory. What is written and linked is in `data_files`.
+At most one piece of one weight is in memory. `data_files` writes and links the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Compute = Callable[[], Iterable[Piece]]
 
 
 class Form(NamedTuple):
-    """What a computed tensor will be."""
+    """The dtype and shape of a tensor that will be computed."""
 
     name: str
     dtype: ir.DataType
@@ -39,7 +39,7 @@ class Form(NamedTuple):
 
 
 class Stored(ir.ExternalTensor):
-    """A tensor in a data file. Every `numpy()` maps it anew and nothing is kept: the pages leave
+    """A tensor in a data file. Every `numpy()` maps it again and keeps nothing, so the pages leave
     memory together with the array. The file was checked when the model was loaded."""
 
     __slots__ = ()
@@ -79,7 +79,8 @@ class Stored(ir.ExternalTensor):
 
 
 class Computed(ir.LazyTensor):
-    """A tensor whose numbers are computed when they are asked for, with those of its group."""
+    """A tensor whose numbers are computed when they are needed, together with those of its
+    group."""
 
     __slots__ = ("group", "index")
 
@@ -93,13 +94,14 @@ class Computed(ir.LazyTensor):
 
 
 def computed(forms: Sequence[Form], compute: Compute) -> list[ir.TensorProtocol]:
-    """One tensor per form, none of them in memory: `compute` makes their numbers piece by piece.
+    """One tensor per form, none of them in memory: `compute` yields their numbers in pieces.
 
-    A piece holds one array per form (None: nothing of that form in it); the pieces of a form in C
-    order are its numbers. Four-bit numbers may be packed already (uint8, low half first); then each
-    piece but the last holds an even number of them. `compute` runs once while a model is saved and
-    once for every `numpy()`; it gives the same bytes each time. Pieces that do not fit their form
-    raise OptkitError naming the tensor.
+    A piece has one array per form (None: nothing for this form); the pieces of a form, in C order,
+    are its numbers. Four-bit numbers may already be packed (uint8, low half first); then each piece
+    except the last has an even number of them. `compute` runs once while a model is saved and once
+    for every `numpy()`, and gives the same bytes each time.
+
+    Raises OptkitError with the name of the tensor if pieces do not fit their form.
     """
     group = Group(tuple(forms), compute)
     return [Computed(group, index) for index in range(len(group.forms))]
@@ -108,7 +110,7 @@ def computed(forms: Sequence[Form], compute: Compute) -> list[ir.TensorProtocol]
 def rows(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray]:
     """A constant in blocks of `count` rows of its first axis, in its own dtype.
 
-    What lies in a data file is read, not mapped: one block is in memory. A scalar is one block.
+    Tensors in a data file are read, not mapped: one block is in memory. A scalar is one block.
     """
     tensor = value.const_value if isinstance(value, ir.Value) else value
     assert tensor is not None

@@ -1,11 +1,12 @@
-"""Statistics: what calibration learned about each tapped value. One safetensors file, mergeable.
+"""Statistics: the results of calibration for each observed value, in one safetensors file that can
+be merged.
 
-bins     histograms whose edges depend on no data
-sums     sums that do not depend on the order of their terms
-windows  patches of what convolutions read
-values   one value: extremes, histogram, numbers per channel, rows, moments
-dataset  all values of a model, with the identity of the data; merging
-file     the file
+    bins     histograms whose edges do not depend on data
+    sums     sums that do not depend on the order of their terms
+    windows  patches of the inputs of convolutions
+    values   one value: extremes, histogram, numbers per channel, rows, moments
+    dataset  all values of a model, with the identity of the data; merging
+    file     the file
 """
 
 from optkit.statistics.bins import BINS, count_bins, edges

@@ -1,7 +1,8 @@
-"""Bins of the float's own bits: their edges depend on no data, and counts are integers.
+"""Bins from the bits of floats: their edges do not depend on data, and their counts are integers.
 
-A bin is the upper 16 bits of the float32 (sign, exponent, top 7 bits of the mantissa): 1/128
-relative width at every magnitude. Merging adds integers, so any order and split gives the same.
+A bin is the upper 16 bits of the float32 (sign, exponent, top 7 bits of the mantissa): a relative
+width of 1/128 at every magnitude. Merging adds integers, so every order and split gives the same
+counts.
 
     ordinal  0x0000 ........ 0x7FFF | 0x8000 ........ 0xFFFF     bins sorted by value
     value      -max ........ -0     |     +0 ........ +max

@@ -1,4 +1,4 @@
-"""All tapped values of a model over one set of samples, and the merging of two such sets."""
+"""All observed values of a model over one set of samples, and the merge of two such sets."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DIGEST_SPACE = 1 << 256
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """All tapped values by name, with the identity of the data they come from.
+    """All observed values by name, with the identity of their data.
 
-    `data` is the sum of the samples' sha256 digests modulo 2**256, in hex: it names the multiset of
-    samples and, like the counts, is the same however the samples were ordered or split.
+    `data` is the sum of the sha256 digests of the samples modulo 2**256, in hex. It identifies the
+    multiset of samples and, like the counts, does not depend on their order or on shards.
     """
 
     values: Mapping[str, ValueStatistics]
@@ -31,7 +31,7 @@ class Statistics:
     versions: Mapping[str, str] = field(default_factory=dict)  # tool -> version that ran the model
 
     def value(self, name: str) -> ValueStatistics:
-        """One value's. Raises InputRefused for one that was not observed."""
+        """The statistics of one value. Raises InputRefused if it was not observed."""
         if name not in self.values:
             raise InputRefused(
                 "no statistics were collected for this value",
@@ -41,7 +41,8 @@ class Statistics:
         return self.values[name]
 
     def scaled(self, factors: Mapping[str, np.ndarray]) -> Statistics:
-        """With each value of `factors` divided by its factors [K], see `ValueStatistics.scaled`."""
+        """These statistics, with each value in `factors` divided by its factors [K]
+        (`ValueStatistics.scaled`)."""
         changed = {name: self.value(name).scaled(s) for name, s in factors.items()}
         return replace(self, values={**self.values, **changed})
 
@@ -65,10 +66,10 @@ def data_digest(samples: Iterable[bytes]) -> str:
 
 
 def merge(a: Statistics, b: Statistics) -> Statistics:
-    """The statistics of both data sets together; the same bits for any order and grouping (moments:
-    where shards were cut at multiples of `CHUNK` samples).
+    """The statistics of both sets together. The bits are the same for any order and grouping (for
+    moments: if shards end at multiples of `CHUNK` samples).
 
-    Raises InputRefused unless both hold the same values.
+    Raises InputRefused if they have different values.
     """
     if a.values.keys() != b.values.keys():
         odd = sorted(a.values.keys() ^ b.values.keys())

@@ -1,8 +1,8 @@
-"""Statistics as one safetensors file: the same statistics give the same bytes.
+"""Statistics as one safetensors file: equal statistics give equal bytes.
 
-Written tensor by tensor, and second moments are mapped, never loaded: they may be larger than
-memory. The layout is safetensors' own (8 bytes of length, JSON, then the numbers); the library
-itself would hold the whole file in memory, twice.
+Tensors are written one by one, and second moments are mapped, not loaded, because they may be
+larger than memory. The layout is that of safetensors (8 bytes of length, JSON, then the numbers);
+the safetensors library would hold the whole file in memory, twice.
 """
 
 from __future__ import annotations

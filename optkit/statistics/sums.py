@@ -1,13 +1,13 @@
 """Sums of floats that do not depend on the order of their terms.
 
-Each term is cut in two at a fixed place, and both parts are rounded to a fixed grid:
+Each term is split at a fixed place, and both parts are rounded to a fixed grid:
 
     t = hi + lo,    hi = rint(2⁴ t) / 2⁴,    lo = rint(2⁴⁶ (t - hi)) / 2⁴⁶
 
-Sums of multiples of 2⁻⁴ are exact in float64 below 2⁴⁹, sums of the low parts for 2¹² terms, so
-adding is associative, as with integers: the binned sums of Demmel and Nguyen ("Fast reproducible
-floating-point summation", ARITH 2013) with bins that fit squares of activations. Past those limits
-a sum is as good as any in float64, but its last bits depend on the order.
+Sums of multiples of 2⁻⁴ are exact in float64 below 2⁴⁹, and sums of the low parts for 2¹² terms, so
+the addition is associative, as with integers. These are the binned sums of Demmel and Nguyen ("Fast
+reproducible floating-point summation", ARITH 2013), with bins for squares of activations. Beyond
+these limits a sum has the usual accuracy of float64, but its last bits depend on the order.
 """
 
 from __future__ import annotations

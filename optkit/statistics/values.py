@@ -1,12 +1,13 @@
-"""What calibration keeps of one value, and how two such records become one.
+"""The statistics of one value, and the merge of two of them.
 
-Always its extremes and a histogram; where a `Tap` asks for it, numbers per channel of the axis that
-weights sum over (K channels), a sample of rows x [n, K], and the second moments E[xᵀx] [K, K]; of
-what convolutions read, rows and moments of their patches, too (`windows`).
+They always have the extremes and a histogram. If a `Tap` requests it, they also have numbers per
+channel of the axis over which weights sum (K channels), a sample of rows x [n, K], and the second
+moments E[xᵀx] [K, K]; for the inputs of convolutions also rows and moments of their patches
+(`windows`).
 
-None of it depends on how samples were split, ordered or batched: shards merge to the bits of one
-run, as far as the forward pass gives the same bits. Moments do so where shards are cut at multiples
-of `CHUNK` samples: they are exact sums of float32 products, which never reach over such a border.
+Nothing depends on the split, the order or the batches of the samples: shards merge to the bits of a
+single run, if the forward pass gives the same bits. For moments, shards must end at multiples of
+`CHUNK` samples: moments are exact sums of float32 products within chunks.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ PATCHES = 16
 
 @dataclass(frozen=True)
 class Tap:
-    """What to keep of the value `name`.
+    """What to observe of the value `name`.
 
-    `channel_axis`: the axis that weights sum over (-1 for MatMul and Gemm, 1 for Conv); None: no
-    numbers per channel, and then neither rows nor moments. `windows`: those of the convolutions
-    that read it, whose patches the moments are then of.
+    `channel_axis`: the axis over which weights sum (-1 for MatMul and Gemm, 1 for Conv); None: no
+    numbers per channel, no rows and no moments. `windows`: those of the convolutions that read the
+    value; the moments are then those of patches.
     """
 
     name: str
@@ -52,8 +53,8 @@ class Tap:
 
 
 def merged_taps(taps: Iterable[Tap]) -> list[Tap]:
-    """One tap per value, which keeps all that was asked for; nothing per channel where channels of
-    different axes were (a convolution and a matrix product that read one value)."""
+    """One tap per value with everything that its taps request. If the taps have different channel
+    axes (a convolution and a matrix product read one value), the result has nothing per channel."""
     by_name: dict[str, list[Tap]] = {}
     for tap in taps:
         by_name.setdefault(tap.name, []).append(tap)
@@ -61,7 +62,7 @@ def merged_taps(taps: Iterable[Tap]) -> list[Tap]:
 
 
 class Verdict(NamedTuple):
-    """Why a value has no range: what was met first, in which sample."""
+    """Why a value has no range: the first cause, and its sample."""
 
     sample: int
     what: str
@@ -107,10 +108,10 @@ class Channels:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows with the smallest hashes (uint64 [n], rising; each once) and their numbers (float32
+    """The rows with the smallest hashes (uint64 [n], rising, each once), and their numbers (float32
     [n, K]): a uniform sample without replacement of all rows (bottom-k sketch, Cohen and Kelley,
-    "Summarizing data using bottom-k sketches", PODC 2007). A hash is that of the sample's digest
-    and the row's index in the sample, so the choice depends on no number in the row."""
+    "Summarizing data using bottom-k sketches", PODC 2007). The hash is computed from the digest of
+    the sample and the index of the row in it, so the choice does not depend on the numbers."""
 
     hashes: np.ndarray
     data: np.ndarray
@@ -135,7 +136,7 @@ class Moments:
     count: int
 
     def matrix(self) -> np.ndarray:
-        """E[xᵀx], float64 as `total`, symmetric. Computed anew at each call."""
+        """E[xᵀx], float64 in the shape of `total`, symmetric; computed at each call."""
         return unpacked(self.total, self.diagonal) / max(self.count, 1)
 
     def scaled(self, s: np.ndarray) -> Moments:
@@ -151,8 +152,8 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """What one window shows of a value: a sample of patches (`Rows`, float32 [n, groups · K]) and
-    their second moments in each group. Moments are of `PATCHES` patches per sample at most."""
+    """What one window shows of a value: a sample of patches (`Rows`, float32 [n, groups · K]), and
+    their second moments in each group. Moments include at most `PATCHES` patches per sample."""
 
     rows: Rows
     moments: Moments | None = None
@@ -169,13 +170,13 @@ class Patches:
 
 @dataclass(frozen=True, eq=False)
 class ValueStatistics:
-    """One value over all samples: extremes (exact, float32) and a sparse histogram, and what its
-    tap asked for besides.
+    """The statistics of one value over all samples: exact extremes (float32), a sparse histogram,
+    and what its tap requests.
 
-    `bins` are ordinals in rising order (uint16 [k]), `counts` theirs (int64 [k], all > 0).
-    `excluded`: elements that are no data (fills of a mask, the infinities they make); they are in
-    none of the other numbers (per channel, in rows and moments they count as zero).
-    A value with a `verdict` holds nothing else; the extremes of no elements are inf and -inf.
+    `bins` are ordinals in rising order (uint16 [k]), `counts` their counts (int64 [k], all > 0).
+    `excluded`: number of elements that are not data (fills of a mask, and infinities from them); no
+    other number includes them (per channel, in rows and in moments they count as zero). A value
+    with a `verdict` has no other field; the extremes of zero elements are inf and -inf.
     """
 
     low: float
@@ -196,7 +197,7 @@ class ValueStatistics:
 
     @property
     def unbounded(self) -> str | None:
-        """Why no range may be made of it; None where one may."""
+        """Why the value has no range; None if it has one."""
         if self.verdict is not None:
             return str(self.verdict)
         if self.bins.size:
@@ -210,11 +211,13 @@ class ValueStatistics:
         return int(self.counts[outside].sum()) / max(self.count, 1)
 
     def scaled(self, s: np.ndarray) -> Self:
-        """The statistics of x / s; `s` [K] > 0, one number per channel.
+        """The statistics of x / s, with s > 0 [K], one number per channel.
 
         Numbers per channel, rows, moments and extremes are exact up to rounding. The histogram is
-        that of the scaled rows, as if all elements were like those of the sample.
-        Raises OptkitError without channels and rows. An unbounded value stays as it is.
+        computed from the scaled rows, so it assumes that all elements are like the sample. An
+        unbounded value does not change.
+
+        Raises OptkitError without channels and rows.
         """
         if self.unbounded is not None:
             return self
@@ -231,7 +234,7 @@ class ValueStatistics:
         )  # fmt: skip
 
     def merged(self, other: Self) -> Self:
-        """Both together. Extras that one side lacks are dropped."""
+        """The statistics of both together. Optional parts that one side lacks are dropped."""
         verdicts = [side.verdict for side in (self, other) if side.verdict is not None]
         if verdicts:
             return type(self)(*NOTHING, verdict=min(verdicts))

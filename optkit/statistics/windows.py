@@ -1,9 +1,9 @@
-"""Windows: how a convolution reads its input, [C, *spatial] as patches [positions, groups, K].
+"""Windows: how a convolution reads its input [C, *spatial], as patches [positions, groups, K].
 
     K = C / groups · Π kernel, channels first: a kernel [O, C / groups, *kernel] is then a matrix
     [O, K] by its layout, and the convolution is patches @ matrixᵀ in each group (im2col)
 
-Zeros that pad the input are part of a patch: the product sums over them, too.
+Zeros that pad the input are part of a patch, because the product sums over them too.
 """
 
 from __future__ import annotations

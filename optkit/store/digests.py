@@ -1,4 +1,4 @@
-"""Digests: what is the same has the same name, on any machine."""
+"""Digests: equal content has the same digest on any machine."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _digests: dict[tuple[int, ...], str] = {}  # of large files that this process ha
 
 
 def digest_json(value: Any) -> str:
-    """sha256 over RFC 8785 canonical JSON: the same value gives the same digest on any machine."""
+    """sha256 of RFC 8785 canonical JSON: the same value gives the same digest on any machine."""
     import rfc8785
 
     return hashlib.sha256(rfc8785.dumps(value)).hexdigest()
 
 
 def is_shallow(value: object, left: int = _DEPTH) -> bool:
-    """Whether JSON is nested so little that code which calls itself can read and write it."""
+    """Whether JSON has so few levels that recursive code can read and write it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return left > 0 and all(is_shallow(item, left - 1) for item in inner)
 
 
 def digest_file(path: Path) -> str:
-    """Raises OSError, also for what is no regular file: a device or a pipe may have no end."""
+    """sha256 of a file. Raises OSError, also for anything but a regular file: a device or a pipe
+    may have no end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
@@ -36,16 +37,16 @@ def digest_file(path: Path) -> str:
 
 
 def digest_names(folder: Path) -> str:
-    """Of the names in a folder, and which of them are folders, in any order. Python's own cache of
-    bytecode does not count. Raises OSError."""
+    """Digest of the names in a folder, and of which of them are folders, in any order. Python's
+    cache of bytecode is ignored. Raises OSError."""
     with os.scandir(folder) as entries:
         names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries]
     return digest_json(sorted(name for name in names if name != "__pycache__/"))
 
 
 def digest_once(path: Path) -> str:
-    """`digest_file` of the store's own, which nobody writes to: a large file is read once in the
-    life of this process, under whatever names it is linked."""
+    """`digest_file` of a file in the store, which nobody changes: this process reads a large file
+    once, under all names that are linked to it."""
     with path.open("rb") as file:
         identity = _identity(file.fileno())
         sha256 = _digests.get(identity) or hashlib.file_digest(file, "sha256").hexdigest()
@@ -55,7 +56,7 @@ def digest_once(path: Path) -> str:
 
 
 def remember_digest(descriptor: int, sha256: str) -> None:
-    """Tell `digest_once` of a large file that has just been hashed while it was written."""
+    """Give `digest_once` the digest of a large file that was hashed while it was written."""
     if os.fstat(descriptor).st_size >= _LARGE:
         _digests[_identity(descriptor)] = sha256
 

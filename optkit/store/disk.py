@@ -1,4 +1,4 @@
-"""Writing that a kill at any instant leaves undone or done, and errors that name the place."""
+"""Writes that are complete or absent after a kill at any time, and errors with the path."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def fsync_dir(path: Path) -> None:
 
 @contextmanager
 def durably(path: Path) -> Iterator[Path]:
-    """A name beside `path` for a new file, which then replaces it atomically: readers see the old
-    bytes or the new, never a part. Nobody else has that name: several may write the same `path`."""
+    """Yields a temporary name beside `path` for a new file, and then replaces `path` by it
+    atomically: readers see the old bytes or the new bytes. The name is unique, so several processes
+    may write the same `path`."""
     temporary = path.with_name(f".{path.name}.{own_name()}")
     try:
         yield temporary
@@ -67,13 +68,13 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def own_name() -> str:
-    """For work in progress: nobody has it again, and `lives` knows whose it is."""
+    """A unique name for work in progress; `lives` finds its process from it."""
     return f"{os.getpid()}-{_here()}-{secrets.token_hex(4)}"
 
 
 def lives(name: str) -> bool | None:
-    """Whether the process lives that has made a name that begins as `own_name` gave it. None: it is
-    of another machine or container, and nothing is known of it here."""
+    """Whether the process that created a name with `own_name` is alive; None if the process is on
+    another machine or in another container."""
     process, here, *_ = f"{name}--".split("-")
     if here != _here() or not process.isdigit() or not Path("/proc").exists():
         return None
@@ -101,7 +102,7 @@ def scratch(root: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """A file or a folder, as far as it is there and can be removed."""
+    """Remove a file or folder, as far as it exists and can be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -1,4 +1,4 @@
-"""One published step: its files, and the record that says what they are."""
+"""One published step: its files, and the record that lists them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Entry:
         return self.path / name
 
     def to_json(self) -> dict[str, object]:
-        """What entry.json says; it holds a check of itself."""
+        """The content of entry.json, with a checksum of itself."""
         body: dict[str, object] = {
             "key": self.key, "step": self.step, "files": dict(self.files), "meta": dict(self.meta),
             "seconds": round(self.seconds, 3),
@@ -46,10 +46,10 @@ class Entry:
 
 
 def opened(body: object, key: str, path: Path) -> Entry:
-    """The entry in the folder `path` that a record tells of.
+    """The entry in the folder `path` that a record describes.
 
-    Raises IntegrityError where the record is damaged, and where it has a right check over what is
-    no entry, which only other means can have made.
+    Raises IntegrityError if the record is damaged, or if its checksum is correct but the record is
+    not a valid entry (another program wrote it).
     """
     if not isinstance(body, dict) or not is_shallow(body):
         raise IntegrityError(f"its {ENTRY} is damaged")
@@ -80,7 +80,8 @@ def read(path: Path, key: str) -> Entry:
 
 
 def check_files(files: Mapping[str, object]) -> None:
-    """Raise IntegrityError unless all of these (relative name → sha256) can lie in one folder."""
+    """Raise IntegrityError unless all of these names (relative name → sha256) can be files of one
+    folder."""
     folders = {
         "/".join(parts[:depth])
         for parts in (name.split("/") for name in files)
@@ -102,7 +103,7 @@ def check_files(files: Mapping[str, object]) -> None:
 
 
 def verify(entry: Entry) -> None:
-    """Raises IntegrityError unless the folder holds the very files of the record, and OSError."""
+    """Raises IntegrityError unless the folder has exactly the files of the record, and OSError."""
     if entry.path.is_symlink() or (entry.path / ENTRY).is_symlink():
         raise IntegrityError("it is a link")
     present = {

@@ -1,7 +1,7 @@
-"""What is removed from a store, and how much of its disk that frees.
+"""Removes entries from a store, and computes how much disk space that frees.
 
-Nothing that a running command has used is removed: see `leases`. A file that several entries link
-to takes its bytes once, and frees them with the last of its names.
+Nothing that a running command has used is removed (`leases`). A file that several entries link to
+takes its bytes once, and frees them with its last name.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _FOLDERS = ("steps", "objects", "reads", "devices", "quarantine", "locks")
 
 
 def gc(store: Store, max_bytes: int) -> tuple[int, int]:
-    """Drop abandoned work, quarantine, and the least recently used beyond `max_bytes`.
+    """Remove abandoned work, the quarantine, and the least recently used entries beyond
+    `max_bytes`.
 
-    Nothing used within the last hour is touched, and nothing that a running command has used.
-    Returns (removed things, freed bytes). Raises StorageError.
+    Nothing that was used within the last hour, or by a running command, is removed. Returns (number
+    of removed entries and files, freed bytes). Raises StorageError.
     """
     removed = _abandoned(store)
     kept = sorted(_dated(store))
@@ -56,8 +57,8 @@ def gc(store: Store, max_bytes: int) -> tuple[int, int]:
 
 
 def clear(store: Store) -> tuple[int, int]:
-    """Remove everything; beside running commands, all but what they have used, their work, and
-    the locks. Returns the bytes freed and the bytes kept. Raises StorageError."""
+    """Remove everything; while other commands run, all except what they have used, their work, and
+    the locks. Returns (freed bytes, kept bytes). Raises StorageError."""
     before = disk_bytes(store.root)
     with _removing(store) as (remove, since):
         if since is None:
@@ -73,8 +74,8 @@ def clear(store: Store) -> tuple[int, int]:
 
 
 def forget(store: Store, step: str) -> int:
-    """Remove the results of one kind of step; beside running commands, all but what they have
-    used. Returns the bytes freed. Raises StorageError."""
+    """Remove the results of one kind of step; while other commands run, all except what they have
+    used. Returns the freed bytes. Raises StorageError."""
     with _removing(store) as (remove, since):
         before = math.inf if since is None else since
         freed = 0

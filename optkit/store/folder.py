@@ -40,8 +40,8 @@ def default_root() -> Path:
 
 
 class Store:
-    """A content-addressed folder, and the remote beside it, if any. Safe for several processes at
-    once (flock per key)."""
+    """A content-addressed folder, and its remote, if there is one. Several processes may use it at
+    the same time (flock per key)."""
 
     def __init__(self, root: Path, remote: Remote | None = None) -> None:
         self.root = root
@@ -54,14 +54,15 @@ class Store:
 
     @property
     def objects(self) -> Path:
-        """Where foreign files are staged. What is there when it is used stays while this lives."""
+        """The folder for copies of foreign files. Files that are used remain while this object
+        exists."""
         with storage_errors(self.root):
             self.lease.begin()
         return self.root / "objects"
 
     def get(self, key: str) -> Entry | None:
-        """The verified entry of that key, from here or else from the remote, or None. A corrupt one
-        is quarantined with a warning."""
+        """The verified entry of that key, from this folder or else from the remote, or None. A
+        corrupt entry moves to quarantine, with a warning."""
         entry = self._here(key)
         return self._fetched(key) if entry is None else entry
 
@@ -76,7 +77,8 @@ class Store:
             return None
 
     def peek(self, key: str) -> Entry | None:
-        """What is here, untouched. Raises IntegrityError, or what reading raises, if corrupt."""
+        """The entry in this folder, without side effects. Raises IntegrityError or OSError if it is
+        corrupt."""
         path = self.place(key)
         if not path.exists() and not path.is_symlink():
             return None
@@ -91,10 +93,11 @@ class Store:
         produce: Callable[[Path], Meta],
         on_wait: Callable[[], None] = lambda: None,
     ) -> tuple[Entry, bool]:
-        """The entry of `key`, built by `produce(folder) -> meta` unless it is there: (entry, hit).
+        """The entry of `key`, built by `produce(folder) -> meta` if it does not exist: (entry,
+        hit).
 
-        Two processes with one key: one builds, the other waits and gets a hit.
-        Raises StorageError when the disk is full; whatever `produce` raises leaves nothing behind.
+        If two processes need one key, one builds the entry, and the other waits and gets a hit.
+        Raises StorageError if the disk is full. An error of `produce` leaves nothing behind.
         """
         return self.make_late(
             key, step, lambda: self.get(key), produce, lambda meta, _: (key, meta), on_wait
@@ -111,8 +114,8 @@ class Store:
         *,
         shared: Callable[[Entry], bool] = lambda entry: True,
     ) -> tuple[Entry, bool]:
-        """`make` for a step whose key is known only afterwards: `finish` gives it, and the meta to
-        keep. `shared`: whether other machines may have the entry."""
+        """`make` for a step whose key is known only afterwards: `finish` returns the key and the
+        meta. `shared`: whether other machines may have the entry."""
         entry = find()
         hit = entry is not None
         if entry is None:
@@ -150,7 +153,7 @@ class Store:
         return entry, False
 
     def recall(self, key: str) -> Meta | None:
-        """What a step that runs user code read last time under this key."""
+        """The record of reads of a step that runs user code, under this key."""
         path = self.root / "reads" / f"{key}.json"
         try:
             reads = json.loads(path.read_bytes())
@@ -189,7 +192,8 @@ class Store:
         self.sharing.ask(share)
 
     def entries(self) -> Iterator[tuple[str, str, int, float]]:
-        """(key, step, bytes, last use as Unix time) of everything published, unverified."""
+        """(key, step, bytes, last use as Unix time) of every published entry, without
+        verification."""
         for path in self._entries():
             try:
                 step = str(json.loads((path / ENTRY).read_bytes())["step"])
@@ -199,7 +203,8 @@ class Store:
             yield path.name, step, disk_bytes(path), used
 
     def history(self) -> dict[str, list[tuple[float, int]]]:
-        """Step name → (seconds, bytes) of every entry: what a step like it took here before."""
+        """Step name → (seconds, bytes) of every entry: the past cost of this kind of step on this
+        machine."""
         by_step: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for path in self._entries():
             with suppress(OSError, ValueError, IntegrityError):
@@ -208,7 +213,8 @@ class Store:
         return dict(by_step)
 
     def verify(self) -> tuple[int, list[str]]:
-        """Rehash every entry; corrupt ones go to quarantine. Returns (sound, corrupt keys)."""
+        """Hash every entry again; corrupt entries move to quarantine. Returns (number of intact
+        entries, keys of corrupt entries)."""
         sound, corrupt = 0, []
         for key in [path.name for path in self._entries()]:
             warned = len(self.warnings)

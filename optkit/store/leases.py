@@ -1,6 +1,6 @@
-"""Who uses a store: what a user has used since it began is not removed under it.
+"""Which processes use a store: what a user has used since its start is not removed while it runs.
 
-root/users/<pid>-<host>-<random>   one file per user; its time is when the user began
+root/users/<pid>-<host>-<random>   one file per user; its time is the start of the user
 root/users/lock                    flock: shared to mark a use, exclusive to remove
 """
 
@@ -23,8 +23,8 @@ _FORGOTTEN_SECONDS = 24 * 3600.0  # of a user on another machine, of which nothi
 
 
 class Lease:
-    """One user of the store in `root`. It begins with the first use and ends with this object, or
-    with the process."""
+    """One user of the store in `root`. It begins with the first use, and ends with this object or
+    the process."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "users"

@@ -1,14 +1,15 @@
-"""A place where machines exchange finished steps: any file system that fsspec knows.
+"""A place where machines exchange finished steps: any file system of fsspec.
 
-    url/optkit.json             says that this is one, and in which form
+    url/optkit.json             marks the place, with the version of the format
     url/files/ab/<sha256>       every file, once, under its digest
-    url/steps/ab/<key>.json     the record that makes an entry of files; it holds a check of itself
-    url/reads/ab/<key>.json     what a step that runs user code read
-    url/progress/<name>.json    how far a task of a cluster is
+    url/steps/ab/<key>.json     the record of an entry, with a checksum of itself
+    url/reads/ab/<key>.json     the reads of a step that runs user code
+    url/progress/<name>.json    the progress of a task of a cluster
 
-Files go first, the record last, so that half an upload is no entry. Two that write the same do so
-with the same bytes, or each with its own files: whose record comes last counts. An object store
-shows an object when it is whole; where a file can be seen before, it is renamed when it is.
+Files are written first and the record last, so an interrupted upload is not an entry. If two
+machines write the same entry, their bytes are equal, or each has its own files, and the record that
+is written last counts. An object store shows an object only when it is complete; on other file
+systems a file is renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ T = TypeVar("T")
 
 
 class RemoteLost(StorageError):
-    """The remote does not answer, or refuses."""
+    """The remote does not answer, or refuses access."""
 
 
 class RemoteReadOnly(RemoteLost):
-    """The remote refuses to be written to. It may still be read."""
+    """The remote refuses writes. It can still be read."""
 
 
 class Damaged(IntegrityError):
-    """What a record of the remote names is missing there, or has other bytes. `sha256`: its."""
+    """A file that a record of the remote names is missing there, or has other bytes. `sha256`: of
+    the file."""
 
     def __init__(self, message: str, sha256: str = "") -> None:
         super().__init__(message)
@@ -53,10 +55,10 @@ class Damaged(IntegrityError):
 
 
 class Remote:
-    """The place at `url`. Options and credentials are taken by fsspec from the environment.
+    """The place at `url`. fsspec takes options and credentials from the environment.
 
-    Raises UsageError (no such kind of URL), ToolchainMissing (the library for it is not installed),
-    and, as all methods do, RemoteLost. Safe for several threads.
+    Raises UsageError (unknown kind of URL), ToolchainMissing (its library is not installed), and,
+    like all methods, RemoteLost. Several threads may use it.
     """
 
     def __init__(self, url: str) -> None:
@@ -78,7 +80,7 @@ class Remote:
         return re.sub(r"//[^/]*@", "//", self.url).partition("?")[0]
 
     def check(self) -> None:
-        """Find the mark of such a place, or leave it: that it can be written to is then known."""
+        """Read the mark of the place, or write it, which shows whether it is writable."""
         data = self._read(_MARK)
         if data is None:
             self._write(_MARK, json.dumps({"schema": _SCHEMA}).encode())
@@ -93,7 +95,7 @@ class Remote:
         )
 
     def record(self, kind: str, key: str) -> object:
-        """What was kept under that key ("steps" or "reads"), or None. Raises Damaged."""
+        """The record under that key ("steps" or "reads"), or None. Raises Damaged."""
         name = _record(kind, key)
         if self._known.get(name) is False:
             return None
@@ -113,11 +115,11 @@ class Remote:
         self._known[_record(kind, key)] = True
 
     def doubt(self, kind: str, key: str) -> None:
-        """Take it that there is no such record, since it is not sound."""
+        """Treat the record as missing, because it is damaged."""
         self._known[_record(kind, key)] = False
 
     def put(self, path: Path, sha256: str) -> None:
-        """Have the file there."""
+        """Upload the file, unless it exists."""
         name = _file(sha256)
         if not self._has(name, path.stat().st_size):
             self._write(name, path)
@@ -145,7 +147,7 @@ class Remote:
         self._write(f"progress/{name}.json", json.dumps(progress).encode())
 
     def told(self, name: str) -> object:
-        """What `tell` was given last, or None."""
+        """The last value that was given to `tell`, or None."""
         with suppress(ValueError, RecursionError):
             return json.loads(self._read(f"progress/{name}.json") or b"null")
         return None

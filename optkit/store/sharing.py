@@ -1,4 +1,4 @@
-"""Files between a store's folder and a remote, by their digests."""
+"""Transfers files between the folder of a store and a remote, by their digests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class Sharing:
-    """A store's side of a remote. When that is lost the store goes on without it, which one of
-    `warnings` tells."""
+    """The connection of a store to its remote. If the remote is lost, the store continues without
+    it, and one of `warnings` says so."""
 
     def __init__(self, root: Path, lease: Lease, remote: Remote | None) -> None:
         self.remote = remote

@@ -1,13 +1,15 @@
-"""Is this calibration data what the model expects? Told without labels, before it is used.
+"""Checks whether calibration data is what the model expects, without labels and before the data is
+used.
 
-profile    what a set looks like, input by input, streamed
-entrance   what the weights behind an input expect
-alone      one set by itself: duplicates, constants, outliers, noise
-beside     calibration beside evaluation data: scale, range, axes, content
-expected   beside the model: its preprocessing, batch-norm, first product, the recipe
-tokens     token ids and masks
+    profile    figures of a set, input by input, streamed
+    entrance   what the first weights behind an input expect
+    alone      one set alone: duplicates, constants, outliers, noise
+    beside     calibration data compared with evaluation data: scale, range, axes, content
+    expected   data compared with the model: preprocessing, batch norm, first product, recipe
+    tokens     token ids and masks
 
-Every limit says why it is where it is; the clean sets of the tests keep a distance from each.
+A comment or docstring gives the reason for every limit; the clean sets in the tests keep a distance
+from each of them.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class Known:
 
 
 def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> list[Finding]:
-    """Reasons to doubt the calibration data, none where it is sound. Raises InputRefused for a
-    token that the model does not know."""
+    """Reasons to doubt the calibration data; empty if it is sound. Raises InputRefused for a token
+    that the model does not have."""
     findings = list(alone.whole_set(calibration))
     for name, numbers in calibration.numbers.items():
         other = None if evaluation is None else evaluation.numbers.get(name)
