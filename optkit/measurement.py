@@ -26,7 +26,8 @@ class Latency:
     """Latency of one model at one batch size, milliseconds per call.
 
     measured: `p50_ms`… are sample quantiles, `ci95_ms` the 95 % interval of the median,
-    `samples_ms` the runs. predicted: `p50_ms` is the roofline bound, `band` what it may lie in.
+    `samples_ms` the runs. predicted: `p50_ms` is what is expected, `band` the interval that holds
+    nine of ten measurements, `at_least_ms` a bound that no kernel can beat.
     `marks`: why the run was no good one, in words; a figure with marks is to be measured again.
     `note`: what else a reader should know. `measured_at`: when timing began, ISO 8601 in UTC,
     seconds; `machine`: the name of the CPU or GPU it ran on; `from_store`: it was measured before
@@ -43,6 +44,7 @@ class Latency:
     min_ms: float | None = None
     ci95_ms: Interval | None = None
     band: Interval | None = None
+    at_least_ms: float | None = None
     runs: int | None = None
     rounds: int | None = None  # bursts the runs came in, equally long, in order
     samples_ms: tuple[float, ...] = ()

@@ -23,7 +23,9 @@ def text() -> str:
     scored, _ = r.load()
     eff = fitting.fit(scored)
     spread = fitting.spreads(scored, eff)
-    factors = fitting.widths(scored, fitting.left_out(scored))
+    errors = fitting.left_out(scored)
+    factors = fitting.widths(scored, errors)
+    factors |= {"ratio": fitting.ratio(scored, errors), "unseen": fitting.unseen(scored)}
     generations = json.dumps(sorted({str(row.target.compute_capability) for row in scored}))
     lines = [
         "# Written by experiments/prediction/fit.py from benchmarks.yaml beside it; do not edit.",
@@ -42,7 +44,8 @@ def text() -> str:
         )
     lines += [
         "# Factor k of the interval [t / k, k · t] per category, from errors of GPUs left out;",
-        "# `all` is that of a category without rows.",
+        "# `all` is that of a category without rows, `unseen` that of a kind of model or device",
+        "# that no row covers, `ratio` that of a gain between two precisions.",
         "widths:",
         *(f"  {category}: {factor:.2f}" for category, factor in factors.items()),
     ]

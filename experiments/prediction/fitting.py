@@ -9,8 +9,9 @@ strong enough that a GPU can be left out without a number losing its footing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import exp, log, sqrt
 
 import numpy as np
@@ -88,13 +89,15 @@ def _numbers(x: np.ndarray) -> Efficiencies:
     return Efficiencies(**values)
 
 
-def left_out(rows: Sequence[r.Row]) -> dict[int, float]:
-    """Row number → error of the model that saw no row of its GPU."""
-    found = {}
-    for gpu in sorted({row.gpu for row in rows}):
-        eff = fit([row for row in rows if row.gpu != gpu])
-        found |= {row.number: error(row, eff) for row in rows if row.gpu == gpu}
-    return found
+def left_out(
+    rows: Sequence[r.Row], by: Callable[[r.Row], str] = lambda row: row.gpu
+) -> dict[int, float]:
+    """Row number → error of the model that saw no row of its group, by default of its GPU."""
+    errors = {}
+    for group in sorted({by(row) for row in rows}):
+        eff = fit([row for row in rows if by(row) != group])
+        errors |= {row.number: error(row, eff) for row in rows if by(row) == group}
+    return errors
 
 
 SHRINK = 4.0  # rows that the spread over all categories counts as, beside a category's own
@@ -111,3 +114,31 @@ def widths(rows: Sequence[r.Row], errors: dict[int, float]) -> dict[str, float]:
         variance = (SHRINK * overall + sum(own)) / (SHRINK + len(own))
         found[category] = exp(QUANTILE * sqrt(variance))
     return found
+
+
+def unseen(rows: Sequence[r.Row]) -> float:
+    """The factor for what no measurement covers: the widest of the categories, each predicted by a
+    model that saw no row of that category."""
+    errors = left_out(rows, lambda row: row.category)
+    spread = {}
+    for category in {row.category for row in rows}:
+        own = [errors[row.number] ** 2 for row in rows if row.category == category]
+        spread[category] = sqrt(sum(own) / len(own))
+    return exp(QUANTILE * max(spread.values()))
+
+
+def ratio(rows: Sequence[r.Row], errors: dict[int, float]) -> float:
+    """The factor for the ratio of two precisions: pairs of rows of one model, GPU, batch and
+    source, from errors of rows left out. As many pairs as `SHRINK` are taken for independent."""
+    pairs = [
+        errors[one.number] - errors[other.number]
+        for one, other in combinations(rows, 2)
+        if one.precision != other.precision and _setting(one) == _setting(other)
+    ]
+    alone = 2 * sum(errors[row.number] ** 2 for row in rows) / len(rows)
+    variance = (SHRINK * alone + sum(pair**2 for pair in pairs)) / (SHRINK + len(pairs))
+    return exp(QUANTILE * sqrt(variance))
+
+
+def _setting(row: r.Row) -> tuple[object, ...]:
+    return row.model, row.gpu, row.batch, row.metric, row.source

@@ -266,8 +266,8 @@ def ratio(baseline: Latency, candidate: Latency) -> Difference:
     """Speedup: baseline median / candidate median, with its 95 % interval.
 
     Measured in the same rounds: bootstrap over rounds, both sides resampled together, which keeps
-    the pairing and the correlation of neighbouring calls. Predicted on both sides: the extremes of
-    the two bands. Otherwise no interval. The very same object on both sides is 1 exactly.
+    the pairing and the correlation of neighbouring calls. Otherwise no interval. The very same
+    object on both sides is 1 exactly.
     """
     if baseline.batch != candidate.batch:
         raise ValueError(f"speedup across batch sizes {baseline.batch} and {candidate.batch}")
@@ -280,10 +280,6 @@ def ratio(baseline: Latency, candidate: Latency) -> Difference:
 def _ratio_interval(baseline: Latency, candidate: Latency) -> Interval | None:
     if candidate is baseline:
         return Interval(1.0, 1.0)
-    if baseline.band is not None and candidate.band is not None:
-        return Interval(
-            baseline.band.low / candidate.band.high, baseline.band.high / candidate.band.low
-        )
     if baseline.rounds is None or baseline.rounds != candidate.rounds:
         return None
     slow = np.reshape(baseline.samples_ms, (baseline.rounds, -1))  # [rounds, burst]

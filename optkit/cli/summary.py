@@ -260,11 +260,10 @@ def _counted(count: int, what: str) -> str:
 
 
 def _latency(one: LatencyFigures | None, *, batch: bool = True) -> str:
-    """A prediction is a bound: no launch overhead, peak rates."""
     if one is None:
         return "-"
-    bound = ">= " if one.evidence is Evidence.PREDICTED else ""
-    return f"{bound}{one.p50_ms:.3g} ms" + (f" b{one.batch}" if batch else "")
+    about = "~" if one.evidence is Evidence.PREDICTED else ""
+    return f"{about}{one.p50_ms:.3g} ms" + (f" b{one.batch}" if batch else "")
 
 
 def _ratio(one: DifferenceFigures | BatchSpeedup | None, *, interval: bool = True) -> str:

@@ -44,7 +44,11 @@ class LatencyFigures(Record):
     ci95_ms: Annotated[Interval | None, said("95 % interval of the median, where measured.")] = None
     band: Annotated[
         Interval | None,
-        said("What the latency may lie in, where predicted. Milliseconds."),
+        said("Interval of a prediction that holds nine of ten measurements. Milliseconds."),
+    ] = None
+    at_least_ms: Annotated[
+        Number | None,
+        said("Where predicted: a bound at peak rates that no kernels can beat. Milliseconds."),
     ] = None
     runs: Count | None = None
     outliers: Annotated[

@@ -27,6 +27,7 @@ from optkit.measurement import Difference, Fidelity, Latency, Memory, Score, Ver
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import slices, stopped, task_scores
 from optkit.precisions import Precision
+from optkit.prediction.call import speedup
 from optkit.recipe.schema import ENGINE_LIMITS
 from optkit.report import document
 from optkit.report.document import Rewrites
@@ -34,6 +35,7 @@ from optkit.report.result import Findings, Run, Side, result, to_finish
 from optkit.steps import TIMES
 from optkit.steps.bench import Timed
 from optkit.steps.compile import Compiled
+from optkit.steps.predict import PredictedLatency
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,10 @@ def speedups(build: Build, times: Mapping[str, list[Latency]]) -> dict[int, Diff
     if isinstance(build.latency, Timed) and not build.is_baseline:
         return {row.engine.batch: row.speedup for row in build.latency.rows}
     pairs = zip(times["engine"], times["baseline"], strict=True)
+    predicted = build.latency
+    if isinstance(predicted, PredictedLatency) and not build.is_baseline:
+        covered = predicted.covered
+        return {one.batch: speedup(base, one, covered=covered) for one, base in pairs}
     return {one.batch: ratio(base, one) for one, base in pairs}
 
 

@@ -11,6 +11,7 @@ from optkit.execute.runner import Steps
 from optkit.execute.step import Input
 from optkit.pipeline.engines import device_session, engine_file, kept
 from optkit.pipeline.job import Build, EngineRole
+from optkit.prediction.fitted import fitted
 from optkit.recipe import Bench
 from optkit.steps import GRAPH
 from optkit.steps.bench import MeasureLatency, Side, Timed
@@ -50,10 +51,10 @@ def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> Predi
         graph = build.baseline  # a quantized graph is its carrier graph and the plan
     step = PredictLatency(
         graph=graph, device=build.job.target.name, target=build.job.target.fingerprint(),
+        fit=fitted().digest,
         axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()}, batch=batch,
         engine=None if compiled is None or compiled.planned else compiled.engine,
-        planned=build.planned if precision.quantized else {},
-        carrier=(build.baseline_precision if precision.quantized else precision).name,
+        planned=build.planned if precision.quantized else {}, precision=precision.name,
     )  # fmt: skip
     return runner.do(step, f"predict latency of {precision}")
 

@@ -13,9 +13,10 @@ from optkit.explanation import Subject, Times
 from optkit.pipeline.engines import kept
 from optkit.pipeline.finish import recorded, staged_graph, whole_recipe
 from optkit.pipeline.job import machine
+from optkit.prediction.fitted import fitted
 from optkit.report.contract import REPORT_FILE, report_of
 from optkit.runtimes import backend
-from optkit.steps.attribute import Attribute, EngineProfile, Kernels, Roofline
+from optkit.steps.attribute import Attribute, EngineProfile, Kernels, PredictedLayers
 from optkit.steps.sessions import DeviceSession
 
 _SECONDS = 2.0  # of profiled runs, each side
@@ -24,7 +25,7 @@ _SECONDS = 2.0  # of profiled runs, each side
 def subject(artifact: Artifact, runner: Steps) -> Subject:
     """What is known of an artifact of one graph, whose files were verified: its report, and the
     time of its layers. On `cpu` ONNX Runtime is profiled on this machine; an engine whose device
-    is here is run and profiled; other layers have their roofline."""
+    is here is run and profiled; other layers have what the performance model expects."""
     found = report_of(artifact)
     recipe = whole_recipe(found.provenance.recipe, artifact.path / REPORT_FILE)
     provenance = found.provenance.model_copy(update={"recipe": recipe})
@@ -64,15 +65,15 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
     sides = {"candidate": report.layers.engine, "baseline": report.layers.baseline}
     if not any(layer.inputs or layer.outputs for side in sides.values() for layer in side):
         return None
-    bounded = Roofline(sides, device.name, device.fingerprint())
-    note = f"a roofline bound of each compiled layer; {why}"
-    return _attributed(artifact, runner, bounded, Evidence.PREDICTED, note)
+    predicted = PredictedLayers(sides, device.name, device.fingerprint(), fitted().digest)
+    note = f"each compiled layer by the performance model; {why}"
+    return _attributed(artifact, runner, predicted, Evidence.PREDICTED, note)
 
 
 def _attributed(
     artifact: Artifact,
     runner: Steps,
-    way: Kernels | EngineProfile | Roofline,
+    way: Kernels | EngineProfile | PredictedLayers,
     evidence: Evidence,
     note: str,
 ) -> Times:

@@ -86,10 +86,19 @@ def seconds(
 
     Raises ToolchainMissing where the target's peak, bandwidth or link is unknown.
     """
+    times = list(zip(works, of_each(works, target, eff, watts=watts), strict=True))
+    return Seconds(
+        *(sum(work.times * time[i] for work, time in times) for i in range(len(Seconds._fields)))
+    )
+
+
+def of_each(
+    works: Sequence[Work], target: Target, eff: Efficiencies, *, watts: float | None = None
+) -> list[Seconds]:
+    """Time of one kernel of each of `works`; arguments and errors as of `seconds`."""
     device = _device(target, watts)
     held = sum(work.weight_bytes * work.times for work in works)
-    kernels = [(work.times, _kernel(work, device, eff, held)) for work in works]
-    return Seconds(*(sum(n * one[i] for n, one in kernels) for i in range(len(Seconds._fields))))
+    return [_kernel(work, device, eff, held) for work in works]
 
 
 @dataclass(frozen=True)
@@ -107,21 +116,30 @@ class _Device:
         """Operations per second that the board's power holds. TensorRT's FP16 convolutions and
         fused attention add up in FP16 unless told otherwise (`context_fmha_fp32_acc` of
         TensorRT-LLM), which GeForce does at twice the rate of its peak."""
-        peak = self.target.peak(dtype)
-        halved = self.target.facts.get("fp16_acc16_tflops")
-        if (
-            kind in ("conv", "attention")
-            and dtype == "fp16"
-            and halved is not None
-            and halved.value
-        ):
-            peak = float(halved.value) * 1e12
-        if peak is None:
-            raise ToolchainMissing(f"no peak is known for {dtype}", where=self.target.name)
+        if kind in ("conv", "attention"):
+            peak = highest_peak(self.target, dtype)
+        else:
+            peak = _peak(self.target, dtype)
         per = _WATTS.get(self.target.compute_capability or "")
         if per is None or self.watts is None:
             return peak
         return min(peak, self.watts / (per * BITS[dtype] / 16) * 1e12)
+
+
+def highest_peak(target: Target, dtype: str) -> float:
+    """Operations per second, in FP16 those that add up in FP16. Raises ToolchainMissing where it is
+    unknown."""
+    halved = target.facts.get("fp16_acc16_tflops")
+    if dtype == "fp16" and halved is not None and halved.value:
+        return float(halved.value) * 1e12
+    return _peak(target, dtype)
+
+
+def _peak(target: Target, dtype: str) -> float:
+    peak = target.peak(dtype)
+    if peak is None:
+        raise ToolchainMissing(f"no peak is known for {dtype}", where=target.name)
+    return peak
 
 
 def _device(target: Target, watts: float | None) -> _Device:

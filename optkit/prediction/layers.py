@@ -14,6 +14,7 @@ from typing import NamedTuple
 from optkit.devices import Target
 from optkit.node_cost import NodeCost
 from optkit.precisions import Precision
+from optkit.precisions import precision as find_precision
 from optkit.prediction.work import PEAKS, Work
 
 # Operators that read all of their input before they write, or pick from it: kernels of their own.
@@ -30,7 +31,11 @@ _KERNELS = frozenset(
 )  # fmt: skip
 # Pointwise, of two activations: run in the kernel of one and read the other.
 _JOINING = frozenset({"Add", "Sub", "Mul", "Div", "Where"})
-_SMALL = 256  # bytes: arithmetic on shapes, which compilers fold
+SMALL = 256  # bytes: arithmetic on shapes, which compilers fold
+
+# Reads of their first input as many bytes as they write, however large it is.
+LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+PICKING = LOOKUPS | {"Slice", "Split"}
 
 _CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"})
 # Products that have no weight of their own to be counted by.
@@ -42,12 +47,23 @@ _MULTIPLYING = frozenset(
 )  # fmt: skip
 
 
-def of_graph(costs: Mapping[str, NodeCost], precision: Precision, target: Target) -> list[Work]:
+def of_graph(
+    costs: Mapping[str, NodeCost],
+    number: Precision,
+    target: Target,
+    planned: Mapping[str, str] | None = None,
+) -> list[Work]:
     """Work of every node that becomes a kernel. `costs`: at the sizes of one batch. Nodes of
-    unknown size count as nothing."""
-    attends = any(_is_attention(cost) for cost in costs.values())
-    found = [_work(cost, precision, target, attends) for cost in costs.values()]
-    return [work for work in found if work is not None]
+    unknown size count as nothing. `planned`: node → precision, where not every product with a
+    weight is in `number`; those that it leaves out stay in the carrier."""
+    attends = any(is_attention(cost) for cost in costs.values())
+    works = []
+    for name, cost in costs.items():
+        product = number
+        if planned is not None and cost.macs:
+            product = find_precision(planned.get(name, number.carrier))
+        works.append(_work(cost, product, target, attends))
+    return [work for work in works if work is not None]
 
 
 def multiplies_in(precision: Precision) -> str:
@@ -90,7 +106,7 @@ def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> W
     sizes = _Sizes(cost.in_bytes, cost.out_bytes, cost.bits)
     if not cost.macs:
         return _elementwise(cost.op, sizes, number, attends)
-    if _is_attention(cost):  # the larger side is the scores, which are never written
+    if is_attention(cost):  # the larger side is the scores, which are never written
         moved = min(sizes.read, sizes.written) * number.carrier_bits / sizes.bits
         return Work("attention", number.carrier, 2.0 * cost.macs, moved=moved, kernels=0.5)
     return _product(cost, sizes, number, target)
@@ -98,15 +114,16 @@ def _work(cost: NodeCost, number: Precision, target: Target, attends: bool) -> W
 
 def _elementwise(op: str, sizes: _Sizes, number: Precision, attends: bool) -> Work | None:
     """What a node that multiplies nothing adds; None where it runs inside its neighbours."""
-    if op in _JOINING and sizes.read > sizes.written > _SMALL:
+    if op in _JOINING and sizes.read > sizes.written > SMALL:
         held = number.carrier_bits if attends else number.activation_bits  # as products beside it
         moved = (sizes.read - sizes.written) * held / sizes.bits  # its own side is there already
         return Work("elementwise", number.carrier, moved=moved, kernels=0)
     inside = op not in _KERNELS or (attends and op == "Softmax")
-    if inside or sizes.written <= _SMALL:
+    if inside or sizes.written <= SMALL:
         return None
     narrow = number.carrier_bits / sizes.bits
-    return Work("elementwise", number.carrier, moved=(sizes.read + sizes.written) * narrow)
+    read = sizes.written if op in LOOKUPS else sizes.read
+    return Work("elementwise", number.carrier, moved=(read + sizes.written) * narrow)
 
 
 def _product(cost: NodeCost, sizes: _Sizes, number: Precision, target: Target) -> Work:
@@ -132,7 +149,7 @@ def _product(cost: NodeCost, sizes: _Sizes, number: Precision, target: Target) -
     )
 
 
-def _is_attention(cost: NodeCost) -> bool:
+def is_attention(cost: NodeCost) -> bool:
     return bool(cost.macs) and cost.op == "MatMul" and not cost.weight_bytes
 
 

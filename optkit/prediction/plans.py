@@ -26,13 +26,12 @@ from optkit.measurement import Interval
 from optkit.node_cost import NodeCost
 from optkit.precisions import Precision, precision
 from optkit.prediction import layers, memory, serving
+from optkit.prediction.call import call
 from optkit.prediction.cost import energy_per_million, per_million
 from optkit.prediction.decoder import DecoderShape
 from optkit.prediction.fitted import fitted
-from optkit.prediction.latency import link_of, longest, seconds
+from optkit.prediction.latency import link_of, longest
 from optkit.prediction.work import Work, total
-
-_PCIE = 0.8  # of the link's rate that copies reach, unverified
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,8 @@ def _graph(
         sizes.append((batch, held))
         if held.total > (target.memory_bytes or 0):
             continue
-        latency.append(_call(model, target, number, batch, works, price))
         unknown = layers.uncounted(costs)
+        latency.append(_call(model, target, number, batch, works, price, known=not unknown))
         if unknown:
             notes = (f"not fully counted: {', '.join(unknown)}",)
     return _Figures(
@@ -141,34 +140,25 @@ def _held(model: Graphed, number: Precision, batch: int, works: Sequence[Work]) 
 
 def _call(
     model: Graphed, target: Target, number: Precision, batch: int, works: Sequence[Work],
-    price: DatedPrice | None,
+    price: DatedPrice | None, *, known: bool,
 ) -> PlannedLatency:  # fmt: skip
-    """One call also waits for its copies; of many, they run beside the next one, and set the pace
-    where they take longer."""
-    time, sums = seconds(works, target, fitted().efficiencies), total(works)
-    link = target.facts.get("pcie_gbs")
-    copies = (
-        batch * model.passed / (float(link.value) * 1e9 * _PCIE) if link and link.value else 0.0
-    )
-    band = fitted().band(layers.category(works), time.total)
-    pace = max(time.total, copies)
-    throughput = batch / pace
-    bytes_ = sums.weight_bytes + sums.moved
+    one, sums = call(works, target, batch, batch * model.passed, known=known), total(works)
+    pace, bytes_ = batch / one.throughput, sums.weight_bytes + sums.moved
     return PlannedLatency(
         batch=batch,
         evidence="predicted",
-        p50_ms=(time.total + copies) * 1e3,
-        band=((band.low + copies) * 1e3, (band.high + copies) * 1e3),
-        throughput=throughput,
-        throughput_band=(batch / max(band.high, copies), batch / max(band.low, copies)),
-        bounds={"call": "pcie" if copies > time.total else time.bound},
-        parts_ms=_milliseconds({**time.parts, "pcie": copies}),
+        p50_ms=one.total * 1e3,
+        band=_in_ms(one.interval),
+        throughput=one.throughput,
+        throughput_band=one.throughput_interval,
+        bounds={"call": "pcie" if one.copies > one.time.total else one.time.bound},
+        parts_ms=_milliseconds({**one.time.parts, "pcie": one.copies}),
         mfu=_share(sums.operations, pace, target.peak(layers.multiplies_in(number))),
         mbu=_share(bytes_, pace, target.bandwidth),
         operations=sums.operations,
         bytes=bytes_,
-        usd_per_million=None if price is None else per_million(price, throughput),
-        kwh_per_million=energy_per_million(target, throughput),
+        usd_per_million=None if price is None else per_million(price, one.throughput),
+        kwh_per_million=energy_per_million(target, one.throughput),
     )
 
 

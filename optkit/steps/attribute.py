@@ -29,7 +29,7 @@ class Node:
 @dataclass(frozen=True)
 class TimedLayer:
     """A fused layer and the milliseconds that it takes. `compute_ms`, `memory_ms`: what each alone
-    would take at the device's peaks; None where the time was measured."""
+    is predicted to take; None where the time was measured."""
 
     layer: FusedLayer
     ms: float
@@ -72,13 +72,14 @@ class EngineProfile(Engines):
 
 
 @dataclass(frozen=True)
-class Roofline:
-    """Side → the layers that its compiler lists, each bounded by the roofline of a device, which
-    has this name and fingerprint."""
+class PredictedLayers:
+    """Side → the layers that its compiler lists, each predicted for a device, which has this name
+    and fingerprint. `fit`: the digest of the fitted numbers, for the key."""
 
     layers: Mapping[str, tuple[LayerFacts, ...]]
     name: str
     target: Mapping[str, object]
+    fit: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ class Attribute(Step[Attributed]):
     `axes`: sizes of the named axes; `kept`: as of `Compile`."""
 
     name = "attribute"
-    version = 2
+    version = 3
     tools = ("onnxruntime", "onnx", "onnx-ir")
 
     candidate: Input
@@ -95,5 +96,5 @@ class Attribute(Step[Attributed]):
     candidate_engine: Input | None = None
     baseline_engine: Input | None = None
     axes: Mapping[str, int]
-    way: Kernels | EngineProfile | Roofline = spread()
+    way: Kernels | EngineProfile | PredictedLayers = spread()
     kept: Path | None = beside_the_key(None)

@@ -14,7 +14,9 @@ from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
 from optkit.execute.step import Input, Progress
 from optkit.node_cost import NodeCost
-from optkit.prediction import roofline
+from optkit.prediction.compiled import of_engine
+from optkit.prediction.fitted import fitted
+from optkit.prediction.latency import of_each
 from optkit.runtimes import Profiled
 from optkit.steps.attribute import (
     Attribute,
@@ -60,10 +62,11 @@ def _timed(
         times = _engine_times(way, f"{side}_engine", built, step.kept, model)
         return tuple(TimedLayer(layer, ms) for layer, ms in times)
     layers = [codec.from_json(FusedLayer, layer.to_json()) for layer in way.layers[side]]
-    bounds = roofline.bounds(layers, costs, target(way.name))
+    works = of_engine(layers, costs)
+    predicted = of_each(works, target(way.name), fitted().efficiencies)
     return tuple(
-        TimedLayer(layer, max(bound) * 1e3, bound.compute * 1e3, bound.memory * 1e3)
-        for layer, bound in zip(layers, bounds, strict=True)
+        TimedLayer(layer, time.total * 1e3, time.compute * 1e3, time.memory * 1e3)
+        for layer, time in zip(layers, predicted, strict=True)
     )
 
 

@@ -6,7 +6,10 @@ from optkit import graph
 from optkit.devices import target
 from optkit.engines import FusedLayer
 from optkit.execute.step import Progress
-from optkit.prediction import roofline
+from optkit.precisions import precision
+from optkit.prediction import layers
+from optkit.prediction.call import call, latency
+from optkit.prediction.compiled import of_engine
 from optkit.steps.files import GRAPH
 from optkit.steps.predict import PredictedLatency, PredictLatency
 
@@ -14,15 +17,19 @@ from optkit.steps.predict import PredictedLatency, PredictLatency
 def run(step: PredictLatency, out: Path, progress: Progress) -> PredictedLatency:
     model = graph.load(step.graph.path / GRAPH)
     costs, device = graph.costs(model, step.axes), target(step.device)
-    layers = step.engine.static_layers if step.engine else ()
-    if not layers or any(layer.bytes_moved is None or _hidden(layer) for layer in layers):
-        bound = roofline.for_graph(
-            costs, device, step.batch, step.planned, step.carrier,
-            border=graph.border_bytes(model, step.axes),
-        )  # fmt: skip
+    compiled = step.engine.static_layers if step.engine else ()
+    if not compiled or any(layer.bytes_moved is None or _hidden(layer) for layer in compiled):
+        number = precision(step.precision)
+        works = layers.of_graph(costs, number, device, step.planned if number.quantized else None)
+        known = layers.uncounted(costs)
+        note = "from the graph: the compiler is assumed to fuse as compilers of GPUs do"
     else:
-        bound = roofline.predict(layers, costs, device, step.batch)
-    return PredictedLatency(latency=bound)
+        works, known = of_engine(compiled, costs), layers.uncounted(costs)
+        note = "from the layers of the compiled engine"
+    one = call(works, device, step.batch, graph.border_bytes(model, step.axes), known=not known)
+    if known:
+        note += f"; not fully counted: {', '.join(known)}"
+    return PredictedLatency(latency=latency(one, note), covered=one.covered)
 
 
 def _hidden(layer: FusedLayer) -> bool:
