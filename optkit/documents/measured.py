@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from optkit.documents.record import AtLeastOne, Count, Interval, Number, Record, Rows, said
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from optkit.documents.record import (
+    AtLeastOne,
+    Count,
+    Interval,
+    Number,
+    Record,
+    Rows,
+    absent,
+    said,
+)
 from optkit.evidence import Evidence
 
 Outcome = Literal["pass", "fail", "inconclusive"]
@@ -47,8 +59,12 @@ class LatencyFigures(Record):
         said("Interval of a prediction that holds nine of ten measurements. Milliseconds."),
     ] = None
     at_least_ms: Annotated[
-        Number | None,
-        said("Where predicted: a bound at peak rates that no kernels can beat. Milliseconds."),
+        Number | SkipJsonSchema[None],
+        Field(
+            exclude_if=absent,
+            description="A bound at peak rates that no kernels can beat, where predicted. "
+            "Milliseconds.",
+        ),
     ] = None
     runs: Count | None = None
     outliers: Annotated[

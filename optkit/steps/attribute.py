@@ -88,7 +88,7 @@ class Attribute(Step[Attributed]):
     `axes`: sizes of the named axes; `kept`: as of `Compile`."""
 
     name = "attribute"
-    version = 3
+    version = 2
     tools = ("onnxruntime", "onnx", "onnx-ir")
 
     candidate: Input

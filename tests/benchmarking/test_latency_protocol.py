@@ -266,12 +266,6 @@ def predicted(p50: float, band: Interval, batch: int = 1) -> Latency:
     return Latency(Evidence.PREDICTED, p50, batch, batch * 1e3 / p50, band=band)
 
 
-def test_the_ratio_of_predictions_spans_their_bands() -> None:
-    slow, fast = predicted(2.0, Interval(2.0, 6.0)), predicted(1.0, Interval(1.0, 4.0))
-    found = ratio(slow, fast)
-    assert found == latency.Difference(2.0, Interval(0.5, 6.0), Evidence.PREDICTED)
-
-
 def test_the_ratio_of_unlike_evidence_takes_the_weaker_and_claims_no_interval() -> None:
     measured = summarize([[2 * MS]] * 10, batch=1)
     found = ratio(measured, predicted(1.0, Interval(1.0, 4.0)))

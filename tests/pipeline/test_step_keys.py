@@ -83,7 +83,7 @@ PREPARED: dict[str, dict[str, Any]] = {
     "compare_layers": {"layers": uncompared("nothing").to_json()},
     "bench": {"rows": [{"engine": LATENCY, "baseline": LATENCY, "speedup": SPEEDUP}],
               "conditions": {}},
-    "predict": {"latency": LATENCY},
+    "predict": {"latency": LATENCY, "covered": True},
     "peak": {"bytes": 9, "marks": []},
     "survey": {"layers": [{"node": "a", "reads": "x", "precisions": ["int8"], "cost": {
         "op": "MatMul", "macs": 1000, "weight_bytes": 10, "in_bytes": 10, "out_bytes": 10}}],
@@ -101,7 +101,7 @@ BUILDS = {  # recipe, target, its compiler here, whether it runs here, settings
 }  # fmt: skip
 
 
-EXPLAINED = ("kernels", "an engine", "a roofline")
+EXPLAINED = ("kernels", "an engine", "a prediction")
 
 
 class Recorder:
@@ -142,7 +142,7 @@ class Recorder:
                   if key not in params and value is not None}  # fmt: skip
         self.steps.append({
             "step": step, "version": identity["version"], "tools": sorted(identity["tools"]),
-            "inputs": inputs, "params": masked(params, ("versions", "host", "gpu")),
+            "inputs": inputs, "params": masked(params, ("versions", "host", "gpu", "fit")),
             "beside": masked(beside, PLACES), "stays": task.stays, "shards": task.shards,
             "reads_code": task.reads_code,
         })  # fmt: skip
