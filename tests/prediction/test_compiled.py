@@ -19,10 +19,13 @@ def tensor(*shape: int, dtype: str = "float16") -> LayerTensor:
     return LayerTensor("t", shape, dtype)
 
 
+PLAIN = tensor(64, 32)
+
+
 def layer(
     nodes: tuple[str, ...] = (),
-    reads: LayerTensor = tensor(64, 32),
-    writes: LayerTensor = tensor(64, 32),
+    reads: LayerTensor = PLAIN,
+    writes: LayerTensor = PLAIN,
     constants: tuple[LayerTensor, ...] = (),
     **more: object,
 ) -> FusedLayer:
