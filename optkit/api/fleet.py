@@ -30,6 +30,7 @@ from optkit.prediction.cost import price_of
 from optkit.recipe import Recipe
 from optkit.report import contract
 from optkit.report import fleet as report
+from optkit.report.recommendation import of_fleet
 from optkit.report.result import failed
 from optkit.store import digest_json, write_durably
 from optkit.workspace import Workspace
@@ -90,14 +91,18 @@ def build_fleet(
         for pair, outcome in zip(pairs, outcomes, strict=True)
         if outcome.artifact is not None
     }
+    results = tuple(outcome.result for outcome in outcomes)
+    described = {device.name: _described(device) for device, _ in pairs}
+    prices = {name: one.price for name, one in described.items() if one.price is not None}
     document = Fleet(
         schema=FLEET,
         model=recipe.name,
         digest=digest_json({name: artifact.digest for name, artifact in artifacts.items()}),
-        results=tuple(outcome.result for outcome in outcomes),
+        results=results,
         artifacts=artifacts,
-        targets={device.name: _described(device) for device, _ in pairs},
+        targets=described,
         steps=tuple(step for outcome in outcomes for step in outcome.steps),
+        recommendation=of_fleet(results, prices),
         versions=dict(pipeline.tool_versions()),
     )
     return BuiltFleet(document, _write(document, place))

@@ -26,6 +26,7 @@ from optkit.store import storage_errors, write_durably
 from optkit.workspace import Workspace
 
 if TYPE_CHECKING:  # loads the pipeline, which a build of an unknown target does not need
+    from optkit.api.fleet import BuiltFleet
     from optkit.api.jobs import Pair
 
 # Several results: the worst decides, in this order (design: the contract that scripts rely on).
@@ -107,7 +108,7 @@ def _build(
     embed_eval: int,
     defer: bool,
     strict: bool,
-) -> tuple[list[Result], str | None]:
+) -> tuple[list[Result], BuiltFleet | None]:
     """The results of all pairs, and the fleet's folder where there are several."""
 
     ears, model = output.terminal(), None
@@ -133,7 +134,7 @@ def _build(
             recipe=recipe, pairs=pairs, out=out, on_failure=told, embed_eval=embed_eval,
             defer=defer, strict=strict, workspace=workspace,
         )  # fmt: skip
-        return list(made.document.results), str(made.path)
+        return list(made.document.results), made
     except Exception as error:  # of the recipe, of the only pair, or of the fleet's own report
         failure = told(error)
         return [
@@ -178,19 +179,33 @@ def _gates(artifact: str | None) -> list[GateOutcome]:
     return [GateOutcome.from_json(row) for row in report["gates"]]
 
 
-def _show(output: Output, results: list[Result], fleet: str | None, *, several: bool) -> None:
+def _show(
+    output: Output, results: list[Result], fleet: BuiltFleet | None, *, several: bool
+) -> None:
     if output.json:
-        all_of_them = Results(schema=RESULTS, results=tuple(results), fleet=fleet)
+        place = None if fleet is None else str(fleet.path)
+        all_of_them = Results(schema=RESULTS, results=tuple(results), fleet=place)
         terminal.put_json((all_of_them if several else results[0]).to_json())
     built = [one for one in results if one.error is None]
-    github.summarize([Path(fleet) / "report.md"] if fleet else github.reports(built))
+    github.summarize([fleet.path / "report.md"] if fleet else github.reports(built))
     if built and not output.json:
         terminal.put(summary.table(built))
     if fleet is not None and not output.json:
-        terminal.put(f"all together: {fleet}/report.html")
+        terminal.put(f"all together: {fleet.path}/report.html")
     for one in built:
         for remark in summary.remarks(one):
             terminal.Terminal().note(f"{one.target} {one.precision}: {remark}")
+    if not output.json:
+        _advise(built, fleet)
+
+
+def _advise(built: Sequence[Result], fleet: BuiltFleet | None) -> None:
+    """What to do with each build, and with all of them together: the last lines."""
+    advice = [one.recommendation for one in built]
+    advice += [fleet.document.recommendation] if fleet is not None else []
+    for one in advice:
+        if one is not None:
+            terminal.put(one.sentence)
 
 
 def _rehearse(

@@ -18,7 +18,6 @@ from optkit.documents.measured import (
 )
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.evidence import Evidence
-from optkit.measurement import Difference, Interval
 from optkit.report.figures import measured, name
 
 Json = dict[str, Any]
@@ -74,25 +73,14 @@ def _place(one: Result) -> list[str]:
 
 
 def remarks(result: Result) -> list[str]:
-    """What a reader of the table should be told in words: undecided gates, and no gain."""
+    """What a reader of the table should be told in words: undecided gates, doubtful figures."""
     lines = list(result.gate.reasons if result.gate else ())
     if suspect(result):
         lines.append("calibration data is suspect, see above and in the report")
     lines += stored(one.latency for one in _parts(result))
     if reasons := marks(result):
         lines.append(f"latency measured under bad conditions: {'; '.join(reasons)}")
-    speedup, baseline = result.speedup, result.baseline
-    if speedup and baseline and baseline.precision != result.precision and _below(speedup, 1):
-        lines.append(
-            f"not faster than {baseline.precision}: {speedup.value:.2f}x "
-            f"({speedup.evidence}); the report lists layers and bytes beside it"
-        )
     return lines
-
-
-def _below(figures: DifferenceFigures, limit: float) -> bool:
-    interval = figures.ci95 and Interval(*figures.ci95)
-    return Difference(figures.value, interval, figures.evidence).below(limit)
 
 
 def _parts(result: Result) -> list[Result]:

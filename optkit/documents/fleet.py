@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from optkit.documents.prices import DatedPrice
-from optkit.documents.record import Digest, NotNegative, Record, Rows, said
+from optkit.documents.recommendation import Recommendation
+from optkit.documents.record import Digest, NotNegative, Record, Rows, absent, said
 from optkit.documents.result import Result
 
 FLEET: Final = "optkit.fleet/v1"
@@ -51,4 +53,7 @@ class Fleet(Record):
         Rows[PairStep],
         said("Every step of every pair, in order. A key that one pair made is a hit for the next."),
     ]
+    recommendation: Annotated[Recommendation | SkipJsonSchema[None], Field(exclude_if=absent)] = (
+        None
+    )
     versions: dict[str, str]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from optkit.documents.measured import (
     DifferenceFigures,
@@ -16,7 +17,8 @@ from optkit.documents.measured import (
     LatencyFigures,
     ScoreFigures,
 )
-from optkit.documents.record import AtLeastOne, Count, Number, Record, Rows, said
+from optkit.documents.recommendation import Recommendation
+from optkit.documents.record import AtLeastOne, Count, Number, Record, Rows, absent, said
 from optkit.evidence import Evidence
 
 RESULT: Final = "optkit.result/v1"
@@ -132,6 +134,9 @@ class Result(Record):
     ] = None
     size: EngineSize | None = None
     gate: GateVerdict | None = None
+    recommendation: Annotated[Recommendation | SkipJsonSchema[None], Field(exclude_if=absent)] = (
+        None
+    )
     calibration: CalibrationCheck | None = None
     seconds: dict[str, Number]
     cache_hits: Count

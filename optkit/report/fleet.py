@@ -75,16 +75,13 @@ def summary(fleet: Fleet) -> str:
 
 
 def headline(fleet: Fleet) -> view.Headline:
-    """The worst of all verdicts, with how many have which."""
-    found = [row.headline for row in rows(fleet)]
-    titles = [one.title for one in found]
-    counts = {title: titles.count(title) for title in titles}
-    worst = min(found, key=lambda one: _WORST.index(one.word))
-    told = ", ".join(f"{count} × {title}" for title, count in counts.items())
-    return view.Headline(worst.word, worst.title if len(counts) == 1 else told, summary(fleet))
-
-
-_WORST = ("fail", "inconclusive", "pending", "pass")
+    """What to ship, of all that was built; green where a candidate is worth shipping."""
+    advice, words = fleet.recommendation, [row.headline.word for row in rows(fleet)]
+    if advice is None:
+        worst = "fail" if "fail" in words else "pending"
+        return view.Headline(worst, "Nothing to ship", summary(fleet))
+    best = "pass" if "pass" in words else "inconclusive"
+    return view.Headline(best, summary(fleet).capitalize(), advice.sentence)
 
 
 def work(fleet: Fleet) -> str:

@@ -30,6 +30,7 @@ from optkit.engines import Engine
 from optkit.errors import Impossible, OptkitError
 from optkit.evidence import Evidence
 from optkit.measurement import Difference, Fidelity, Latency, Outcome, Score, Verdict
+from optkit.report import recommendation
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def result(
     verdict = findings.verdict
     failed_gate = verdict is not None and verdict.verdict == "fail"
     figures = candidate.figures()
-    return Result(
+    made = Result(
         schema=RESULT,
         status="gate_failed" if failed_gate else "ok" if candidate.engine else "pending",
         artifact=artifact,
@@ -135,6 +136,7 @@ def result(
         seconds=dict(run.seconds),
         cache_hits=run.cache_hits,
     )
+    return made.model_copy(update={"recommendation": recommendation.of_result(made)})
 
 
 def joined(parts: Mapping[str, Result], *, model: str | None, artifact: str) -> Result:
@@ -157,6 +159,7 @@ def joined(parts: Mapping[str, Result], *, model: str | None, artifact: str) -> 
         references=(),
         size=_joined_size([part.size for part in each]),
         gate=_joined_gate({name: part.gate for name, part in parts.items() if part.gate}),
+        recommendation=recommendation.of_parts(parts),
         seconds={"total": sum(part.seconds.get("total", 0.0) for part in each)},
         cache_hits=sum(part.cache_hits for part in each),
         parts=dict(parts),

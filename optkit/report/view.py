@@ -16,11 +16,12 @@ from optkit.documents.measured import (
     LatencyFigures,
     ScoreFigures,
 )
+from optkit.documents.recommendation import Recommendation
 from optkit.documents.report import AskedOfCompiler, Report
 from optkit.documents.result import EngineFacts, Result
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
-from optkit.report import figures
+from optkit.report import figures, recommendation
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
     {
@@ -37,11 +38,12 @@ Show = Callable[[float | None], str]
 
 @dataclass(frozen=True)
 class Headline:
-    """The verdict in one word (also a CSS class) and one sentence."""
+    """The verdict in one word (also a CSS class) and one sentence; what speaks against it."""
 
     word: str
     title: str
     sentence: str
+    conditions: tuple[str, ...] = ()
 
 
 def headline(result: Result) -> Headline:
@@ -50,18 +52,28 @@ def headline(result: Result) -> Headline:
         hint = f"; {error.hint}" if error.hint else ""
         title = "Impossible" if result.status == "impossible" else "Error"
         return Headline("fail", title, f"{where}{error.message}{hint}")
-    verdict = result.gate.verdict if result.gate else None
-    reasons = "; ".join(result.gate.reasons if result.gate else ())
-    if verdict == "fail":
-        return Headline("fail", "Gate failed", reasons)
-    if result.status == "pending":
+    advice = result.recommendation or recommendation.of_result(result)
+    if advice is None and result.pending:
         finish = "; ".join(row.finish for row in result.pending)
         return Headline("pending", "Pending", f"No engine yet. Finish with: {finish}")
-    if verdict == "pass":
-        return Headline("pass", "Pass", "Every gate holds.")
-    if verdict == "inconclusive":
-        return Headline("inconclusive", "Inconclusive", reasons)
-    return Headline("pending", "Not judged", "No gate was judged.")
+    if advice is None:
+        return Headline("pending", "Not judged", "No gate was judged.")
+    return advised(advice, result)
+
+
+def advised(advice: Recommendation, result: Result) -> Headline:
+    """Green only where the candidate is worth shipping and nothing speaks against its figures."""
+    ours = recommendation.spelled(result.precision)
+    base = recommendation.spelled(result.baseline.precision if result.baseline else None)
+    if result.gate is not None and result.gate.verdict == "fail":
+        word, title = "fail", f"Do not ship {ours}"
+    elif advice.ship == "baseline":
+        word, title = "inconclusive", f"Ship {base}"
+    elif advice.ship != "candidate":
+        word, title = "pending" if result.latency is None else "inconclusive", f"Not yet: {ours}"
+    else:
+        word, title = "inconclusive" if advice.conditions else "pass", f"Ship {ours}"
+    return Headline(word, title, advice.sentence, advice.conditions)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def test_a_fleet_fits_its_schema_and_tells_every_status(fleet: Fleet) -> None:
     assert (pending.cost.text, pending.landed.text, never.report) == ("–", "–", None)
     assert never.headline.sentence == "no FP8; take int8"
     assert fleets.headline(fleet).word == "fail"
-    assert fleets.headline(fleet).title == "1 × Inconclusive, 1 × Pending, 1 × Impossible"
+    assert fleets.headline(fleet).title == "Nothing to ship"
     text = fleets.to_markdown(fleet)
     assert "no FP8; take int8" in text and "2026-08-17 (unverified)" in text
 

@@ -53,7 +53,7 @@ def test_the_keys_are_those_of_the_contract(make: Any) -> None:
     assert list(found) == [
         "schema", "status", "error", "artifact", "model", "target", "precision", "engine",
         "pending", "latency", "accuracy", "fidelity", "baseline", "references", "speedup", "drop",
-        "size", "gate", "calibration", "seconds", "cache_hits", "parts",
+        "size", "gate", "recommendation", "calibration", "seconds", "cache_hits", "parts",
     ]  # fmt: skip
     assert {"backend", "evidence", "bytes", "layers", "bytes_moved", "note", "landing"} <= set(
         found["engine"]
@@ -65,7 +65,8 @@ def test_the_keys_are_those_of_the_contract(make: Any) -> None:
     assert set(found["baseline"]) == {"precision", "engine", "latency", "accuracy"}
     assert set(found["size"]) == {"bytes", "baseline_bytes", "evidence"}
     assert set(found["gate"]) == {"verdict", "reasons"}
-    assert list(failed(UnknownName("x"), **NOTHING).to_json()) == list(found)
+    none = failed(UnknownName("x"), **NOTHING).to_json()
+    assert [*none] == [key for key in found if key != "recommendation"]
 
 
 def test_raw_samples_stay_out_of_the_result(make: Any) -> None:

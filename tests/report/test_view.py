@@ -74,13 +74,16 @@ def test_two_kinds_of_evidence_are_both_told(make: Any) -> None:
     assert row(report, "Latency").known == ("measured", "predicted")
 
 
-@pytest.mark.parametrize(("kind", "title"), [({"flips": 40}, "Gate failed"), ({}, "Inconclusive")])
+@pytest.mark.parametrize(
+    ("kind", "title"), [({"flips": 40}, "Do not ship INT8"), ({}, "Not yet: INT8")]
+)
 def test_the_headline_is_the_verdict_with_its_reason(
     make: Any, kind: dict[str, Any], title: str
 ) -> None:
     head = view.headline(read_result(make(**kind)["result"]))
     assert head.title == title
-    assert "max_latency_ms: 0.011 ms is predicted, not measured" in head.sentence
+    gate = "max_drop: " if kind else "max_latency_ms: 0.011 ms is predicted, not measured"
+    assert gate in head.sentence
 
 
 def test_the_headline_of_a_pending_and_of_a_failed_build() -> None:

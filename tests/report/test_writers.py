@@ -192,7 +192,7 @@ def test_builds_with_nothing_to_show_still_make_a_page() -> None:
 
 def test_markdown_says_the_same_in_short(make: Any) -> None:
     text = markdown(make(lost=3))
-    assert text.startswith("## digits-vit · l4 · int8: Inconclusive\n")
+    assert text.startswith("## digits-vit · l4 · int8: Not yet: INT8\n")
     assert "| Engine size | 576 KiB | 303 KiB | −47 % | compiled |" in text
     assert "| max\\_drop | pass |" in text
     assert "**Landing:** 9 of 12 planned nodes run as planned." in text

@@ -1,0 +1,216 @@
+"""What to do with a build, in one sentence: ship it, ship the baseline, or find out first what.
+
+A recommendation answers another question than a gate. A gate says whether limits hold. The
+recommendation says whether the candidate is worth shipping in place of its baseline: a candidate
+that keeps every limit and is not faster is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from optkit.devices import target as find_target
+from optkit.documents.measured import DifferenceFigures, FidelityFigures, LatencyFigures
+from optkit.documents.prices import DatedPrice
+from optkit.documents.recommendation import Recommendation, Ship
+from optkit.documents.result import Result
+from optkit.errors import UnknownName
+from optkit.prediction.cost import per_million
+from optkit.report import figures
+
+WORTH = 1.05
+"""The least speedup that is worth another numeric format: below 5 % a change of the driver, of the
+batch or of the clock decides what is faster."""
+
+SMALLER = 0.9  # of the baseline's size: from there the sentence names the size
+
+# Gates that compare the candidate with its baseline, so that the baseline keeps them.
+_RELATIVE = ("max_drop", "max_slice_drop", "min_sqnr")
+
+
+def of_result(result: Result) -> Recommendation | None:
+    """Of a build of one graph; None where it came to no artifact."""
+    if result.error is not None or result.gate is None:
+        return None
+    ship, sentence = _decision(result)
+    known = (result.speedup, result.drop or result.fidelity)
+    return Recommendation(
+        ship=ship,
+        sentence=sentence,
+        evidence=tuple(dict.fromkeys(one.evidence for one in known if one is not None)),
+        conditions=tuple(_conditions(result)),
+    )
+
+
+def of_parts(parts: Mapping[str, Result]) -> Recommendation | None:
+    """Of a model that is several graphs, which are shipped together."""
+    each = {name: one for name, part in parts.items() if (one := of_result(part)) is not None}
+    if not each:
+        return None
+    ships = {one.ship for one in each.values()}
+    order: tuple[Ship, ...] = ("none", "unknown", "candidate", "baseline")
+    return Recommendation(
+        ship=next(ship for ship in order if ship in ships),
+        sentence=" ".join(f"{name}: {one.sentence}" for name, one in each.items()),
+        evidence=tuple(dict.fromkeys(known for one in each.values() for known in one.evidence)),
+        conditions=tuple(dict.fromkeys(why for one in each.values() for why in one.conditions)),
+    )
+
+
+def _decision(result: Result) -> tuple[Ship, str]:
+    """The first rule that applies."""
+    name, where = spelled(result.precision), device(result.target)
+    assert result.gate is not None
+    reasons = result.gate.reasons
+    reason = reasons[0] if reasons else "a gate fails"
+    if result.gate.verdict == "fail":
+        relative = reasons and all(reason.partition(":")[0] in _RELATIVE for reason in reasons)
+        if relative and result.baseline is not None:
+            base = spelled(result.baseline.precision)
+            return "baseline", f"Do not ship {name} on {where}: {reason}. Ship {base}."
+        return "none", f"Do not ship {name} on {where}: {reason}."
+    if result.calibration is not None and result.calibration.verdict == "suspect":
+        what = result.calibration.findings[0].what
+        return "unknown", f"Check the calibration data before you ship {name}: {what}."
+    if result.gate.verdict == "inconclusive":
+        return "unknown", f"Not decided for {name} on {where}: {reason}."
+    if result.latency is None:
+        return "unknown", _pending(result, name, where)
+    return _by_speed(result, name, where)
+
+
+def _pending(result: Result, name: str, where: str) -> str:
+    finish = f" Measure it there: {result.pending[0].finish}" if result.pending else ""
+    kept = f"{name} keeps accuracy ({_accuracy(result)})"
+    return f"{kept}; its speed on {where} is not known.{finish}"
+
+
+def _by_speed(result: Result, name: str, where: str) -> tuple[Ship, str]:
+    """Every gate holds, and the latency is known."""
+    latency, speedup, baseline = result.latency, result.speedup, result.baseline
+    assert latency is not None
+    if baseline is None or speedup is None or baseline.precision == result.precision:
+        return "candidate", (
+            f"{name} on {where}: {figures.ms(latency.p50_ms)} at batch {latency.batch} "
+            f"({latency.evidence}); {_accuracy(result)}."
+        )
+    base, kept = spelled(baseline.precision), _accuracy(result)
+    times, how = figures.times(speedup.value), _interval(speedup)
+    low = speedup.ci95[0] if speedup.ci95 else speedup.value
+    if speedup.value < WORTH:
+        return "baseline", (
+            f"{name} keeps accuracy and gains nothing on {where} ({times}, {how}): ship {base}"
+            f"{_size(result, name)}."
+        )
+    if low <= 1:
+        return "unknown", (
+            f"{name} is probably faster than {base} on {where} ({times}, {how}), {kept}: measure "
+            "it there before you ship it."
+        )
+    return "candidate", f"{name} is {times} as fast as {base} on {where} ({how}), {kept}: ship it."
+
+
+def _interval(speedup: DifferenceFigures) -> str:
+    """`1.35 to 2.39, predicted`."""
+    span = figures.span(speedup.ci95, lambda value: f"{value:.2f}")
+    return ", ".join(filter(None, (span, speedup.evidence)))
+
+
+def _size(result: Result, name: str) -> str:
+    size = result.size
+    if size is None or not size.baseline_bytes or size.bytes > SMALLER * size.baseline_bytes:
+        return ""
+    saved = 1 - size.bytes / size.baseline_bytes
+    return f"; {name} is for you only if its {saved:.0%} smaller engine counts"
+
+
+def _accuracy(result: Result) -> str:
+    """What the candidate loses, as the end of a sentence."""
+    drop, fidelity = result.drop, result.fidelity
+    if drop is not None:
+        proportion = result.accuracy is not None and result.accuracy.proportion
+        show = figures.points if proportion else figures.percent
+        metric = f" of {figures.name(result.accuracy.metric)}" if result.accuracy else ""
+        return f"drop {show(drop.value)}{metric} ({drop.evidence})"
+    return _likeness(fidelity) if fidelity is not None else "accuracy unknown"
+
+
+def _likeness(fidelity: FidelityFigures) -> str:
+    shown = "equal" if fidelity.sqnr_db is None else figures.decibels(fidelity.sqnr_db)
+    return f"SQNR {shown} to {spelled(fidelity.reference)} ({fidelity.evidence})"
+
+
+def _conditions(result: Result) -> Iterable[str]:
+    """What a reader should know before the sentence is believed."""
+    sides = (result.latency, result.baseline.latency if result.baseline else None)
+    marks = dict.fromkeys(mark for one in sides if one for mark in one.marks)
+    if marks:
+        yield f"measured under bad conditions: {'; '.join(marks)}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A build or a baseline that may be shipped. `usd`: per million samples."""
+
+    name: str
+    latency: LatencyFigures
+    usd: float | None
+
+
+def of_fleet(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Recommendation | None:
+    """The fastest and the cheapest of those that may be shipped: a candidate that pays, or the
+    baseline of one that does not. `prices`: by target. None where no latency is known."""
+    choices = list(dict.fromkeys(_choices(results, prices)))
+    if not choices:
+        return None
+    fastest = max(choices, key=lambda one: one.latency.throughput)
+    priced = [one for one in choices if one.usd is not None]
+    cheapest = min(priced, key=lambda one: one.usd or 0.0) if priced else None
+    speed = (
+        f"{fastest.name}, {figures.ms(fastest.latency.p50_ms)} at batch {fastest.latency.batch} "
+        f"({fastest.latency.evidence})"
+    )
+    parts = [f"Fastest that passes: {speed}."]
+    if cheapest is not None and cheapest.name == fastest.name:
+        parts = [f"Fastest and cheapest that passes: {speed}, ${cheapest.usd:.3g} per million."]
+    elif cheapest is not None:
+        parts.append(
+            f"Cheapest: {cheapest.name}, ${cheapest.usd:.3g} per million "
+            f"({cheapest.latency.evidence})."
+        )
+    chosen = (fastest, *filter(None, [cheapest]))
+    return Recommendation(
+        ship="candidate",
+        sentence=" ".join(parts),
+        evidence=tuple(dict.fromkeys(one.latency.evidence for one in chosen)),
+        conditions=(),
+    )
+
+
+def _choices(results: Iterable[Result], prices: Mapping[str, DatedPrice]) -> Iterable[Choice]:
+    for result in results:
+        advice = result.recommendation or of_result(result)
+        if advice is None or advice.ship not in ("candidate", "baseline"):
+            continue
+        side = result if advice.ship == "candidate" else result.baseline
+        if side is None or side.latency is None:
+            continue
+        price = prices.get(str(result.target))
+        usd = None if price is None else per_million(price, side.latency.throughput)
+        name = f"{spelled(side.precision)} on {device(result.target)}"
+        yield Choice(name, side.latency, usd)
+
+
+def spelled(precision: str | None) -> str:
+    """`INT8`, `INT8 weight-only`, as people write it."""
+    head, _, rest = (precision or "it").partition("-")
+    return " ".join(filter(None, (head.upper(), rest)))
+
+
+def device(name: str | None) -> str:
+    """The device's name for people; that of a stranger's document as it is."""
+    try:
+        return find_target(str(name)).title
+    except UnknownName:
+        return figures.name(name)
