@@ -1,9 +1,10 @@
-"""Targets: a target is one device, found by name. `cpu` is this machine, whose properties are
-detected. All other targets are YAML files, also kinds of CPU (`cpu-avx2`); this machine may be one.
+"""Targets: a target is one device, found by its name. `cpu` is this machine, whose properties are
+detected. All other targets, including kinds of CPU (`cpu-avx2`), are YAML files; this machine may
+be one of them.
 
-target("l4").peak("int8")            # dense operations per second
-target("t4").why_not("fp8")          # None, or the reason in words
-gpus().devices, cpu()                # what this machine has
+    target("l4").peak("int8")            # dense operations per second
+    target("t4").why_not("fp8")          # None, or the reason in words
+    gpus().devices, cpu()                # the devices of this machine
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def target(name: str) -> Target:
 
 
 def names() -> tuple[str, ...]:
-    """Every target's own name, `cpu` first."""
+    """The names of all targets, `cpu` first."""
     return ("cpu", *data_names())
 
 

@@ -1,6 +1,6 @@
-"""What the processor says of itself (CPUID), asked through the C library.
+"""The features of the processor from its CPUID instruction, read through the C library.
 
-/proc/cpuinfo names the host's features even where another processor is emulated (an x86 container
+/proc/cpuinfo names the features of the host even if another processor is emulated (an x86 container
 on an Arm host, `qemu-x86_64 -cpu Haswell`), while native libraries choose their kernels by CPUID.
 """
 

@@ -1,6 +1,8 @@
-"""The GPUs of this machine: NVML where it answers, torch as fallback, else one line that says why.
+"""The GPUs of this machine: from NVML, or else from torch, or else one line with the reason why
+there are none.
 
-NVML is asked first because it tells the card's real total memory without creating a CUDA context.
+NVML is queried first because it reports the real total memory of the card without creating a CUDA
+context.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """What was found, who answered, and, when nothing was found, why."""
+    """The devices, the library that reported them, and, if there are none, the reason."""
 
     devices: tuple[Gpu, ...]
     via: Literal["nvml", "torch"] | None

@@ -1,7 +1,8 @@
-"""This machine's CPU: model, usable cores, features and memory, as a container sees them.
+"""The CPU of this machine: model, usable cores, features and memory, within the limits of a
+container.
 
-Cores and memory are bounded by affinity and by control groups (v1 and v2), so that a build inside a
-container plans with what it really has.
+Affinity and control groups (v1 and v2) limit cores and memory, so a build inside a container plans
+with its real resources.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ _UNLIMITED = 2**60  # cgroup v1 writes a huge number for "no limit"
 
 @dataclass(frozen=True)
 class CpuInfo:
-    """What `optkit devices` shows of the CPU and what a CPU build depends on.
+    """What `optkit devices` shows of the CPU, and what a CPU build depends on.
 
-    `threads`: physical cores this process may use (affinity, then quota); `clock_mhz`: nominal, not
-    turbo, None when the system does not tell; `kind`: nearest target in the table, or None.
+    `threads`: physical cores that this process may use (affinity, then quota); `clock_mhz`:
+    nominal, not turbo; None if the system does not report it; `kind`: nearest target in the table,
+    or None.
     """
 
     name: str

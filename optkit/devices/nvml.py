@@ -1,8 +1,8 @@
-"""The NVIDIA driver of this machine and what its NVML tells of the GPUs, asked so that nothing
-raises: the driver, the binding or the card may each lack an answer, which is None then.
+"""The NVIDIA driver of this machine and the reports of its NVML. The functions do not raise: if the
+driver, the binding or the card lacks an answer, it is None.
 
-Inside WSL2 the driver is that of the Windows around it: its device is /dev/dxg, its libraries lie
-in a folder of their own.
+Inside WSL2 the driver is that of the surrounding Windows: its device is /dev/dxg, and its libraries
+are in a separate folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The table of targets: a YAML file each in `optkit/devices/data/`, and what it says in SI units.
+"""The table of targets: one YAML file each in `optkit/devices/data/`, converted to SI units.
 
-A figure is a Fact: value, source id (texts in SOURCES.yaml) and whether it was verified. File names
-are target names; a file's `aliases` and `reports_as` stand on one line each, so that a look-up by
-another name scans lines and parses nothing.
+A figure is a Fact: value, source id (texts in SOURCES.yaml), and whether it was verified. File
+names are target names. The `aliases` and `reports_as` of a file are on one line each, so that a
+search by another name scans lines without parsing.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Fact:
 
 @dataclass(frozen=True)
 class Support:
-    """What the toolchain's own matrix answers for one precision on one target.
+    """The answer of the toolchain's support matrix for one precision on one target.
 
-    `limited`: with exceptions; `reference`: runs, but on no kernels of its own; `unverified`: no
-    source says; `unknown`: nothing of optkit compiles for the target. `reason`: of a "no" or an
-    "unknown" a predicate, for whoever asked to stand before it; else a note.
+    `limited`: with exceptions; `reference`: it runs, but without optimized kernels; `unverified`:
+    no source; `unknown`: optkit compiles nothing for this target. `reason`: for "no" and "unknown"
+    a predicate that follows the name of the precision; else a note.
     """
 
     answer: Answer

@@ -1,8 +1,8 @@
-"""Fusion into the `standard` form: fewer nodes, the same function, plain ONNX operators only.
+"""Fusion into the `standard` form: the same function with fewer nodes, in plain ONNX operators.
 
-RULES is the whole list, in the order in which they are tried; they are applied until none
-matches. The result equals the given graph up to float rounding. `widen` comes before: it makes a
-half-precision model FP32 inside. The form for ONNX Runtime on a CPU is `fusion.ort`.
+RULES is the complete list, in the order of application; the rules are applied until none matches.
+The result equals the given graph up to float rounding. `widen` runs before them: it converts the
+inside of a half-precision model to FP32. `fusion.ort` has the form for ONNX Runtime on a CPU.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RULES: tuple[Rule[Any], ...] = (
 
 
 def fuse(model: ir.Model) -> FusionLog:
-    """Apply RULES to the main graph until none matches, in place. Subgraphs are left as they are.
+    """Apply RULES to the main graph until none matches, in place. Subgraphs do not change.
 
     Conv, MatMul and Gemm keep their node names; a value that still exists keeps its name.
     """

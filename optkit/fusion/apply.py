@@ -11,10 +11,10 @@ from optkit.fusion.rule import Declined, FusionEntry, FusionLog, Rule
 
 
 def apply(model: ir.Model, rules: tuple[Rule[Any], ...]) -> FusionLog:
-    """Rewrite the main graph in place. Subgraphs are left as they are.
+    """Rewrite the main graph in place. Subgraphs do not change.
 
-    Every pass infers shapes anew and offers every node to every rule; the last pass changes
-    nothing. Constants that nobody reads any more are dropped.
+    Every pass infers shapes again and tries every rule at every node; the last pass changes
+    nothing. Constants without readers are removed.
     """
     before = len(model.graph)
     graph.ensure_names(model)

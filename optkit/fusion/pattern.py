@@ -1,6 +1,6 @@
-"""Patterns of nodes, and what else rules read of the values they look at.
+"""Patterns of nodes, and other properties of values that rules read.
 
-A pattern says how a value is made, as a tree of operators:
+A pattern describes how a value is computed, as a tree of operators:
 
     half = Op("Mul", Var("x"), Op("Sigmoid", Var("x")))        x · σ(x), the operands in any order
     for match in half.matches(node.outputs[0]): match["x"]
@@ -21,7 +21,7 @@ _COMMUTATIVE = ("Add", "Mul")
 
 @dataclass(frozen=True)
 class Match:
-    """What the names in a pattern stand for."""
+    """The values of the names in a pattern."""
 
     values: Mapping[str, ir.Value] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Pattern(Protocol):
 
 @dataclass(frozen=True)
 class Var:
-    """Any value, the same one wherever the name is repeated."""
+    """Any value; the same value wherever the name is repeated."""
 
     name: str
 
@@ -55,7 +55,7 @@ class Var:
 
 @dataclass(frozen=True)
 class Number:
-    """A constant that holds one number: this one, or any under a name."""
+    """A constant with a single number: this number, or any number under a name."""
 
     number: float | str
 
@@ -92,8 +92,8 @@ class Either:
 
 
 class Op:
-    """The result of an operator whose first inputs match these patterns, those of Add and Mul in
-    any order. `result`: its name in the match; `where`: what else must hold of the node."""
+    """The result of an operator whose first inputs match these patterns; those of Add and Mul in
+    any order. `result`: its name in the match; `where`: a further condition on the node."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Op:
 
 
 def first_match(pattern: Pattern, value: ir.Value | None, known: Match = Match()) -> Match | None:
-    """The first way in which `value` is made as the pattern says."""
+    """The first way in which `value` matches the pattern, or None."""
     return next(pattern.matches(value, known), None)
 
 
@@ -151,14 +151,14 @@ def cut_by(node: ir.Node) -> Cut | None:
 
 
 def made_by(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node | None:
-    """The node that makes `value`, if it is one of these operators."""
+    """The node that computes `value`, if it is one of these operators."""
     node = value.producer() if value is not None else None
     return node if node is not None and node.op_type in ops and node.domain == domain else None
 
 
 def chain(value: ir.Value | None, *ops: str) -> list[ir.Node] | None:
-    """The nodes that make `value` one behind the other, the last first, each from input 0 of the
-    one before it, if they are these operators: chain(v, "Reshape", "Transpose")."""
+    """The nodes that compute `value` in a chain, the last first, each from input 0 of the one
+    before it, if they are these operators: chain(v, "Reshape", "Transpose")."""
     nodes: list[ir.Node] = []
     for op in ops:
         node = made_by(value, op)
@@ -170,7 +170,8 @@ def chain(value: ir.Value | None, *ops: str) -> list[ir.Node] | None:
 
 
 def sole_readers(value: ir.Value, *ops: str) -> list[ir.Node] | None:
-    """The nodes that alone read `value` and each other's first result, if they are these."""
+    """The nodes that are the only readers of `value` and of each other's first result, if they are
+    these operators."""
     nodes: list[ir.Node] = []
     for op in ops:
         node = reader(value, op)
@@ -182,7 +183,7 @@ def sole_readers(value: ir.Value, *ops: str) -> list[ir.Node] | None:
 
 
 def read_once(value: ir.Value) -> bool:
-    """One node reads it, at one input, and it is no graph output."""
+    """Whether one node reads the value, at one input, and it is not a graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
@@ -203,7 +204,7 @@ def scalar(value: ir.Value | None) -> float | None:
 def scaled(
     value: ir.Value | None, *, until: ir.Value | None = None
 ) -> tuple[ir.Value | None, float]:
-    """(x, s) where `value` is s · x; s is 1 if nothing scales it. `until` is not looked into."""
+    """(x, s) if `value` is s · x; s is 1 if nothing scales it. The search stops at `until`."""
     node, scale = made_by(value, "Mul", "Div"), 1.0
     while node is not None and value is not until:
         index = 0 if node.op_type == "Div" or scalar(node.inputs[1]) is not None else 1

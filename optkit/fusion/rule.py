@@ -1,9 +1,9 @@
-"""What a fusion rule is, and the log of what rules did.
+"""The interface of a fusion rule, and the log of the rules.
 
-A rule looks at one node. `check` answers None (not its pattern), `Declined` (its pattern, but a
-guard does not hold: why), or a match; `rewrite` takes the match and changes the graph. Every
-rewrite removes a node, shortens a path, makes an input constant or moves a selection towards the
-inputs, so applying them ends.
+A rule examines one node. `check` returns None (not its pattern), `Declined` (its pattern, but a
+guard is not satisfied, with the reason), or a match; `rewrite` takes the match and changes the
+graph. Every rewrite removes a node, shortens a path, makes an input constant or moves a selection
+towards the inputs, so the application ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Declined:
-    """The pattern is there and is left alone."""
+    """The pattern matches, but the rule does not change it."""
 
     reason: str
 
@@ -35,7 +35,7 @@ further down may rely on those above. A reason that says numbers of the candidat
 
 
 def unmet(candidate: C, guards: Guards[C]) -> Declined | None:
-    """The first guard that does not hold; None if all do."""
+    """The first guard that is not satisfied; None if all are."""
     for reason, holds in guards:
         if not holds(candidate):
             return Declined(reason if isinstance(reason, str) else reason(candidate))
@@ -44,8 +44,8 @@ def unmet(candidate: C, guards: Guards[C]) -> Declined | None:
 
 @dataclass(frozen=True)
 class Rule(Generic[M]):
-    """`ops`: op types it looks at (empty: all). `rewrite` returns one line on what it did.
-    `backwards`: it is offered the nodes from the outputs to the inputs."""
+    """`ops`: op types that the rule examines (empty: all). `rewrite` returns one line about its
+    change. `backwards`: the rule gets the nodes from the outputs to the inputs."""
 
     name: str
     ops: frozenset[str]
@@ -66,7 +66,7 @@ class FusionEntry:
 
 @dataclass(frozen=True)
 class FusionLog:
-    """What was done and, at nodes that are still there, what was declined and why."""
+    """The rewrites, and for nodes that still exist the declined ones with their reasons."""
 
     entries: tuple[FusionEntry, ...]
     nodes_before: int
@@ -82,7 +82,7 @@ class FusionLog:
 
 
 def keeps_output(result: ir.Value, source: ir.Value) -> Declined | None:
-    """Why `source` cannot stand for `result`; None if it can."""
+    """Why `source` cannot replace `result`; None if it can."""
     if not result.is_graph_output():
         return None
     if source.producer() is None or source.is_graph_output():
@@ -91,7 +91,7 @@ def keeps_output(result: ir.Value, source: ir.Value) -> Declined | None:
 
 
 def replace(result: ir.Value, source: ir.Value) -> None:
-    """Let `source` stand for `result` everywhere. A graph output keeps its name and shape."""
+    """Replace `result` by `source` everywhere. A graph output keeps its name and shape."""
     is_output = result.is_graph_output()
     result.replace_all_uses_with(source, replace_graph_outputs=True)
     if is_output:
@@ -100,7 +100,7 @@ def replace(result: ir.Value, source: ir.Value) -> None:
 
 
 def remove(node: ir.Node) -> None:
-    """Take a node whose results nobody uses out of its graph."""
+    """Remove a node whose results nobody reads from its graph."""
     owner_of(node).remove(node, safe=True)
 
 

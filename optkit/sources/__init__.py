@@ -1,12 +1,12 @@
-"""From a model as its owner has it to one ONNX graph of opset ≥ 21.
+"""Converts a model in its original form to one ONNX graph of opset ≥ 21.
 
     python  file.py:factory or package.module:factory, with safetensors weights; or an nn.Module
     pt2     a torch.export archive
     hf      a Hugging Face folder
-    onnx    a graph, converted when its opset is older
+    onnx    a graph, converted if its opset is older
 
-Whatever torch exports is compared with torch at two further shapes. Nothing here is optimised: the
-graph says what the model says, and making it small and fast is `optkit.fusion`'s work.
+Every graph that torch exports is compared with torch at two other shapes. Nothing is optimised
+here: the graph computes what the model computes, and `optkit.fusion` makes it small and fast.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ def export(
     session: Callable[[Path], Session],
     progress: Progress,
 ) -> ExportLog:
-    """Write the model's graph to `out`.
+    """Write the graph of the model to `out`.
 
-    `inputs`: "model" for pt2, onnx and hf (there a folder), "weights" (optional) for python, whose
-    `factory` takes `args`, "adapter" (optional) for hf, whose `task`, `part`, `trusted` are as in
-    `hugging_face.export`. `session` opens an ONNX file for the comparison. Raises ExportFailed,
-    InputRefused, ToolchainMissing or UsageError.
+    inputs: "model" for pt2, onnx and hf (a folder for hf), "weights" (optional) for python, whose
+    `factory` takes `args`, "adapter" (optional) for hf, whose `task`, `part` and `trusted` are
+    those of `hugging_face.export`. session: opens an ONNX file for the comparison.
+
+    Raises ExportFailed, InputRefused, ToolchainMissing or UsageError.
     """
     if kind == "onnx":
         return onnx_file.export(inputs["model"], specs, out)

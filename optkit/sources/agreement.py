@@ -1,12 +1,12 @@
-"""The exported graph against the model it came from, on seeded random inputs at several shapes.
+"""Compares the exported graph with its model, on seeded random inputs of several shapes.
 
 Two runtimes that compute the same float32 function differ by the order of their sums: 1e-7 to 4e-5
-of the largest output over whole networks. A wrong export (a dropped mask, a fixed size) is off by
-orders of magnitude more, so the limit is 1e-3 of the largest output, and 3e-2 for 16-bit outputs,
-whose own rounding is 1e-3 to 8e-3. Of integers and bools one in 1,000 may differ: among the pixels
-of a class map some stand on an edge, where rounding decides.
+of the largest output over whole networks. A wrong export (a missing mask, a fixed size) differs by
+orders of magnitude more. So the limit is 1e-3 of the largest output, and 3e-2 for 16-bit outputs,
+whose rounding is 1e-3 to 8e-3. Of integers and bools one in 1,000 may differ: among the pixels of a
+class map some are on an edge, where rounding decides.
 
-The model runs first and the graph after it, so that one copy of the weights may do.
+The model runs first and the graph after it, so that only one copy of the weights is needed.
 """
 
 from __future__ import annotations

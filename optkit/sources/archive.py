@@ -1,14 +1,16 @@
-"""Which `.pt2` archives are safe to load: an allow-list, because torch's own loader is not.
+"""Checks whether a `.pt2` archive is safe to load, with an allow-list, because torch's loader is
+not safe.
 
     root/models/model.json                  the program
     root/data/weights|constants/…           raw bytes, and a JSON that describes them
     root/data/sample_inputs/model.pt        a pickle, always
 
-`torch.export.load` unpickles whatever does not load as plain weights, imports compiled libraries,
-evaluates shape expressions and guards as Python, resolves operators by attribute path from `torch`,
-and writes names into source code that it executes. So before it may see the file, every member is
-on the list, the pickle loads under `weights_only`, and every string of the program is of a form
-that can do nothing. What torch.export.save writes for an ordinary model passes.
+`torch.export.load` unpickles everything that does not load as plain weights, imports compiled
+libraries, evaluates shape expressions and guards as Python, resolves operators by attribute path
+from `torch`, and writes names into source code that it executes. So before it gets the file, every
+member must be on the list, the pickle must load under `weights_only`, and every string of the
+program must have a harmless form. Files that torch.export.save writes for an ordinary model are
+accepted.
 """
 
 from __future__ import annotations

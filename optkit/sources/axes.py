@@ -1,4 +1,5 @@
-"""Axes: which of them move, the sizes to trace and to compare at, their names in the graph."""
+"""Axes: which of them are dynamic, the sizes for tracing and comparing, and their names in the
+graph."""
 
 from __future__ import annotations
 

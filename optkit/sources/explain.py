@@ -1,7 +1,7 @@
-"""torch's export failures in words: which module, which line of the user's, and what to do.
+"""Explains export failures of torch: which module, which line of the user's code, and what to do.
 
-torch tells little of that itself, but it is all in the traceback: frames of nn.Module calls, frames
-outside torch, and, while operators are translated, the fx node at hand.
+torch's messages contain little of this, but its traceback does: frames of nn.Module calls, frames
+outside torch, and, during the translation of operators, the current fx node.
 """
 
 from __future__ import annotations

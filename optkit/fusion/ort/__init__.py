@@ -1,12 +1,12 @@
-"""The `ort` form: a graph in the operators that ONNX Runtime's CPU kernels run fastest.
+"""The `ort` form: a graph in the operators with the fastest CPU kernels of ONNX Runtime.
 
-`standard`, with Q/DQ or without ──► opset 23 and com.microsoft; equal up to float rounding
+    `standard`, with Q/DQ or without ──► opset 23 and com.microsoft; equal up to float rounding
 
-ONNX Runtime's own optimizer finds some of these by itself and misses the rest (a bias behind a
-product), or makes the graph slower (SkipLayerNormalization). Written down they hold in every
-session, whatever its settings. RULES is the whole list, in order; what is gained by each, and what
-is not written because it gains nothing, stands in docs/fusion.md. Convolutions stay Q/DQ: the
-optimizer's integer convolutions are as fast as they get, once nothing stands between them.
+The optimizer of ONNX Runtime finds some of these operators, misses others (a bias after a product),
+and makes some graphs slower (SkipLayerNormalization). Operators that are written into the file
+apply in every session, with any settings. RULES is the complete list, in order; docs/fusion.md has
+the gain of each rule, and fusions that are left out because they gain nothing. Convolutions stay
+Q/DQ: the integer convolutions of the optimizer are fast if no node is between them.
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ RULES: tuple[Rule[Any], ...] = (
 
 
 def to_ort(model: ir.Model) -> FusionLog:
-    """Apply RULES to the main graph until none matches, in place. Subgraphs are left as they are.
+    """Apply RULES to the main graph until none matches, in place. Subgraphs do not change.
 
-    A MatMul or Gemm that became an integer product keeps its node name, and an attention has that
-    of its product with the values. A graph stays at its opset where an operator of it has no kernel
-    at a later one. Raises InputRefused where an operator's inputs do not fit it.
+    A MatMul or Gemm that becomes an integer product keeps its node name, and an attention gets the
+    name of its product with the values. The opset does not change if a later one has no kernel for
+    an operator of the graph.
+
+    Raises InputRefused if the inputs of an operator do not fit it.
     """
     if not any(node.op_type in _WITHOUT_KERNEL for node in model.graph.all_nodes()):
         model.opset_imports[""] = max(OPSET, model.opset_imports.get("", OPSET))

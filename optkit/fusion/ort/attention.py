@@ -1,14 +1,15 @@
 """Scaled dot-product attention as one operator (Vaswani et al., arXiv:1706.03762).
 
-    softmax(s · Q Kᵀ + mask) V          Attention of opset 23, on rows [B, S, N·D] where it can be
-    K = [past; k], V = [past; v]        its caches, which it hands out longer: the key-value cache
+    softmax(s · Q Kᵀ + mask) V          Attention of opset 23, on rows [B, S, N·D] if possible
+    K = [past; k], V = [past; v]        its caches, which it returns with the new rows: the KV cache
 
-Its kernel splits and joins the heads itself, repeats no key heads, adds the mask and runs the
-softmax while the scores of a head are in the cache: 2.8 ms against 4.4 (7.5 with the NaN guard) at
-[8, 128, 12·32]. The scale may stand before Q, before K, behind the product, or in two parts. It
-broadcasts no mask over queries; one that only hides keys goes to MultiHeadAttention as integers.
+The kernel splits and joins the heads itself, repeats no key heads, adds the mask, and computes the
+softmax while the scores of a head are in the CPU's cache: 2.8 ms instead of 4.4 (7.5 with the NaN
+guard) at [8, 128, 12·32]. The scale may be before Q, before K, after the product, or in two parts.
+The kernel does not broadcast a mask over queries; a mask that only hides keys goes to
+MultiHeadAttention as integers.
 
-With a cache that the graph takes and hands out it may go on to GroupQueryAttention (`cached`).
+An attention whose cache is a graph input and output may become GroupQueryAttention (`cached`).
 """
 
 from __future__ import annotations

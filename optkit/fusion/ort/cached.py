@@ -1,17 +1,19 @@
-"""A decoder's cache in one buffer: Attention with a cache as GroupQueryAttention (com.microsoft).
+"""The cache of a decoder in one buffer: Attention with a cache becomes GroupQueryAttention
+(com.microsoft).
 
     y, [past; k], [past; v] = Attention(q, k, v, mask, past)         past [B, G, P, D], T = P + S
                             = GroupQueryAttention(q, k, v, past, T − 1, T, bias)
 
-Attention writes the whole cache anew for every token. This operator is told how much of its past is
-filled, so the past may be a buffer of full length; where it is the output as well, the S new rows
-alone are written. T and P are therefore read from the attention mask, [B, T], and from what has one
-row per new token, no longer from the cache.
+Attention writes the complete cache for every token. GroupQueryAttention takes the filled length of
+the past as an input, so the past may be a buffer of the full length; if the output is the same
+buffer, only the S new rows are written. Therefore T and P are read from the attention mask, [B, T],
+and from an input with one row per new token, and no longer from the cache.
 
-The operator hides later keys itself. What else a mask hides stays as its bias, a number per query
-and key. A row of padding, from which the mask hides all keys, gives the mean of the keys up to it,
-where Attention gives the mean of all; nothing reads it. Its kernel refuses a batch of several
-samples with several new rows each behind a past (`backends.ort_session` runs them one by one).
+The operator hides later keys itself. Any other mask becomes its bias, a number per query and key.
+For a row of padding, from which the mask hides all keys, it computes the mean of the keys up to
+this row, while Attention computes the mean of all; no node reads this row. The kernel refuses a
+batch of several samples with several new rows each after a past (`backends.ort_session` runs them
+one by one).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a row of features becomes heads, and back: the axes that attention works on.
+"""How rows of features become heads, and heads become rows: the axes of attention.
 
 split   x [B, S, N·D] ─Reshape→ [B, S, N, D] ─Transpose(0, 2, 1, 3)→ [B, N, S, D]
 join    [B, N, S, D] ─Transpose(0, 2, 1, 3)→ [B, S, N, D] ─Reshape→ [B, S, N·D]

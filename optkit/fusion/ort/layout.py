@@ -1,14 +1,15 @@
 """The layout of the first integer activation of a convolutional network.
 
-ONNX Runtime's integer convolutions run with the channels last, and its optimizer moves the
-Transposes between them out of the way, through sums of codes too, if every operand of a sum has
-one. The shortcut of the first block has none where a float stem made it: two Transposes then stay
-at every sum of the stage, at its full size. So the codes are turned there and back:
+The integer convolutions of ONNX Runtime have the channels last. Its optimizer removes the
+Transposes between them, also through sums of codes, if every operand of a sum has one. The shortcut
+of the first block has none if a float stem computes it; then two Transposes of full size remain at
+every sum of the stage. So this rule transposes the codes and transposes them back:
 
-    Q ──► Transpose ──► Reshape (to what it is) ──► Transpose ──► DQ ──► Conv, Add
+    Q ──► Transpose ──► Reshape (to the same shape) ──► Transpose ──► DQ ──► Conv, Add
 
-The function is the identity. The Reshape keeps the two from being dropped as a pair; what follows
-takes the second one along, and one Transpose is left where there were five (9 % at batch 1).
+The function is the identity. The Reshape prevents the optimizer from removing the two Transposes as
+a pair. The following nodes absorb the second one, and one Transpose remains of five (9 % of the
+time at batch 1).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Masks of an attention: what an exporter computes per query and key, in as few steps as it takes.
+"""Masks of an attention: the nodes that an exporter writes per query and key, in as few steps as
+possible.
 
-    GatherND(m, [[i, j] for i in 0..B-1 for j in columns]) = Gather(m, columns), its rows apart
+    GatherND(m, [[i, j] for i in 0..B-1 for j in columns]) = Gather(m, columns), in separate rows
     softmax(scores + 0) = softmax(scores)
     Where(m[b, key] and true, 0, low)                      = a mask per key: [B, T] integers
 
 The exporter writes m[b, key] of a padding mask as a lookup of every pair of indices: eight nodes
-and [B, T, 2] integers. Which tests always hold is known from `guard.interval`.
+and [B, T, 2] integers. `guard.interval` shows which conditions are always true.
 """
 
 from __future__ import annotations

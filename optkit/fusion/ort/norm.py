@@ -1,12 +1,13 @@
-"""Normalizations as ONNX Runtime's CPU kernels run them fastest.
+"""Normalizations in the form with the fastest CPU kernels of ONNX Runtime.
 
 RMSNorm (Zhang & Sennrich, arXiv:1910.07467):
-    y = g · x / √(mean(x²) + ε)     over the last axis: one RMSNormalization for six nodes or seven
+    y = g · x / √(mean(x²) + ε)     over the last axis: one RMSNormalization for six or seven nodes
 
-LayerNormalization behind a residual sum: ONNX Runtime fuses Add + LayerNormalization into
-SkipLayerNormalization, whose CPU kernel takes three times as long as the two apart (1.05 against
-0.33 ms at [8, 128, 384]). Sum(a, b) = Add(a, b), bit for bit, and is not matched. The same holds of
-SkipSimplifiedLayerNormalization, at twice the time. A Sum takes the bias of its product along:
+LayerNormalization after a residual sum: ONNX Runtime fuses Add + LayerNormalization into
+SkipLayerNormalization, whose CPU kernel takes three times as long as the two nodes (1.05 instead of
+0.33 ms at [8, 128, 384]). Sum(a, b) = Add(a, b), bit for bit, and the optimizer does not match it.
+The same is true of SkipSimplifiedLayerNormalization, which takes twice as long. The Sum also adds
+the bias of its product:
 
     Sum(product, bias, residual) = Add(Add(product, bias), residual)
 """

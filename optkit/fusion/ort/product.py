@@ -1,12 +1,13 @@
-"""Products of codes: what Q/DQ say about a MatMul or Gemm with a float result, as one operator.
+"""Products of codes: a MatMul or Gemm with Q/DQ inputs and a float result, as one operator.
 
-        y = (s_a (q_a − z_a)) · (s_w (q_w − z_w)) + b
-          = s_a s_w Σ_k (q_a − z_a)(q_w − z_w) + b         MatMulIntegerToFloat
+    y = (s_a (q_a − z_a)) · (s_w (q_w − z_w)) + b
+      = s_a s_w Σ_k (q_a − z_a)(q_w − z_w) + b         MatMulIntegerToFloat
 
 The sum is exact in 32 bits, so only the order of float roundings differs. The bias is an input of
-its own: the kernel adds it while it writes, where an Add would read and write the result again
+the operator: the kernel adds it while it writes the result, which an Add would read and write again
 (12 to 15 % of a product). All products of one activation read one QuantizeLinear, and products may
-share a weight. Also the columns of a product that are only read apart become products of their own.
+share a weight. If the columns of a product are only read in separate ranges, the product is divided
+into one product per range.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     [Q K V] = x [W_q W_k W_v] + [b_q b_k b_v]          com.microsoft.Attention, one node for seven
 
-Its kernel multiplies per head and leaves the heads apart for the scores, where three products write
-rows that are split again: the same time on a CPU, within 3 %, and no mask per query where one hides
-keys only. Products of codes stay products of their own (`product`).
+The kernel multiplies per head and keeps the heads separate for the scores; three products would
+write rows that are split again. The time on a CPU is the same within 3 %, and a mask that only
+hides keys needs no number per query. Products of codes remain separate products (`product`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Rotary position embedding as one operator (Su et al., arXiv:2104.09864).
 
-y = x · cos + rotate(x) · sin,   rotate([a, b]) = [−b, a] for the halves a, b of a head
+    y = x · cos + rotate(x) · sin,   rotate([a, b]) = [−b, a] for the halves a, b of a head
 
-Both halves of a row of cos (and of sin) are the same D/2 numbers: the caches of RotaryEmbedding,
-constant or computed once for all layers, before the exporter writes them down twice. One row per
-position goes to com.microsoft's operator, one per token (positions are an input) to that of opset
-23. On rows x [B, S, N·D] the heads need not be apart, so the Transpose that split them moves behind
-it, where attention takes it over.
+Both halves of a row of cos (and of sin) have the same D/2 numbers: they are the caches of
+RotaryEmbedding, constant or computed once for all layers, before the exporter duplicates them. A
+cache with one row per position goes to com.microsoft's operator, a cache with one row per token
+(positions are an input) to the operator of opset 23. On rows x [B, S, N·D] the heads need not be
+separate, so the Transpose that splits them moves after this operator, where attention absorbs it.
 """
 
 from __future__ import annotations

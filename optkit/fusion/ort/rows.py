@@ -1,10 +1,10 @@
-"""Rows that a GroupQueryAttention takes as a product leaves them.
+"""GroupQueryAttention that reads the rows of a product directly.
 
     GQA(*Split(rows), …)  =  GQA(rows, None, None, …)        [q | k | v] side by side
 
-Its kernel could turn queries and keys as well (`do_rotary`). But of a prompt of several samples it
-takes every sample for one that begins at position 0, whatever its input position_ids says (ONNX
-Runtime 1.31), and so turns samples that are padded on the left by wrong angles.
+The kernel could also rotate queries and keys (`do_rotary`). But in a prompt of several samples it
+assumes that every sample begins at position 0, whatever its input position_ids says (ONNX Runtime
+1.31), so it would rotate samples with left padding by wrong angles.
 """
 
 from __future__ import annotations

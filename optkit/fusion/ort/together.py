@@ -1,10 +1,11 @@
-"""Products of one input whose weights are stored in few bits, as one product.
+"""Products of one input whose weights have few bits, merged into one product.
 
     x W_q, x W_k, x W_v  =  Split(x [W_q W_k W_v])          MatMulNBits, one for two or three
 
-One row of activations does not keep the threads busy that each product wakes: in decode a tenth of
-the time of a small model. Their rows of B, of scales and of zero points stand under each other; no
-number changes. The product bears the names of all it stands for.
+One row of activations is too little work for the threads that each product starts: in decode this
+is a tenth of the time of a small model. The rows of B, of scales and of zero points are
+concatenated; no number changes. The name of the product joins the names of all the products that it
+replaces.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing operators of the `ort` form: a node in the place of those it stands for."""
+"""Writes operators of the `ort` form: one node replaces several."""
 
 from __future__ import annotations
 
@@ -42,10 +42,9 @@ def put(
     name: str | None = None,
     removed: Sequence[ir.Node] | None = None,
 ) -> None:
-    """Insert a node before `at` (under its name, if no other is given) that makes `result`, and
-    behind it the outputs `more`, and take out the nodes that it stands for: `removed`, the last
-    first, or `at` alone. The graph's opset imports come to name the domain.
-    """
+    """Insert a node before `at` (with its name, unless another is given) that computes `result` and
+    the outputs `more`, and remove the nodes that it replaces: `removed`, the last first, or only
+    `at`. The opset imports of the graph get the domain."""
     owner = owner_of(at)
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]

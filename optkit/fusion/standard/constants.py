@@ -1,7 +1,8 @@
-"""Constants computed ahead: nodes whose inputs are all constant, and the known part of shapes.
+"""Constants that are computed in advance: nodes whose inputs are all constant, and known parts of
+shapes.
 
-Algebra: f(c) is a constant when f is deterministic and c is constant; Shape(x)[i] is a constant
-when axis i of x is static. Q/DQ of weights are not folded: they are how a precision is written.
+f(c) is a constant if f is deterministic and c is constant; Shape(x)[i] is a constant if axis i of x
+is static. Q/DQ of weights are not folded, because they express a precision.
 """
 
 from __future__ import annotations

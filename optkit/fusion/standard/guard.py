@@ -1,12 +1,13 @@
-"""The guard that torch's exporter puts around the softmax of a masked attention.
+"""The guard that torch's exporter writes around the softmax of a masked attention.
 
-Where(IsNaN(p), 0, p) = p   with p = Softmax(scores + mask), where no row of the sum is all −inf
+    Where(IsNaN(p), 0, p) = p   with p = Softmax(scores + mask), if no row of the sum is all −inf
 
-Softmax gives NaN for a row that is all −inf, or that holds NaN or +inf. PyTorch's boolean masks
-fill with −inf, the exporter's with the lowest finite number, so the guard never acts. The proof is
-by intervals in float32: constants have theirs, integer inputs that of their dtype, and what layers
-compute (a matrix product, a normalization) counts as sound up to 1e30: an overflow there is a
-failure of the model, not a mask. A mask given as a float input may hold −inf: the guard stays.
+Softmax gives NaN for a row that is all −inf, or that has NaN or +inf. PyTorch's boolean masks fill
+with −inf, but those of the exporter with the lowest finite number, so the guard has no effect. The
+proof uses intervals in float32: constants have theirs, integer inputs have the one of their dtype,
+and results of layers (a matrix product, a normalization) are assumed to be within ±1e30; an
+overflow there is an error of the model, not a mask. A mask that is a float input may have −inf, so
+its guard remains.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""y = W x + b as the graph writes it, and what an affine map behind it does to W and b.
+"""y = W x + b in the forms of a graph, and the effect of an affine map after it on W and b.
 
     s · (W x + b) + t = (s W) x + (s b + t)        s, t: one number per output channel
 
-Conv, ConvTranspose, Gemm, and MatMul with or without the Add that holds its bias. Everything here
-is about guards: constants only, nobody else may read y, shared weights are copied or left alone.
+The operators are Conv, ConvTranspose, Gemm, and MatMul with or without the Add of its bias. The
+guards: only constants, no other reader of y; shared weights are copied or do not change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Nodes that change nothing: y = x, so users of y read x.
+"""Nodes that change nothing: y = x, so readers of y read x.
 
-Identity · Dropout at inference · Cast to the same dtype · Reshape, Expand, Flatten to
-the same shape · Transpose with the identity permutation · Slice of everything · Pad by nothing ·
-Concat of one · x + 0, x − 0, x · 1, x / 1. Also CastLike, which is
-a Cast as soon as the dtype of its second input is known, and nodes whose results nobody uses.
+Identity · Dropout at inference · Cast to the same dtype · Reshape, Expand, Flatten to the same
+shape · Transpose with the identity permutation · Slice of everything · Pad by nothing · Concat of
+one · x + 0, x − 0, x · 1, x / 1. Also CastLike, which becomes a Cast when the dtype of its second
+input is known, and nodes whose results nobody reads.
 """
 
 from __future__ import annotations

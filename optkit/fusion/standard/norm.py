@@ -1,10 +1,12 @@
-"""A layer norm that an exporter took apart, as the operator it is (Ba et al., arXiv:1607.06450).
+"""A layer norm that an exporter wrote as single operators, as one operator (Ba et al.,
+arXiv:1607.06450).
 
     (x − mean x) / √(mean (x − mean x)² + ε) · g + b        LayerNormalization of opset 17
 
-over the last axis. Whole, it accumulates in FP32 whatever its carrier, so a cast to half precision
-does not end inside of it: ONNX Runtime's optimizer matches the parts across such a Cast and gives a
-graph whose types do not fit. Compilers have one kernel for it, and rescaling reaches its gain.
+over the last axis. As one operator it accumulates in FP32 with any carrier, so a cast to half
+precision puts no Cast inside it. (The optimizer of ONNX Runtime matches the parts across such a
+Cast and writes a graph whose types do not fit.) Compilers have one kernel for it, and rescaling can
+change its gain.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Take early what is taken at the end: rows that nobody reads are not computed.
+"""Select early instead of at the end: rows that nobody reads are not computed.
 
-    f(x)[i] = f(x[i])        for every f that treats the rows along an axis apart
+    f(x)[i] = f(x[i])        for every f that treats the rows along an axis independently
 
 A classifier reads one token of its last layer, a generator the logits of the last position. The
 selection moves towards the inputs through elementwise operators, norms and softmaxes along other
-axes, products (rows of the left operand), Transpose, and Reshape of later axes, up to where all
-rows are needed: the keys and values of the last attention. Exact. In a ViT of 6 layers it leaves
-out one eighth of the work; quantization then sees only the rows that count.
+axes, products (rows of the left operand), Transpose, and Reshape of later axes, up to the place
+where all rows are needed: the keys and values of the last attention. This is exact. In a ViT of 6
+layers it removes one eighth of the work; quantization then sees only the rows that are used.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Half-precision models become FP32 inside: the `standard` form has one float carrier.
+"""Half-precision models become FP32 inside: the `standard` form has a single float carrier.
 
     x (half) ── Cast ──► … float32 … ── Cast ──► y (half)      inputs and outputs keep their dtype
 
-What is called fp32 from here on is so: the reference, the baseline on a CPU, the graph that
-calibration runs. Half precision on a GPU is the work of `quantization.cast`, which drops these
-casts again. Widening is exact for every stored number; the roundings of what half operators
-compute are gone. A value that is cast to half only to be cast back is a rounding that the model
-asks for (to a format's grid, or to infinity beyond its range): those Casts stay.
+So "fp32" means the same everywhere: in the reference, in the baseline on a CPU, and in the graph of
+calibration. Half precision on a GPU is written later by `precision_cast`, which removes these casts
+again. Widening is exact for every stored number; the roundings of half operators disappear. A value
+that is cast to half and back, without arithmetic between, is a rounding that the model intends (to
+the grid of a format, or to infinity beyond its range): those Casts remain.
 
     x (float32) ── Cast ──► half ── Reshape, … ──► half ── Cast ──► float32
 
-Weights too large for the model file stay as they are stored, with a Cast behind: written anew in
-FP32 they would take twice their bytes in every step that follows.
+Weights that are too large for the model file keep their dtype, with a Cast after them: in FP32 they
+would take twice their bytes in every later step.
 
     w (half, in a data file) ── Cast ──► w.fp32 ──► MatMul
     table (half, in a data file) ── Gather ── Cast ──►           only rows that are looked up
@@ -43,9 +43,12 @@ _DTYPES = ("to", "dtype", "output_dtype", "precision", "softmax_precision", "sta
 
 
 def widen(model: ir.Model, *, inline_limit: int = graph.INLINE_LIMIT) -> tuple[FusionEntry, ...]:
-    """Turn float16 and bfloat16 into float32, subgraphs included, in place. One entry if anything
-    was half, none else. `inline_limit`: from that many bytes of half weights on, large ones stay
-    stored as they are. Raises InputRefused where an operator needs the half precision."""
+    """Convert float16 and bfloat16 to float32, including subgraphs, in place. Returns one entry if
+    anything was half, else none. `inline_limit`: if half weights have this many bytes in total,
+    large ones keep their dtype.
+
+    Raises InputRefused if an operator needs half precision.
+    """
     if not _halves(model):
         return ()
     foreign = next((node for node in model.graph.all_nodes() if node.domain != ""), None)

@@ -1,13 +1,14 @@
-"""A Hugging Face folder to one ONNX graph: class and weights as its config.json says.
+"""Converts a Hugging Face folder to one ONNX graph, with the class and weights that its config.json
+names.
 
-    loading   the folder → the model, every weight accounted for
+    loading   the folder → the model, with a check of every weight
     inputs    the model → its inputs and axes, which no recipe has to declare
-    adapter   LoRA weights merged into the model's
+    adapter   LoRA weights, merged into those of the model
     decoder   a causal language model with its cache as inputs and outputs
     encoder_decoder   one of its two graphs
 
-The folder has been staged: it holds safetensors and JSON, and code only where that may run. What is
-traced and compared is the model itself, so nodes and weights bear the names of the checkpoint.
+The intake has copied the folder: it has safetensors and JSON, and code only if that may run. The
+model itself is traced and compared, so nodes and weights have the names of the checkpoint.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ def export(
     session: Callable[[Path], Session],
     progress: Progress,
 ) -> ExportLog:
-    """Write the graph of the model in `folder` to `out`; the log has the inputs and axes it has.
+    """Write the graph of the model in `folder` to `out`; the log has its inputs and axes.
 
-    `specs`, `axes`: what differs from the model's own, e.g. another size of image, or an axis of
-    one size. `task`: by default that of the class in config.json. `part`:
-    of an encoder-decoder, which is two graphs. `trusted`: the folder's own
-    Python code may run. `adapter`: the staged folder of a LoRA adapter, to merge. Raises
-    InputRefused, ExportFailed, UsageError or ToolchainMissing.
+    specs, axes: differences from the model's own inputs, e.g. another image size, or an axis of one
+    size. task: by default that of the class in config.json. part: one of the two graphs of an
+    encoder-decoder. trusted: the Python code of the folder may run. adapter: the copied folder of a
+    LoRA adapter to merge.
+
+    Raises InputRefused, ExportFailed, UsageError or ToolchainMissing.
     """
     progress("loading the model", 0.0)
     loaded = loading.load(folder, task, trusted=trusted)
