@@ -128,7 +128,7 @@ def locate(name: str, base: Path, *, anywhere: bool = False, folder: bool = Fals
     is outside the project of `base` and not shipped (unless `anywhere`).
     """
     python = None if folder else _PYTHON.fullmatch(name)
-    file, attribute = (python["file"], python["attribute"]) if python else (name, None)
+    file, attribute = python.group("file", "attribute") if python else (name, None)
     path = _resolve(base / file, name, folder=folder)
     if (relative := shipped.relative(path)) is not None:
         return Place(path, "content", relative, attribute)

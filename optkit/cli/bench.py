@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from optkit import api
 from optkit.cli import calls, summary, terminal
@@ -135,7 +134,7 @@ def _beside_a_model(request: Request) -> dict[str, str | bool | None]:
     }
 
 
-def _show_figures(figures: dict[str, Any], output: Output, ears: Terminal, strict: bool) -> int:
+def _show_figures(figures: dict[str, object], output: Output, ears: Terminal, strict: bool) -> int:
     found = BenchFigures.from_json(figures)
     if output.json:
         terminal.put_json({"schema": "optkit.bench/v1", "status": "ok", **figures})

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optkit import api
 from optkit.cli import terminal
@@ -93,7 +92,7 @@ def _text(file: Path) -> str:
         raise UsageError("not UTF-8 text", where=str(file)) from error
 
 
-def _as_json(artifact: Path, made: Generated) -> dict[str, Any]:
+def _as_json(artifact: Path, made: Generated) -> dict[str, object]:
     return {
         "schema": "optkit.generate/v1",
         "status": "ok",
@@ -107,7 +106,7 @@ def _as_json(artifact: Path, made: Generated) -> dict[str, Any]:
     }
 
 
-def _phase(pace: Pace, made: Generated) -> dict[str, Any]:
+def _phase(pace: Pace, made: Generated) -> dict[str, object]:
     """`tokens_per_second` null: no token was made in it."""
     return {
         "evidence": made.evidence,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from optkit import api
 from optkit import devices as target
@@ -36,7 +35,7 @@ def targets(name: str | None, as_json: bool) -> None:
     terminal.put(terminal.table(["target", "cc", "GB", "GB/s", "precisions", "backends"], rows))
 
 
-def _row_json(target: Target) -> dict[str, Any]:
+def _row_json(target: Target) -> dict[str, object]:
     return {
         "name": target.name,
         "title": target.title,

@@ -162,7 +162,7 @@ def _rate(bytes_per_second: float | None) -> str:
 
 def _as_json(
     command: tuple[str, ...], ended: Ended, figures: Figures, diagnosis: Diagnosis
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "schema": "optkit.monitor/v1",
         "status": "ok",

@@ -14,7 +14,7 @@ only where a document is made or read: start-up and `--help` do without pydantic
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optkit.errors import unknown_name
 
@@ -40,7 +40,7 @@ def model(name: str) -> type[Record]:
     return found
 
 
-def schema(name: str) -> dict[str, Any]:
+def schema(name: str) -> dict[str, object]:
     """The JSON schema (draft 2020-12) of a document, generated from its model. Raises
     UnknownName."""
     return {

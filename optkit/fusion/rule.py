@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import onnx_ir as ir
 
@@ -77,7 +77,7 @@ class FusionLog:
         applied = Counter(e.rule for e in self.entries if e.outcome == "applied")
         object.__setattr__(self, "counts", dict(sorted(applied.items())))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 

@@ -38,7 +38,7 @@ def prepare(model: ir.Model) -> None:
                     node.replace_input_with(index, None)
         if node.op_type == "MeanVarianceNormalization" and "axes" not in node.attributes:
             # strict inference of onnx 1.23 loses the default inside the function's body
-            node.attributes["axes"] = ir.AttrInt64s("axes", [0, 2, 3])
+            node.attributes.add(ir.AttrInt64s("axes", [0, 2, 3]))
 
 
 def complete(model: ir.Model, opset: int) -> None:

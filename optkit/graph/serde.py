@@ -47,7 +47,7 @@ def load(path: Path) -> ir.Model:
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = _stored(value.const_value, path)
     for node, name, tensor in _constants_on_disk(model):
-        node.attributes[name] = ir.AttrTensor(name, _stored(tensor, path))
+        node.attributes.add(ir.AttrTensor(name, _stored(tensor, path)))
     return model
 
 
@@ -68,7 +68,7 @@ def save(model: ir.Model, path: Path, *, inline_limit: int = INLINE_LIMIT) -> No
     else:
         data_files.inline(constants)
     for node, name, tensor in _constants_on_disk(copy):
-        node.attributes[name] = ir.AttrTensor(name, ir.Tensor(tensor.numpy().copy(), tensor.dtype))
+        node.attributes.add(ir.AttrTensor(name, ir.Tensor(tensor.numpy().copy(), tensor.dtype)))
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_bytes(ir.to_proto(copy).SerializeToString(deterministic=True))
     temporary.replace(path)
@@ -161,11 +161,12 @@ def _is_external(tensor: onnx.TensorProto) -> bool:
 
 
 def _external_info(tensor: onnx.TensorProto) -> dict[str, str]:
-    return {"location": "", **{entry.key: entry.value for entry in tensor.external_data}}
+    return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def _locations(proto: onnx.ModelProto) -> list[str]:
-    return sorted({_external_info(tensor)["location"] for tensor in _external_tensors(proto)})
+    infos = map(_external_info, _external_tensors(proto))
+    return sorted({info.get("location", "") for info in infos})
 
 
 def _hollow(path: Path, folder: Path) -> Path:
@@ -207,20 +208,19 @@ def _stored(tensor: ir.ExternalTensor, path: Path) -> Stored:
 def _check_external(tensor: onnx.TensorProto, path: Path) -> None:
     info = _external_info(tensor)
     where = f"{path}: tensor {tensor.name!r}"
-    location = PurePosixPath(info["location"])
-    if location.is_absolute() or ".." in location.parts or "\\" in info["location"]:
-        raise UnsafeFile(f"external data {info['location']!r} is outside the folder", where=where)
+    name = info.get("location", "")
+    location = PurePosixPath(name)
+    if location.is_absolute() or ".." in location.parts or "\\" in name:
+        raise UnsafeFile(f"external data {name!r} is outside the folder", where=where)
     data = path.parent / location
-    if not info["location"] or data.is_symlink() or not data.is_file():
-        raise UnsafeFile(
-            f"external data {info['location']!r} is not a file in this folder", where=where
-        )
+    if not name or data.is_symlink() or not data.is_file():
+        raise UnsafeFile(f"external data {name!r} is not a file in this folder", where=where)
     facts = data.stat()
     if facts.st_nlink > 1 and stat.S_IMODE(facts.st_mode) & 0o222:  # the store's own are read-only
-        raise UnsafeFile(f"external data {info['location']!r} is a hard link", where=where)
+        raise UnsafeFile(f"external data {name!r} is a hard link", where=where)
     end = int(info.get("offset", 0)) + int(info.get("length", 0))
     if end > facts.st_size:
-        raise UnsafeFile(f"external data {info['location']!r} is too short", where=where)
+        raise UnsafeFile(f"external data {name!r} is too short", where=where)
 
 
 def last_line(error: Exception) -> str:

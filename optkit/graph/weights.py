@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from optkit.errors import OptkitError
@@ -55,8 +56,8 @@ class Stored(ir.ExternalTensor):
             )
         return _decoded(np.frombuffer(mapped, np.uint8, size, start - first), self.dtype, dims)
 
-    def __array__(self, dtype: Any = None) -> np.ndarray:
-        return self.numpy().__array__(dtype)
+    def __array__(self, dtype: npt.DTypeLike | None = None) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype)
 
     def tobytes(self) -> bytes:
         with self.open() as file:

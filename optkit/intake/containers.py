@@ -98,12 +98,15 @@ def _check_safetensors(file: BinaryIO, limits: Limits) -> None:
         raise UnsafeFile(f"the tensors take {end} bytes, but the file has {total - 8 - length}")
 
 
+_FACTS = ("dtype", "shape", "data_offsets")
+
+
 def _span(name: str, facts: object) -> tuple[int, int, str]:
     """(first byte, end, name) of one tensor, its size checked against its shape."""
     where = f"tensor {show(name)}"
-    if not isinstance(facts, dict) or set(facts) != {"dtype", "shape", "data_offsets"}:
+    if not isinstance(facts, dict) or set(facts) != set(_FACTS):
         raise UnsafeFile("it must have exactly dtype, shape and data_offsets", where=where)
-    dtype, shape, offsets = facts["dtype"], facts["shape"], facts["data_offsets"]
+    dtype, shape, offsets = (facts[name] for name in _FACTS)
     bits = _BITS.get(dtype) if isinstance(dtype, str) else None
     if bits is None:
         raise UnsafeFile(f"unknown dtype {show(str(dtype))}", where=where)

@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
 from optkit.errors import InputRefused, UnsafeFile
 from optkit.intake.containers import PICKLES, check_weights
@@ -95,8 +95,13 @@ class _Staging:
             self._tree.mkdir(mode=0o700)
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._scratch.__exit__(*error)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._scratch.__exit__(kind, error, trace)
 
     def has(self, name: str) -> bool:
         return os.path.lexists(self._base / name)

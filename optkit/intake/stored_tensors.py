@@ -146,12 +146,12 @@ class Tensors:
                     pair[name] = self._messages.text(a, b).decode()
                 except UnicodeDecodeError as error:
                     raise UnsafeFile("external_data is not UTF-8", where=where) from error
-            key = pair["key"]
+            key, value = pair.values()
             if key not in _EXTERNAL_KEYS or key in values:
                 raise UnsafeFile(
                     f"external_data key {show(key)} is unknown, or occurs twice", where=where
                 )
-            values[key] = pair["value"]
+            values[key] = value
         location = values.get("location", "")
         _check_location(location, where)
         offset = _count(values.get("offset", "0"), "offset", where)

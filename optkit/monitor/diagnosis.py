@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from optkit.monitor.figures import AT_WORK, UNITS, Figures
 
@@ -57,7 +57,7 @@ class Finding:
     rule: Rule
     figures: Figures
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         because = [
             {
                 "figure": condition.figure,

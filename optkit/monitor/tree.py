@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import psutil
 
 State = Literal["running", "disk_wait", "asleep"]
+STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True)

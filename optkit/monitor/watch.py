@@ -22,7 +22,7 @@ from optkit.devices.machine import cgroup_limits
 from optkit.errors import UsageError
 from optkit.monitor.gpu_samples import Cards
 from optkit.monitor.samples import Sample
-from optkit.monitor.tree import State, Tree
+from optkit.monitor.tree import STATES, State, Tree
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -173,11 +173,12 @@ class _Series:
         )
         held = self._tree.resident_bytes
         free = held + int(psutil.virtual_memory().available)
+        running, disk_wait, asleep = (self._states[state] / looks for state in STATES)
         sample = Sample(
             seconds=seconds,
-            running=self._states["running"] / looks,
-            disk_wait=self._states["disk_wait"] / looks,
-            asleep=self._states["asleep"] / looks,
+            running=running,
+            disk_wait=disk_wait,
+            asleep=asleep,
             cores=max(0.0, self._tree.cpu_seconds - self._cpu) / seconds,
             read_bytes=read,
             written_bytes=written,

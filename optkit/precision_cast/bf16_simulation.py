@@ -80,9 +80,9 @@ def _cast(value: ir.Value, names: set[str], dtype: ir.DataType, owner: ir.Graph)
 def _widen_attributes(node: ir.Node) -> None:
     if node.op_type == "Cast" and node.attributes.get_int("to", 0) == _BF16.value:
         if node.outputs[0].dtype == _FLOAT:
-            node.attributes["to"] = ir.AttrInt64("to", _FLOAT.value)
+            node.attributes.add(ir.AttrInt64("to", _FLOAT.value))
     elif node.op_type == "ConstantOfShape" and "value" in node.attributes:
         fill = node.attributes["value"].as_tensor()
         if fill.dtype == _BF16:
             wide = ir.Tensor(fill.numpy().astype(np.float32))
-            node.attributes["value"] = ir.AttrTensor("value", wide)
+            node.attributes.add(ir.AttrTensor("value", wide))

@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -67,7 +66,7 @@ class CastLog:
     casts: int = 0
     measured: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -149,7 +148,7 @@ def _settle_fills(
             continue
         if (limit := stands_for_infinity(node, numbers, half)) is not None:
             settled = _clipped(numbers, limit, half)
-            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(settled))
+            node.attributes.add(ir.AttrTensor("value", ir.Tensor(settled)))
             log.clipped[str(node.name)] = 1
 
 
@@ -238,12 +237,12 @@ class _Rewrite:
             return
         dtype = FLOAT if node in self.kept else self.half.dtype
         if node.op_type == "Cast":
-            node.attributes["to"] = ir.AttrInt64("to", dtype.value)
+            node.attributes.add(ir.AttrInt64("to", dtype.value))
             return
         given = node.attributes.get("value")
         fill = given.as_tensor().numpy() if given is not None else np.zeros(1)
         cast = fill.astype(dtype.numpy())
-        node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(cast))
+        node.attributes.add(ir.AttrTensor("value", ir.Tensor(cast)))
 
     def _constant(self, value: ir.Value, uses: dict[ir.Node, list[bool]]) -> None:
         """Store the constant in the dtype of its readers; twice if both kinds read it."""

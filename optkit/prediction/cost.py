@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from optkit.devices import Target, names
 from optkit.devices import target as find_target
@@ -47,22 +46,22 @@ def read_prices(path: Path) -> dict[str, DatedPrice]:
     return found
 
 
+_KEYS = ("as_of", "provider", "usd_per_hour")
 _FORM = 'write it like l4: {usd_per_hour: 0.70, provider: "mine", as_of: 2026-11-01}'
 
 
-def _price(entry: Any, where: str, source: str) -> DatedPrice:
-    keys = {"usd_per_hour", "provider", "as_of"}
-    if not isinstance(entry, dict) or set(entry) != keys:
-        raise UsageError(f"a price has exactly {', '.join(sorted(keys))}", where=where, hint=_FORM)
+def _price(entry: object, where: str, source: str) -> DatedPrice:
+    if not isinstance(entry, dict) or set(entry) != set(_KEYS):
+        raise UsageError(f"a price has exactly {', '.join(_KEYS)}", where=where, hint=_FORM)
+    as_of, provider, usd_per_hour = (entry[key] for key in _KEYS)
     try:
-        hourly = float(entry["usd_per_hour"])
-        day = date.fromisoformat(str(entry["as_of"]))
+        hourly, day = float(usd_per_hour), date.fromisoformat(str(as_of))
     except (TypeError, ValueError) as error:
         raise UsageError(str(error), where=where, hint=_FORM) from error
     if not 0 < hourly < 1e6:
         raise UsageError(f"{hourly} dollars per hour is not a price", where=where, hint=_FORM)
     return DatedPrice(
-        usd_per_hour=hourly, provider=str(entry["provider"]), as_of=day.isoformat(), verified=True,
+        usd_per_hour=hourly, provider=str(provider), as_of=day.isoformat(), verified=True,
         source=source,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
+from optkit.codec import from_json
 from optkit.measurement import Interval
 from optkit.prediction.latency import Efficiencies
 
@@ -16,6 +17,26 @@ UNSEEN = "unseen"  # a kind of model, or a generation of devices, that no measur
 RATIO = "ratio"  # of two precisions of one model on one device
 
 FILE = Path(__file__).resolve().parent / "efficiencies.yaml"
+
+
+_ALL = "all"  # the category of what belongs to no other
+
+
+@dataclass(frozen=True)
+class _Number:
+    value: float
+    spread: float
+    prior: float
+    prior_spread: float
+    prior_source: str
+
+
+@dataclass(frozen=True)
+class _File:
+    rows: int
+    generations: tuple[str, ...]
+    fitted: dict[str, _Number]
+    widths: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -31,7 +52,7 @@ class Fitted:
 
     def band(self, category: str, value: float) -> Interval:
         """The interval around a prediction of that category; `all` where no row belongs to it."""
-        factor = self.widths.get(category, self.widths["all"])
+        factor = self.widths.get(category, self.widths[_ALL])
         return Interval(value / factor, value * factor)
 
 
@@ -40,7 +61,7 @@ def fitted() -> Fitted:
     from ruamel.yaml import YAML
 
     content = FILE.read_bytes()
-    data = YAML(typ="safe", pure=True).load(content)
-    numbers = {name: float(found["value"]) for name, found in data["fitted"].items()}
-    return Fitted(Efficiencies(**numbers), MappingProxyType(dict(data["widths"])), data["rows"],
-                  tuple(data["generations"]), sha256(content).hexdigest())  # fmt: skip
+    read = from_json(_File, YAML(typ="safe", pure=True).load(content))
+    numbers = Efficiencies(**{name: number.value for name, number in read.fitted.items()})
+    widths, digest = MappingProxyType(read.widths), sha256(content).hexdigest()
+    return Fitted(numbers, widths, read.rows, read.generations, digest)

@@ -41,7 +41,7 @@ def merge_permutations(pair: Pair) -> str:
     p, q = permutation(pair.first), permutation(pair.second)
     assert p is not None and q is not None  # the rank is known
     pair.second.replace_input_with(0, pair.source)
-    pair.second.attributes["perm"] = ir.AttrInt64s("perm", [p[i] for i in q])
+    pair.second.attributes.add(ir.AttrInt64s("perm", [p[i] for i in q]))
     return f"reads through {pair.first.name}"
 
 
@@ -107,7 +107,7 @@ def swap_last_axes(pair: Pair) -> str:
     swap, result = pair.first, pair.second.outputs[0]
     rank = len(pair.source.shape or ())
     swap.replace_input_with(0, pair.source)
-    swap.attributes["perm"] = ir.AttrInt64s("perm", [*range(rank - 2), rank - 1, rank - 2])
+    swap.attributes.add(ir.AttrInt64s("perm", [*range(rank - 2), rank - 1, rank - 2]))
     swap.outputs[0].shape = result.shape
     replace(result, swap.outputs[0])
     swap.outputs[0].name = result.name

@@ -185,7 +185,7 @@ def _set_bias(linear: Linear, numbers: np.ndarray) -> None:
     else:
         holder.replace_input_with(index, _new_constant(linear, "bias", numbers))
     if holder.op_type == "Gemm":
-        holder.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
+        holder.attributes.add(ir.AttrFloat32("beta", 1.0))
 
 
 def _turn_into_add(match: Affine) -> None:

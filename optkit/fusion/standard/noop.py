@@ -51,7 +51,7 @@ def settle(node: ir.Node) -> str:
     assert dtype is not None
     node.op_type = "Cast"
     node.resize_inputs(1)
-    node.attributes["to"] = ir.AttrInt64("to", dtype.value)
+    node.attributes.add(ir.AttrInt64("to", dtype.value))
     return f"its dtype is {dtype.name.lower()}"
 
 

@@ -214,10 +214,10 @@ def _widen_attributes(node: ir.Node) -> None:
     halves = [dtype.value for dtype in _HALVES]
     for name in _DTYPES:
         if node.attributes.get_int(name) in halves:
-            node.attributes[name] = ir.AttrInt64(name, _FLOAT.value)
+            node.attributes.add(ir.AttrInt64(name, _FLOAT.value))
     given = node.attributes.get("value")
     if given is not None and given.type == ir.AttributeType.TENSOR:
         tensor = given.as_tensor()
         if tensor.dtype in _HALVES:
             wide = ir.Tensor(tensor.numpy().astype(np.float32))
-            node.attributes["value"] = ir.AttrTensor("value", wide)
+            node.attributes.add(ir.AttrTensor("value", wide))

@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from optkit import graph
 from optkit.assignment import Assignment
+from optkit.codec import from_json, to_json
 from optkit.quantization.choose_qparams import choose_qparams
 from optkit.quantization.out_of_core.awq_parts import Fold, scale_salient
 from optkit.quantization.out_of_core.coded_graph import UNSIMULATED, CodedNode, Codings
@@ -49,6 +50,18 @@ class _Coded:
     tensors: tuple[ir.TensorProtocol, ...]
     span: tuple[float, float]
     clamped: int
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What a file of a part says beside the codes. `keys`: name of a node → key of its codes;
+    `found`: key → number of tensors, smallest and largest scale, scales that were clamped; `folds`:
+    node and input of each."""
+
+    keys: dict[str, str]
+    found: dict[str, tuple[int, tuple[float, float], int]]
+    folds: list[tuple[str, int]]
+    warnings: list[str]
 
 
 @dataclass
@@ -116,15 +129,15 @@ class Layers:
 
     def resume(self, index: int) -> None:
         """Read the results of an earlier `quantize` of part number `index`."""
-        note = json.loads(self._place(index, "json").read_text())
+        note = from_json(_Note, json.loads(self._place(index, "json").read_text()))
         kept = graph.load(self._place(index, "onnx")).graph.initializers
-        self._keys |= note["keys"]
-        self._warnings |= dict.fromkeys(note["warnings"])
-        for key, (count, span, clamped) in note["found"].items():
+        self._keys |= note.keys
+        self._warnings |= dict.fromkeys(note.warnings)
+        for key, (count, span, clamped) in note.found.items():
             values = [kept[f"{key}/{number}"] for number in range(count)]
             tensors = tuple(value.const_value for value in values if value.const_value is not None)
-            self._coded[key] = _Coded(tensors, (span[0], span[1]), clamped)
-        for number, (node, place) in enumerate(note["folds"]):
+            self._coded[key] = _Coded(tensors, span, clamped)
+        for number, (node, place) in enumerate(note.folds):
             numbers = graph.array(kept[f"{_FOLD}/{number}"])
             assert numbers is not None
             self._folds.append(Fold(node, place, numbers))
@@ -237,11 +250,11 @@ class Layers:
         self, index: int, keys: dict[str, str], fresh: dict[str, _Coded],
         folds: list[tuple[str, int]], warnings: list[str],
     ) -> None:  # fmt: skip
-        coded = {key: [len(c.tensors), c.span, c.clamped] for key, c in fresh.items()}
-        note = {"keys": keys, "found": coded, "folds": folds, "warnings": warnings}
+        coded = {key: (len(c.tensors), c.span, c.clamped) for key, c in fresh.items()}
+        note = _Note(keys, coded, folds, warnings)
         path = self._place(index, "json")
         temporary = path.with_name(f".{path.name}.part")
-        temporary.write_text(json.dumps(note))
+        temporary.write_text(json.dumps(to_json(note)))
         temporary.replace(path)
 
     def _place(self, index: int, ending: str) -> Path:

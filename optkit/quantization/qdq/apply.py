@@ -6,9 +6,7 @@ the dtype of the values that they scale; their numbers are the same in both grap
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -67,7 +65,7 @@ class QuantLog:
         """Number of Q/DQ pairs on activations."""
         return sum(value.terms for value in self.activations.values())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {**asdict(self), "pairs": self.pairs}
 
 
@@ -162,7 +160,7 @@ def _logged(numbers: ActivationQParams) -> QuantizedValue:
 def _decided(placement: QdqPlacement, qparams: QParams) -> ActivationQParams | None:
     """The numbers of the value: under its own name, or where the cast gave it a new one, under that
     of what was cast to it or of what it is cast to (a model output). None: it has no range."""
-    known: Mapping[tuple[str, Any], ActivationQParams] = qparams.activations
+    known = qparams.activations
     value: ir.Value | None = placement.value
     while value is not None:
         if (numbers := known.get((str(value.name), placement.format))) is not None:

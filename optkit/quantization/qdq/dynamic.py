@@ -85,12 +85,12 @@ class Pair:
         )  # fmt: skip
         held = self._one("DequantizeLinear", [scales, g], "scale", coarse)
         wide = self._one("DequantizeLinear", [codes, held.outputs[0]], "dequantized", shape)
-        wide.attributes["axis"] = ir.AttrInt64("axis", -1)
-        wide.attributes["block_size"] = ir.AttrInt64("block_size", block)
+        wide.attributes.add(ir.AttrInt64("axis", -1))
+        wide.attributes.add(ir.AttrInt64("block_size", block))
         nodes = [quantize, held, wide]
         if self.value.dtype != ir.DataType.FLOAT:
             cast = self._one("Cast", [wide.outputs[0]], "held", shape, self.value.dtype)
-            cast.attributes["to"] = ir.AttrInt64("to", self.value.dtype.value)
+            cast.attributes.add(ir.AttrInt64("to", self.value.dtype.value))
             nodes.append(cast)
         return nodes
 
@@ -108,7 +108,7 @@ class Pair:
             kind = ir.DataType.BOOL if op == "Less" else dtype
             node = self._one(op, inputs, what, None, kind)
             for key, number in attributes.items():
-                node.attributes[key] = ir.AttrInt64(key, number)
+                node.attributes.add(ir.AttrInt64(key, number))
             nodes.append(node)
             return node.outputs[0]
 

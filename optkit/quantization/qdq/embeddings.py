@@ -76,7 +76,7 @@ def _rewrite(
 
     rows = node("Gather", [codes, index], "codes", ir.DataType.INT8)
     cast = node("Cast", [rows.outputs[0]], "wide", ir.DataType.FLOAT)
-    cast.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT.value)
+    cast.attributes.add(ir.AttrInt64("to", ir.DataType.FLOAT.value))
     steps = node("Gather", [scale, index], "scale", ir.DataType.FLOAT)
     product = ir.node(
         "Mul", [cast.outputs[0], steps.outputs[0]], outputs=[ir.Value(type=result.type)],

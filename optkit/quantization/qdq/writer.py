@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -123,14 +122,14 @@ class Writer:
             parts = [codes, s, self.constant(f"{name}_zero_point", stored.zero_point)]
         dq = self._node("DequantizeLinear", parts, f"{name}_dequantized", s, codes)
         if stored.scale.ndim and numbers.axis is not None:
-            dq.attributes["axis"] = ir.AttrInt64("axis", numbers.axis)
+            dq.attributes.add(ir.AttrInt64("axis", numbers.axis))
         if numbers.block_size is not None:
-            dq.attributes["block_size"] = ir.AttrInt64("block_size", numbers.block_size)
+            dq.attributes.add(ir.AttrInt64("block_size", numbers.block_size))
         self._graph.insert_before(self._first, dq)  # ahead of every node that may read it
         if known_dtype(s) == dtype:
             return dq.outputs[0]
         cast = self._node("Cast", [dq.outputs[0]], f"{name}_held", s, codes)
-        cast.attributes["to"] = ir.AttrInt64("to", dtype.value)
+        cast.attributes.add(ir.AttrInt64("to", dtype.value))
         cast.outputs[0].type = ir.TensorType(dtype)
         self._graph.insert_before(self._first, cast)
         return cast.outputs[0]
@@ -159,7 +158,7 @@ class Writer:
             z = self.constant(f"{node.name}_bias_zero_point", scale.zero_point)
             dq = self._node("DequantizeLinear", [c, s, z], f"{node.name}_bias_dequantized", s, c)
             if scale.scale.ndim:
-                dq.attributes["axis"] = ir.AttrInt64("axis", 0)
+                dq.attributes.add(ir.AttrInt64("axis", 0))
             self._graph.insert_before(self._first, dq)
             self._replace(node, 2, dq.outputs[0])
         elif weighted_nodes.has_bias(node):
@@ -266,11 +265,13 @@ class Writer:
         self._graph.insert_after(node, total)
         self._take_over(result, uses, total.outputs[0], name)
 
-    def _take_over(self, result: ir.Value, uses: Sequence[Any], last: ir.Value, name: str) -> None:
+    def _take_over(
+        self, result: ir.Value, uses: Sequence[tuple[ir.Node, int]], last: ir.Value, name: str
+    ) -> None:
         """Let `last` stand for what `result` was, under its name."""
         last.name = name
-        for use in uses:
-            use.node.replace_input_with(use.idx, last)
+        for node, index in uses:
+            node.replace_input_with(index, last)
         graph.replace_output(self._graph, result, last)
 
     def _node(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -94,7 +94,7 @@ class RescaleLog:
         """Outcome → number of values."""
         return dict(sorted(Counter(entry.outcome for entry in self.entries).items()))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {**asdict(self), "counts": self.counts}
 
 

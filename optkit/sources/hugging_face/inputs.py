@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers.cache_utils import Cache
 
 BATCH = AxisRange(1, 8, 32)
-TOKENS = ("batch", "sequence")
+TOKENS = _BATCH, _SEQUENCE = "batch", "sequence"
 _MANY = 1 << 16  # sizes up to which a graph is traced where the model sets no limit
 _POSITIONS = re.compile(r"(?!.*vision).*\b(position_embeddings?|wpe)")
 _PAIRS = ("logits_per_image", "logits_per_text")
@@ -98,10 +98,11 @@ def describe(model: PreTrainedModel, folder: Path) -> Described:
             where=str(folder),
             hint="give it as a Python factory, file.py:function, with `inputs:` in a recipe",
         )
-    axes, limits = {"batch": BATCH}, {}
+    axes, limits = {_BATCH: BATCH}, dict[str, int]()
     if "input_ids" in names:
-        limits["sequence"] = position_limit(model) or _MANY
-        axes["sequence"] = AxisRange(1, min(128, limits["sequence"]), min(512, limits["sequence"]))
+        longest = position_limit(model) or _MANY
+        limits = {_SEQUENCE: longest}
+        axes |= {_SEQUENCE: AxisRange(1, min(128, longest), min(512, longest))}
     forward = model.forward
 
     def call(*values: Tensor) -> dict[str, Tensor]:
