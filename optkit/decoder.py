@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Any, Self
+from typing import Self
 
 from optkit.errors import InputRefused, UsageError
 from optkit.tensors import TensorInfo
@@ -62,11 +62,10 @@ class Decoder:
         if not cache or logits is None or not {IDS} <= rest <= {IDS, MASK, POSITIONS}:
             return None
         vocabulary = logits.shape[-1]
-        fixed = [[*info.shape[1:2], *info.shape[3:]] for info in cache]
-        if not all(len(sizes) == 2 and _whole(*sizes) for sizes in fixed) or not _whole(vocabulary):
+        if not isinstance(vocabulary, int) or not all(map(_has_fixed_heads, cache)):
             return None
-        found = cls(cache, int(vocabulary), POSITIONS in rest, MASK in rest, crossed)
-        return found if found.carried.keys() <= given.keys() else None
+        decoder = cls(cache, vocabulary, POSITIONS in rest, MASK in rest, crossed)
+        return decoder if decoder.carried.keys() <= given.keys() else None
 
     @property
     def carried(self) -> dict[str, str]:
@@ -97,19 +96,19 @@ class Tokens:
     context: int | None
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Self:
+    def of(cls, config: Mapping[str, object], generation: Mapping[str, object]) -> Self:
         """As config.json and generation_config.json say; what the second says counts."""
-        text = config.get("text_config") or {}  # of a model that also takes images or sound
-        said = {**text, **_present(config), **_present(generation)}
-        ends = said.get("eos_token_id")
-        ends = tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
-        pad = said.get("pad_token_id")
-        context = next((said[name] for name in _CONTEXT if isinstance(said.get(name), int)), None)
+        text = config.get("text_config")  # of a model that also takes images or sound
+        inner = text if isinstance(text, dict) else {}
+        said = {**inner, **_present(config), **_present(generation)}
+        end, pad, begin = (said.get(f"{name}_token_id") for name in ("eos", "pad", "bos"))
+        ends = tuple(end) if isinstance(end, list) else (end,) if isinstance(end, int) else ()
+        limits = (limit for name in _CONTEXT if isinstance(limit := said.get(name), int))
         pad = pad if isinstance(pad, int) and pad >= 0 else next(iter(ends), 0)
-        return cls(said.get("bos_token_id"), ends, pad, context)
+        return cls(begin if isinstance(begin, int) else None, ends, pad, next(limits, None))
 
 
-def read_json(content: bytes, where: str) -> dict[str, Any]:
+def read_json(content: bytes, where: str) -> dict[str, object]:
     """One of the two files. Raises InputRefused unless it holds one JSON object."""
     try:
         found = json.loads(content)
@@ -120,11 +119,13 @@ def read_json(content: bytes, where: str) -> dict[str, Any]:
     return found
 
 
-def _whole(*sizes: int | str) -> bool:
-    return all(isinstance(size, int) for size in sizes)
+def _has_fixed_heads(cache: TensorInfo) -> bool:
+    """Whether it is [batch, heads, length, head size] with numbers for heads and head size."""
+    sizes = (*cache.shape[1:2], *cache.shape[3:])
+    return len(sizes) == 2 and all(isinstance(size, int) for size in sizes)
 
 
-def _present(said: Mapping[str, Any]) -> dict[str, Any]:
+def _present(said: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in said.items() if value is not None}
 
 

@@ -65,7 +65,8 @@ def generate(
         )
     spoken, configs = tokenization.tokenizer(encoder), tokenization.configs(encoder)
     start, tokens = Start.of(*configs, str(artifact.path)), Tokens.of(*configs)
-    positions = next((configs[0][name] for name in _POSITIONS if name in configs[0]), None)
+    limits = map(configs[0].get, _POSITIONS)
+    positions = next((limit for limit in limits if isinstance(limit, int)), None)
     given = _given(encoder, spoken, prompts, recordings, positions)
     rows, room = len(given.names), _room(wanted, positions, len(start.read))
     streams = [tokenization.Stream(spoken, []) for _ in range(rows)]

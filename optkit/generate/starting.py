@@ -14,17 +14,43 @@ lengths that the file may ask for are not read: a text is greedy, or drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Self
 
 import numpy as np
 
+from optkit.codec import from_json
 from optkit.data import reading
 from optkit.errors import InputRefused
 from optkit.generate.decoding import Choose
 
 _TASK = "transcribe"
 _READ = ("decoder_start_token_id", "bos_token_id", "forced_decoder_ids")
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What the two files say, by the names that transformers uses."""
+
+    decoder_start_token_id: int | None = None
+    bos_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    forced_decoder_ids: tuple[tuple[int, int | None], ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    language: str | None = None
+    lang_to_id: Mapping[str, int] = field(default_factory=dict)
+    task: str | None = None
+    task_to_id: Mapping[str, int] = field(default_factory=dict)
+    no_timestamps_token_id: int | None = None
+    return_timestamps: bool = False
+
+    @classmethod
+    def of(cls, *files: Mapping[str, object]) -> Self:
+        """What a later file says counts; null says nothing."""
+        names = {field.name for field in fields(cls)}
+        said = {name: value for file in files for name, value in file.items() if value is not None}
+        return from_json(cls, {name: said[name] for name in names & said.keys()})
 
 
 @dataclass(frozen=True)
@@ -39,28 +65,29 @@ class Start:
     never_first: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], generation: Mapping[str, Any], where: str) -> Start:
+    def of(
+        cls, config: Mapping[str, object], generation: Mapping[str, object], where: str
+    ) -> Start:
         """As generation_config.json says, which falls back on config.json for what is read alone,
         and for all of it where there is none. Raises InputRefused where no file names the first
         token, or the language is unknown."""
         also = config if not generation else {n: config[n] for n in _READ if n in config}
-        files = (also, generation)
-        said = {name: value for file in files for name, value in file.items() if value is not None}
-        first = said.get("decoder_start_token_id", said.get("bos_token_id"))
+        said = _Said.of(also, generation)
+        first = said.decoder_start_token_id
+        first = said.bos_token_id if first is None else first
         if not isinstance(first, int):
             raise InputRefused(
                 "the decoder's start token is not known",
                 where=where,
                 hint="set decoder_start_token_id in the model's generation_config.json",
             )
-        languages = said.get("lang_to_id", {})
-        read = _read(first, said, languages, where)
+        read = _read(first, said, where)
         return cls(
-            tuple(token for token in read if token is not None or languages),
-            tuple(languages.values()),
-            said.get("forced_bos_token_id"),
-            tuple(said.get("suppress_tokens", ())),
-            tuple(said.get("begin_suppress_tokens", ())),
+            tuple(token for token in read if token is not None or said.lang_to_id),
+            tuple(said.lang_to_id.values()),
+            said.forced_bos_token_id,
+            said.suppress_tokens,
+            said.begin_suppress_tokens,
         )
 
     def choosing(self, choose: Choose) -> Choose:
@@ -89,29 +116,27 @@ def only(scores: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
     return kept
 
 
-def _read(
-    first: int, said: Mapping[str, Any], languages: Mapping[str, int], where: str
-) -> list[int | None]:
-    language, task, tasks = said.get("language"), said.get("task"), said.get("task_to_id", {})
+def _read(first: int, said: _Said, where: str) -> list[int | None]:
+    language, languages, task, tasks = said.language, said.lang_to_id, said.task, said.task_to_id
     read: list[int | None] = [first]
     if language is None and task is None:
         read += _forced(said)
     known = None if language is None else _language(language, languages, where)
     if known is not None or (languages and (len(read) == 1 or read[1] is None)):
         read[1:2] = [known]
-    if task in tasks:
+    if task is not None and task in tasks:
         read.append(tasks[task])
     elif language is not None and _TASK in tasks and not set(tasks.values()) & set(read):
         read.append(tasks[_TASK])
-    silent = said.get("no_timestamps_token_id")
-    if silent is not None and not said.get("return_timestamps") and read[-1] != silent:
+    silent = said.no_timestamps_token_id
+    if silent is not None and not said.return_timestamps and read[-1] != silent:
         read.append(silent)
     return read
 
 
-def _forced(said: Mapping[str, Any]) -> Iterator[int | None]:
+def _forced(said: _Said) -> Iterator[int | None]:
     """The tokens behind the first in older files, which a language or a task replaces."""
-    forced = dict(said.get("forced_decoder_ids", ()))
+    forced = dict(said.forced_decoder_ids)
     place = 1
     while place in forced:
         yield forced[place]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from optkit.artifact import Artifact
 from optkit.data import tokens as tokenizers
@@ -25,7 +24,7 @@ def tokenizer(artifact: Artifact) -> Tokenizer:
     return tokenizers.load(artifact.path, None)
 
 
-def configs(artifact: Artifact) -> tuple[dict[str, Any], dict[str, Any]]:
+def configs(artifact: Artifact) -> tuple[dict[str, object], dict[str, object]]:
     """config.json and generation_config.json; empty where there is none. Raises InputRefused."""
     config, generation = (
         read_json((artifact.path / name).read_bytes(), str(artifact.path / name))

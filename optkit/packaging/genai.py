@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from optkit.artifact import MODEL
 from optkit.decoder import (
@@ -67,10 +66,10 @@ def _config(
     decoder: Decoder,
     tokens: Tokens,
     context: int,
-    config: Mapping[str, Any],
-    generation: Mapping[str, Any],
+    config: Mapping[str, object],
+    generation: Mapping[str, object],
     shared: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     sizes = {
         name: next((config[word] for word in words if word in config), None)
         for name, words in _SIZES.items()
@@ -111,6 +110,6 @@ def _cache(prefix: str, which: str) -> dict[str, str]:
     return {f"{which}_{part}_names": f"{prefix}.%d.{part}" for part in ("key", "value")}
 
 
-def _read(present: Mapping[str, Path | bytes], name: str) -> dict[str, Any]:
+def _read(present: Mapping[str, Path | bytes], name: str) -> dict[str, object]:
     found = present.get(name, b"{}")
     return read_json(found if isinstance(found, bytes) else found.read_bytes(), name)

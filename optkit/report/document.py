@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from pydantic import Field, JsonValue
 
 from optkit.assignment import Assignment
 from optkit.devices import target
@@ -37,11 +39,35 @@ Row = TypeVar("Row", bound=Record)
 class Rewrites:
     """What was done to the graph, as the stages logged it (their logs' JSON)."""
 
-    fusion: Mapping[str, Any] = field(default_factory=dict)
-    cast: Mapping[str, Any] = field(default_factory=dict)
-    preparation: Mapping[str, Any] = field(default_factory=dict)
-    quantization: Mapping[str, Any] = field(default_factory=dict)
+    fusion: Mapping[str, object] = field(default_factory=dict)
+    cast: Mapping[str, JsonValue] = field(default_factory=dict)
+    preparation: Mapping[str, object] = field(default_factory=dict)
+    quantization: Mapping[str, object] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=Assignment)
+
+
+class _Rules(Record):
+    """What is read of the log of fusion or preparation."""
+
+    entries: Rows[Object] = ()
+
+
+class _Node(Record):
+    activation: str | None = None
+
+
+class _Range(Record):
+    low: Number | None = None
+    high: Number | None = None
+    clipped: Number | None = None
+    method: str | None = None
+
+
+class _Quantization(Record):
+    """What is read of the log of quantization."""
+
+    nodes: dict[str, _Node] = Field(default_factory=dict)
+    activations: dict[str, _Range] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,9 +99,9 @@ def compose(
         result=result,
         **vars(measured),
         quantization=tuple(_decisions(rewrites)),
-        fusion=tuple(rewrites.fusion.get("entries", ())),
+        fusion=_Rules.from_json(rewrites.fusion).entries,
         cast=dict(rewrites.cast),
-        preparation=tuple(rewrites.preparation.get("entries", ())),
+        preparation=_Rules.from_json(rewrites.preparation).entries,
         layer_fidelity=layer_fidelity,
         provenance=provenance,
     )
@@ -153,18 +179,17 @@ def _layers(side: Side | None) -> tuple[LayerFacts, ...]:
 
 def _decisions(rewrites: Rewrites) -> Iterator[NodeDecision]:
     """Each considered node: its precision, and the range it was given or why it stayed float."""
-    quantized = rewrites.quantization.get("nodes", {})
-    ranges = rewrites.quantization.get("activations", {})
+    log = _Quantization.from_json(rewrites.quantization)
     for node, precision in rewrites.assignment.nodes.items():
-        activation = quantized.get(node, {}).get("activation")
-        value = ranges.get(activation, {})
+        activation = log.nodes.get(node, _Node()).activation
+        value = log.activations.get(activation or "", _Range())
         yield NodeDecision(
             node=node,
             precision=precision,
             reason=rewrites.assignment.reasons.get(node),
             activation=activation,
-            low=value.get("low"),
-            high=value.get("high"),
-            clipped=value.get("clipped"),
-            method=value.get("method"),
+            low=value.low,
+            high=value.high,
+            clipped=value.clipped,
+            method=value.method,
         )
