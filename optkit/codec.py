@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
-    Literal,
     TypeVar,
     Union,
     cast,
@@ -69,8 +68,11 @@ def read(kind: object, data: Any) -> object:
         return {key: read(arguments[1], item) for key, item in data.items()}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return _list(arguments[0], data)
-    if origin is Literal or not isinstance(kind, type):
-        return data
+    return _instance(kind, data) if isinstance(kind, type) else data  # a Literal is as it is
+
+
+def _instance(kind: type, data: Any) -> object:
+    """JSON as an object of a class."""
     if hasattr(kind, "from_json"):
         return kind.from_json(data)
     if hasattr(kind, "model_validate"):
