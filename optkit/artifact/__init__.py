@@ -20,7 +20,7 @@ from optkit.artifact.manifest import (
     File,
     Manifest,
 )
-from optkit.artifact.reader import Artifact, Running
+from optkit.artifact.reader import Artifact, Running, SessionArguments
 from optkit.artifact.writer import check_name, create, prepare, write
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "File",
     "Manifest",
     "Running",
+    "SessionArguments",
     "check_name",
     "create",
     "prepare",

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from optkit import trust
 from optkit.artifact.manifest import MANIFEST, MODEL, SIMULATION, VNNI, Manifest, read
@@ -20,6 +20,17 @@ from optkit.intake.files import show
 from optkit.runtimes import SIMULATOR, Level, Loop, Recurrent, SessionOptions, backend, simulator
 from optkit.store import digest_file, digest_json
 from optkit.tensors import Feed, TensorInfo
+
+
+class SessionArguments(TypedDict, total=False):
+    """What `Artifact.session` takes, for a function that passes it on."""
+
+    threads: int | None
+    spinning: bool
+    level: Level | None
+    pooled: bool
+    cuda_graph: bool
+    kept: Path | None
 
 
 @dataclass(frozen=True)

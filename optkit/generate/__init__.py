@@ -14,9 +14,9 @@ and the special tokens in config.json and generation_config.json. Greedy unless 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Unpack
 
-from optkit.artifact import Artifact
+from optkit.artifact import Artifact, SessionArguments
 from optkit.errors import UsageError
 from optkit.generate import continued, encoded
 from optkit.generate.decoding import Pace
@@ -35,7 +35,7 @@ def generate(
     max_new_tokens: int = 64,
     sampling: Sampling | None = None,
     heard: Callable[[int, str], None] = lambda row, text: None,
-    **options: Any,
+    **options: Unpack[SessionArguments],
 ) -> Generated:
     """Run all prompts in one batch: a decoder continues them, an encoder-decoder writes of each, or
     of each recording in `audio`: a WAV file, or float32 [samples] at the rate of the model.

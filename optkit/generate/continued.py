@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from optkit.artifact import Artifact
+from optkit.artifact import Artifact, SessionArguments
 from optkit.decoder import Decoder, Tokens
 from optkit.errors import InputRefused
 from optkit.generate import tokenization
@@ -20,7 +19,7 @@ def generate(
     wanted: int,
     sampling: Sampling | None,
     heard: Callable[[int, str], None],
-    options: Mapping[str, Any],
+    options: SessionArguments,
 ) -> Generated:
     """Continue all prompts, as `optkit.generate.generate` says."""
     decoder = _decoder(artifact)

@@ -10,14 +10,13 @@ start tokens are as many in each row, so the decoder needs no mask of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from optkit.artifact import Artifact, Running
+from optkit.artifact import Artifact, Running, SessionArguments
 from optkit.data import audio, packing, parts
 from optkit.data.tokens import Tokenizer
 from optkit.decoder import IDS, MASK, Decoder, Tokens
@@ -52,7 +51,7 @@ def generate(
     wanted: int,
     sampling: Sampling | None,
     heard: Callable[[int, str], None],
-    options: Mapping[str, Any],
+    options: SessionArguments,
 ) -> Generated:
     """Write of all prompts, or all recordings, as `optkit.generate.generate` says."""
     encoder, decoder = (artifact.parts[name] for name in ("encoder", "decoder"))
