@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 from optkit.cli import terminal
+from optkit.codec import from_json
 from optkit.documents.against import Against
 from optkit.documents.figures import BatchSpeedup, BenchFigures, EvalFigures
 from optkit.documents.measured import (
@@ -20,7 +22,6 @@ from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.evidence import Evidence
 from optkit.report.figures import measured, name
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 _COLUMNS = ["figure", "of", "value", "how known"]
@@ -222,17 +223,29 @@ def _chosen(one: LatencyFigures) -> list[str]:
     return [f"batch {one.batch}, {one.throughput:,.0f}/s", one.evidence]
 
 
-def rewrites(details: Json) -> list[str]:
+@dataclass(frozen=True)
+class _Rewrite:
+    """What the log of a stage says of a rule at a node."""
+
+    rule: str
+    node: str
+    outcome: str
+    reason: str
+
+
+def rewrites(details: Mapping[str, object]) -> list[str]:
     """What a stage's rules did, one line per rule, and what they declined, one line per reason."""
-    entries = (details.get("log") or {}).get("entries", [])
-    applied = Counter(one["rule"] for one in entries if one["outcome"] == "applied")
+    log = details.get("log")
+    entries = log.get("entries", []) if isinstance(log, Mapping) else []
+    logged = from_json(tuple[_Rewrite, ...], entries)
+    applied = Counter(entry.rule for entry in logged if entry.outcome == "applied")
     removed = [
         _counted(applied.pop(rule), what) for rule, what in _REMOVED.items() if applied[rule]
     ]
     declined: dict[tuple[str, str], list[str]] = {}
-    for one in entries:
-        if one["outcome"] == "declined":
-            declined.setdefault((one["rule"], one["reason"]), []).append(one["node"])
+    for entry in logged:
+        if entry.outcome == "declined":
+            declined.setdefault((entry.rule, entry.reason), []).append(entry.node)
     return [
         *(f"{rule}: {count} applied" for rule, count in applied.items()),
         *([f"removed {' and '.join(removed)} that nothing read"] if removed else []),
