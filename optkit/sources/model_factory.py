@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from optkit import user_code
 from optkit.errors import InputRefused, OptkitError, UsageError, nearest
-from optkit.recipe import checkpoint
-from optkit.sources import explain, toolchain
+from optkit.recipe import InputSpec, checkpoint
+from optkit.runtimes import Progress, Session
+from optkit.sources import explain, toolchain, torch_module
+from optkit.sources.log import ExportLog
+from optkit.tensors import AxisRange
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +25,31 @@ _COMPARED = 64  # values of a parameter
 _OTHER_SEED = 0x5EED
 _PREFIXES = ("module.", "_orig_mod.", "model.", "state_dict.")
 """What wrappers put before the names: DistributedDataParallel, torch.compile, Lightning."""
+
+
+def export(
+    factory: str,
+    args: Mapping[str, object],
+    weights: Path | None,
+    specs: Sequence[InputSpec],
+    axes: Mapping[str, AxisRange],
+    out: Path,
+    *,
+    session: Callable[[Path], Session],
+    progress: Progress,
+) -> ExportLog:
+    """Write the graph of what `factory` returns to `out`. Raises as `load` and
+    `torch_module.export` do."""
+    progress("loading the model", 0.0)
+    if weights is None:
+        module, untrained = load_unweighted(factory, args)
+    else:
+        module, untrained = load(factory, args, weights), None
+    log = torch_module.export(
+        module, specs, axes, out, session=session, progress=progress, owned=True
+    )
+    warnings = (*log.warnings, *([untrained] if untrained else []))
+    return replace(log, untrained=untrained, warnings=warnings)
 
 
 def load(factory: str, args: Mapping[str, object], weights: Path | None) -> nn.Module:

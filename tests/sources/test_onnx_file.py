@@ -9,12 +9,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from optkit import graph, sources
+from optkit import graph
 from optkit.errors import InputRefused
 from optkit.recipe import InputSpec
 from optkit.runtimes import backend
+from optkit.sources import onnx_file
 from optkit.sources.log import ExportLog
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.tensors import TensorInfo
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -45,15 +46,7 @@ def write(
 
 
 def export(path: Path, out: Path, *specs: InputSpec) -> ExportLog:
-    return sources.export(
-        "onnx",
-        {"model": path},
-        specs=specs,
-        axes={"batch": AxisRange(1, 2, 4)},
-        out=out,
-        session=lambda file: backend("onnxruntime").session(file),
-        progress=lambda what, fraction: None,
-    )
+    return onnx_file.export(path, specs, out)
 
 
 def spec(*shape: int | str, name: str = "x", dtype: str = "float32") -> InputSpec:

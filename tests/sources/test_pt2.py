@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from optkit import sources
 from optkit.errors import InputRefused, UnsafeFile
 from optkit.recipe import InputSpec
 from optkit.runtimes import backend
-from optkit.sources import archive
+from optkit.sources import archive, program
 from optkit.sources.log import ExportLog
 from optkit.tensors import AxisRange, TensorInfo
 
@@ -55,12 +54,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Net, Path]:
 
 
 def export(path: Path, out: Path, *specs: InputSpec, **axes: AxisRange) -> ExportLog:
-    return sources.export(
-        "pt2",
-        {"model": path},
-        specs=specs,
-        axes=axes,
-        out=out,
+    return program.export(
+        path,
+        specs,
+        axes,
+        out,
         session=lambda file: backend("onnxruntime").session(file),
         progress=lambda what, fraction: None,
     )
@@ -103,9 +101,9 @@ def test_the_weights_are_held_once_when_the_runtime_starts(
     def same(one: torch.Tensor) -> bool:
         return one.shape == mine.shape and bool((one == mine).all())
 
-    log = sources.export(
-        "pt2", {"model": saved[1]}, specs=(), axes={"batch": AxisRange(2, 4, 8)},
-        out=tmp_path / "m.onnx", session=session, progress=lambda what, fraction: None,
+    log = program.export(
+        saved[1], (), {"batch": AxisRange(2, 4, 8)}, tmp_path / "m.onnx",
+        session=session, progress=lambda what, fraction: None,
     )  # fmt: skip
     assert log.checks and not held
 

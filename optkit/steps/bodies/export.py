@@ -5,47 +5,60 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from optkit import graph, intake, sources
+from optkit import graph, intake
 from optkit.errors import OptkitError
 from optkit.execute.reads import Record
-from optkit.execute.step import Progress
+from optkit.execute.step import Input, Progress
+from optkit.sources import hugging_face, model_factory, onnx_file, program
+from optkit.sources.log import ExportLog
 from optkit.steps.bodies.graphs import signature
 from optkit.steps.bodies.recorded import recorded
 from optkit.steps.bodies.sessions import cpu
-from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, PythonModel
+from optkit.steps.export import Export, Exported, HuggingFaceModel, OnnxModel, TorchArchive
 from optkit.steps.files import ASSETS, GRAPH
 
 
 def run(step: Export, out: Path, progress: Progress) -> Exported:
-    source, place = step.source, step.file or step.module
-    inputs = {role: one.path for role, one in step.inputs.items()}
-    hub = source if isinstance(source, HuggingFaceModel) else None
     with ExitStack() as stack:
-        stack.enter_context(_named(inputs.get("weights"), step.given_weights))
+        stack.enter_context(_named(_path(step.weights), step.given_weights))
         told = recorded(step, out, step.code)
         record = stack.enter_context(told) if step.reads_code else None
-        log = sources.export(
-            source.kind,
-            inputs,
-            factory=f"{place}:{step.attribute}" if place else None,
-            args=source.args if isinstance(source, PythonModel) else None,
-            task=hub.task if hub is not None else None,
-            part=hub.part if hub is not None else None,
-            trusted=hub is not None and hub.trusted,
-            specs=step.specs,
-            axes={} if isinstance(source, OnnxModel) else source.axes,
-            out=out / GRAPH,
-            session=cpu,
-            progress=progress,
-        )
-    if hub is not None:
-        _keep_companions(inputs["model"], out)
+        log = _export(step, out / GRAPH, progress)
+    if isinstance(step.source, HuggingFaceModel):
+        _keep_companions(_model(step), out)
     return Exported(
         log=log.to_json(),
         warnings=tuple(log.warnings),
         reads=Record() if record is None else record.relative(),
         **signature(graph.load(out / GRAPH))._asdict(),
     )
+
+
+def _export(step: Export, out: Path, progress: Progress) -> ExportLog:
+    source, specs = step.source, step.specs
+    if isinstance(source, OnnxModel):
+        return onnx_file.export(_model(step), specs, out)
+    if isinstance(source, TorchArchive):
+        return program.export(_model(step), specs, source.axes, out, session=cpu, progress=progress)
+    if isinstance(source, HuggingFaceModel):
+        return hugging_face.export(
+            _model(step), specs, source.axes, out, task=source.task, part=source.part,
+            trusted=source.trusted, adapter=_path(step.adapter), session=cpu, progress=progress,
+        )  # fmt: skip
+    return model_factory.export(
+        f"{step.file or step.module}:{step.attribute}", source.args, _path(step.weights), specs,
+        source.axes, out, session=cpu, progress=progress,
+    )  # fmt: skip
+
+
+def _model(step: Export) -> Path:
+    """The staged file or folder."""
+    assert step.model is not None
+    return step.model.path
+
+
+def _path(staged: Input | None) -> Path | None:
+    return None if staged is None else staged.path
 
 
 @contextmanager
