@@ -49,7 +49,7 @@ class Rewrites:
 class _Rules(Record):
     """What is read of the log of fusion or preparation."""
 
-    entries: Rows[Object] = ()
+    entries: list[Object] = Field(default_factory=list)
 
 
 class _Node(Record):
@@ -99,9 +99,9 @@ def compose(
         result=result,
         **vars(measured),
         quantization=tuple(_decisions(rewrites)),
-        fusion=_Rules.from_json(rewrites.fusion).entries,
+        fusion=tuple(_Rules.model_validate({**rewrites.fusion}).entries),
         cast=dict(rewrites.cast),
-        preparation=_Rules.from_json(rewrites.preparation).entries,
+        preparation=tuple(_Rules.model_validate({**rewrites.preparation}).entries),
         layer_fidelity=layer_fidelity,
         provenance=provenance,
     )
@@ -179,7 +179,7 @@ def _layers(side: Side | None) -> tuple[LayerFacts, ...]:
 
 def _decisions(rewrites: Rewrites) -> Iterator[NodeDecision]:
     """Each considered node: its precision, and the range it was given or why it stayed float."""
-    log = _Quantization.from_json(rewrites.quantization)
+    log = _Quantization.model_validate({**rewrites.quantization})
     for node, precision in rewrites.assignment.nodes.items():
         activation = log.nodes.get(node, _Node()).activation
         value = log.activations.get(activation or "", _Range())
