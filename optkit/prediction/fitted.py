@@ -13,13 +13,11 @@ from optkit.codec import from_json
 from optkit.measurement import Interval
 from optkit.prediction.latency import Efficiencies
 
+_ALL = "all"  # the category of what belongs to no other
 UNSEEN = "unseen"  # a kind of model, or a generation of devices, that no measurement covers
 RATIO = "ratio"  # of two precisions of one model on one device
 
 FILE = Path(__file__).resolve().parent / "efficiencies.yaml"
-
-
-_ALL = "all"  # the category of what belongs to no other
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,6 @@ def fitted() -> Fitted:
 
     content = FILE.read_bytes()
     read = from_json(_File, YAML(typ="safe", pure=True).load(content))
-    numbers = Efficiencies(**{name: number.value for name, number in read.fitted.items()})
+    numbers = Efficiencies(**{name: float(number.value) for name, number in read.fitted.items()})
     widths, digest = MappingProxyType(read.widths), sha256(content).hexdigest()
     return Fitted(numbers, widths, read.rows, read.generations, digest)
