@@ -1,4 +1,4 @@
-"""`optkit bench`: latency of a model beside its baseline, or of an artifact beside another one."""
+"""`optkit bench`: latency of a model and its baseline, or of an artifact and another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optkit cache`: what the store holds, whether it is sound, and making room."""
+"""`optkit cache`: lists and verifies the entries of the store, and frees space."""
 
 from __future__ import annotations
 

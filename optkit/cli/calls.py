@@ -1,4 +1,4 @@
-"""What commands do alike when they call the API."""
+"""Common parts of commands that call the API."""
 
 from __future__ import annotations
 

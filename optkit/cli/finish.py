@@ -1,4 +1,4 @@
-"""`optkit finish`: what a build had to leave to a host with the device."""
+"""`optkit finish`: completes the pending parts of an artifact on a host with the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`optkit generate`: what a language model's artifact writes of a prompt, and how fast."""
+"""`optkit generate`: generates text with the artifact of a language model, and measures its
+speed."""
 
 from __future__ import annotations
 

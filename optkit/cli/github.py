@@ -1,4 +1,4 @@
-"""What a GitHub Actions job shows of a build: its reports as Markdown, in the step's summary."""
+"""Writes the reports of a build as Markdown into the step summary of a GitHub Actions job."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _VARIABLE = "GITHUB_STEP_SUMMARY"  # names the file that the job shows
 
 
 def summarize(files: Iterable[Path]) -> None:
-    """Append Markdown files to the step's summary, where there is one. A summary that cannot be
-    written is told of; the work that it is about is done."""
+    """Append Markdown files to the step summary, if there is one. If the summary cannot be written,
+    the command prints a note and continues."""
     place = os.environ.get(_VARIABLE)
     if not place:
         return

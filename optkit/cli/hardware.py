@@ -1,4 +1,5 @@
-"""`optkit targets`, `devices`, `doctor`: what can be built for, what is here, what is missing."""
+"""`optkit targets`, `devices`, `doctor`: the known targets, the devices of this machine, and what
+is missing."""
 
 from __future__ import annotations
 

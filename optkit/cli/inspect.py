@@ -1,4 +1,4 @@
-"""`optkit inspect`: what an artifact or an ONNX file holds."""
+"""`optkit inspect`: the content of an artifact or an ONNX file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Options that several commands share, and how a declared command reaches its function.
+"""Options that several commands share, and how a declared command calls its function.
 
-The modules in `optkit.cli.commands` declare commands and import nothing but this module, so that
---help is quick. What a command does is a function of another module of `optkit.cli`, named in
-`calls`; that module and the types of the function's arguments are imported when the command runs.
+The modules in `optkit.cli.commands` declare commands and import only this module, so that --help is
+fast. The work of a command is a function in another module of `optkit.cli`, named in `calls`. That
+module, and the types of the function's arguments, are imported when the command runs.
 """
 
 from __future__ import annotations

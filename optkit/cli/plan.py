@@ -1,4 +1,4 @@
-"""`optkit plan`: what a model would take on targets, before anything is built."""
+"""`optkit plan`: predicts latency, memory and cost of a model on targets, before a build."""
 
 from __future__ import annotations
 

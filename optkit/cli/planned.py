@@ -1,4 +1,4 @@
-"""A plan as text of at most 80 columns: a table per target, what it holds in memory, advice."""
+"""A plan as text of at most 80 columns: a table per target, its memory, advice."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The stages one at a time: `export`, `fuse`, `quantize`, `compile`, `eval`.
+"""The single stages: `export`, `fuse`, `quantize`, `compile`, `eval`.
 
-Each runs the chain of `build` as far as it is asked, through the same store, and shows that result.
+Each runs the steps of `build` up to its stage, with the same store, and shows the result of that
+stage.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Results as a terminal reads them: short tables in which every figure names its evidence."""
+"""Results as text for a terminal: short tables in which every figure has its evidence."""
 
 from __future__ import annotations
 

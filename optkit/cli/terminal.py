@@ -1,7 +1,7 @@
-"""What the user sees: progress on stderr, results on stdout, errors in three lines.
+"""The output of commands: progress on stderr, results on stdout, errors in three lines.
 
-rich is loaded only when something is drawn; it honours NO_COLOR and TERM=dumb by itself. Colour
-never says what words do not. Names of strangers reach no terminal with characters that act.
+rich is loaded only if something is drawn; it follows NO_COLOR and TERM=dumb. Colour never carries
+information that the text does not have. Control characters in foreign names never reach a terminal.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def stderr() -> Console:
 
 @dataclass(frozen=True)
 class Output:
-    """How a command tells what it does: `json`, one object on stdout; `quiet`, no progress;
-    `verbose`, cache hits, every rewritten node, logs and tracebacks."""
+    """How a command prints: `json`: one object on stdout; `quiet`: no progress; `verbose`: cache
+    hits, every rewritten node, logs and tracebacks."""
 
     json: bool = False
     quiet: bool = False

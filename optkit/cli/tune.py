@@ -1,4 +1,4 @@
-"""`optkit tune`: the fastest assignment of precisions to layers inside a budget."""
+"""`optkit tune`: the fastest assignment of precisions to layers within a budget."""
 
 from __future__ import annotations
 

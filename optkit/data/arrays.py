@@ -1,7 +1,7 @@
-"""Arrays from .npz or .safetensors: one per model input, axis 0 counts samples.
+"""Arrays from .npz or .safetensors: one per model input, with the samples on axis 0.
 
-They are read batch by batch, so that memory does not grow with the file; only an array in Fortran's
-order, whose samples do not lie after each other, is read whole.
+They are read batch by batch, so memory does not grow with the file. Only an array in Fortran order,
+whose samples are not contiguous, is read completely.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SUFFIX = ".npy"
 
 
 def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
-    """Feeds of the arrays that are named like the model's inputs, in the order of the file; others
-    are left alone.
+    """Feeds of the arrays with the names of the model's inputs, in the order of the file; other
+    arrays are ignored.
 
-    Raises InputRefused when one is missing (naming the nearest), or they differ in length.
+    Raises InputRefused if an array is missing (with the nearest name), or if they differ in length.
     """
     with _opened(path, None if inputs is None else list(inputs)) as arrays:
         yield from _batches(arrays, path, inputs)
@@ -38,8 +38,8 @@ def samples(path: Path, inputs: Inputs | None = None) -> Iterator[Feed]:
 def labelled(
     path: Path, *, label: str, slice: str | None = None, inputs: Inputs | None
 ) -> Iterator[Item]:
-    """The same with the array `label`, [samples, …], and the array `slice`, [samples], where one is
-    named."""
+    """The same with the array `label`, [samples, …], and, if named, the array `slice`,
+    [samples]."""
     beside = [label, *([slice] if slice else [])]
     with _opened(path, None if inputs is None else [*inputs, *beside]) as arrays:
         for name in beside:

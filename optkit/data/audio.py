@@ -1,12 +1,12 @@
-"""Recordings of a folder as a model's input, through its own feature extractor.
+"""Recordings of a folder as a model's input, prepared by its feature extractor.
 
-WAV files (PCM of 8, 16, 24 or 32 bits, or floats), all in one folder or in class subfolders.
-Several channels become their mean; a recording of another rate than the model's is resampled by a
-polyphase filter (scipy.signal.resample_poly). What is said in a recording stands in `metadata.csv`
-or `metadata.jsonl` of the folder, a row per `file_name`, as in Hugging Face's AudioFolder.
+WAV files (PCM of 8, 16, 24 or 32 bits, or floats), in one folder or in class subfolders. Several
+channels are averaged. A recording with another rate than the model's is resampled by a polyphase
+filter (scipy.signal.resample_poly). Transcriptions are in `metadata.csv` or `metadata.jsonl` of the
+folder, a row per `file_name`, as in Hugging Face's AudioFolder.
 
-scipy reads the files, which refuses one that is cut off; soundfile (libsndfile) gives the same
-samples, in 0.3 to 1.3 times the time, but reads a file that is cut off without a word.
+scipy reads the files, because it refuses a truncated file; soundfile (libsndfile) gives the same
+samples, in 0.3 to 1.3 times the time, but reads a truncated file without an error.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ def samples(
     model: str | None = None,
     inputs: Inputs | None = None,
 ) -> Iterator[Feed]:
-    """Feeds of recordings from a folder, ordered so that any first few are spread over the classes.
+    """Feeds of recordings from a folder, in an order in which the first few are spread over the
+    classes.
 
-    The model's feature extractor (or the one in folder `extractor`) prepares them; what is longer
-    than its window is cut. target: for an encoder-decoder, the column of the folder's metadata with
-    what is said, of which `length` tokens are read (default: what the tokenizer takes); a feed then
-    has decoder_input_ids. tokenizer: a folder or a tokenizer.json (default: the model's).
+    The feature extractor of the model (or the one in folder `extractor`) prepares them, and cuts
+    recordings longer than its window. target: for an encoder-decoder, the column of the metadata
+    with the transcription, of which `length` tokens are read (default: the limit of the tokenizer);
+    a feed then has decoder_input_ids. tokenizer: a folder or a tokenizer.json (default: the
+    model's).
 
-    Raises InputRefused naming the file that cannot be read.
+    Raises InputRefused with the name of a file that cannot be read.
     """
     files = [file for file, _ in recordings(path)]
     prepared = features(extractor, model, inputs)

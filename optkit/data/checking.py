@@ -1,4 +1,4 @@
-"""What a source yields, checked against the model's inputs before anything is made of it."""
+"""Checks the items of a sample source against the model's inputs, before they are used."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ to; values are anything `np.asarray` takes."""
 
 
 class Checker:
-    """Takes the items of one source in their order. `fixed`: the model's batch size where it has
-    only one; `label_kind`: dtype and shape of a label, once there was one."""
+    """Checks the items of one source in their order. `fixed`: the batch size of the model, if it
+    has only one; `label_kind`: dtype and shape of a label, after the first one."""
 
     def __init__(self, inputs: Sequence[TensorInfo], optional: Collection[str]) -> None:
         """Raises InputRefused for an input of a dtype that cannot be kept."""

@@ -1,4 +1,4 @@
-"""Classes by name: which number a label has among the outputs of a model."""
+"""Classes by name: the number of a label among the outputs of a model."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def model_classes(model: str | Path | None) -> list[str]:
 
 
 def class_number(label: object, names: Sequence[str] | None, where: str) -> int:
-    """The number of a class: its name's place in `names` (which may be digits, "1" to "5"), else a
-    whole number from 0, as it is; so is −100. Raises InputRefused."""
+    """The number of a class: the place of its name in `names` (names may be digits, "1" to "5"),
+    else a whole number from 0, unchanged; −100 is also unchanged. Raises InputRefused."""
     known = [str(name) for name in names or ()]
     if str(label) in known:
         return known.index(str(label))

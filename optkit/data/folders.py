@@ -1,6 +1,5 @@
-"""Files of one kind in a folder, flat or in a subfolder per class, in an order that calibration can
-cut anywhere: any first few are spread over the classes.
-"""
+"""Files of one kind in a folder, directly or in a subfolder per class. Calibration can stop at any
+place of their order, because the first few files are always spread over the classes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Which samples are the same: a digest of each, exact or without its padding.
+"""Which samples are equal: a digest of each, exact or without its padding.
 
     tokens    7 8 9 · ·        · · 7 8 9        7 8 9
-    mask      1 1 1 0 0        0 0 1 1 1        1 1 1        one sample, padded to other lengths
+    mask      1 1 1 0 0        0 0 1 1 1        1 1 1        one sample with different padding
 
-The exact digest names what was really used. The other one finds a sample again that serves two
-purposes, whatever it was padded to, on either side.
+The exact digest identifies the data that was used. The other one recognises a sample that serves
+two purposes, with any padding on either side.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Images of a folder as a model's input, through its own processor or a transform told in args.
+"""Images of a folder as a model's input, prepared by its processor or by a transform from args.
 
-Class subfolders, or all in one folder. Pictures are decoded by Pillow, turned as their EXIF data
-says, and given to the processor in its Pillow form, so that torchvision is not needed.
+Images are in class subfolders, or all in one folder. Pillow decodes them, they are rotated by their
+EXIF data, and the Pillow version of the processor prepares them, so torchvision is not needed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ def samples(
     model: str | None = None,
     inputs: Inputs | None = None,
 ) -> Iterator[Feed]:
-    """Feeds of pictures from a folder, ordered so that any first few are spread over the classes.
+    """Feeds of pictures from a folder, in an order in which the first few are spread over the
+    classes.
 
-    The model's processor (or the one in folder `processor`) prepares them. Without one, or where
-    `mean` is given: values in [0, 1], less `mean`, over `std` (a number, or one per channel), at
-    `size` (height and width; default: the model's own fixed size), of which the middle is cut out
-    after the shorter side was brought to `resize`, if that is given.
+    The processor of the model (or the one in folder `processor`) prepares them. Without one, or if
+    `mean` is given: values in [0, 1] minus `mean`, divided by `std` (a number, or one per channel),
+    at `size` (height and width; default: the model's fixed size), cropped from the middle after the
+    shorter side was resized to `resize`, if that is given.
 
-    Raises InputRefused naming the picture that cannot be decoded.
+    Raises InputRefused with the name of a picture that cannot be decoded.
     """
     paths = [picture for picture, _ in pictures(path)]
     name, info = _pixels(inputs)

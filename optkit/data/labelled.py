@@ -1,5 +1,4 @@
-"""Samples with a class each, from whatever file or folder they are in: what classifiers are
-judged on."""
+"""Samples with a class each, from any file or folder, for the evaluation of classifiers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Text for scoring a language model token by token: what each position has to predict.
+"""Text for the evaluation of a language model token by token.
 
-Labels are int64 [batch, length]: the token that follows each position, −100 where none is scored.
+Labels are int64 [batch, length]: the token that each position has to predict, −100 for positions
+that are not scored.
 """
 
 from __future__ import annotations

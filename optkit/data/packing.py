@@ -1,8 +1,8 @@
-"""Token ids as rectangles: packed into blocks, padded, or cut into windows for perplexity.
+"""Token ids as rectangles: packed into blocks, padded, or divided into windows for perplexity.
 
-pack      one stream cut into blocks of one length; only the last partial block is left out
-pad       each text its own row, filled up to one length on the left or the right
-windows   a stream in overlapping windows; each token but the first is a target once, with as
+pack      one stream divided into blocks of one length; only the last partial block is left out
+pad       one row per text, filled up to one length on the left or the right
+windows   a stream in overlapping windows; each token except the first is a target once, with as
           much context as its window has
 """
 

@@ -3,10 +3,10 @@
     attention_mask  int64 [batch, sequence]         1 for a token, 0 for padding
     hidden state    float [batch, sequence, 64]     compared where the mask is 1
     scores          float [batch, 2, sequence, sequence]
-    pooled          float [batch, 64]               nothing of it is padding
+    pooled          float [batch, 64]               has no padding
 
-What a model computes at a place of padding is read by nobody. No range is made of it, and no
-comparison counts it.
+Nothing reads what a model computes at padded positions. So ranges and comparisons do not include
+them.
 """
 
 from __future__ import annotations

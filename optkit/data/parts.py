@@ -1,12 +1,12 @@
-"""Samples of an encoder-decoder: of the whole model, and of each of the two graphs it is.
+"""Samples of an encoder-decoder: for the whole model, and for each of its two graphs.
 
 whole      the encoder's inputs (input_ids, attention_mask or input_features),
            decoder_input_ids [batch, sequence]
 encoder    the same without decoder_input_ids
 decoder    input_ids: decoder_input_ids
            encoder_attention_mask: attention_mask
-           past_key_values.{i}.encoder.key|value: present.{i}.encoder.key|value, which the
-           encoder returned
+           past_key_values.{i}.encoder.key|value: present.{i}.encoder.key|value, outputs of the
+           encoder
 """
 
 from __future__ import annotations

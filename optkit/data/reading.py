@@ -1,8 +1,8 @@
-"""What all readers share: which of them reads a path, and batches as the model's inputs want them.
+"""Common parts of all readers: which of them reads a path, and batches for the model's inputs.
 
 The readers are `text` (.txt, .jsonl, .csv, .tsv, .parquet), `arrays` (.npz, .safetensors), and for
-folders `images` and `audio` (.wav). Their `inputs` are the model's by name; None, where there is no
-model yet, means the usual names in the usual dtypes.
+folders `images` and `audio` (.wav). Their `inputs` are those of the model by name; None, if there
+is no model yet, means the usual names and dtypes.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Rows of a text, JSON-lines, CSV or Parquet file, each knowing where it stands.
+"""Rows of a text, JSON-lines, CSV or Parquet file, each with its place in the file.
 
-.txt             one row per line that is not blank, in the field "text"
-.jsonl .ndjson   one JSON object per line
-.csv .tsv        the first line names the fields
-.parquet         the columns asked for, read by pyarrow
+    .txt             one row per line that is not blank, in the field "text"
+    .jsonl .ndjson   one JSON object per line
+    .csv .tsv        the first line names the fields
+    .parquet         the requested columns, read by pyarrow
 
-Lines are read by the standard library. pyarrow's readers take a third (JSON lines) to a seventh
+The standard library reads the lines. The readers of pyarrow take a third (JSON lines) to a seventh
 (CSV) of the processor time (0.4 to 0.7 s instead of 1.5 to 2.7 s for 200 MB, far less than a
-tokenizer needs) and four times the memory (118 to 122 instead of 29 MiB), but they number the rows
-of a block where a person looks for a line of the file, guess types from the first block, and read
-without a word what is refused here: a missing field, a column that is there twice, two
-objects in a line.
+tokenizer needs) and four times the memory (118 to 122 instead of 29 MiB). But they number the rows
+of a block instead of the lines of the file, guess types from the first block, and accept without an
+error what is refused here: a missing field, a repeated column, two objects in a line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Inputs of language models that follow from others, by the names that all exporters give them.
+"""Inputs of language models that follow from others, by the names that all exporters use.
 
 attention_mask    1 for a token, 0 for padding; [batch, tokens, those of the cache first]
-position_ids      a token's place among the real ones: cumsum(mask) − 1, at least 0
-an empty cache    whatever has an axis that may be empty
+position_ids      the index of a token among the real ones: cumsum(mask) − 1, at least 0
+an empty cache    every input with an axis that may be empty
 """
 
 from __future__ import annotations

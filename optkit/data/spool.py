@@ -1,8 +1,9 @@
-"""A spool: samples checked against the model's inputs and kept on disk, read batch by batch.
+"""A spool: samples that were checked against the model's inputs and stored on disk, read batch by
+batch.
 
-Calibration and evaluation read only spools, and two sources that share samples are found by digest,
-whatever these are padded to. Memory holds one batch. `spool_writer` writes them, `spool_file` says
-what they are on disk.
+Calibration and evaluation read only spools. Samples that two sources share are found by digest,
+with any padding. Only one batch is in memory. `spool_writer` writes spools, and `spool_file`
+defines their format on disk.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ batch is fixed may have fewer labels: the rows behind them fill it up, see `coun
 
 
 class Spool:
-    """Reads a spool. `len` counts samples; iterating yields (feed, labels) as they were written."""
+    """Reads a spool. `len` counts samples; iteration yields (feed, labels) in the batches that were
+    written."""
 
     def __init__(self, path: Path) -> None:
         index = Index.read(path)

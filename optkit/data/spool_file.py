@@ -1,6 +1,6 @@
-"""What a spool is on disk: its index, and its batches in safetensors files.
+"""The format of a spool on disk: its index, and its batches in safetensors files.
 
-folder/00000.safetensors …   batches as they came, tensors "<batch>/<input>", "<batch>|labels"
+folder/00000.safetensors …   batches in order, tensors "<batch>/<input>", "<batch>|labels"
 folder/index.json            written last: inputs, batch sizes, one sha256 per sample
 """
 

@@ -1,6 +1,6 @@
-"""Samples checked against the model's inputs and written into a spool.
+"""Checks samples against the model's inputs and writes them into a spool.
 
-A source that yields nonsense is told of before any work. Memory holds one shard.
+So a source with invalid samples is refused before any other work. Only one shard is in memory.
 """
 
 from __future__ import annotations

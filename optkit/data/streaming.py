@@ -1,11 +1,11 @@
-"""One long text as token ids, a part at a time: memory does not grow with the text.
+"""One long text as token ids, part by part: memory does not grow with the text.
 
     part 1   …t₁ t₂ t₃ t₄ t₅ t₆
-    part 2           t₃'t₄ t₅ t₆ t₇…       encoded with the end of part 1 in front of it
+    part 2           t₃'t₄ t₅ t₆ t₇…       encoded with the end of part 1 before it
 
-Where a text is cut, a tokenizer may give other tokens than within. So neighbouring parts overlap,
-and they are joined inside a run of tokens on which both agree, in ids and places. Parts without one
-are encoded together.
+At the place where a text is divided, a tokenizer may return other tokens. So neighbouring parts
+overlap, and they are joined inside a run of tokens that are equal in both, in ids and places. Parts
+without such a run are encoded together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random values for a model's inputs, such as its data could be."""
+"""Random values for a model's inputs that are plausible for its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the decoder of an encoder-decoder reads: the text it is to write, shifted right.
+"""The input of the decoder of an encoder-decoder: the target text, shifted right.
 
     target     t₁ t₂ … </s> <pad>
     read       s  t₁ t₂ …   </s>       s: the token that every output starts with

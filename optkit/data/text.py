@@ -1,8 +1,8 @@
-"""Texts as a model's inputs: packed, padded, in pairs or word by word, with labels where wanted.
+"""Texts as a model's inputs: packed, padded, in pairs or word by word, with labels if needed.
 
-samples   a file's texts, for calibration
-pairs     the two texts of each row as two samples that follow each other, with a gold score
-tagged    texts given as words, a label for each
+samples   the texts of a file, for calibration
+pairs     the two texts of each row as two consecutive samples, with a gold score
+tagged    texts given as words, with a label for each word
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tokenizers: texts to token ids, by a model's own tokenizer files or a bare tokenizer.json.
+"""Tokenizers: texts to token ids, with the tokenizer files of a model or a single tokenizer.json.
 
-A folder with a tokenizer_config.json is read by transformers (local files only, no remote code), a
-tokenizer.json alone by tokenizers. Either way it is the fast tokenizer that encodes.
+transformers reads a folder with a tokenizer_config.json (local files only, no remote code);
+tokenizers reads a single tokenizer.json. In both cases the fast tokenizer encodes.
 """
 
 from __future__ import annotations

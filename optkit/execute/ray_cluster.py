@@ -1,4 +1,4 @@
-"""How this process becomes part of a Ray cluster: its address, and the one connection."""
+"""Connects this process to a Ray cluster: its address, and the single connection."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def checked(address: str) -> str:
 def connected(address: str) -> ModuleType:
     """The ray module, connected once per process.
 
-    Raises ToolchainMissing where Ray is not installed or the cluster does not answer, UsageError
-    where this process works on another one.
+    Raises ToolchainMissing if Ray is not installed or the cluster does not answer, UsageError if
+    this process uses another cluster.
     """
     # without being asked, Ray writes a new token into the home folder, and reports to its makers
     token = Path.home() / ".ray" / "auth_token"

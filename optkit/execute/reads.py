@@ -1,17 +1,17 @@
-"""What a step that ran user code depended on besides its inputs, as questions and answers.
+"""What a step with user code depended on besides its inputs, as questions and answers.
 
     {"schema": "optkit.reads/v2", "search": [[folder, ...], ...], "unseen": [...],
      "content": {path: sha256}, "names": {folder: sha256}, "kind": {path: "nothing"}, "link": ...,
      "status": ..., "variable": {name: sha256}, "import": {"0 name": path}, "package": ...}
 
-The code got these answers; as long as each question still has the same one, it would do the same
-again, and its result may be served from the store. What was absent is an answer too. A path
-beneath one of the step's roots (the project, a folder that an argument names) is told relative to
-it, "@0/data/a.png", so that two checkouts of one project have the same record.
+The code got these answers. While each question still has the same answer, the code would do the
+same again, and its result may be taken from the store. "It does not exist" is an answer too. A path
+beneath one of the roots of the step (the project, a folder that an argument names) is recorded
+relative to it, "@0/data/a.png", so that two checkouts of one project have the same record.
 
-`search`: where modules were searched for, in order; the number before a module's name in "import"
-is that of its search. `unseen`: why the record is incomplete, in words. A result with such a record
-is never served.
+`search`: the folders in which modules were searched, in order; the number before a module's name in
+"import" is that of its search. `unseen`: why the record is incomplete, in words. A result with such
+a record is never taken from the store.
 """
 
 from __future__ import annotations
@@ -198,14 +198,14 @@ def remembered(saved: Mapping[str, object] | None) -> Iterator[Known]:
 
 
 def late_key(base: str, record: Record, outcome: object) -> str:
-    """The key of a result: what was asked for, what the code depended on, and what came of it. With
-    the outcome in it, a fresh result never meets an older one that differs."""
+    """The key of a result: the request, what the code depended on, and the result itself. Because
+    the result is part of it, a new result never gets the key of an older result that differs."""
     return digest_json({"base": base, "reads": record.to_json(), "outcome": outcome})
 
 
 def merged(records: Iterable[Record]) -> Record:
-    """The record that one run would have made, of several that ran at the same time on parts of the
-    work: answers in the order of their subjects."""
+    """The record that a single run would have written, from those of several runs that did parts of
+    the work at the same time; answers are in the order of their subjects."""
     search: list[Sequence[str]] = []
     unseen: list[str] = []
     answers: dict[str, dict[str, str | None]] = {question: {} for question in QUESTIONS}

@@ -1,7 +1,7 @@
-"""A rehearsal of a build: which steps are in the store, which would run. Writes nothing.
+"""A rehearsal of a build: which steps are in the store, and which would run. It writes nothing.
 
-The chain is the same; a step that is not in the store yields a Planned, and everything after it is
-planned too (its key is unknown until its input exists).
+The chain of steps is the same. A step that is not in the store returns a Planned, and all steps
+after it are planned too (their keys are unknown until their inputs exist).
 """
 
 from __future__ import annotations

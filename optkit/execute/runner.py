@@ -1,8 +1,8 @@
-"""Run a step unless the store already holds its result: the one place where keys are made.
+"""Runs a step unless the store already has its result. Only this module computes keys.
 
-key = digest(step, its version, digests of its inputs, parameters, versions of its tools). What is
-only *where* (absolute paths, memory, threads that do not change the result) travels beside the
-parameters and never enters a key.
+key = digest(step, its version, digests of its inputs, parameters, versions of its tools). Settings
+that do not change the result (absolute paths, memory, threads) are passed with the parameters and
+are not in the key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REMEMBERED = 16  # records of what the code of one step depended on: branches, 
 
 
 class Steps(Protocol):
-    """What the pipeline needs of a Runner, or of a Rehearsal."""
+    """The part of a Runner, or of a Rehearsal, that the pipeline needs."""
 
     @property
     def objects(self) -> Path:
@@ -48,11 +48,11 @@ class Steps(Protocol):
         """Tell whoever listens."""
 
     def do(self, step: Step[R], label: str) -> R:
-        """The result of a step, from the store or made now."""
+        """The result of a step, from the store or from a run now."""
 
 
 class Listener(Protocol):
-    """Who is told what happens; the CLI draws it, the API ignores it."""
+    """Receives the events of a run; the CLI draws them, the API ignores them."""
 
     def start(self, step: str, label: str) -> None: ...
 
@@ -76,7 +76,7 @@ class Record:
 
 @dataclass
 class Runner:
-    """Runs steps through the store, each in a worker. `records` tells what was done."""
+    """Runs steps through the store, each in a worker. `records` lists the steps of this run."""
 
     store: Store
     limits: Limits

@@ -1,17 +1,17 @@
-"""A step as a typed value: what it is made of, and what it leaves.
+"""A step as a typed value: its inputs and parameters, and its result.
 
-A step is a frozen dataclass. Its identity stands in its class (name, version, tools); a field is
-one of three:
+A step is a frozen dataclass. Its class has its identity (name, version, tools). A field is one of
+three kinds:
 
-    graph: Input                    what it reads, from the store or a staged file; in the key by
-                                    digest. `Mapping[str, Input]` takes what no other field names.
+    graph: Input                    an input from the store or a staged file; its digest is in the key.
+                                    `Mapping[str, Input]` takes the inputs that no other field names
     batch: int | None               a parameter, in the key as JSON
-    memory: int = beside_the_key()  what is only here, or does not change the result
+    memory: int = beside_the_key()  a setting that does not change the result, not in the key
 
-A parameter that has its default is not in the key, so that a new one leaves the others' keys alone.
-`spread()` puts the fields of a dataclass among the parameters. The work is `run(step, out,
-progress)` of the module of the same name in the package `bodies` beside it, which only a worker
-imports.
+A parameter with its default value is not in the key, so a new parameter does not change the keys of
+existing entries. `spread()` adds the fields of a dataclass to the parameters. The work is
+`run(step, out, progress)` of the module of the same name in the package `bodies`, which only a
+worker imports.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Progress = Callable[[str, float], None]
 
 
 class Input(Protocol):
-    """Anything a step can read: a result of another, or a staged foreign file."""
+    """An input of a step: the result of another step, or a staged foreign file."""
 
     @property
     def path(self) -> Path: ...
@@ -40,7 +40,7 @@ class Input(Protocol):
 
 
 class Folder(Input, Protocol):
-    """What a step left: an Entry of the store, or a Planned one in a rehearsal."""
+    """The files of a step: an Entry of the store, or a Planned in a rehearsal."""
 
     @property
     def meta(self) -> Mapping[str, object]: ...
@@ -53,8 +53,8 @@ class Folder(Input, Protocol):
 
 @dataclass(frozen=True)
 class Foreign:
-    """What no step made here: a staged file or folder, by what the store knows it and where it
-    lies; an input of a step in its worker; or only what is known of it."""
+    """An input that no step produced: a staged file or folder, with its digest in the store and its
+    path; an input of a step in its worker; or only its digest."""
 
     path: Path = Path("/nonexistent")
     digest: str = ""
@@ -67,35 +67,36 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Planned(Foreign):
-    """What a step that has not run would leave: in a rehearsal. It has no digest and no files."""
+    """The result of a step that has not run, in a rehearsal. It has no digest and no files."""
 
 
 def beside_the_key(default: object = MISSING, *, name: str | None = None) -> Any:
-    """A field that the worker needs and the key does not."""
+    """A field that the worker needs but the key does not contain."""
     return field(default=default, metadata={"beside": True, "name": name})
 
 
 def named(name: str, default: object = MISSING) -> Any:
-    """A field that has another name in the key."""
+    """A field with another name in the key."""
     return field(default=default, metadata={"name": name})
 
 
 def always(default: object) -> Any:
-    """A fact that is written even where it has its default."""
+    """A fact that is written even if it has its default value."""
     return field(default=default, metadata={"always": True})
 
 
 def spread(default: object = MISSING) -> Any:
-    """A dataclass, the fields of which are parameters of the step; None: they are not there."""
+    """A dataclass whose fields are parameters of the step; None: these parameters are absent."""
     return field(default=default, metadata={"spread": True})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a step leaves: the files of `folder`, and facts about them, which its fields are.
+    """The result of a step: the files of `folder`, and facts about them, which are the fields.
 
-    Of a step that has not run (in a rehearsal) a fact has its default; one without a default is
-    unknown, and asking for it is an AttributeError."""
+    For a step that has not run (in a rehearsal), a fact has its default value; a fact without a
+    default is unknown, and reading it is an AttributeError.
+    """
 
     folder: Folder = field(default=Foreign(), repr=False, compare=False)
 
@@ -146,10 +147,11 @@ R_co = TypeVar("R_co", bound=Result, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Generic[R_co]):
-    """Base of all steps; see above. Raise `version` when the same inputs give another result;
-    `tools`: the distributions whose versions belong to the step's identity.
+    """Base of all steps, see above. Raise `version` if the same inputs give another result;
+    `tools`: the distributions whose versions are part of the step's identity.
 
-    `stays`: it runs no foreign code and leaves nothing behind, so that the next may use its worker.
+    `stays`: the step runs no foreign code and leaves nothing behind, so the next step may use its
+    worker.
     """
 
     name: ClassVar[str]
@@ -159,7 +161,7 @@ class Step(Generic[R_co]):
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """What it reads, by role."""
+        """The inputs by role."""
         inputs: dict[str, Input] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -207,8 +209,8 @@ class Step(Generic[R_co]):
 
 @dataclass(frozen=True, kw_only=True)
 class Resumes:
-    """A step that goes on where a killed try of it ended: `checkpoint` is a folder outside the
-    step's own, in which that left how far it came."""
+    """A step that can continue after a kill: `checkpoint` is a folder outside the folder of the
+    step, with the state of the killed run."""
 
     checkpoint: Path | None = beside_the_key(None)
 
@@ -218,9 +220,9 @@ class Resumes:
 
 @dataclass(frozen=True, kw_only=True)
 class Shards(Resumes):
-    """A step that can do its work in parts: the i-th of n, which may be empty, where `shard` is
-    (i, n). With what that left of each, `parts` by the roles shard-0, shard-1, …, it puts them
-    together, to the bits of one run."""
+    """A step that can do its work in parts: with `shard` (i, n) it does the i-th of n parts, which
+    may be empty. With the results of all parts as inputs, `parts` by the roles shard-0, shard-1, …,
+    it merges them, with the bits of a single run."""
 
     shard: tuple[int, int] | None = beside_the_key(None)
     parts: Mapping[str, Input] = field(default_factory=dict)
@@ -228,9 +230,10 @@ class Shards(Resumes):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadsCode:
-    """A step that runs the user's Python: its key also holds all that the code depended on, see
-    `optkit.execute.runner`. `roots`: the folders to which paths are told relative; `store`: the
-    store's, which is told of elsewhere. `anywhere`: other machines may have the code, too."""
+    """A step that runs the user's Python: its key also has everything that the code depended on
+    (`optkit.execute.runner`). `roots`: the folders to which recorded paths are relative; `store`:
+    the folder of the store, which the record leaves out. `anywhere`: other machines may have the
+    code too."""
 
     anywhere: ClassVar[bool] = False
     roots: tuple[str, ...] = beside_the_key(())

@@ -1,4 +1,4 @@
-"""What a worker is given and what it answers: messages in JSON files, written and read here."""
+"""The messages to and from a worker, in JSON files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def silent(what: str, fraction: float) -> None:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one task: resident memory of its process tree, wall clock, bytes of log."""
+    """Limits of one task: resident memory of its process tree, wall-clock time, bytes of log."""
 
     memory_bytes: int
     seconds: float = 3600.0
@@ -32,7 +32,7 @@ class Limits:
 class Task:
     """A step to run. `inputs`: the path of each input; `params`: the other fields of the step, as
     JSON; `out`: the folder for its files. `stays`, `versions`: see `Step.stays`, `Step.tools`;
-    `shards`: it can be done in parts; `reads_code`: its code is on this machine alone."""
+    `shards`: it can be done in parts; `reads_code`: its code is only on this machine."""
 
     step: str
     inputs: Mapping[str, str]
@@ -45,8 +45,8 @@ class Task:
 
 
 class Executor(Protocol):
-    """Runs a task under limits and returns the facts that the step leaves beside its files, as
-    JSON. `execute.warm_workers.Workers` does so in a child process."""
+    """Runs a task within limits and returns the facts of the step's result, as JSON.
+    `execute.warm_workers.Workers` does this in a child process."""
 
     def __call__(
         self,

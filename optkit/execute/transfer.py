@@ -1,10 +1,10 @@
-"""How files and progress get from a cluster's driver to its nodes and back.
+"""Transfers files and progress between the driver of a cluster and its nodes.
 
     shared folder   the driver's store, which all nodes see under the same path
-    remote          each node has a store of its own, and files go by their digests
+    remote          each node has its own store, and files are exchanged by their digests
 
-Of both there are two ends: what packs a task and adopts its result, and the ground on which a node
-does it.
+Both have two ends: the driver's end packs a task and adopts its result, and the ground is the
+node's end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Results and reports that another machine may have written, checked against their models.
+"""Checks results and reports that another machine may have written against their models.
 
-A key that may be null and that an older optkit did not write yet is filled in as null; a key that
-only a newer one knows is kept and not looked at. Where a model says nothing, it is JSON that can be
-written again: no NaN, no number of more than 64 bits, no half character, not nested too deeply.
+A key that may be null, and that an older optkit did not write, is added as null. A key that only a
+newer version knows is kept and ignored. Values that the model does not restrict must be JSON that
+can be written again: no NaN, no number of more than 64 bits, no lone surrogate, limited nesting.
 """
 
 from __future__ import annotations

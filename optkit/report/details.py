@@ -1,6 +1,5 @@
-"""What stands behind the comparison: quantiles of latency, the machine that measured them, memory,
-cost, provenance; and what a report does not show, with the reason.
-"""
+"""The details behind the comparison: quantiles of latency, the machine of the measurement, memory,
+cost, provenance; and what a report does not show, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report document: the result of a build and everything behind it (`report.json`,
+"""The report document: the result of a build with its details (`report.json`,
 `optkit.report/v1`)."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Values as text: figures with their units, and untrusted names made harmless to show.
+"""Values as text: figures with their units, and untrusted names in a safe form.
 
-Names of models, nodes and tensors come from strangers. `name` strips what could act on a terminal
-or reorder a line; escaping for HTML or Markdown is the writer's own, on top of it.
+Names of models, nodes and tensors may come from strangers. `name` removes characters that control a
+terminal or reorder a line. The writers of HTML and Markdown also escape their text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several targets and precisions of one model: what each came to, side by side."""
+"""Several targets and precisions of one model: their results side by side."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The report as one HTML file: nothing loaded from elsewhere, light and dark, printable.
+"""The report as one HTML file: it loads no other file, has a light and a dark palette, and can be
+printed.
 
-Everything shown goes through `figures.name` and autoescape. A Content-Security-Policy lets only our
-own style and script act, by their digests: were a name ever to become markup, it would do nothing.
+All content passes through `figures.name` and autoescape. A Content-Security-Policy allows only our
+style and script, by their digests: if a name ever became markup, it would have no effect.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What a report says layer by layer: fused layers as the compiler lists them, and every node that
-was considered with its precision, where it runs, and what quantizing it costs.
-"""
+"""The tables of a report by layer: fused layers as the compiler lists them, and every considered
+node with its precision, where it runs, and the cost of quantizing it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""A plan as one HTML page, or as its roofline alone. It shows an object of optkit.plan/v1 that has
-one row with figures at least (documents/plan.py).
-"""
+"""A plan as one HTML page, or only its roofline. It shows an object of optkit.plan/v1 with at least
+one row of figures (documents/plan.py)."""
 
 from __future__ import annotations
 

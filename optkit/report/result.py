@@ -1,5 +1,5 @@
-"""The result of a build, from the records of its steps (`optkit.result/v1`). Raw samples stay out:
-they are in the report."""
+"""The result of a build, from the records of its steps (`optkit.result/v1`). It has no raw samples;
+these are in the report."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from optkit.report import recommendation
 
 @dataclass(frozen=True)
 class Side:
-    """One precision of the model: its engine and what is known of it.
+    """One precision of the model: its engine and its figures.
 
-    `backend` None: no engine belongs here (a reference that only has an accuracy). `engine` None
-    with a backend: pending. `evidence` is the engine's: compiled, or measured where it ran.
+    `backend` None: there is no engine (a reference that has only an accuracy). `engine` None with a
+    backend: pending. `evidence` is that of the engine: compiled, or measured if it ran.
     """
 
     precision: str
@@ -106,9 +106,10 @@ def result(
     pending: Iterable[PendingEngine] = (),
     calibration: CalibrationCheck | None = None,
 ) -> Result:
-    """The result of a build that came to an artifact.
+    """The result of a build that produced an artifact.
 
-    Its status is gate_failed when a gate failed, else pending when there is no engine, else ok.
+    Its status is gate_failed if a gate failed, else pending if there is no engine, else ok.
+
     Raises ValueError for a figure that is not finite.
     """
     verdict = findings.verdict
@@ -204,7 +205,7 @@ def failed(
     target: str | None = None,
     precision: str | None = None,
 ) -> Result:
-    """The result of a build that came to no artifact: status impossible or error."""
+    """The result of a build without an artifact: status impossible or error."""
     return Result(
         schema=RESULT,
         status="impossible" if isinstance(error, Impossible) else "error",

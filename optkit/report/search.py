@@ -1,6 +1,5 @@
-"""A search for the best assignment as one HTML page: the front, drawn and in a table, and what
-quantizing each group of layers costs.
-"""
+"""A search for the best assignment as one HTML page: the Pareto front, as a drawing and a table,
+and the cost of quantizing each group of layers."""
 
 from __future__ import annotations
 

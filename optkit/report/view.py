@@ -1,4 +1,4 @@
-"""What a report says first, before it is HTML or Markdown: headline, highlights, comparison.
+"""The first part of a report, independent of HTML or Markdown: headline, highlights, comparison.
 
 Pure functions from the report to rows of text. Both writers show the same rows.
 """

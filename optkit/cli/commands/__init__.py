@@ -1,1 +1,1 @@
-"""What the commands are called, take and say of themselves; see `optkit.cli.options`."""
+"""Names, options and help texts of the commands; see `optkit.cli.options`."""

@@ -1,23 +1,23 @@
-"""What user code depended on while it ran: whether a later run would do the same again.
+"""Records what user code depends on while it runs, to decide whether a later run would do the same.
 
     with record(roots=[project]) as reads:
         ...                                  # imports, factories, sample sources
     reads.answers["content"], ["names"], …   # path → sha256: see `optkit.execute.reads`
-    reads.relative()                         # the record, its paths relative to the roots
+    reads.relative()                         # the record, with paths relative to the roots
 
-What is seen, and how:
+What is recorded, and how:
 
-    files opened, folders listed, modules, programs, sqlite     Python's audit events
-    files and folders asked about, variables, optional imports  functions of `os` and importlib,
+    opened files, listed folders, modules, programs, sqlite     Python's audit events
+    existence of files and folders, variables, imports          functions of `os` and importlib,
                                                                 wrapped while the code runs
-    what native libraries open       their well-known functions, wrapped (`native`); files that the
-                                     process holds or maps at the end; opens that the kernel reports
-                                     of the folders that the code uses (`opens`)
-    what forked processes do         they write it into a journal
+    files that native libraries open     their well-known functions, wrapped (`native`); files that the
+                                         process has open or mapped at the end; opens that the kernel
+                                         reports in the folders that the code uses (`opens`)
+    forked processes                     they write into a journal
 
-Folders are listed in sorted order meanwhile, so that no result depends on the order of a disk. A
-file that the code wrote before it read it is its own scratch. A file that changed meanwhile, and
-programs, whose reads nobody sees, make the record incomplete (`unseen`).
+While the code runs, folders are listed in sorted order, so no result depends on the order of a
+disk. A file that the code wrote before it read it belongs to the code. A file that changed during
+the run, and programs, whose reads are unknown, make the record incomplete (`unseen`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who acts: the user's code, an installed package, or the machinery of `import`.
+"""Who acts: the user's code, an installed package, or the import machinery.
 
-Who asks decides what counts. The machinery of `import` and installed packages that are being
-imported look for much that has no bearing on the result; what installed packages ask later counts,
-and the time of a file counts where the user's own code asks for it.
+This decides what is recorded. The import machinery, and installed packages during their import,
+search for much that does not change the result. What installed packages read later is recorded. The
+time of a file is recorded if the user's own code reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How acts of user code are seen: Python's audit events, and functions of `os` that raise none."""
+"""How actions of user code are observed: Python's audit events, and wrappers for functions of `os`
+without such events."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Files that native libraries open without Python: no audit event tells of them.
+"""Files that native libraries open without Python: they cause no audit event.
 
-Their well-known functions are wrapped while somebody records: every argument that names a file or
-folder counts as read. Beside that, what the process holds open or maps at the end is looked up.
+Well-known functions of these libraries are wrapped during a recording: every argument that names a
+file or folder counts as read. In addition, the files that the process has open or mapped at the end
+are recorded.
 """
 
 from __future__ import annotations

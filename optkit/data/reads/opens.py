@@ -1,9 +1,10 @@
-"""Opens of files that the kernel reports, whoever opens them: inotify on the folders in use.
+"""Opened files that the kernel reports, whichever program opens them: inotify on the folders in
+use.
 
-So the reads of native libraries, of programs and of forked processes are seen beneath the roots and
-in every folder of which the code has opened, listed or asked for anything. The kernel does not say
-who opened a file: what another program opens there meanwhile counts as read, too, which costs a run
-where none was needed, and never the right result.
+So reads of native libraries, programs and forked processes are recorded beneath the roots, and in
+every folder in which the code has opened, listed or queried anything. The kernel does not say which
+program opened a file: a file that another program opens during the run counts as read too. This may
+cause an unnecessary run, but never a wrong result.
 """
 
 from __future__ import annotations

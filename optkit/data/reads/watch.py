@@ -1,4 +1,4 @@
-"""One recording: what was asked first of each file, folder, variable and module."""
+"""One recording: the first answer about each file, folder, variable and module."""
 
 from __future__ import annotations
 
