@@ -10,9 +10,9 @@ What is recorded, and how:
     opened files, listed folders, modules, programs, sqlite     Python's audit events
     existence of files and folders, variables, imports          functions of `os` and importlib,
                                                                 wrapped while the code runs
-    files that native libraries open     their well-known functions, wrapped (`native`); files that the
-                                         process has open or mapped at the end; opens that the kernel
-                                         reports in the folders that the code uses (`opens`)
+    files that native libraries open     wrappers of well-known functions (`native`); files that are
+                                         open or mapped at the end; opens that the kernel reports
+                                         in the folders that the code uses (`opens`)
     forked processes                     they write into a journal
 
 While the code runs, folders are listed in sorted order, so no result depends on the order of a
