@@ -1,11 +1,12 @@
-"""The artifact: a folder with `manifest.json`, written last, that stands alone.
+"""The artifact: a folder with `manifest.json`, written last, that needs no other file.
 
     manifest.json     schema optkit.artifact/v1: files with sha256 and size, recipe, inputs, tool
                       versions, the result with its evidence, and a checksum of all that
-    model.onnx, engine, baseline/, report.*, recipe.yaml, …   whatever the build put in
-    encoder/, decoder/   of a model that is two graphs: an artifact each, instead of all these
+    model.onnx, engine, baseline/, report.*, recipe.yaml, …   the files of the build
+    encoder/, decoder/   for a model of two graphs: an artifact each, instead of all these
 
-Written aside and exchanged with the old one (`exchange`): a reader sees one of the two, whole.
+It is written to a temporary folder and exchanged with the old one (`exchange`), so a reader sees
+either of the two, complete.
 """
 
 from __future__ import annotations

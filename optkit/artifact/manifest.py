@@ -1,4 +1,4 @@
-"""What an artifact's manifest says, read from a folder that nobody vouches for."""
+"""The content of a manifest, read from an untrusted folder."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class EngineFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is built here and what is known of it.
+    """The content of the artifact and the results of its build.
 
-    `digest` identifies the build (no engine bytes, timings or paths go into it). `engine`: None
-    while none is compiled. `data`: the samples used, by role ("calibration", "evaluation"): source,
-    args, number and digest. `instruction_set`: what the 8-bit products of a graph for CPUs assume:
-    "vnni" (or Arm: sums in 32 bits), None: any CPU computes the same.
-    `parts`: folder → digest of the artifacts that this one consists of; it has no graph then.
-    `files`: every other file by its relative name; `write` fills them in.
+    `digest` identifies the build (without engine bytes, timings or paths). `engine`: None if none
+    is compiled yet. `data`: the samples by role ("calibration", "evaluation"): source, args, number
+    and digest. `instruction_set`: what the 8-bit products of a graph for CPUs need: "vnni" (or Arm:
+    sums in 32 bits), None: the result is the same on any CPU. `parts`: folder → digest of the
+    artifacts that this artifact consists of; it then has no graph. `files`: every other file by its
+    relative name; `write` fills them in.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""An artifact on disk: verified, then run by whatever can run it here."""
+"""An artifact on disk: it is verified, and then run by a runtime of this machine."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Running:
 
 
 class Artifact:
-    """An artifact on disk. `load` trusts nothing; `verify` compares every byte, which finds damage
-    and tells nothing of who made them. `trusted`: the caller knows that."""
+    """An artifact on disk. `load` trusts nothing; `verify` compares every byte, which detects
+    damage but does not show who wrote the files. `trusted`: the caller knows who did."""
 
     def __init__(self, path: Path, manifest: Manifest, *, trusted: bool = False) -> None:
         self.path = path
@@ -141,16 +141,19 @@ class Artifact:
         cuda_graph: bool = False,
         kept: Path | None = None,
     ) -> Running:
-        """Verify, then load: the engine where its backend can run; else, on the target itself, its
-        graph through ONNX Runtime's provider for that device; else the graph on the CPU.
+        """Verify the artifact, then load the engine if its backend can run it; else, on the target
+        itself, its graph through ONNX Runtime's provider for that device; else the graph on the
+        CPU.
 
-        Unless it is `trusted` or was written here, an engine that is machine code is passed over,
-        and a graph is checked by the intake and run once in a child with limits, which is then
-        noted (`trust`): the session itself runs in this process, without limits.
+        Unless the artifact is `trusted` or was written on this machine, an engine that is machine
+        code is skipped, and a graph is checked by the intake and run once in a child with limits,
+        which is then remembered (`trust`): the session itself runs in this process, without limits.
 
-        Options are those of `runtimes.SessionOptions`; `level` None: all of an engine, basic of a
-        simulation, which keeps its Q/DQ as written. Raises IntegrityError, ToolchainMissing,
-        UsageError (several graphs), InputRefused and WorkerFailed (a foreign graph).
+        Options are those of `runtimes.SessionOptions`; `level` None: all optimizations for an
+        engine, basic ones for a simulation, which keeps its Q/DQ as written.
+
+        Raises IntegrityError, ToolchainMissing, UsageError (several graphs), InputRefused and
+        WorkerFailed (a foreign graph).
         """
         if self.manifest.parts:
             raise UsageError(

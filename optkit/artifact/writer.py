@@ -1,4 +1,5 @@
-"""Writing an artifact: aside, then at once in place of an older one."""
+"""Writes an artifact into a temporary folder, and then replaces an older artifact by it in one
+operation."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Two artifacts, graphs or reports side by side: what differs, and what only seems to.
+"""Compares two artifacts, graphs or reports: real differences, and differences within the noise.
 
-side      what a path is: an artifact, a .onnx file, a report.json or a result object
+side      the kind of a path: an artifact, a .onnx file, a report.json or a result object
 graphs    nodes, precision, weights and scales of two graphs
-figures   latency, accuracy, sizes: a difference is claimed where the intervals allow it
-text      the same for people, 80 columns wide
+figures   latency, accuracy, sizes: a difference is reported if the intervals support it
+text      the comparison as text of 80 columns
 """
 
 from __future__ import annotations

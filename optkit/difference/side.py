@@ -1,4 +1,4 @@
-"""One side of a comparison: what a path is, and what of it can be compared."""
+"""One side of a comparison: the kind of a path, and what of it can be compared."""
 
 from __future__ import annotations
 

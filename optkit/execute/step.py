@@ -3,8 +3,8 @@
 A step is a frozen dataclass. Its class has its identity (name, version, tools). A field is one of
 three kinds:
 
-    graph: Input                    an input from the store, or a staged file; its digest is in the key
-                                    `Mapping[str, Input]` takes inputs that no other field names
+    graph: Input                    an input, from the store or a staged file; the key has its
+                                    digest. `Mapping[str, Input]` takes all other inputs
     batch: int | None               a parameter, in the key as JSON
     memory: int = beside_the_key()  a setting that does not change the result, not in the key
 

@@ -1,14 +1,15 @@
-"""Text generation: the proof that an artifact of a language model works, and how fast.
+"""Text generation: it shows that the artifact of a language model works, and measures its speed.
 
-    made = generate(Artifact.load(path), ["def main("], max_new_tokens=64)
-    made.texts[0].text, made.decode.tokens / made.decode.seconds
+    generated = generate(Artifact.load(path), ["def main("], max_new_tokens=64)
+    generated.texts[0].text, generated.decode.tokens / generated.decode.seconds
 
-The artifact carries the graph with its key-value cache, or an encoder-decoder's two, the tokenizer,
-and the special tokens in config.json and generation_config.json. Greedy unless a Sampling is given.
+The artifact has the graph with its key-value cache, or the two graphs of an encoder-decoder, the
+tokenizer, and the special tokens in config.json and generation_config.json. Generation is greedy
+unless a Sampling is given.
 
-    continued   a prompt by a decoder           encoded    a text of a text or of sound
-    decoding    the loop over the graph         starting   what that text starts with
-    sampling    which token comes next          tokenization  text to tokens and back
+    continued   a decoder continues a prompt        encoded    output of an encoder-decoder
+    decoding    the loop over the graph             starting   the first tokens of an output
+    sampling    the choice of the next token        tokenization  text to tokens and back
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ def generate(
     heard: Callable[[int, str], None] = lambda row, text: None,
     **options: Unpack[SessionArguments],
 ) -> Generated:
-    """Run all prompts in one batch: a decoder continues them, an encoder-decoder writes of each, or
-    of each recording in `audio`: a WAV file, or float32 [samples] at the rate of the model.
+    """Run all prompts in one batch. A decoder continues them; an encoder-decoder writes a text for
+    each prompt, or for each recording in `audio`: a WAV file, or float32 [samples] at the rate of
+    the model.
 
-    `heard(row, text)` is told what comes, as it comes; of a decoder the prompts first, once all can
-    be continued. `options` go to the sessions (e.g. threads).
+    heard(row, text): called with each new piece of text; for a decoder first with the prompts,
+    after all were checked. options: for the sessions (e.g. threads).
 
     Raises UsageError (no prompt, or one of the wrong kind), InputRefused (no language model, no
-    tokenizer, a prompt without tokens, or one that is longer than the model takes), IntegrityError
-    and ToolchainMissing as `session` does.
+    tokenizer, a prompt without tokens, or one that is longer than the model takes), and the
+    IntegrityError and ToolchainMissing of `session`.
     """
     if not (prompts or audio) or max_new_tokens < 1:
         raise UsageError(

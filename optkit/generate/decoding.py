@@ -1,11 +1,11 @@
-"""The loop: a run over the prompts, then a run for each further token of all of them.
+"""The loop: one run over the prompts, then one run for each further token of all rows.
 
     prompts, padded on the left   [ · · a b c ]  ─ prefill ─▶ cache, logits ─ choose ─▶ d
                                   [ a b c d e ]                  ▲                       │
                                                                  └──────── decode ◀──────┘
 
-The cache stays inside the runtime (`Recurrent.loop`). Padding is hidden by the attention mask, and
-positions count real tokens alone, so a prompt gives the same tokens in any batch.
+The cache stays inside the runtime (`Recurrent.loop`). The attention mask hides the padding, and
+positions count only real tokens, so a prompt gives the same tokens in any batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""A text of a text, or of sound, by an encoder-decoder: the encoder runs once for all its tokens.
+"""The text of an encoder-decoder for a text or a recording: the encoder runs once for all tokens of
+the output.
 
     prompts, padded on the right ─ encoder ─▶ keys and values of the cross attention ──┐ the same
     start tokens ─ prefill ─▶ cache, logits ─ choose ─▶ token ─ decode ─▶ …     ◀──────┘ each time
 
-The encoder's mask hides the padding, for the encoder itself and for the decoder that looks at it;
-start tokens are as many in each row, so the decoder needs no mask of its own.
+The mask of the encoder hides the padding from the encoder and from the decoder's cross attention.
+All rows have the same number of start tokens, so the decoder needs no mask.
 """
 
 from __future__ import annotations

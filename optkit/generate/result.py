@@ -1,4 +1,4 @@
-"""What a generation returns: the texts, and the pace of each phase."""
+"""The result of a generation: the texts, and the speed of each phase."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Which token comes next: the most likely one, or one drawn.
+"""The choice of the next token: the most likely one, or a random one.
 
     logits ─ / temperature ─ the top k ─ the smallest set of probability ≥ p ─ draw
 
-in that order, as transformers does it. Top-p is nucleus sampling (Holtzman et al.,
-arXiv:1904.09751).
+in this order, as in transformers. Top-p is nucleus sampling (Holtzman et al., arXiv:1904.09751).
 """
 
 from __future__ import annotations

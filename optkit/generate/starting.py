@@ -1,14 +1,15 @@
-"""How an encoder-decoder's text starts, and what it never says: as generation_config.json names it.
+"""The first tokens of an encoder-decoder's output, and tokens that it never writes, from
+generation_config.json.
 
     decoder_start_token_id              the first token that the decoder reads
-    forced_decoder_ids                  those behind it (Whisper): [[1, 50259], [2, 50359]]
-    language, task, lang_to_id,         the same in newer files; a language that is not told is the
-    task_to_id, no_timestamps_token_id  most likely of its tokens behind the first
+    forced_decoder_ids                  the tokens after it (Whisper): [[1, 50259], [2, 50359]]
+    language, task, lang_to_id,         the same in newer files; without a given language, the most
+    task_to_id, no_timestamps_token_id  likely language token after the first token is used
     forced_bos_token_id                 the first token that is written (BART)
     suppress_tokens                     never written; begin_suppress_tokens: not as the first
 
 Source: transformers' `generate`, for Whisper its `_retrieve_init_tokens`. Beams, penalties and
-lengths that the file may ask for are not read: a text is greedy, or drawn.
+lengths in the file are ignored: generation is greedy or sampled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Prompts and tokens of an artifact: its tokenizer and configuration, text as it comes."""
+"""Prompts and tokens of an artifact: its tokenizer and configuration, and the text of tokens as
+they are generated."""
 
 from __future__ import annotations
 

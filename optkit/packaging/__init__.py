@@ -1,4 +1,4 @@
-"""Deploy layouts: what other programs want to find in an artifact's folder.
+"""Deploy layouts: files that other programs expect in the folder of an artifact.
 
 genai    genai_config.json, for ONNX Runtime GenAI
 """

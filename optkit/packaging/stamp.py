@@ -1,7 +1,9 @@
-"""What a finished ONNX file says of itself: who wrote it, in which build, and how it was judged.
+"""Metadata in a finished ONNX file: the program that wrote it, the build, and the verdict of its
+gates.
 
-What is appended to a protobuf message is merged into it (Protocol Buffers, "Encoding": last field
-wins, repeated fields are concatenated). So the file is copied as it is, and no weight is read.
+Fields that are appended to a protobuf message are merged into it (Protocol Buffers, "Encoding":
+last field wins, repeated fields are concatenated). So the file is copied unchanged, and no weight
+is read.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""FP32 graph → FP16 or BF16 carriers: what is in half precision, and what stays FP32."""
+"""The cast of an FP32 graph to FP16 or BF16: which nodes run in half precision, and which stay in
+FP32."""

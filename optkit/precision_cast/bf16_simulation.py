@@ -1,10 +1,12 @@
-"""A BF16 graph as FP32 nodes that round like it: ONNX Runtime's CPU kernels know no BF16.
+"""A BF16 graph as FP32 nodes with the same rounding, because ONNX Runtime's CPU kernels do not
+support BF16.
 
     bf16:   x ── op ──► y                     every value of y is a BF16 number
     here:   x ── op (FP32) ── Cast(bf16) ── Cast(fp32) ──► y
 
-So each operator accumulates in FP32 and rounds its result once, to nearest, as tensor cores do.
-A compiler that keeps a fused chain in FP32 rounds less often: this is the cautious side.
+So each operator accumulates in FP32 and rounds its result once, to nearest, like tensor cores. A
+compiler that keeps a fused chain in FP32 rounds less often, so the simulation does not
+underestimate the error.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""FP32 graph → FP16 or BF16 graph, strongly typed: what multiplies and moves runs in half
-precision, what half precision would damage is kept in FP32.
+"""FP32 graph → FP16 or BF16 graph, strongly typed: products and data movement run in half
+precision, and nodes that half precision would damage stay in FP32.
 
-    settling    constants beyond half's range that stand for an infinity, in masks and as bounds,
-                come into it
+    settling    constants beyond the range of half that mean infinity, in masks and as bounds, are
+                changed to numbers within it
     measuring   the magnitudes of values, on samples (`magnitude`)
-    planning    every node is half or kept in FP32, with the reason (`kept_in_fp32`)
-    rewriting   constants take the dtype of their readers; a value that both kinds read is cast
-                once, behind its producer, and all readers of the other kind share that Cast
+    planning    every node gets half precision, or stays in FP32 with a reason (`kept_in_fp32`)
+    rewriting   constants get the dtype of their readers; a value with readers of both kinds is cast
+                once, after its producer, and all readers of the other kind share that Cast
 
-Inputs and outputs keep their dtype (one Cast at each border), save the caches of a decoder
-(`past_key_values.*`, `present.*`), which become half: they go from call to call, and a Cast on each
-side would touch all of it every time. A value keeps its name and takes the dtype of its producer;
-its cast copy is `<name>.fp16` (`.bf16`) or `<name>.fp32`. A graph output's name goes to the border
-Cast, so its producer's value becomes `<name>.fp16`.
+Inputs and outputs keep their dtype (one Cast at each border), except the caches of a decoder
+(`past_key_values.*`, `present.*`), which become half: they pass from call to call, and a Cast on
+each side would read and write all of them every time. A value keeps its name and gets the dtype of
+its producer; its cast copy is `<name>.fp16` (`.bf16`) or `<name>.fp32`. The name of a graph output
+goes to the border Cast, so the value of its producer becomes `<name>.fp16`.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ def to_half(
     carrier: str = "fp16",
     measure: Callable[[ir.Model], Measured] | None = None,
 ) -> CastLog:
-    """Turn the graph into FP16 or BF16 ("fp16", "bf16") in place. float64 inside becomes float32 or
-    half with the rest.
+    """Convert the graph to FP16 or BF16 ("fp16", "bf16") in place. float64 inside becomes float32
+    or half too.
 
-    `measure`: runs the graph it is given on samples, see `magnitude`; without it, the results of
-    steep functions are not trusted to half.
-    Raises InputRefused where the result is not valid ONNX (an operator without a definition that
-    mixes dtypes in a way of its own), or the opset is older than 22 for BF16 (`graph.upgrade`).
+    measure: runs a given graph on samples (`magnitude`); without it, nodes whose functions are
+    steep stay in FP32.
+
+    Raises InputRefused if the result is not valid ONNX (an operator without a definition that mixes
+    dtypes), or if the opset is older than 22 for BF16 (`graph.upgrade`).
     """
     half = HALVES[carrier]
     if model.opset_imports.get("", 0) < half.opset:

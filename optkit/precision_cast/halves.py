@@ -1,4 +1,4 @@
-"""The two half precisions: what their numbers hold."""
+"""The two half precisions and the range of their numbers."""
 
 from __future__ import annotations
 

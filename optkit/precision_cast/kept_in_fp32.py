@@ -133,7 +133,7 @@ Kept = dict[ir.Node, str]
 
 
 def plan(model: ir.Model, half: Half, measured: Measured | None) -> Kept:
-    """The nodes that stay in FP32 and why. Nodes in subgraphs all do."""
+    """The nodes that stay in FP32, each with its reason. All nodes in subgraphs do."""
     nodes = list(model.graph)
     judge = _Judge(half, measured)
     kept = {node: reason for node in nodes if (reason := judge.reason(node)) is not None}

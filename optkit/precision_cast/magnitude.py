@@ -1,7 +1,7 @@
 """The magnitudes of the values of a graph, measured on samples.
 
-The graph measures itself: beside each value stand a few nodes that end in one scalar, so no value
-leaves the runtime, and measuring takes the memory of a plain forward pass.
+The graph measures itself: a few nodes after each value compute one scalar, so no value leaves the
+runtime, and a measurement takes the memory of a plain forward pass.
 
     v ── Abs ── without NaN and Inf ─┬─ ReduceMax ──► largest
                                      └─ without zeros ── ReduceMin ──► least

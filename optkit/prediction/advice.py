@@ -1,4 +1,4 @@
-"""What follows from a plan's figures, in plain sentences that name them."""
+"""Advice from the figures of a plan, in sentences that name these figures."""
 
 from __future__ import annotations
 

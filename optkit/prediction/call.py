@@ -1,4 +1,4 @@
-"""One call of a model: what it takes, with its interval, and the gain over another model."""
+"""One call of a model: its time with an interval, and the speedup over another model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An engine's layer list as work: one kernel for each fused layer that the compiler names.
+"""The layer list of an engine as work: one kernel for each fused layer that the compiler names.
 
-The list says what is known of a graph only after compiling: which nodes share a kernel, in what
-type each product multiplies, and how many bytes every kernel reads and writes. So nothing is
-assumed about fusion here, as `layers.of_graph` does.
+The list has what is known only after compilation: which nodes share a kernel, in what type each
+product multiplies, and how many bytes every kernel reads and writes. So this module assumes nothing
+about fusion, unlike `layers.of_graph`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A graph as work, before any compiler has seen it.
 
-What compilers of GPUs do is taken for granted: pointwise operators and changes of layout run inside
-their neighbours (a residual sum reads its other side), and softmax(Q Kᵀ) V is one kernel that never
-writes the scores. Matrix products with a constant weight and convolutions get the precision that is
-planned; products of two activations stay in its carrier.
+It assumes the usual fusions of GPU compilers: pointwise operators and layout changes run inside
+their neighbours (a residual sum reads its other operand), and softmax(Q Kᵀ) V is one kernel that
+does not write the scores. Matrix products with a constant weight and convolutions have the planned
+precision; products of two activations have the carrier dtype.
 """
 
 from __future__ import annotations
