@@ -56,7 +56,7 @@ class Part:
         return self._known[rows]
 
     def sample(self, index: int, length: int) -> int:
-        """The number of the sample that stands at `index` of `length` along a leading axis."""
+        """The number of the sample at `index` of `length` along a leading axis."""
         whole = length >= self.samples and length % self.samples == 0
         return self.first + (index // (length // self.samples) if whole else 0)
 

@@ -22,7 +22,8 @@ from optkit.devices.table import reported_names
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device as the driver reports it. `memory_bytes` None: shared with the CPU, not told."""
+    """One device as the driver reports it. `memory_bytes` None: it shares memory with the CPU, and
+    reports none."""
 
     index: int
     name: str

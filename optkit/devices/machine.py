@@ -60,8 +60,8 @@ def cpu() -> CpuInfo:
 
 
 def read_cpu(proc: Path, sys: Path, flags: AbstractSet[str] | None = None) -> CpuInfo:
-    """`cpu` over given /proc and /sys trees; what they lack comes from the standard library.
-    `flags`: the features, None: as /proc tells them."""
+    """`cpu` from the given /proc and /sys trees; the standard library supplies what they lack.
+    `flags`: the features; None: those in /proc."""
     import psutil
 
     fields = _cpuinfo(proc / "cpuinfo")

@@ -39,7 +39,7 @@ def has_driver(root: Path = _ROOT) -> bool:
 
 
 def driver_version(root: Path = _ROOT) -> str | None:
-    """The driver's own version, like 580.95.05; None where nothing tells it."""
+    """The version of the driver, like 580.95.05; None if it is unknown."""
     told = Nvml().ask("nvmlSystemGetDriverVersion")
     if told is not None:
         return told.decode() if isinstance(told, bytes) else str(told)
@@ -59,7 +59,7 @@ def library() -> ModuleType:
 
 
 class Nvml:
-    """The library, and a handle of each GPU. `reason`: why there is none to ask."""
+    """The library, and a handle of each GPU. `reason`: why it cannot be used, or None."""
 
     def __init__(self) -> None:
         self.handles: list[object] = []
@@ -103,5 +103,5 @@ class Nvml:
 
 
 def slowed(reasons: Iterable[str]) -> list[str]:
-    """Those of `throttled` that say that something is wrong: all but the power cap."""
+    """The reasons in `throttled` that indicate a problem: all except the power cap."""
     return [reason for reason in reasons if reason != _POWER_CAP]

@@ -62,8 +62,8 @@ class Support:
 
 @dataclass(frozen=True)
 class Option:
-    """A backend that serves the target. `documented` False: works on paper of the compute
-    capability only; `note` says why."""
+    """A backend that serves the target. `documented` False: the documentation does not name this
+    board, only its compute capability fits; `note` says why."""
 
     name: str
     documented: bool
@@ -83,9 +83,11 @@ class Price:
 
 @dataclass(frozen=True)
 class Target:
-    """One device. Mappings keep each figure's source; properties give SI units (bytes, bytes/s).
+    """One device. Mappings keep the source of each figure; properties return SI units (bytes,
+    bytes/s).
 
-    `identity` is what makes two targets different for a build; sources, notes and prices are not.
+    `identity` has everything that makes two targets different for a build; sources, notes and
+    prices do not.
     """
 
     name: str
@@ -111,7 +113,7 @@ class Target:
 
     @property
     def compute_capability(self) -> str | None:
-        """Such as "8.9"; None where there is none (CPUs, other vendors)."""
+        """For example "8.9"; None if there is none (CPUs, other vendors)."""
         value = self._value("compute_capability")
         return None if value is None else str(value)
 
@@ -140,7 +142,8 @@ class Target:
 
     def peak(self, dtype: str) -> float | None:
         """Dense peak in FLOP/s (integers: OP/s), one multiply-add = 2. None: no such hardware, or
-        unknown. Weight-only schemes compute in FP16, whatever the INT4 rate. Raises UnknownName."""
+        unknown. Weight-only schemes compute in FP16, so the INT4 rate does not matter. Raises
+        UnknownName."""
         if dtype not in DTYPES:
             raise unknown_name("dtype", dtype, DTYPES)
         fact = self.peaks.get(dtype)
@@ -196,7 +199,7 @@ class Target:
 
 
 def data_names() -> tuple[str, ...]:
-    """Names of the targets that are data files. Files in capitals are tables beside them."""
+    """Names of the targets with data files. Files with names in capitals are other tables."""
     return tuple(sorted(p.stem for p in FOLDER.glob("*.yaml") if p.stem == p.stem.lower()))
 
 

@@ -38,7 +38,7 @@ class Match:
 
 class Pattern(Protocol):
     def matches(self, value: ir.Value | None, match: Match = Match()) -> Iterator[Match]:
-        """Every way in which `value` is made so, given what names stand for already."""
+        """Every way in which `value` matches the pattern, given the values of some names."""
         ...
 
 
@@ -196,7 +196,7 @@ def reader(value: ir.Value, *ops: str) -> ir.Node | None:
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """The number of a constant that holds only one."""
+    """The number of a constant with a single element."""
     numbers = graph.array(value)
     return float(numbers.item()) if numbers is not None and numbers.size == 1 else None
 
@@ -218,8 +218,8 @@ def scaled(
 
 
 def of_float_product(value: ir.Value | None) -> bool:
-    """A float32 MatMul with a constant weight makes it: no product of codes, which adds its bias
-    itself."""
+    """Whether a float32 MatMul with a constant weight computes the value. (A product of codes adds
+    its bias itself.)"""
     product = made_by(value, "MatMul")
     if product is None or product.outputs[0].dtype != ir.DataType.FLOAT:
         return False
@@ -227,7 +227,7 @@ def of_float_product(value: ir.Value | None) -> bool:
 
 
 def biased_product(add: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """(product, bias) where an Add puts one constant per feature behind a product of floats."""
+    """(product, bias) if an Add adds one constant per feature to a float product."""
     for product, bias in sides(add):
         numbers, shape = graph.array(bias), product.shape if product is not None else None
         if product is None or bias is None or numbers is None or shape is None:

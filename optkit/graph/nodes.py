@@ -70,8 +70,8 @@ def names_in(name: str) -> list[str]:
 
 
 def module_of(name: str) -> str | None:
-    """The path of the PyTorch module that a node is called after, "blocks.0.mlp" of
-    "blocks.0.mlp/MatMul" and of "/blocks.0/mlp/MatMul"; None of a name without one."""
+    """The path of the PyTorch module in the name of a node: "blocks.0.mlp" for
+    "blocks.0.mlp/MatMul" and for "/blocks.0/mlp/MatMul"; None if the name has none."""
     path = names_in(name)[0].rpartition("/")[0].strip("/")
     return path.replace("/", ".") or None
 
@@ -127,7 +127,7 @@ def new_constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
 
 
 def add_constant(graph: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
-    """A new initializer. The caller has made sure that no value has that name."""
+    """A new initializer. The caller guarantees that no value has this name."""
     return add_tensor(graph, ir.Tensor(np.asarray(numbers, order="C"), name=name))
 
 

@@ -141,8 +141,8 @@ def blocks(value: ir.Value | ir.TensorProtocol, most_bytes: int) -> Iterator[np.
 
 
 def columns(value: ir.Value | ir.TensorProtocol, count: int) -> Iterator[np.ndarray]:
-    """A constant matrix in blocks of `count` columns, in its own dtype. As `rows`, what lies in a
-    data file is read, not mapped: of each row the piece that belongs to the block."""
+    """A constant matrix in blocks of `count` columns, in its own dtype. Like in `rows`, tensors in
+    a data file are read, not mapped: from each row only the part that belongs to the block."""
     tensor = value.const_value if isinstance(value, ir.Value) else value
     assert tensor is not None
     height, width = tensor.shape.numpy()

@@ -43,7 +43,7 @@ def expected(
     places: Sequence[Mapping[str, int]],
     progress: Progress,
 ) -> list[Case]:
-    """What the model makes at each place (axis → size)."""
+    """The outputs of the model at each place (axis → size)."""
     cases = []
     for seed, sizes in enumerate(places):
         where = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "the fixed shapes"

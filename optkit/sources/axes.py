@@ -65,10 +65,10 @@ def compared_sizes(axes: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[
 
 
 def declare(model: ir.Model, specs: Sequence[InputSpec]) -> None:
-    """Give the graph's dynamic axes the declared names, or the size where a size is declared.
+    """Give the dynamic axes of the graph the declared names, or a declared size.
 
-    Names follow through the whole graph ("2*s77 + 1" → "2*batch + 1"). Raises InputRefused where an
-    input, its dtype or its shape is not what is declared.
+    Names are replaced in the whole graph ("2*s77 + 1" → "2*batch + 1"). Raises InputRefused if an
+    input, its dtype or its shape differs from the declaration.
     """
     known = {str(value.name): value for value in model.graph.inputs if not value.is_initializer()}
     _check_names(known, specs)

@@ -21,12 +21,14 @@ class Check:
 
 @dataclass(frozen=True)
 class ExportLog:
-    """`opset` is read back from the graph. `checks` is empty for an `.onnx`, which is its own
-    source; there `converted_from` tells the opset it had, None when it was kept. A Hugging Face
-    model also has its `task`, and its own inputs and axes, which no recipe had to declare;
-    `untrained` says which parameters of a Python model are random, where neither the recipe nor the
-    factory gave them values. `positions` are the tokens that its table of positions has rows for,
-    None without a table."""
+    """The log of an export.
+
+    `opset`: read from the graph. `checks`: empty for an `.onnx`, which is its own source;
+    `converted_from` is then its former opset, None if it was kept. A Hugging Face model also has
+    its `task`, and its inputs and axes, which no recipe has to declare. `untrained`: which
+    parameters of a Python model are random, because neither the recipe nor the factory gave them
+    values. `positions`: the number of rows in its table of positions, None without a table.
+    """
 
     source: Literal["python", "pt2", "onnx", "hf"]
     inputs: tuple[TensorInfo, ...]

@@ -66,9 +66,9 @@ def load(factory: str, args: Mapping[str, object], weights: Path | None) -> nn.M
 
 
 def load_unweighted(factory: str, args: Mapping[str, object]) -> tuple[nn.Module, str | None]:
-    """What `factory` returns, to which nobody gives weights, and in words which of its parameters
-    are random: those that differ where torch is seeded otherwise. They are looked for only where
-    the factory drew random numbers at all, and then it is called twice. Raises as `load`."""
+    """The model of `factory` without weights from a file, and a text about its random parameters:
+    those that differ under another seed of torch. They are searched only if the factory drew random
+    numbers; then it is called twice. Raises the errors of `load`."""
     toolchain.require()
     import torch
 

@@ -15,11 +15,13 @@ from optkit.sources.log import ExportLog
 
 
 def export(model_path: Path, specs: Sequence[InputSpec], out: Path) -> ExportLog:
-    """Write the graph to `out`. The file has been staged: its external data is beside it.
+    """Write the graph to `out`. The file was staged: its external data is beside it.
 
-    `specs` may be empty: then the graph's own inputs stand, and a first axis that has no name is
-    "batch". Raises InputRefused for an invalid graph, NaN or infinity in a weight, an opset that
-    cannot be converted, or inputs that differ.
+    specs: may be empty; then the inputs of the graph are used, and a first axis without a name
+    becomes "batch".
+
+    Raises InputRefused for an invalid graph, NaN or infinity in a weight, an opset that cannot be
+    converted, or inputs that differ.
     """
     model = graph.load(model_path)
     before = model.opset_imports.get("", 0)

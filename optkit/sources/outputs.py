@@ -13,10 +13,10 @@ from optkit.tensors import Feed
 
 
 def leaves(returned: object) -> dict[str, object]:
-    """Leaves by name, in torch's order; None is left out.
+    """The leaves by name, in torch's order, without None.
 
-    A dict gives its keys and a dataclass or named tuple its fields, joined by "."; a tuple or list
-    gives "output_0", "output_1"…; a lone tensor is "output".
+    The names are the keys of a dict or the fields of a dataclass or named tuple, joined by "."; the
+    elements of a tuple or list are "output_0", "output_1"…; a single tensor is "output".
     """
     return {name or "output": leaf for name, leaf in _leaves(returned, "")}
 
@@ -37,7 +37,8 @@ def register(returned: object) -> None:
 
 
 def arrays(returned: object, wanted: Sequence[str]) -> Feed:
-    """The tensors as numpy arrays under these names. Raises ExportFailed for what is no tensor."""
+    """The tensors as numpy arrays under these names. Raises ExportFailed for anything but a
+    tensor."""
     tensors = leaves(returned)
     if len(tensors) != len(wanted):
         raise ExportFailed(

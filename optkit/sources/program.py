@@ -45,10 +45,12 @@ def export(
     session: Callable[[Path], Session],
     progress: Progress,
 ) -> ExportLog:
-    """Write the program's graph to `out` and compare it with the program at two shapes.
+    """Write the graph of the program to `out`, and compare it with the program at two shapes.
 
-    `specs` name the program's inputs, by name or else in order; without any, its own names stand
-    and the first axis of its first input is "batch". Raises ExportFailed, InputRefused, UnsafeFile.
+    specs: the inputs of the program, by name or else in order; if empty, its own names are used,
+    and the first axis of its first input is "batch".
+
+    Raises ExportFailed, InputRefused, UnsafeFile.
     """
     progress("loading the program", 0.0)
     program = load(path)

@@ -47,7 +47,8 @@ def _require(hint: str, *names: str) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back what torch's exporter prints, logs and warns; its errors are told in our words."""
+    """Suppress what torch's exporter prints, logs and warns; optkit reports its errors in its own
+    words."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -63,8 +64,8 @@ def quiet() -> Iterator[None]:
 
 
 def release(values: Iterable[object]) -> None:
-    """Give back the memory of those that are tensors, which are of no use after that: torch and its
-    exporter keep the graphs that they have traced, and these their weights."""
+    """Free the memory of all tensors among these objects, which cannot be used afterwards: torch
+    and its exporter keep traced graphs, and these keep their weights."""
     import torch
 
     for value in values:

@@ -39,13 +39,13 @@ def export(
     outputs: Sequence[str] | None = None,
     owned: bool = False,
 ) -> ExportLog:
-    """Write the module's graph to `out` and compare it with the module at two further shapes.
+    """Write the graph of the module to `out`, and compare it with the module at two other shapes.
 
-    The module is left as it was found (training mode, device). `specs` go to the parameters of
-    `forward` that have their names, or else in order. `outputs`: names for what it returns, by
-    default dictionary keys and field names, else "output". An axis of one size becomes static.
-    `owned`: nobody needs the module any more: its weights are let go once the graph is written, so
-    that one copy of them is in memory at a time.
+    The module does not change (training mode, device). specs: for the parameters of `forward` with
+    their names, or else in order. outputs: names of the outputs; by default dictionary keys and
+    field names, else "output". An axis of one size becomes static. owned: the caller does not need
+    the module any more; its weights are freed after the graph is written, so that memory has only
+    one copy of them.
 
     Raises ExportFailed, or ToolchainMissing without torch.
     """

@@ -49,7 +49,8 @@ def codes_of(ordinals: np.ndarray) -> np.ndarray:
 
 
 def edges(ordinal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(lower, upper) float64 edges of bins: the values in a bin lie within, both ends closed."""
+    """(lower, upper) float64 edges of bins: the values of a bin are between them, both ends
+    included."""
     code = _CODES[ordinal].astype(np.uint32)
     near = (code << 16).view(np.float32).astype(np.float64)  # the edge on zero's side
     far = (code << 16 | 0xFFFF).view(np.float32).astype(np.float64)

@@ -90,7 +90,7 @@ def merge(a: Statistics, b: Statistics) -> Statistics:
 
 
 def remark(low: float, high: float) -> str | None:
-    """What is odd about numbers between these extremes, as the end of a sentence."""
+    """A warning about numbers with these extremes, as the end of a sentence."""
     largest = max(abs(low), abs(high))
     if low == high:
         return f"is constant ({low:g})"

@@ -64,7 +64,7 @@ class PatchesRemark(_Sparse):
 
 @dataclass(frozen=True)
 class Remark(_Sparse):
-    """What JSON holds of a value, beside its arrays."""
+    """The JSON of a value, without its arrays."""
 
     channel_rows: int | None = None
     moment_rows: int | None = None
@@ -119,7 +119,7 @@ def load(path: Path) -> Statistics:
 
 
 def value_to_arrays(value: ValueStatistics) -> tuple[dict[str, np.ndarray], Remark]:
-    """(arrays by kind, what JSON holds of the rest) of one value."""
+    """(arrays by kind, JSON of the other fields) of one value."""
     arrays = {
         "range": np.array([value.low, value.high], np.float32),
         "bins": value.bins,

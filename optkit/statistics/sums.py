@@ -32,11 +32,11 @@ def limbs(term: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def add_symmetric(total: np.ndarray, diagonal: np.ndarray, term: np.ndarray) -> None:
-    """Add a symmetric matrix `term` [K, K] (up to rounding) to a packed sum, in place; or several,
-    [groups, K, K].
+    """Add a symmetric matrix `term` [K, K] (up to rounding), or several [groups, K, K], to a packed
+    sum, in place.
 
-    A packed sum holds the high parts on and above the diagonal of `total` (float64 [K, K]), the low
-    parts below it and, of the diagonal itself, in `diagonal` (float64 [K]).
+    A packed sum stores the high parts on and above the diagonal of `total` (float64 [K, K]), the
+    low parts below it, and the low parts of the diagonal in `diagonal` (float64 [K]).
     """
     size = diagonal.shape[-1]
     step = max(_BLOCK // max(diagonal.size, 1), 1)

@@ -205,7 +205,8 @@ class ValueStatistics:
         return "nothing but fills of a mask" if self.excluded else "no elements"
 
     def fraction_outside(self, low: float, high: float) -> float:
-        """Share of elements whose whole bin lies outside [low, high]: what clipping there cuts."""
+        """Share of elements whose bin is completely outside [low, high]: the share that this range
+        would clip."""
         lower, upper = edges(self.bins)
         outside = (np.maximum(lower, self.low) > high) | (np.minimum(upper, self.high) < low)
         return int(self.counts[outside].sum()) / max(self.count, 1)

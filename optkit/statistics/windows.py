@@ -15,8 +15,8 @@ import numpy as np
 
 @dataclass(frozen=True, order=True)
 class Window:
-    """The attributes of an ONNX Conv that say where its patches lie, one number per spatial axis
-    (`pads`: all begins, then all ends; `auto_pad` other than NOTSET stands in their place)."""
+    """The attributes of an ONNX Conv that determine its patches, one number per spatial axis
+    (`pads`: all begins, then all ends; `auto_pad` other than NOTSET replaces them)."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]

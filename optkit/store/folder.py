@@ -225,7 +225,8 @@ class Store:
         return sound, corrupt
 
     def glob(self, pattern: str) -> list[Path]:
-        """As far as it is there: another process may remove it meanwhile, which ends Path.glob."""
+        """The matching paths that still exist: another process may remove one during the search,
+        which would end Path.glob."""
         return [self.root / name for name in sorted(glob(pattern, root_dir=self.root))]  # noqa: PTH207
 
     def _entries(self) -> list[Path]:

@@ -56,8 +56,8 @@ class Lease:
 
     @contextmanager
     def removing(self) -> Iterator[float | None]:
-        """Nobody marks a use meanwhile. Yields since when others use the store; None: nobody does.
-        Raises OSError."""
+        """While the body runs, no other process can mark a use. Yields the start of the oldest
+        other user of the store, or None. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(self._folder, fcntl.LOCK_EX):
             yield min(self._others(), default=None)

@@ -29,7 +29,7 @@ class Sharing:
         self._sent: dict[str, Path] = {}  # by digest
 
     def ask(self, what: Callable[[Remote], T]) -> T | None:
-        """None without a remote, and where it is lost."""
+        """The answer of the remote; None without a remote, or if it is lost."""
         try:
             return None if self.remote is None else what(self.remote)
         except RemoteLost as error:
@@ -37,7 +37,7 @@ class Sharing:
             return None
 
     def reached(self) -> Remote:
-        """The remote. Raises RemoteLost where there is none any more."""
+        """The remote. Raises RemoteLost if it was lost before."""
         if self.remote is None:
             raise RemoteLost("the remote was given up")
         return self.remote
@@ -54,8 +54,7 @@ class Sharing:
         self.warnings.append(f"{error}; {how}")
 
     def send(self, path: Path) -> dict[str, str]:
-        """Have a file, or a folder's files, on the remote: name beside the path → sha256. Raises
-        RemoteLost."""
+        """Upload a file, or the files of a folder: relative name → sha256. Raises RemoteLost."""
         remote, digests = self.reached(), {}
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             if file.is_file():

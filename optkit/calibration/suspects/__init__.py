@@ -50,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the model. `ranges`: those that the recipe declares, by input."""
+    """Known properties of the model. `ranges`: those that the recipe declares, by input."""
 
     entrances: Mapping[str, Entrance] = field(default_factory=dict)
     seen: Mapping[str, Seen] = field(default_factory=dict)
@@ -69,7 +69,8 @@ def judge(calibration: Profile, evaluation: Profile | None, model: Known) -> lis
 
 
 def to_json(findings: list[Finding], calibration: Profile, compared: bool) -> dict[str, object]:
-    """What the result says of the data check. `compared`: there was evaluation data beside it."""
+    """The data check as JSON for the result. `compared`: there was evaluation data to compare
+    with."""
     return {
         "verdict": "suspect" if findings else "clean",
         "samples": calibration.samples,

@@ -110,7 +110,7 @@ def outlier(x: Numbers) -> Iterator[Finding]:
 
 
 def disordered(x: Numbers) -> Iterator[Finding]:
-    """Pictures whose pixels do not stand where they belong, or that are noise."""
+    """Pictures whose pixels are in wrong places, or that are noise."""
     if not x.is_picture or x.info.shape[1] == 4 or x.samples < FEWEST or not x.deviation:
         return
     near = [differences for axis, differences in x.neighbours.items() if axis in _sides(x)]

@@ -51,8 +51,9 @@ _LINE = 64  # of a table's columns the order says nothing; so many numbers in a 
 
 
 def differences(x: Numbers, other: Numbers) -> Iterator[Finding]:
-    """The first difference: in what numbers there are (scale, sign, mean, range), then in where
-    they stand (channels, axes, the average sample). Those that come later follow from it."""
+    """The first difference: first in the distribution of the numbers (scale, sign, mean, range),
+    then in their places (channels, axes, the average sample). Later differences follow from earlier
+    ones."""
     for rule in _RULES:
         finding = rule(x, other)
         if finding is not None:

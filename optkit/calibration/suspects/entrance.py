@@ -35,8 +35,8 @@ FLAT: Mapping[str, float] = {"Sigmoid": 4.0, "Tanh": 2.6}
 
 @dataclass(frozen=True, eq=False)
 class BatchNorm:
-    """The first batch-norm behind an input: the value that it reads, its statistics, float64 [C],
-    from training."""
+    """The first batch norm behind an input: the value that it reads, and its statistics from
+    training, float64 [C]."""
 
     name: str
     value: str
@@ -46,10 +46,10 @@ class BatchNorm:
 
 @dataclass(frozen=True, eq=False)
 class Entrance:
-    """`product`: what the first product with a constant weight puts out, and its axis of channels;
-    `constants`: root mean square of what is then added to it (0: nothing); `activation`: its
-    operator and the value it reads, where that follows at once; `own`: the constants of arithmetic
-    in front of the product, as (operator, smallest, largest), in order."""
+    """`product`: the output of the first product with a constant weight, and its axis of channels;
+    `constants`: root mean square of the constants that are added to it next (0: none);
+    `activation`: the operator directly after that and the value it reads; `own`: constants of
+    arithmetic before the product, as (operator, smallest, largest), in order."""
 
     product: tuple[str, int] | None = None
     constants: float = 0.0
@@ -80,8 +80,8 @@ class Seen:
 
 
 def entrances(model: ir.Model) -> dict[str, Entrance]:
-    """By input, of those that reach a product or a batch-norm through nothing but layout and
-    constants."""
+    """The entrances by input, for inputs that reach a product or a batch norm through only layout
+    operators and constants."""
     by_input = {}
     for value in model.graph.inputs:
         entrance = _entrance(value)
@@ -129,7 +129,7 @@ def watched(found: Iterable[Entrance]) -> tuple[dict[str, int], dict[str, float]
 def measure(
     runs: Iterable[Feed], axes: Mapping[str, int], limits: Mapping[str, float]
 ) -> dict[str, Seen]:
-    """What was seen of each value of `axes` in the runs, each of which gives values by name."""
+    """The measurements of each value of `axes` in the runs; each run returns values by name."""
     return {name: seen for name, tally in _tallied(runs, axes, limits).items()
             if (seen := tally.result()) is not None}  # fmt: skip
 

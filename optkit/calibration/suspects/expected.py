@@ -44,8 +44,8 @@ its gradient where it has most (Glorot and Bengio, 2010, section 3)."""
 
 @dataclass(frozen=True)
 class Expected:
-    """The range that a model's own preprocessing makes of pixels 0 to 255, by colour; `source`: the
-    file that says so."""
+    """The range after the model's preprocessing of pixels 0 to 255, by colour; `source`: the file
+    with these settings."""
 
     source: str
     low: tuple[float, ...]
@@ -53,8 +53,8 @@ class Expected:
 
 
 def of_preprocessor(folder: Path) -> Expected | None:
-    """(pixel · rescale_factor − mean) / std, as the image processors of transformers do it; None
-    where the folder has none, or it is none of pictures."""
+    """(pixel · rescale_factor − mean) / std, as in the image processors of transformers; None if
+    the folder has no image processor."""
     for name in _CONFIGS:
         try:
             config = json.loads((folder / name).read_bytes())
@@ -86,7 +86,7 @@ def _expected(source: str, config: Mapping[str, Any]) -> Expected | None:
 
 
 def preprocessed(x: Numbers, expected: Expected) -> Iterator[Finding]:
-    """Pictures whose range is not the one that the model's own preprocessing makes."""
+    """Pictures whose range differs from that of the model's preprocessing."""
     if not x.is_picture:
         return
     low, high = min(expected.low), max(expected.high)
@@ -121,7 +121,7 @@ def declared(x: Numbers, span: tuple[float, float]) -> Iterator[Finding]:
 
 
 def trained(x: Numbers, norm: BatchNorm, seen: Seen) -> Iterator[Finding]:
-    """What the first batch-norm reads, beside what it read in training."""
+    """Compare the input of the first batch norm with its input in training."""
     alive = (norm.variance > 1e-8 * norm.variance.max()) & (norm.variance > 0)
     if not alive.any():
         return

@@ -89,10 +89,10 @@ class Numbers:
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """An input of token ids [batch, tokens]. `counts`: how often each id occurs among real tokens;
-    `lengths`: real tokens of each sample; `rows`: of the table that the model looks them up in
-    (None: not known); `text`: whether they are a text, not kinds or places of tokens. `largest`:
-    the largest id (wherever it stands) and its sample; `lowest`: the smallest. `trailing`: the
-    share of unmasked tokens that repeat the last one at a sample's end."""
+    `lengths`: real tokens of each sample; `rows`: rows of the embedding table (None: unknown);
+    `text`: whether they are a text, not segment ids or positions. `largest`: the largest id (also
+    in padding) and its sample; `lowest`: the smallest. `trailing`: the share of unmasked tokens
+    that repeat the last one at the end of a sample."""
 
     info: TensorInfo
     counts: np.ndarray
@@ -110,8 +110,8 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """An input that tells tokens from padding. `empty`: samples that hide everything; `odd`: values
-    other than 0 and 1, the first few."""
+    """An input that marks real tokens and padding. `empty`: samples that are completely hidden;
+    `odd`: the first few values other than 0 and 1."""
 
     info: TensorInfo
     samples: int
@@ -121,7 +121,7 @@ class Mask:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """One set of samples: `distinct` of `samples`, padding left out."""
+    """One set of samples: `distinct` of `samples`, compared without padding."""
 
     samples: int
     distinct: int
@@ -136,9 +136,9 @@ def profile(
     tables: Mapping[str, int],
     digests: Iterable[str],
 ) -> Profile:
-    """Look at every sample once. `tables`: rows of the embedding that an input of integers is
-    looked up in; `digests`: one per sample. Inputs of integers that are neither tokens nor a mask
-    (positions, kinds of tokens) say nothing."""
+    """Read every sample once. tables: rows of the embedding table of an integer input; digests: one
+    per sample. Integer inputs that are neither tokens nor a mask (positions, segment ids) have no
+    profile."""
     size = batched(inputs)
     mask = mask_input(inputs)
     several = [info for info in inputs if info.name in size]

@@ -53,7 +53,7 @@ def alone(x: Tokens) -> Iterator[Finding]:
 
 
 def hidden(mask: Mask) -> Iterator[Finding]:
-    """A mask that hides whole samples, or that is none."""
+    """A mask that hides complete samples, or that is not a mask."""
     name = mask.info.name
     if mask.odd:
         shown = " and ".join(f"{number:g}" for number in mask.odd)
@@ -70,7 +70,7 @@ def hidden(mask: Mask) -> Iterator[Finding]:
 
 
 def unmasked(x: Tokens, masked: bool) -> Iterator[Finding]:
-    """Padding that counts as text. `masked`: the model has a mask that could say so."""
+    """Padding that counts as text. `masked`: the model has a mask for it."""
     if masked and x.trailing >= _PADDING and _top(x)[1] < _MOST:
         yield Finding(
             "padding", x.info.name,
@@ -81,7 +81,7 @@ def unmasked(x: Tokens, masked: bool) -> Iterator[Finding]:
 
 
 def beside(x: Tokens, other: Tokens) -> Iterator[Finding]:
-    """Calibration data beside evaluation data."""
+    """Calibration data compared with evaluation data."""
     if min(x.total, other.total) >= _ENOUGH and (shared := _overlap(x, other)) < _OTHER:
         yield Finding(
             "other tokens", x.info.name,

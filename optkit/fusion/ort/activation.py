@@ -45,7 +45,7 @@ _TANH = Op("Add", Op("Tanh", Scaled(_CUBE, "slope")), Number(1.0))
 
 @dataclass(frozen=True)
 class Activation:
-    """`node` gives op(source)."""
+    """`node` computes op(source)."""
 
     node: ir.Node
     source: ir.Value
@@ -56,7 +56,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Biased:
-    """`gelu` of product + bias, which `add` makes."""
+    """`gelu` of product + bias, where `add` computes the sum."""
 
     gelu: ir.Node
     add: ir.Node

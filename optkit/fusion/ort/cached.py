@@ -41,7 +41,8 @@ _WIDTH = 8  # its kernel takes head sizes that are multiples
 
 @dataclass(frozen=True)
 class Lengths:
-    """Graph inputs that tell lengths: `mask` [B, T], `new` with S as axis `axis`."""
+    """Graph inputs whose shapes give lengths: `mask` [B, T], and `new` with S as its axis
+    `axis`."""
 
     mask: ir.Value
     new: ir.Value
@@ -50,8 +51,8 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Cached:
-    """`node` is a causal Attention with a cache; `hidden`: its mask, or [B, 1, 1, T] booleans that
-    say which keys are there; None: it hides later keys alone."""
+    """`node` is a causal Attention with a cache. `hidden`: its mask, or [B, 1, 1, T] booleans of
+    existing keys; None: it only hides later keys."""
 
     node: ir.Node
     lengths: Lengths
@@ -60,7 +61,7 @@ class Cached:
 
 @dataclass(frozen=True)
 class Past:
-    """`node` gives [P], as the cache's own length."""
+    """`node` computes [P], the length of the cache."""
 
     node: ir.Node
     lengths: Lengths

@@ -35,7 +35,7 @@ SPLIT = [0, 2, 1, 3]
 
 @dataclass(frozen=True)
 class Rows:
-    """`value` [B, S, heads · size] holds the heads side by side."""
+    """`value` [B, S, heads · size] has the heads side by side."""
 
     value: ir.Value
     heads: int
@@ -52,7 +52,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Packed:
-    """`node` gives heads `[start, stop)` of the features of `rows` [B, S, 3·N·D]."""
+    """`node` returns heads `[start, stop)` of the features of `rows` [B, S, 3·N·D]."""
 
     node: ir.Node
     rows: ir.Value
@@ -62,7 +62,7 @@ class Packed:
 
 
 def split_from(value: ir.Value | None, order: list[int] | None = None) -> Rows | None:
-    """What was split to give `value`; `order`: of the Transpose, if another than SPLIT."""
+    """The rows that were split into `value`; `order`: of the Transpose, if it is not SPLIT."""
     nodes = chain(value, "Transpose", "Reshape")
     if nodes is None or permutation(nodes[0]) != (order or SPLIT):
         return None
@@ -74,7 +74,7 @@ def split_from(value: ir.Value | None, order: list[int] | None = None) -> Rows |
 
 
 def joined(value: ir.Value) -> tuple[ir.Value, list[ir.Node]] | None:
-    """(the rows that alone are made of `value` [B, N, S, D], the nodes that make them)."""
+    """(the rows that are the only use of `value` [B, N, S, D], the nodes that compute them)."""
     nodes = sole_readers(value, "Transpose", "Reshape")
     if nodes is None or permutation(nodes[0]) != SPLIT:
         return None
@@ -96,7 +96,7 @@ def _side_by_side(
 
 
 def repeated_from(value: ir.Value | None) -> ir.Value | None:
-    """The heads [B, G, S, D] that were each repeated to give `value` [B, G·R, S, D]."""
+    """The heads [B, G, S, D] that were repeated to get `value` [B, G·R, S, D]."""
     nodes = chain(value, "Reshape", "Expand", "Unsqueeze")
     if nodes is None or ints(nodes[2].inputs[1]) != [2]:
         return None
@@ -116,7 +116,7 @@ def repeated_from(value: ir.Value | None) -> ir.Value | None:
 
 
 def continued(value: ir.Value | None) -> tuple[ir.Value, Cache] | None:
-    """(the new heads [B, G, S, D], the cache that they are put behind) if that gives `value`."""
+    """(the new heads [B, G, S, D], the cache before them) if `value` is their concatenation."""
     concat = made_by(value, "Concat")
     if value is None or concat is None or len(concat.inputs) != 2:
         return None

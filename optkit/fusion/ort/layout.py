@@ -26,7 +26,8 @@ _ACTIVATIONS = ("Relu", "Clip")
 
 
 def check(node: ir.Node) -> ir.Node | None:
-    """A quantization of what a float operator made, read by an integer Conv and an integer sum."""
+    """A quantization of the output of a float operator that an integer Conv and an integer sum
+    read."""
     codes = node.outputs[0]
     if dims(codes, 4) is None or codes.is_graph_output() or _from_integers(node.inputs[0]):
         return None

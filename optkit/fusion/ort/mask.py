@@ -43,7 +43,7 @@ _COUNTING = Op("Range", Number(0.0), Var("length"), Number(1.0))
 
 @dataclass(frozen=True)
 class Grid:
-    """`node` gives source[:, columns] as [B, 1, 1, T]; no columns: all of them."""
+    """`node` computes source[:, columns] as [B, 1, 1, T]; no columns: all of them."""
 
     node: ir.Node
     source: ir.Value
@@ -52,8 +52,8 @@ class Grid:
 
 @dataclass(frozen=True)
 class Keys:
-    """`present` [B, T], bool or int32, says which keys are there; `low` is added to the scores of
-    the others."""
+    """`present` [B, T], bool or int32, marks the existing keys; `low` is added to the scores of the
+    others."""
 
     present: ir.Value
     low: float
@@ -99,7 +99,8 @@ def hides_nothing(mask: ir.Value) -> bool:
 
 
 def keys(mask: ir.Value) -> Keys | None:
-    """What a mask says that hides some keys from all queries and all heads; None for another."""
+    """The content of a mask that hides some keys from all queries and all heads; None for another
+    mask."""
     match = first_match(_HIDING, mask)
     present = _per_key(match["condition"]) if match is not None else None
     if match is None or present is None or not np.isfinite(match.numbers["low"]):

@@ -27,7 +27,7 @@ from optkit.fusion.standard.norm import over_root_mean_square
 
 @dataclass(frozen=True)
 class RmsNorm:
-    """`node` gives gain · source / √(mean(source²) + epsilon)."""
+    """`node` computes gain · source / √(mean(source²) + epsilon)."""
 
     node: ir.Node
     source: ir.Value
@@ -37,7 +37,7 @@ class RmsNorm:
 
 @dataclass(frozen=True)
 class Residual:
-    """`node` gives (product + bias) + residual; `add` makes the first sum."""
+    """`node` computes (product + bias) + residual; `add` computes the first sum."""
 
     node: ir.Node
     add: ir.Node

@@ -28,7 +28,7 @@ _A, _W, _SCALE_A, _SCALE_W, _ZERO_A, _ZERO_W, _BIAS = range(7)
 
 @dataclass(frozen=True)
 class Product:
-    """`node` multiplies codes; `add` adds a constant bias behind it."""
+    """`node` multiplies codes; `add` adds a constant bias to its result."""
 
     node: ir.Node
     activation: ir.Node  # DequantizeLinear

@@ -30,7 +30,7 @@ from optkit.fusion.rule import GROWTH_LIMIT_BYTES, Declined, Rule, owner_of
 
 @dataclass(frozen=True)
 class Projection:
-    """rows = source · weight + bias, made by `nodes`, the last first."""
+    """rows = source · weight + bias, computed by `nodes`, the last first."""
 
     source: ir.Value
     weight: ir.Value

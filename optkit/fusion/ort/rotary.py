@@ -25,7 +25,7 @@ from optkit.fusion.rule import Declined, Rule, owner_of
 
 @dataclass(frozen=True)
 class Rotation:
-    """`node` gives `source` [B, N, S, D], rotated; `cos`, `sin` [1 or B, 1, S, D]."""
+    """`node` computes `source` [B, N, S, D], rotated; `cos`, `sin` [1 or B, 1, S, D]."""
 
     node: ir.Node
     source: ir.Value

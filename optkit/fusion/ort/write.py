@@ -66,7 +66,7 @@ def put(
 
 
 def constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
-    """A new constant; one of that name that holds the same numbers serves again."""
+    """A constant of this name; an existing one with the same numbers is used again."""
     known = ir.convenience.create_value_mapping(owner)
     old = graph.array(known.get(name))
     if old is not None and old.dtype == numbers.dtype and np.array_equal(old, numbers):
@@ -75,8 +75,8 @@ def constant(owner: ir.Graph, name: str, numbers: np.ndarray) -> ir.Value:
 
 
 def joined(owner: ir.Graph, name: str, parts: Sequence[ir.Value], axis: int) -> ir.Value:
-    """Constants under each other (axis 0) or side by side (1), read in blocks of rows when they are
-    written: no weight is held in memory."""
+    """Constants concatenated along axis 0 or 1, read in blocks of rows when they are written: no
+    weight is in memory."""
     tensors = [part.const_value for part in parts if part.const_value is not None]
     shape = list(tensors[0].shape.numpy())
     shape[axis] = sum(tensor.shape.numpy()[axis] for tensor in tensors)
@@ -107,7 +107,8 @@ def once(
     attributes: Attributes | None = None,
     behind: ir.Value | None = None,
 ) -> ir.Value:
-    """The result of the node of that name, put behind what makes its inputs; it serves again."""
+    """The result of the node of that name, which is inserted after the nodes that compute its
+    inputs, or used again if it exists."""
     known = next((node for node in owner if node.name == name), None)
     if known is not None:
         return known.outputs[0]

@@ -47,7 +47,7 @@ def check_constants(node: ir.Node) -> Folded | Declined | None:
 
 
 def check_shape(node: ir.Node) -> Folded | Declined | None:
-    """Shape(x), or Gather or Slice of it, where every axis that is asked for is static."""
+    """Shape(x), or Gather or Slice of it, if every selected axis is static."""
     source = node.inputs[0].producer() if node.inputs[0] is not None else None
     if node.op_type == "Shape":
         sizes = _dims(node)

@@ -49,7 +49,7 @@ _GUARDED = Op("Where", Op("IsNaN", _P), Var("zero"), Var("p"))
 
 @dataclass(frozen=True)
 class Guard:
-    """`where` gives `softmax` its own result back."""
+    """`where` returns the result of `softmax` unchanged."""
 
     where: ir.Node
     softmax: ir.Value
@@ -76,7 +76,7 @@ def drop(match: Guard) -> str:
 
 
 def interval(value: ir.Value | None) -> Interval | str:
-    """What the value's numbers lie between, both finite; a str says why that is not known."""
+    """The least and largest number of the value, both finite; a str says why they are not known."""
     if value is None:
         return "an operand is absent"
     numbers = graph.array(value)

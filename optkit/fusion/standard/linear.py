@@ -31,13 +31,13 @@ class Linear:
 
     @property
     def channel_axis(self) -> int:
-        """Axis of the result that the channels lie on."""
+        """The axis of the result for the channels."""
         return 1 if self.node.op_type in ("Conv", "ConvTranspose") else -1
 
 
 @dataclass(frozen=True)
 class Affine:
-    """A match: `node` computes scale · y + shift behind `linear`, which takes it over."""
+    """A match: `node` computes scale · y + shift after `linear`, which absorbs it."""
 
     node: ir.Node
     linear: Linear
@@ -46,7 +46,7 @@ class Affine:
 
 
 def find(value: ir.Value | None) -> Linear | Declined | None:
-    """The linear operator that makes `value`; None if something else does."""
+    """The linear operator that computes `value`; None if another node does."""
     node = made_by(value, "Conv", "ConvTranspose", "Gemm", "MatMul")
     if node is not None:
         return _linear(node, None)

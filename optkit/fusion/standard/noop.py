@@ -69,9 +69,11 @@ Dims = Sequence[int | ir.SymbolicDim]
 
 
 def unequal(a: Dims, b: Dims) -> int | None:
-    """How many axes of two shapes are not known to be equal; None if the shapes differ for sure.
+    """The number of axes of two shapes that are not known to be equal; None if the shapes certainly
+    differ.
 
-    A named axis equals itself. Where both hold as many elements, one such axis may be ignored.
+    A named axis equals itself. If both shapes have the same number of elements, one such axis may
+    be ignored.
     """
     pairs = list(zip(a, b, strict=False))
     if len(a) != len(b) or any(

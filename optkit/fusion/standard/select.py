@@ -57,7 +57,8 @@ class One:
 
 @dataclass(frozen=True)
 class Early:
-    """`slice` takes `rows` of what `producer` makes; of its inputs it then wants those."""
+    """`slice` takes `rows` of the result of `producer`, which then needs only those rows of its
+    inputs."""
 
     slice: ir.Node
     producer: ir.Node
@@ -94,7 +95,7 @@ def check(node: ir.Node) -> Early | None:
 
 
 def move(match: Early) -> str:
-    """Past one operator, and then as far as it goes."""
+    """Move the selection past one operator, and then as far as possible."""
     steps, waiting = 0, [match.slice]
     while waiting:
         node = waiting.pop()

@@ -22,7 +22,7 @@ from optkit.statistics import Statistics
 
 
 class Fold(NamedTuple):
-    """What input `place` of a node holds once factors are folded into it."""
+    """The new content of input `place` of a node after factors were folded into it."""
 
     node: str
     place: int
@@ -41,8 +41,9 @@ def scale_salient(
 ) -> list[Fold]:
     """Fold AWQ's factors into a part, in place, for the nodes of `assignment`.
 
-    `codes`: nodes whose weights will be codes; their weights are not among the result. `shared`:
-    weights that other parts read too, which stay as they are. The part's weights come into memory.
+    codes: nodes whose weights become codes; the result does not include their weights. shared:
+    weights that other parts read too; they do not change. The weights of the part are loaded into
+    memory.
     """
     kept = {str(v.name): v for n in part.graph for v in n.inputs if v is not None}
     fixed = [kept[name] for name in shared if name in kept]

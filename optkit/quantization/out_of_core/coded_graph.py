@@ -65,10 +65,10 @@ class Codings:
         tensors: Callable[[ir.Node, Place], Sequence[ir.TensorProtocol]],
         folds: Iterable[Fold] = (),
     ) -> dict[str, CodedNode]:
-        """Let the assigned nodes read codes, in place, and others what was folded into constants.
+        """Let the assigned nodes read codes, and other nodes their folded constants, in place.
 
-        `key`: nodes that read the same codes have the same; `tensors`: one per form of the coding,
-        asked for once per place. The float weights that nobody reads any more are dropped.
+        key: equal for nodes that read the same codes. tensors: one per form of the coding, called
+        once per place. Float weights without readers are removed.
         """
         coded: dict[str, CodedNode] = {}
         if not (nodes := self.nodes(model)):

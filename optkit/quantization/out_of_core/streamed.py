@@ -158,7 +158,7 @@ class Weight:
         return cls(str(value.name), value.const_value, transposed, coding, search)
 
     def tensors(self) -> list[ir.TensorProtocol]:
-        """What the coding stores, computed when it is asked for."""
+        """The stored tensors of the coding, which are computed when they are read."""
         return graph.computed(self.coding.forms(), self._pieces)
 
     def _pieces(self) -> Iterator[tuple[np.ndarray, ...]]:

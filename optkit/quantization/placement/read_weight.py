@@ -83,7 +83,8 @@ def _by_columns(node: ir.Node, weight: np.ndarray) -> np.ndarray:
 
 
 def held(numbers: np.ndarray, carrier: np.dtype) -> np.ndarray:
-    """As the cast leaves a weight: rounded, or in FP32 where it is beyond the carrier's range."""
+    """The weight after the cast: rounded to the carrier, or in FP32 if it is beyond the carrier's
+    range."""
     largest = float(ml_dtypes.finfo(carrier).max)  # type: ignore[no-untyped-call]
     if float(np.abs(numbers).max(initial=0.0)) > largest:
         return numbers.astype(np.float32)

@@ -66,7 +66,7 @@ def by_channel_db(reference: ir.Node, quantized: ir.Node) -> float | None:
 
 class Use(NamedTuple):
     """How a weight's int8 codes use their range: the largest magnitude over 127, and the share of
-    the codes that stand at it."""
+    the codes with that magnitude."""
 
     reach: float
     saturated: float

@@ -18,7 +18,7 @@ def constant(node: ir.Node) -> ir.Value:
 
 
 def channel_axis(node: ir.Node) -> int:
-    """The axis of the weight along which the output channels lie: one scale for each."""
+    """The axis of the weight for the output channels: one scale each."""
     if node.op_type == "Gemm":
         return 0 if node.attributes.get_int("transB", 0) else 1
     return 0 if node.op_type == "Conv" else 1
@@ -38,7 +38,7 @@ def summed(node: ir.Node) -> int:
 
 
 def is_turned(node: ir.Node) -> bool:
-    """Whether an odd number of Transposes lies between the stored matrix and its node."""
+    """Whether an odd number of Transposes is between the stored matrix and its node."""
     place = graph.constant_weight(node)
     assert place is not None
     value, turned = node.inputs[place[0]], False
@@ -51,7 +51,7 @@ def is_turned(node: ir.Node) -> bool:
 
 
 def weight(node: ir.Node) -> np.ndarray:
-    """The constant weight as the node reads it, behind the Transposes between them (if any)."""
+    """The constant weight as the node reads it, after the Transposes before the node."""
     place = graph.constant_weight(node)
     assert place is not None
     index, stored = place
@@ -75,7 +75,8 @@ def window(node: ir.Node) -> Window:
 
 
 def bias(node: ir.Node) -> np.ndarray | None:
-    """The bias as one number per output channel; None if there is none, or none of that form."""
+    """The bias as one number per output channel; None if there is none, or if it has another
+    form."""
     numbers = graph.array(node.inputs[2]) if has_bias(node) else None
     if numbers is None or any(size != 1 for size in numbers.shape[:-1]):
         return None
@@ -94,7 +95,7 @@ def has_bias(node: ir.Node) -> bool:
 
 
 def known_dtype(value: ir.Value | None) -> ir.DataType:
-    """Raises InputRefused where it is not known."""
+    """The dtype of the value. Raises InputRefused if it is unknown."""
     assert value is not None
     if value.dtype is None:
         raise InputRefused("its dtype is unknown", where=f"tensor {value.name!r}")
@@ -102,7 +103,8 @@ def known_dtype(value: ir.Value | None) -> ir.DataType:
 
 
 def uncast(value: ir.Value) -> ir.Value:
-    """Of a value cast from another float, that one: the cast of a graph may leave out the Cast."""
+    """The float value before a cast to another float type, else the value itself: the cast graph
+    may not have this Cast."""
     producer = value.producer()
     while producer is not None and producer.op_type == "Cast":
         source = producer.inputs[0]
@@ -113,7 +115,7 @@ def uncast(value: ir.Value) -> ir.Value:
 
 
 def computed(node: ir.Node) -> list[ir.Value]:
-    """The operands that carry activations: neither constant nor integer (shapes, axes, indices)."""
+    """The operands that are activations: neither constant nor integer (shapes, axes, indices)."""
     return [
         value
         for value in node.inputs

@@ -76,7 +76,7 @@ class Coding:
         return self.format.block_size
 
     def forms(self) -> list[graph.Form]:
-        """What is stored; the names are endings."""
+        """The stored tensors; the keys are endings of their names."""
         (k, n), fmt = self.size, self.format
         blocks = -(-k // self.block)
         scale, byte = ir.DataType.from_numpy(self.carrier), ir.DataType.UINT8

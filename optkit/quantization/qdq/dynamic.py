@@ -27,7 +27,7 @@ _DOMAIN, _OPSET = "trt", 23
 
 
 class Maker(Protocol):
-    """Makes named nodes and constants of one graph."""
+    """Creates named nodes and constants in one graph."""
 
     def constant(self, name: str, numbers: np.ndarray) -> ir.Value: ...
 
@@ -65,8 +65,9 @@ class Pair:
         return width
 
     def compiled(self, opset: dict[str, int]) -> list[ir.Node]:
-        """For TensorRT, whose domain `opset` gets: DequantizeLinear by FP32 scales, as the FP4
-        product wants it, then the value's own dtype. Raises InputRefused for an opset below 23."""
+        """The form for TensorRT, whose domain is added to the graph's `opset`: DequantizeLinear
+        with FP32 scales, which the FP4 product needs, then the dtype of the value. Raises
+        InputRefused for an opset below 23."""
         if opset.get("", 0) < _OPSET:
             raise InputRefused(f"E2M1 needs opset {_OPSET}", hint="run graph.upgrade first")
         opset.setdefault(_DOMAIN, 1)

@@ -83,7 +83,8 @@ def before_reshape(labels: np.ndarray, source: Dims, result: Dims) -> np.ndarray
 def before_expand(
     labels: np.ndarray, source: Dims
 ) -> tuple[np.ndarray, list[tuple[int, int]]] | None:
-    """Labels of what was expanded, and the pairs of channels that came to share an element."""
+    """Labels of the value before an Expand, and the pairs of channels that share an element after
+    it."""
     missing = labels.ndim - len(source)
     ties: list[tuple[int, int]] = []
     for axis in range(labels.ndim):

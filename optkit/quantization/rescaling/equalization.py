@@ -26,7 +26,7 @@ _MOST = 2.0**10  # ratio of ranges beyond which a channel is taken for dead
 @dataclass(frozen=True)
 class Link:
     """A value between layers. `producers`: index of a layer and, for each of its outputs, the
-    channel of the value that it makes (-1: none). `consumers`: layers that read all channels."""
+    channel of the value that it computes (-1: none). `consumers`: layers that read all channels."""
 
     channels: int
     producers: tuple[tuple[int, np.ndarray], ...]
@@ -91,11 +91,12 @@ def producers_error(
     formats: Formats,
     s: np.ndarray | None,
 ) -> float:
-    """Noise power over signal power of the weights that make a value divided by `s` [K].
+    """Noise power over signal power of the weights that compute a value, if it is divided by `s`
+    [K].
 
-    `producers`: kernel [groups, inputs, outputs, taps] and the channel each output makes. With one
-    scale per tensor, dividing outputs apart or together decides what rounding leaves of them.
-    `importance` [K]: of an error in each channel, as it was before the division.
+    producers: kernel [groups, inputs, outputs, taps] and the channel of each output. With one scale
+    per tensor, the rounding error of an output depends on the division of all others. importance
+    [K]: of an error in each channel before the division.
     """
     total = 0.0
     for kernel, channel in producers:

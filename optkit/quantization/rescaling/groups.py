@@ -49,7 +49,7 @@ def find_groups(model: ir.Model, nodes: Collection[str]) -> list[Group]:
 
 
 def kernel(node: ir.Node) -> np.ndarray:
-    """The node's weight as [groups, inputs, outputs, taps] whatever the operator; a view.
+    """The weight of the node as [groups, inputs, outputs, taps] for any operator; a view.
 
     Conv [O, I/g, *k] · ConvTranspose [I, O/g, *k] · MatMul, Gemm: one group, one tap.
     """
@@ -87,9 +87,10 @@ def why_not_scalable(nodes: Collection[ir.Node]) -> Declined | None:
 
 
 def fold(group: Group, path: FoldPath, s: np.ndarray) -> None:
-    """Divide the value by `s` [channels] where it is made, multiply all readers' weights by it.
+    """Divide the value by `s` [channels] where it is computed, and multiply the weights of all its
+    readers by `s`.
 
-    Channels that `path.ties` names together must have the same factor.
+    Channels that `path.ties` joins must have the same factor.
     """
     reciprocal = 1.0 / s.astype(np.float64)
     for sink in path.sinks:
@@ -99,9 +100,10 @@ def fold(group: Group, path: FoldPath, s: np.ndarray) -> None:
 
 
 def insert_mul(group: Group, s: np.ndarray) -> ir.Value:
-    """Put one Mul by 1/s in front of the members, multiply their weights by it; the new value.
+    """Insert a Mul by 1/s before the members, and multiply their weights by s; returns the new
+    value.
 
-    For MatMul and Gemm only: the factor lies along the last axis.
+    Only for MatMul and Gemm: the factor is along the last axis.
     """
     owner, value = group.members[0].graph, group.value
     assert isinstance(owner, ir.Graph) and group.axis == -1

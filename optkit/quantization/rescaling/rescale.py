@@ -50,14 +50,13 @@ Outcome = Literal["folded", "multiplied", "declined"]
 
 @dataclass(frozen=True)
 class RescaleSettings:
-    """`alpha`: of SmoothQuant, searched per group, one number for all, or "off".
+    """`alpha`: exponent of SmoothQuant: searched per group, one number for all, or "off".
 
-    `equalize`: of convolutions, by the ranges of weights, of activations, whichever is better, or
-    "off". A factor is moved where it gains this much at the outputs that it changes, in dB:
-    `fold_gain_db` where that costs nothing, `mul_gain_db` where it costs a Mul (inf: nowhere).
-    `salient`: AWQ's factors for nodes whose weights alone are quantized, in blocks of `block_size`
-    (None: the format's own). `leave`: names of nodes whose input must stay as it is. `carrier`: the
-    dtype that holds scales.
+    `equalize`: of convolutions, by the ranges of weights, of activations, or by the better of both,
+    or "off". A factor is applied if it gains this many dB at the outputs that it changes:
+    `fold_gain_db` if it is folded, `mul_gain_db` if it needs a Mul (inf: never). `salient`: AWQ's
+    factors for nodes with weight-only quantization, in blocks of `block_size` (None: that of the
+    format). `leave`: names of nodes whose input must not change. `carrier`: the dtype of scales.
     """
 
     alpha: float | Literal["search", "off"] = "search"
@@ -107,9 +106,9 @@ def rescale(
 ) -> tuple[RescaleLog, Statistics]:
     """Move factors between activations and weights of `model`, in place.
 
-    Looks at the nodes whose precision quantizes activations; it wants rows and channels of what
-    they multiply in `statistics`. Names of nodes and values survive; an inserted Mul has new ones.
-    Returns what was done and the statistics of the graph as it is now.
+    It considers the nodes whose precision quantizes activations, and needs rows and numbers per
+    channel of their inputs in `statistics`. Names of nodes and values do not change; an inserted
+    Mul has new ones. Returns a log, and the statistics of the changed graph.
     """
     planned = {node: rules[name] for node, name in assignment.quantized().items()}
     whole = {node: own for node, own in planned.items() if own.activation is not None}

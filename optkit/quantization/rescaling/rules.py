@@ -47,7 +47,8 @@ class Sink:
 
 @dataclass(frozen=True)
 class Step:
-    """One way past a node: constants that take the factor, operands that must take it in turn."""
+    """One way to move a factor past a node: constants that absorb the factor, and operands that
+    must get it next."""
 
     sinks: tuple[Sink, ...] = ()
     up: tuple[tuple[int, np.ndarray], ...] = ()
@@ -59,7 +60,7 @@ Ways = list[Step] | Declined
 
 
 def ways(node: ir.Node, value: ir.Value, labels: np.ndarray) -> Ways:
-    """Ways past the node that makes `value`, for a factor of these labels, the best first."""
+    """Ways to move a factor of these labels past the node that computes `value`, the best first."""
     rule = _RULES.get((node.domain, node.op_type))
     if rule is None:
         return Declined(f"{node.op_type} {node.name} is not homogeneous")

@@ -63,7 +63,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Formats:
-    """What activations and weights are rounded to. `carrier`: the dtype that holds scales."""
+    """The number formats of activations and weights. `carrier`: the dtype of scales."""
 
     activation: NumberFormat
     weight: NumberFormat
@@ -190,7 +190,7 @@ def _power(values: np.ndarray) -> float:
 
 
 def rounded(kernel: np.ndarray, formats: Formats) -> np.ndarray:
-    """A weight [groups, inputs, outputs, taps] as its codes say it, round to nearest."""
+    """A weight [groups, inputs, outputs, taps] after rounding to nearest and dequantization."""
     count, inputs, outputs, taps = kernel.shape
     fmt = formats.weight
     matrix = kernel.transpose(1, 3, 0, 2).reshape(inputs * taps, count * outputs)

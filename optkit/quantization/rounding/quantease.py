@@ -33,8 +33,8 @@ def round_in_turn(
 ) -> np.ndarray:
     """Round rows one by one: w'_i = s_i nearest(t_i / s_i), t_i += sum_{j<i} ratios_ij D_j.
 
-    All [rows, N] but ratios [rows, rows]. Given `difference` w, they are left as D = w - w', and
-    `target` as t - w'. Returns the numbers chosen, in units.
+    All arrays are [rows, N], except ratios [rows, rows]. In place: `difference` w becomes D = w -
+    w', and `target` becomes t - w'. Returns the rounded numbers, in units.
     """
     units, nearest = np.empty_like(target), _rounding(fmt, z)
     for few in range(0, len(target), _FEW):
@@ -76,8 +76,9 @@ def sweep(
     group: np.ndarray,
     fmt: NumberFormat,
 ) -> None:
-    """Choose every row anew, in place. difference D and units [K, N]; h [K, K] float32 with a
-    positive diagonal; scales and zero points [groups, N], row k under those of group[k]."""
+    """Choose the codes of every row again, in place. difference D and units [K, N]; h [K, K]
+    float32 with a positive diagonal; scales and zero points [groups, N], those of row k at
+    group[k]."""
     for start in range(0, len(h), ROWS):
         rows = slice(start, start + ROWS)
         diagonal = h.diagonal()[rows, None]
@@ -97,7 +98,7 @@ def fit_scales(
     group: np.ndarray,
     hold: Hold,
 ) -> None:
-    """Choose the scales of every group anew, in place, where what the graph can hold is better."""
+    """Fit the scales of every group again, in place, if the rounded new scale reduces the error."""
     for index in range(len(s)):
         members = np.flatnonzero(group == index)
         rows = slice(members[0], members[-1] + 1)

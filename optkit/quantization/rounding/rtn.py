@@ -33,7 +33,7 @@ class Quantized(NamedTuple):
 
 
 def channels(fmt: NumberFormat) -> int | None:
-    """The axis of weights [K, N] that scales lie along: the output channels, or none."""
+    """The axis of weights [K, N] with one scale per index: the output channels, or none."""
     return None if fmt.granularity == "tensor" else 1
 
 

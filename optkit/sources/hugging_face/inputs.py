@@ -56,8 +56,8 @@ class Described:
         return AxisRange(axis.min, max(axis.min, 2), widest)
 
     def overridden(self, specs: Sequence[InputSpec], axes: Mapping[str, AxisRange]) -> Described:
-        """With what a recipe says of some inputs and axes. Raises UnknownName for an input that the
-        model has not, InputRefused where dtype or number of axes differ."""
+        """The description with the inputs and axes of a recipe. Raises UnknownName for an input
+        that the model does not have, InputRefused if dtype or number of axes differ."""
         by_name = {spec.info.name: spec for spec in self.specs}
         for spec in specs:
             if spec.info.name not in by_name:
@@ -119,7 +119,7 @@ def integers(name: str, shape: tuple[int | str, ...], count: int) -> InputSpec:
 
 
 def position_limit(model: PreTrainedModel) -> int | None:
-    """The tokens that the model takes at most; None where it does not say."""
+    """The largest number of tokens that the model takes; None if it is unknown."""
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return learned_positions(model) or (limit if limit and limit > 0 else None)
 
@@ -150,7 +150,7 @@ def present(model: PreTrainedModel, names: Sequence[str], call: Callable[..., ob
 
 
 def tensors(returned: Mapping[str, object]) -> dict[str, Tensor]:
-    """The tensors that a model returns by name, without what it only passes on."""
+    """The tensors that a model returns, by name, without inputs that it returns unchanged."""
     import torch
 
     return {
@@ -161,8 +161,8 @@ def tensors(returned: Mapping[str, object]) -> dict[str, Tensor]:
 
 
 def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:
-    """What a filled cache holds of each layer. Raises TypeError for a layer that keeps a state of
-    another kind."""
+    """The tensors of each layer in a filled cache. Raises TypeError for a layer with another kind
+    of state."""
     pairs = []
     for layer in cache.layers:
         keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)

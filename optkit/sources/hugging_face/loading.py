@@ -42,10 +42,10 @@ class _LoadingInfo(TypedDict):
 
 
 def load(folder: Path, task: str | None, *, trusted: bool) -> Loaded:
-    """The model that `folder` holds, of the class that its config.json or `task` names.
+    """The model in `folder`, of the class that its config.json or `task` names.
 
-    Raises InputRefused (an unknown architecture, weights that do not fit),
-    UsageError (an unknown task), ToolchainMissing.
+    Raises InputRefused (an unknown architecture, weights that do not fit), UsageError (an unknown
+    task), ToolchainMissing.
     """
     toolchain.require_hugging_face()
     with toolchain.quiet():
