@@ -104,7 +104,7 @@ def test_what_cannot_be_compared_is_refused(run: Optkit, tmp_path: Path) -> None
         ),
         ([ARTIFACT, "--against", ARTIFACT, "--junit", "a.xml"], 2, "without one there is no"),
         ([], 2, "see `optkit targets`"),
-        (["--target", "cpu", "--batch", 4096], 2, "it is built for 1 to "),
+        (["--target", "cpu", "--batch", 4096], 2, "it is built for batches of 1 to "),
         (["--target", "l4", "--batch", 2], 2, "l4 is not this machine"),
     ):
         done = run(*line)

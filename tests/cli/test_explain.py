@@ -60,7 +60,8 @@ def test_the_object_is_valid_and_the_most_costly_comes_first(
     assert (found["target"], found["precision"], found["baseline"]) == ("l4", "int8", "fp16")
     assert found["time"]["evidence"] == "predicted"
     together = sum(found["time"]["candidate"].values())
-    assert together == pytest.approx(found["latency"]["p50_ms"], rel=1e-6)  # the same roofline
+    latency = found["latency"]["p50_ms"]  # the same prediction, and copies over PCIe
+    assert latency * (1 - 1e-3) < together < latency
     shares = [one["cost"]["share"] for one in found["findings"] if not one["limit"]]
     assert shares == sorted(shares, reverse=True)
     assert found["layers_compared"]["samples"] == 16
@@ -128,13 +129,13 @@ def in_this_process(task: Task, *limits: Any, **more: Any) -> dict[str, Any]:
     return perform(task.step, inputs, task.params, Path(task.out), lambda *told: None)
 
 
-def test_where_the_engine_does_not_run_its_layers_are_bounded_and_it_says_why(
+def test_where_the_engine_does_not_run_its_layers_are_predicted_and_it_says_why(
     run: Optkit, built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here(monkeypatch)
     found = run("explain", built / "digits-vit-l4-int8", "--json").result
     assert found["time"]["evidence"] == "predicted"
-    assert found["time"]["note"].startswith("a roofline bound of each compiled layer; ")
+    assert found["time"]["note"].startswith("each compiled layer by the performance model; ")
     assert "libcuda.so.1 does not load" in found["time"]["note"]
 
 
