@@ -166,8 +166,7 @@ def write_junit(file: Path, suites: Iterable[Suite], *, strict: bool) -> None:
 
 
 def suites_of(results: Sequence[Result]) -> list[Suite]:
-    """Each result, or part of it, with the rows of its gates: they stand in its artifact's
-    report."""
+    """Each result, or part of it, with the rows of its gates from the report in its artifact."""
     each = [part for one in results for part in (one.parts or {"": one}).values()]
     return [Suite.of(one, _gates(one.artifact)) for one in each]
 

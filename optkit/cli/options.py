@@ -50,8 +50,8 @@ def together(*parameters: Decorator) -> Decorator:
 
 
 def filling(kind: str, name: str, *parameters: Decorator) -> Decorator:
-    """A decorator that gives a command these parameters, each called like a field of the dataclass
-    `kind` ("module:name"), and passes them to it as one object, `name`."""
+    """A decorator that gives a command these parameters, each with the name of a field of the
+    dataclass `kind` ("module:name"), and passes them to it as one object, `name`."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
@@ -88,7 +88,7 @@ _SPANS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def scaled(text: str, units: dict[str, float], where: str, hint: str) -> float:
-    """A number with one of these units behind it. Raises UsageError."""
+    """A number with one of these units as its suffix. Raises UsageError."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if found is None or found[2] not in units or not float(found[1]):
         raise UsageError(f"{text!r} is not a number with a known unit", where=where, hint=hint)

@@ -14,8 +14,8 @@ _WIDTH = 80
 
 
 def lines(plan: Plan, batches: Sequence[int]) -> Iterator[str]:
-    """Model, latency per target and precision at these batches, memory, the cheapest, advice: of a
-    plan that came to figures."""
+    """The text of a plan with figures: model, latency per target and precision at these batches,
+    memory, the cheapest choice, advice."""
     assert plan.model is not None
     yield from _wrapped(_model(plan.model))
     if plan.model.assumed:

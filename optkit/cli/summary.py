@@ -30,7 +30,7 @@ _REMOVED = {"remove_dead": "node", "remove_unused": "constant"}  # rules that on
 
 
 def table(results: Iterable[Result]) -> str:
-    """One row per build, then where each artifact lies and what is pending."""
+    """One row per build, then the path of each artifact and its pending parts."""
     shown = [
         (" ".join([str(one.target), name]).strip(), part)
         for one in results
@@ -104,8 +104,8 @@ def marks(result: Result) -> list[str]:
 
 
 def stored(latencies: Iterable[LatencyFigures | None]) -> list[str]:
-    """When and where those that come from the store were measured, each once, and how to measure
-    anew."""
+    """When and where latencies from the store were measured, each once, and how to measure
+    again."""
     told = [measured(one) for one in latencies if one and one.from_store]
     return [f"latency {one}; `optkit cache clear --step bench` measures anew"
             for one in dict.fromkeys(told)]  # fmt: skip
@@ -234,7 +234,7 @@ class _Rewrite:
 
 
 def rewrites(details: Mapping[str, object]) -> list[str]:
-    """What a stage's rules did, one line per rule, and what they declined, one line per reason."""
+    """The rewrites of a stage, one line per rule, and the declined ones, one line per reason."""
     log = details.get("log")
     entries = log.get("entries", []) if isinstance(log, Mapping) else []
     logged = from_json(tuple[_Rewrite, ...], entries)

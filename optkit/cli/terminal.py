@@ -145,8 +145,8 @@ class _Running:
 
 
 def pace(fraction: float, done: float, seconds: float) -> str:
-    """How fast and how long yet, e.g. ", 2.1%/s, 27 s left", of a step that is so far and did a
-    share `done` in `seconds`; empty where that tells nothing."""
+    """Rate and remaining time of a step that did a share `done` in `seconds`, e.g. ", 2.1%/s, 27 s
+    left"; empty if they cannot be estimated."""
     if done <= 0 or seconds <= 0:
         return ""
     rate = 100 * done / seconds
@@ -179,7 +179,7 @@ def _live_lines(console: Console) -> Progress:
 
 
 def keep_stderr() -> None:
-    """Let work go on when nobody can read what it says: stderr closed, full, or a broken pipe."""
+    """Let work continue if stderr cannot be written: closed, full, or a broken pipe."""
     if not isinstance(sys.stderr, _Heedless):
         sys.stderr = _Heedless(sys.stderr)
 
@@ -204,8 +204,8 @@ class _Heedless:
 
 
 def keep_stdout() -> None:
-    """Leave stdout to results: what a library prints there goes to stderr, and so does what native
-    code and the processes that it starts write to descriptor 1."""
+    """Reserve stdout for results: output of libraries, of native code and of child processes to
+    descriptor 1 goes to stderr."""
     if not isinstance(sys.stdout, _Aside):
         sys.stdout = _Aside(_alone_on_its_descriptor(sys.stdout))
 
@@ -241,7 +241,8 @@ class _Aside:
 
 
 def told_as(error: Exception, *, verbose: bool) -> OptkitError:
-    """The error that the user is told of; what nobody met on its way is a bug, or the disk's."""
+    """The error that the user sees; an exception that is not an OptkitError is reported as a bug,
+    or as an error of the disk."""
     from optkit.store import storage_errors
 
     if isinstance(error, OptkitError):
@@ -283,8 +284,8 @@ def put_json(value: object) -> None:
 
 
 def put(text: str, end: str = "\n") -> None:
-    """A result on stdout; in a pipe or a file as it is, on a terminal without characters that act.
-    Raises StorageError when nobody can read it there."""
+    """Print a result on stdout: unchanged into a pipe or a file, without control characters on a
+    terminal. Raises StorageError if it cannot be written."""
     try:
         _stdout().write((printable(text) if _stdout().isatty() else text) + end)
         _stdout().flush()
@@ -320,7 +321,7 @@ def table(columns: list[str], rows: list[list[str]]) -> str:
 
 
 def folded(columns: list[str], rows: list[list[str]]) -> str:
-    """A table of at most 80 columns: what does not fit stands below, behind the first column
+    """A table of at most 80 columns: columns that do not fit follow below, after the first column
     again."""
     widths = _widths([columns, *rows])
     blocks: list[list[int]] = [[0]]

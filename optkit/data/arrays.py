@@ -51,7 +51,8 @@ def labelled(
 
 
 def check_names(path: Path, names: Iterable[str]) -> None:
-    """Whether a file has arrays of these names; none is read. Raises InputRefused as `samples`."""
+    """Check that a file has arrays of these names, without reading them. Raises the InputRefused of
+    `samples`."""
     path = reading.existing(path, "arrays")
     with _readable(path):
         _chosen(_archived(path) if path.suffix.lower() == ".npz" else _named(path), [*names], path)

@@ -89,8 +89,8 @@ def recordings(folder: Path) -> folders.ClassFiles:
 
 @dataclass(frozen=True)
 class Features:
-    """Waveforms to what the model takes. `rate`: their samples per second. `window`: as many
-    samples as one input holds, None where it takes any length."""
+    """Converts waveforms to the model's inputs. `rate`: samples per second of the waveforms.
+    `window`: number of samples in one input, None if any length is allowed."""
 
     rate: int
     window: int | None
@@ -145,7 +145,7 @@ def features(extractor: Path | None, model: str | None, inputs: Inputs | None) -
 def read(file: Path, rate: int) -> np.ndarray:
     """A WAV file as one channel, float32 [samples] in [-1, 1], at `rate` samples per second.
 
-    Raises InputRefused for what is no sound WAV file.
+    Raises InputRefused for a file that is not a valid WAV file.
     """
     recorded, wave = _decoded(file)
     if rate != recorded:

@@ -51,7 +51,7 @@ class Checker:
         return feed, short or count_of(feed, self.batched)
 
     def labels(self, given: object, count: int, sample: int) -> np.ndarray | None:
-        """Labels as an array with a row for each of the `count` samples, None where there are none.
+        """Labels as an array with one row for each of the `count` samples; None if there are none.
         Raises InputRefused."""
         where = f"sample {sample}"
         if self.labelled is None:

@@ -19,10 +19,10 @@ ClassFiles = list[tuple[Path, str]]
 
 
 def spread(folder: Path, reader: Reader, suffixes: Sequence[str], what: str) -> ClassFiles:
-    """The files of these suffixes beneath `folder`, by steps of the golden ratio. What is hidden
-    (".ipynb_checkpoints") does not count. `what`: their plural, for errors.
+    """The files of these suffixes below `folder`, in steps of the golden ratio. Hidden folders
+    (".ipynb_checkpoints") are ignored. `what`: their plural, for errors.
 
-    Raises InputRefused for a folder without any.
+    Raises InputRefused for a folder without such files.
     """
     folder = reading.existing(folder, reader)
     paths = [path for path in reading.beneath(folder) if path.suffix.lower() in suffixes]

@@ -42,11 +42,12 @@ def digest(sample: Feed) -> str:
 
 
 def unpadded(sample: Feed, inputs: Mapping[str, TensorInfo]) -> Feed:
-    """One of `samples` without the places that an attention mask (of zeros and ones) hides, cut
-    from the mask and from every input along the axis it is of; the same object where none does.
+    """A sample without the positions that an attention mask (of zeros and ones) hides: they are
+    removed from the mask and from every input along the axis of the mask. The same object if there
+    are none.
 
-    `inputs` name the axes: the mask of a decoder also counts its cache ("past_sequence +
-    sequence"), which is empty where its tokens can be cut. What no mask tells is data.
+    `inputs` give the names of the axes: the mask of a decoder also counts its cache ("past_sequence
+    + sequence"), which must be empty. Positions without a mask are data.
     """
     bare = sample
     for name, mask in sample.items():

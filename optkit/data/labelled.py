@@ -34,10 +34,12 @@ def samples(
     """Batches of (feed, classes int64 [batch]) from a folder of pictures or recordings in class
     subfolders, from rows of text (column `label`), or from arrays (array `label`).
 
-    slice: the column or array that says which slice a sample belongs to (default: its class).
-    classes: their names in the order of the model's outputs, where labels are names (default: those
-    in its config.json; of a folder, else the sorted subfolders). The other arguments are those of
-    the reader: see `samples` in text.py, images.py and audio.py. Raises InputRefused.
+    slice: the column or array with the slice of each sample (default: its class). classes: their
+    names in the order of the model's outputs, if labels are names (default: those in its
+    config.json; for a folder, else the sorted subfolders). The other arguments are those of the
+    reader: see `samples` in text.py, images.py and audio.py.
+
+    Raises InputRefused.
     """
     reader = reading.reader_of(path)
     if slice is not None and reader in ("images", "audio"):

@@ -68,10 +68,11 @@ def answers(
     model: str | None = None,
     inputs: Inputs | None = None,
 ) -> Iterator[tuple[Feed, np.ndarray]]:
-    """A prompt with its answer per row, padded to `length` (default 256); the answer's tokens are
-    what is scored. The answer follows the prompt as it is: a space between belongs to it.
+    """A prompt with its answer per row, padded to `length` (default 256); only the tokens of the
+    answer are scored. The answer directly follows the prompt, so a space between them must be part
+    of it.
 
-    Raises InputRefused naming the row that is longer.
+    Raises InputRefused with the row that is too long.
     """
     spoken = tokens.load(tokenizer, model)
     width = text.fixed_length(length, inputs) or 256

@@ -32,11 +32,13 @@ class Tokens:
     segments: np.ndarray
 
     def feed(self, inputs: Inputs | None) -> Feed:
-        """What the model has inputs for, in its dtypes: input_ids, attention_mask, token_type_ids,
-        position_ids (counted from the first real token). A model whose only input has another name
-        gets the ids there. Raises InputRefused when no input takes the ids, and for padding on the
-        left that no mask hides: each real token would look at it. (What pads on the right is behind
-        the tokens of a decoder, and an encoder without a mask knows its padding by the id.)
+        """The inputs of the model, in its dtypes: input_ids, attention_mask, token_type_ids,
+        position_ids (counted from the first real token). If the model has a single input with
+        another name, this input gets the ids.
+
+        Raises InputRefused if no input takes the ids, and for padding on the left without a mask,
+        because each real token would attend to it. (Padding on the right comes after the tokens of
+        a decoder, and an encoder without a mask recognises padding by its id.)
         """
         known = {
             IDS: self.ids,
@@ -90,7 +92,7 @@ def pad(
 
 
 def span(count: int, width: int, side: str) -> slice:
-    """Where `count` tokens lie in a row that is padded on `side`."""
+    """The (start, stop) of `count` tokens in a row that is padded on `side`."""
     return slice(width - count, width) if side == "left" else slice(0, count)
 
 
@@ -103,12 +105,12 @@ def full(blocks: Sequence[Sequence[int]]) -> Tokens:
 def windows(
     stream: Iterable[int], length: int, stride: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """(ids, targets int64 [length]) of each window; the last one's ids may be fewer.
+    """(ids, targets int64 [length]) of each window; the last one may have fewer ids.
 
     targets[t] is the token that position t has to predict, or IGNORED. Windows start `stride`
-    apart; the last `stride` tokens of each are its targets, in the first one all. What has nothing
-    before it in its window (the first token; with stride = length that of every window) is none.
-    Source: Hugging Face's "Perplexity of fixed-length models".
+    apart; the last `stride` tokens of each window are its targets, in the first window all tokens.
+    A token without context in its window is not a target (the first token; with stride = length the
+    first of every window). Source: Hugging Face's "Perplexity of fixed-length models".
     """
     ids = iter(stream)
     held = new = list(islice(ids, length))

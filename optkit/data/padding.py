@@ -25,11 +25,11 @@ _OTHER = re.compile("pad|mlm|label|masked|^encoder_")
 
 
 def mask_input(inputs: Collection[TensorInfo]) -> TensorInfo | None:
-    """The input that tells tokens from padding: named `…mask`, integers or bool, [batch, tokens].
+    """The input that marks real tokens: its name ends in "mask", integers or bool, [batch, tokens].
 
-    1 is a real token, as everywhere in exported language models; names that speak of padding (where
-    1 often means the opposite), of what a loss masks or, in a decoder, of the encoder's tokens are
-    not meant.
+    1 is a real token, as in all exported language models. Names about padding (where 1 often means
+    the opposite), about the mask of a loss or, in a decoder, about the tokens of the encoder are
+    not accepted.
     """
     for info in inputs:
         name = info.name.lower()
@@ -41,7 +41,7 @@ def mask_input(inputs: Collection[TensorInfo]) -> TensorInfo | None:
 
 
 def real_tokens(feed: Feed, mask: TensorInfo | None) -> np.ndarray | None:
-    """bool [samples, tokens] of the mask; None where it is no mask of zeros and ones, masks
+    """bool [samples, tokens] from the mask; None if it is not a mask of zeros and ones, or masks
     nothing, or everything."""
     if mask is None or mask.name not in feed:
         return None
@@ -70,9 +70,9 @@ class Tokens:
     def axes(self, shape: Sequence[int | str]) -> tuple[int, ...]:
         """The axes of a value of this declared shape, [batch, …], that count tokens.
 
-        By their names; where the mask has a fixed number of tokens, the first axis of that size
-        behind the batch, of a value of three axes or more (a pooled value of two axes may have the
-        same size by chance).
+        They are found by name. If the mask has a fixed number of tokens, it is the first axis of
+        that size after the batch, in values with three or more axes (a pooled value with two axes
+        may have this size by chance).
         """
         samples, tokens = self.mask.shape
         if len(shape) < 2 or shape[0] != samples:
@@ -99,11 +99,11 @@ class Tokens:
         return real[:, start : start + size_of(dim, sizes)]
 
     def hidden(self, feed: Feed, declared: TensorInfo, shape: tuple[int, ...]) -> np.ndarray | None:
-        """Which elements of a value, as it is declared and as it came, are of padding: bool
-        [samples, …] that broadcasts to `shape`; None: none is.
+        """Which elements of a value, given its declared shape and its actual shape, are padding:
+        bool [samples, …] that broadcasts to `shape`; None if there are none.
 
-        A value whose axes have names that no input has (some exporters make names up) is judged by
-        sizes, as fixed axes are.
+        If the axes of a value have names that no input has (some exporters invent names), they are
+        found by size, like fixed axes.
         """
         tokens, dims = self, declared.shape
         if len(dims) != len(shape) or not self._names(dims):

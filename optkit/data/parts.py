@@ -27,8 +27,8 @@ def whole(encoder: Infos, ids: TensorInfo) -> Infos:
 
 
 def is_whole(item: object, both: Infos, part: Infos) -> bool:
-    """Whether a source that yields this `item` (a feed, or a pair with labels) gives samples of the
-    whole model, whose inputs are `both`, and not of the `part` alone."""
+    """Whether a source with this `item` (a feed, or a pair with labels) yields samples of the whole
+    model with the inputs `both`, and not of `part` only."""
     feed = item[0] if isinstance(item, tuple) and item else item
     if not isinstance(feed, Mapping) or DECODER_IDS in feed:
         return True

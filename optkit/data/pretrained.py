@@ -19,8 +19,8 @@ def holds_processor(folder: Path) -> bool:
 
 
 def loader(auto: str, folder: Path) -> Callable[..., Any]:
-    """`from_pretrained` of transformers' class `auto` for that folder; it raises whatever its many
-    classes do. Raises ToolchainMissing."""
+    """`from_pretrained` of transformers' class `auto` for that folder; the function may raise any
+    error of its many classes. Raises ToolchainMissing."""
     reads.note_names(folder)  # another file would be read if it came
     load = getattr(reading.optional("transformers", "hf"), auto).from_pretrained
     return partial(load, str(folder), local_files_only=True, trust_remote_code=False)

@@ -87,8 +87,8 @@ def existing(path: str | Path, reader: Reader) -> Path:
 
 
 def grouped(items: Iterable[T], inputs: Inputs | None) -> Iterator[list[T]]:
-    """Items in lists of a batch each, the last one perhaps shorter: as many as the model's batch
-    axis says, else 8."""
+    """Items in lists of one batch each, with the batch size of the model, else 8; the last list may
+    be shorter."""
     axis = batch_axis((inputs or {}).values())
     return groups(items, axis if isinstance(axis, int) else BATCH)
 

@@ -58,10 +58,10 @@ class Row:
 
 
 def rows(path: str | Path, fields: Sequence[str]) -> Iterator[Row]:
-    """All rows of a file, read as they are asked for.
+    """All rows of a file, read one by one.
 
-    Raises InputRefused naming file and line for one that cannot be read: not UTF-8, no JSON object,
-    a missing or an extra column, one of `fields` that is there twice.
+    Raises InputRefused with file and line for a row that cannot be read: not UTF-8, not a JSON
+    object, a missing or an extra column, a repeated column of `fields`.
     """
     path = reading.existing(path, "text")
     suffix = path.suffix.lower()

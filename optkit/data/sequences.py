@@ -52,10 +52,10 @@ def completed(
 
 
 def plausible(feed: Feed) -> Feed:
-    """A random feed whose masks are those of padding: on the left where positions follow from it,
-    as decoders have it, else on the right. So each row of an attention has a token to look at
-    (where all are hidden, runtimes differ), and a token that is chosen by its id (the end of CLIP's
-    texts) has a defined state."""
+    """A random feed with plausible masks of padding: on the left if positions follow from the mask,
+    as in decoders, else on the right. So each row of an attention has a visible token (without one,
+    runtimes differ), and a token that is selected by its id (the end of CLIP's texts) has a defined
+    state."""
     masks = {
         name: _padding(*mask.shape, left=name == MASK and POSITIONS in feed).astype(mask.dtype)
         for name, mask in feed.items()

@@ -130,9 +130,9 @@ class Spool:
         return rows_of(feed, self._batched, turns)
 
     def to_file(self, path: Path, metadata: Mapping[str, object]) -> None:
-        """Write everything, and some JSON to go with it, into one file that `Spool` reads too.
+        """Write all samples, and additional JSON, into one file that `Spool` also reads.
 
-        Holds all samples in memory. Raises StorageError.
+        All samples are in memory. Raises StorageError.
         """
         arrays: dict[str, np.ndarray] = {}
         for row, (feed, labels) in enumerate(self):

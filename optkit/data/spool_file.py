@@ -29,9 +29,9 @@ EMBEDDED = "optkit.spool"  # the index in a single file's metadata; one key, so 
 
 @dataclass(frozen=True)
 class Index:
-    """`digest` covers samples and labels, whatever batches they came in; `rows`: the file that each
-    batch is in; `digests`: one sha256 per sample without its padding, see `identity`; `slices`:
-    what the source called the slice of each sample, none where it did not."""
+    """`digest`: of samples and labels, independent of their batches; `rows`: the file of each
+    batch; `digests`: one sha256 per sample without its padding (`identity`); `slices`: the slice
+    names from the source, empty if it gave none."""
 
     inputs: tuple[TensorInfo, ...]
     labelled: bool
@@ -79,7 +79,7 @@ def opened(path: Path) -> Any:
 
 
 def save(arrays: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """`save_file` with StorageErrors: the library hides an OSError in a class of its own."""
+    """`save_file` that raises StorageError: the library hides an OSError in its own class."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 

@@ -27,7 +27,7 @@ _SHARD_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class SpoolInfo:
-    """What was written. `digest` covers samples and labels, whatever batches they came in."""
+    """The written spool. `digest` covers samples and labels, independent of their batches."""
 
     samples: int
     batches: int
@@ -51,15 +51,17 @@ def write(
     optional: Collection[str] = (),
     fill: bool = False,
 ) -> SpoolInfo:
-    """Check and spool what `batches` yields, at most `limit_samples` samples, into folder `path`.
+    """Check the items of `batches` and write them, at most `limit_samples` samples, into folder
+    `path`.
 
-    Axis 0 of an input is the batch where the model has one: where its size is that of the first
-    input's axis 0. Of a model whose batch size is fixed, whole batches are taken; an incomplete
-    last one is left out, or with `fill` filled up by its own samples again, which have no labels
-    and do not count. Axes named by `optional` may be empty; inputs that a feed lacks are filled in
-    where `sequences` knows how.
-    Raises InputRefused naming sample and input: a missing or unknown name, another dtype or shape,
-    a value that is not finite, labels that do not fit, no samples at all. StorageError: disk full.
+    Axis 0 of an input is the batch if the model has one: if its size is that of the first input's
+    axis 0. If the batch size of the model is fixed, only complete batches are written; an
+    incomplete last batch is left out, or with `fill` completed with its own samples, which then
+    have no labels and do not count. Axes in `optional` may be empty; `sequences` completes inputs
+    that a feed lacks, if it can.
+
+    Raises InputRefused with sample and input: a missing or unknown name, another dtype or shape, a
+    value that is not finite, labels that do not fit, no samples at all. StorageError: disk full.
     """
     writer = _Writer(path, inputs, memory_bytes, optional, fill)
     for item in batches:

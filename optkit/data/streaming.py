@@ -22,7 +22,7 @@ _RUN = 16  # tokens in a row that both must have
 def encoded(
     parts: Iterable[str], spoken: Tokenizer, *, overlap: int = _OVERLAP
 ) -> Iterator[list[int]]:
-    """The ids of all parts together, without the template's own tokens, as they come.
+    """The ids of all parts together, without the special tokens of the template, one by one.
 
     A part is much longer than the `overlap`, or it is the last one.
     """

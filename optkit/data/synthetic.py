@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def random_feed(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int) -> Feed:
-    """Seeded random values for each input at those axis sizes, the same on every machine.
+    """Seeded random values for each input at these axis sizes, the same on every machine.
 
-    Floats are standard normal, or uniform in the input's range; integers uniform in the range, both
-    ends included, else 0 or 1. A mask and positions are such as a tokenizer would give.
+    Floats are standard normal, or uniform in the range of the input. Integers are uniform in the
+    range, including both ends, else 0 or 1. Masks and positions are like those of a tokenizer.
     """
     random = np.random.default_rng(seed)
     feed = {}

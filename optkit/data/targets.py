@@ -43,11 +43,12 @@ def shifted(
     *,
     started: bool = False,
 ) -> np.ndarray:
-    """Ids of targets as the decoder reads them, [batch, the model's fixed length or the longest's],
-    padded on the right: there attention looks back alone. `started`: a template that begins with
-    the start token itself, as Whisper's does, means the decoder's, which is not doubled.
+    """Ids of targets as input of the decoder, [batch, the model's fixed length or the longest's],
+    padded on the right, where attention of a decoder does not see it. `started`: whether the
+    template itself begins with the start token of the decoder, as in Whisper; then it is not added
+    again.
 
-    Raises InputRefused when nobody knows with what to start.
+    Raises InputRefused if the start token is unknown.
     """
     info = (inputs or {}).get(DECODER_IDS)
     width = info.shape[1] if info is not None else None

@@ -43,15 +43,15 @@ def samples(
 ) -> Iterator[Feed]:
     """Feeds of token ids from a .txt, .jsonl, .csv, .tsv or .parquet file.
 
-    field: the column of the text, or of the two texts of a pair. target: for an encoder-decoder,
-    the column of what it is to write; a feed then has decoder_input_ids. length: tokens per sample
-    (default: the model's own fixed length; else, padded, the longest of a batch). pack: all texts
-    in a row, with the end-of-sequence token (`eos`, default the tokenizer's own) between them, in
-    blocks of `length`; without it a text is a sample, cut or padded on `padding_side` (default the
-    tokenizer's). A line of a .txt file is a text; packed, all of the file is one. tokenizer: a
-    folder or a tokenizer.json (default: the model's).
+    field: the column of the text, or the two columns of a pair. target: for an encoder-decoder, the
+    column of the target text; a feed then has decoder_input_ids. length: tokens per sample
+    (default: the model's fixed length; else, padded, the longest of a batch). pack: concatenate all
+    texts, with the end-of-sequence token (`eos`, default the tokenizer's) between them, and divide
+    them into blocks of `length`; without it a text is a sample, cut or padded on `padding_side`
+    (default the tokenizer's). Each line of a .txt file is a text; packed, the whole file is one
+    text. tokenizer: a folder or a tokenizer.json (default: the model's).
 
-    Raises InputRefused naming file and line of what cannot be read.
+    Raises InputRefused with file and line of text that cannot be read.
     """
     spoken = tokens.load(tokenizer, model)
     length = fixed_length(length, inputs)
@@ -151,9 +151,9 @@ def labelled(
     model: str | None,
     inputs: Inputs | None,
 ) -> Iterator[Item]:
-    """A text per sample and its class, int64 [batch]: a number, or one of the names in `classes`
-    (default: the model's own), which stand in the order of its outputs. Third, its value in column
-    `slice`, where one is named."""
+    """One text per sample and its class, int64 [batch]: a number, or one of the names in `classes`
+    (default: the model's), in the order of its outputs. The third item is its value in column
+    `slice`, if one is named."""
     if rows.is_text(path):
         hint = "give a .jsonl, .csv, .tsv or .parquet file"
         raise InputRefused("plain text has no labels", where=str(path), hint=hint)
@@ -201,9 +201,9 @@ def padded(
 
 
 def fixed_length(length: int | None, inputs: Inputs | None) -> int | None:
-    """The length asked for, else that of the model's token input where it is fixed.
+    """The given length, else the fixed length of the model's token input.
 
-    Raises InputRefused for a length that is none.
+    Raises InputRefused for an invalid length.
     """
     if length is not None and (not isinstance(length, int) or length < 1):
         raise InputRefused(f"length {length!r} is not a number of tokens", hint="e.g. length: 128")

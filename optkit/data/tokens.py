@@ -23,8 +23,8 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True)
 class Encoded:
-    """One text: token ids, the segment of each (0, in a pair's second text 1), the word each came
-    from (None: a special token), and from which to which character of the text it goes."""
+    """One text: token ids, the segment of each (0; 1 in the second text of a pair), its word (None:
+    a special token), and its first and last character in the text."""
 
     ids: list[int]
     segments: list[int]
@@ -77,11 +77,10 @@ class Tokenizer:
 
 
 def load(given: str | Path | None, model: str | None) -> Tokenizer:
-    """The tokenizer at `given` (a folder, or a tokenizer.json), else the model's own in folder
+    """The tokenizer at `given` (a folder, or a tokenizer.json), else the one in the model's folder
     `model`.
 
-    Raises InputRefused when there is none or it cannot be read, ToolchainMissing without the
-    library.
+    Raises InputRefused if there is none or it cannot be read, ToolchainMissing without the library.
     """
     place = given if given is not None else model
     if place is None or (given is None and not _is_tokenizer(Path(place))):

@@ -110,7 +110,8 @@ class Child:
         progress: Progress,
         unwanted: threading.Event | None = None,
     ) -> Mapping[str, object]:
-        """The meta of the step. Raises as `run` does; after that the child is of no more use."""
+        """The meta of the step. Raises the errors of `run`; after an error the child cannot be used
+        again."""
         order = Order(task, self._scratch / "result.json", self._progress)
         order.result.unlink(missing_ok=True)
         if self._process is None:
@@ -126,12 +127,12 @@ class Child:
 
     @property
     def resident(self) -> int:
-        """Bytes that it holds; 0 if it has ended."""
+        """Its resident bytes; 0 if it has ended."""
         alive = self._process is not None and self._process.poll() is None
         return resident(self._process.pid) if alive and self._process is not None else 0
 
     def end(self) -> None:
-        """Kill whatever came of it and remove its folder."""
+        """Kill all its processes and remove its folder."""
         self._kill()
         for fd in self._pipes:
             if fd >= 0:
@@ -180,8 +181,8 @@ def spawn(
     fds: tuple[int, ...],
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Start a worker on `order` in an empty folder of its own, with a minimal environment. On its
-    `stdin` it would be told of further tasks."""
+    """Start a worker on `order` in a new empty folder, with a minimal environment. It reads further
+    tasks from its `stdin`."""
     file, work = scratch / _ORDER, scratch / "work"
     work.mkdir()
     order.write(file)
@@ -203,7 +204,7 @@ def spawn(
 
 
 def environment() -> dict[str, str]:
-    """The variables that a worker has, those of its own task aside."""
+    """The environment variables of a worker, without those of its task."""
     return {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ} | {
         "PYTHONPATH": os.pathsep.join(_import_path()),
         "PYTHONHASHSEED": "0",  # set order must not reach a graph
@@ -285,14 +286,14 @@ def resident(pid: int) -> int:
 
 
 def trim() -> None:
-    """Give back what this process holds and does not use: garbage, and free pages of the heap."""
+    """Free unused memory of this process: garbage, and free pages of the heap."""
     gc.collect()
     with contextlib.suppress(AttributeError):  # glibc's alone
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def end(child: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill the child's session, and every process that inherited its mark, also one that left the
+    """Kill the session of the child, and every process that inherited its mark, even if it left the
     session or lost its parent."""
     import psutil
 

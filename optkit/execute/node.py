@@ -99,10 +99,10 @@ _WORKERS = Workers()
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a function: the JSON `result` and the files that it wrote, or why there is none:
-    `error`: of the step's own; `absent`: what of the project the node `node` lacks; `unfit`: why it
-    can do no task of this run; `lost`: how the remote failed it meanwhile; `lacking`: the sha256 of
-    a file that it could not have, for the reason `why`."""
+    """The outcome of a function: the JSON `result` and the files that it wrote, or the reason why
+    there is none. `error`: an error of the step; `absent`: files of the project that the node
+    `node` lacks; `unfit`: why the node can do no task of this run; `lost`: how the remote failed
+    during the task; `lacking`: the sha256 of a file that it could not get, for the reason `why`."""
 
     result: object = None
     files: Files = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Answer:
 
 
 def answered(function: Call, argument: Argument) -> Answer:
-    """On the node: what came of `function`."""
+    """Runs on the node: the outcome of `function`."""
     try:
         with ground(argument) as here:
             return Answer(function(argument, here), here.files())

@@ -138,7 +138,7 @@ class Proxy:
 
 
 def write_message(fd: int, body: bytes, sound: bool) -> None:
-    """One message: a result (`sound`) or an error as JSON."""
+    """Write one message: a result (`sound`), or an error as JSON."""
     view = memoryview(HEADER.pack(len(body), sound) + body)
     while view:
         view = view[os.write(fd, view) :]

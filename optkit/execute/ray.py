@@ -104,11 +104,13 @@ class RayCluster:
         heard: Progress = silent,
         ended: threading.Event | None = None,
     ) -> object:
-        """Have a node call `function(argument, ground)`: the JSON that it returned.
+        """Let a node call `function(argument, ground)`; return its JSON.
 
-        `device`: the accelerator that the node must have, by the label that Ray gives it; no other
-        task gets that GPU meanwhile. `ended`: once it is set, nobody wants the answer, as after
-        `stop`. Raises RemoteLost where files cannot be exchanged any more.
+        device: the accelerator that the node must have, by the label that Ray gives it; no other
+        task gets this GPU during the call. ended: when it is set, the answer is no longer needed,
+        as after `stop`.
+
+        Raises RemoteLost if files can no longer be exchanged.
         """
         out, died = Path(argument.out), list[_Died]()
         while len(died) < _TRIES:
@@ -302,10 +304,10 @@ class _Absent(StorageError):
 
 
 def accelerator(reported: str) -> str:
-    """The label that Ray gives a node whose GPU reports this name to NVML: "NVIDIA L4" → "L4".
+    """The label that Ray gives a node with a GPU of this NVML name: "NVIDIA L4" → "L4".
 
-    After `_gpu_name_to_accelerator_type` of ray/_private/accelerators/nvidia_gpu.py (2.60): the
-    model's token behind the vendor, without what a hyphen appends; names of mixed case whole.
+    It follows `_gpu_name_to_accelerator_type` of ray/_private/accelerators/nvidia_gpu.py (2.60):
+    the word after the vendor, up to a hyphen; names of mixed case completely.
     """
     match = re.match(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)", reported)
     if match and len(match[1]) > 1:

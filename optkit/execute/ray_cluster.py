@@ -15,7 +15,7 @@ _joined: dict[str, str] = {}  # "address": as this process was connected here
 
 
 def checked(address: str) -> str:
-    """The address as a user may give it. Raises UsageError."""
+    """The address that a user gave, if it is valid. Raises UsageError."""
     if address == "ray" or address.startswith("ray://"):
         return address
     raise UsageError(

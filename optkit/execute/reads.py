@@ -61,7 +61,7 @@ def content(path: Path) -> str:
 
 
 def kind(path: Path) -> str:
-    """ "file", "folder", "other" or "nothing", behind symbolic links."""
+    """ "file", "folder", "other" or "nothing", after following symbolic links."""
     try:
         if path.is_dir():
             return "folder"
@@ -71,7 +71,7 @@ def kind(path: Path) -> str:
 
 
 def link(path: Path) -> str:
-    """Where a symbolic link leads; "nothing" for what is no link."""
+    """The target of a symbolic link; "nothing" for anything else."""
     try:
         return str(path.readlink())
     except OSError:
@@ -79,7 +79,7 @@ def link(path: Path) -> str:
 
 
 def status(path: Path) -> str:
-    """What `os.stat` tells of a file besides its content: size and time of modification."""
+    """What `os.stat` returns for a file except its content: size and time of modification."""
     return size_and_time(path.stat())
 
 
@@ -99,7 +99,7 @@ QUESTIONS = (*OF_PATHS, "variable", "import", "package")
 
 
 def variable(value: str | bytes | None) -> str | None:
-    """The digest of a variable's value, which may be a secret; None where it is not set."""
+    """The digest of the value of a variable, which may be a secret; None if it is not set."""
     return None if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
 
 
@@ -114,7 +114,7 @@ def installed(distribution: str) -> str | None:
 
 
 def relative(path: str, roots: Sequence[str]) -> str:
-    """ "@1/images/a.png" for what is beneath the second root, the path itself elsewhere."""
+    """ "@1/images/a.png" for a path beneath the second root; any other path unchanged."""
     for index, root in enumerate(roots):
         if path == root:
             return f"@{index}"
@@ -124,7 +124,7 @@ def relative(path: str, roots: Sequence[str]) -> str:
 
 
 def absolute(path: str, roots: Sequence[str]) -> Path:
-    """The path that `relative` told. Raises ValueError, IndexError for one of another form."""
+    """The inverse of `relative`. Raises ValueError, IndexError for a text of another form."""
     if not path.startswith("@"):
         return Path(path)
     index, _, rest = path[1:].partition("/")
@@ -226,7 +226,8 @@ def merged(records: Iterable[Record]) -> Record:
 
 @dataclass
 class Now:
-    """The answers of today, each asked for once. `environment`: as the step's process has it."""
+    """The present answers; each question is asked once. `environment`: that of the process of the
+    step."""
 
     roots: Sequence[str]
     environment: Mapping[str, str]
@@ -268,8 +269,8 @@ class Now:
 
 
 class Finder:
-    """Where `import` finds a module, without importing anything. `folders`: where it looks, in
-    order; "installed" stands for those of installed packages."""
+    """Finds the place of a module like `import`, without importing anything. `folders`: the search
+    path; "installed" represents the folders of installed packages."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._folders = folders

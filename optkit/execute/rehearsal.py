@@ -32,8 +32,8 @@ class Line:
 
 @dataclass
 class Rehearsal:
-    """Has a Runner's `do`, and runs nothing. `objects`: a passing folder for the copies of foreign
-    files, which have to be checked and hashed."""
+    """It has the `do` of a Runner and runs nothing. `objects`: a temporary folder for copies of
+    foreign files, which must be checked and hashed."""
 
     store: Store
     limits: Limits
@@ -42,11 +42,12 @@ class Rehearsal:
     _history: dict[str, list[tuple[float, int]]] | None = None
 
     def recalled(self, result: Result) -> bool:
-        """What it has is from the store."""
+        """Whether the result is in the store; this is true for every result that a rehearsal
+        has."""
         return isinstance(result.folder, Entry)
 
     def note(self, text: str) -> None:
-        """The build tells it; a rehearsal prints its plan."""
+        """Ignored: a rehearsal prints only its plan."""
 
     def do(self, step: Step[R], label: str) -> R:
         known = not any(_is_planned(value) for value in step.inputs.values())

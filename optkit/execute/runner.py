@@ -45,7 +45,7 @@ class Steps(Protocol):
         """Whether a step's result was in the store before this run began."""
 
     def note(self, text: str) -> None:
-        """Tell whoever listens."""
+        """Pass a text to the listener."""
 
     def do(self, step: Step[R], label: str) -> R:
         """The result of a step, from the store or from a run now."""
@@ -105,7 +105,7 @@ class Runner:
         self.listener.note(text)
 
     def do(self, step: Step[R], label: str) -> R:
-        """See `Steps`. One that `Resumes` finds in its checkpoint how far a killed try came."""
+        """See `Steps`. A step of the kind `Resumes` gets the checkpoint of a killed run."""
         if isinstance(step, ReadsCode) and step.reads_code:
             return step.result(self._reading_code(step, label))
         key = key_of(step)

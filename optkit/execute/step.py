@@ -178,12 +178,12 @@ class Step(Generic[R_co]):
 
     @property
     def beside(self) -> dict[str, object]:
-        """What the worker is told beside them, as JSON."""
+        """The settings for the worker that are not in the key, as JSON."""
         return _written(self, _of_kind(type(self), "beside"))
 
     @classmethod
     def of(cls, inputs: Mapping[str, Path], params: Mapping[str, object]) -> Self:
-        """The step in the worker: of the paths of its inputs, and all that it is told."""
+        """The step in the worker, from the paths of its inputs and its other fields."""
         roles = {_name(each): each.name for each in _of_kind(cls, "input")}
         # in their order, which is that of the parts of a work
         others = {role: Foreign(path) for role, path in inputs.items() if role not in roles}
@@ -198,7 +198,7 @@ class Step(Generic[R_co]):
         return result
 
     def result(self, folder: Folder) -> R_co:
-        """The result of this step, of what it left."""
+        """The typed result of this step, from its folder."""
         bases = [base for own in type(self).__mro__ for base in vars(own).get("__orig_bases__", ())]
         (kind,) = {get_args(base)[0] for base in bases if isinstance(get_origin(base), type)
                    and issubclass(get_origin(base), Step)

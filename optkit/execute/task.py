@@ -16,7 +16,7 @@ _SCHEMA = "optkit.worker/v1"
 
 
 def silent(what: str, fraction: float) -> None:
-    """A progress that nobody hears."""
+    """A progress function that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Answer:
-    """`meta`, the facts that the step leaves, or the error of `OptkitError.to_json`."""
+    """`meta`, the facts of the step's result, or the error of `OptkitError.to_json`."""
 
     meta: Mapping[str, object] | None = None
     error: Mapping[str, str | None] | None = None

@@ -43,8 +43,8 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Sent:
-    """What a node has through a remote: its `url`, and by path of the driver the files (relative
-    name → sha256) that it holds; `root`: the driver's store."""
+    """What a node gets through a remote: its `url`, and by path on the driver the files (relative
+    name → sha256); `root`: the driver's store."""
 
     url: str
     root: str
@@ -97,7 +97,7 @@ class Ground(Protocol):
 
     @property
     def store(self) -> Store:
-        """Where the node keeps steps: the driver's store, or one of its own."""
+        """The store that the node uses: the driver's, or its own."""
 
     def place(self, path: str) -> str:
         """Where a path of the driver is on this node."""
@@ -113,7 +113,7 @@ Call = Callable[[Argument, Ground], object]
 
 
 class SharedFolder:
-    """A node writes into a folder beside the task's own."""
+    """A node writes into a folder beside that of the task."""
 
     def packed(self, argument: Argument, attempt: Path) -> Argument:
         return replace(argument, out=str(attempt))

@@ -30,7 +30,7 @@ _INTEGER = 1 << 63  # beyond it no other reader of JSON agrees
 
 
 class Mismatch(ValueError):
-    """A value is not what its model says; the text names the field: `gate: input should be …`."""
+    """A value does not fit its model; the text names the field: `gate: input should be …`."""
 
 
 def result_of(artifact: Artifact) -> Result:
@@ -55,8 +55,8 @@ def report_of(artifact: Artifact) -> Report:
 
 
 def parsed(file: Path) -> object:
-    """The JSON in a file. Raises ValueError for anything else, also for what is nested too deeply
-    to be read."""
+    """The JSON in a file. Raises ValueError for anything else, and for JSON that is nested too
+    deeply."""
     with file.open("rb") as stream:
         text = stream.read(_REPORT_BYTES)
     try:

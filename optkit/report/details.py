@@ -19,7 +19,7 @@ from optkit.report.layers import Layer
 
 @dataclass(frozen=True)
 class Timed:
-    """One model at one batch size; a quantile that the runs do not support says so."""
+    """One model at one batch size. A quantile for which there are too few runs says so."""
 
     label: str
     batch: int
@@ -80,7 +80,8 @@ class Phase:
 
 
 def phases(result: Result) -> list[Phase]:
-    """Launched one by one and recorded as a CUDA graph; empty unless a device told."""
+    """The phases of a call, launched one by one and recorded as a CUDA graph; empty unless a device
+    measured them."""
     return [
         Phase(
             str(side.precision), how, figures.ms(times.upload_ms), figures.ms(times.compute_ms),
@@ -112,7 +113,8 @@ _CONDITIONS: Mapping[str, tuple[str, Callable[[Any], str]]] = MappingProxyType(
 
 
 def machine(conditions: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The host while latency was measured; what its system does not tell is left out."""
+    """The host during the measurement of latency, without values that its system does not
+    report."""
     found = []
     for key, value in flat(conditions).items():
         label, show = _CONDITIONS.get(key, (key.replace("_", " "), figures.shown))
@@ -122,7 +124,7 @@ def machine(conditions: Mapping[str, object]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Held:
-    """One kind of memory, baseline beside candidate."""
+    """One kind of memory, of baseline and candidate."""
 
     label: str
     baseline: str
@@ -131,8 +133,8 @@ class Held:
 
 
 def memory(report: Report, ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[Held]:
-    """What the model holds: weights, the most that one layer reads and writes, the workspace that
-    the compiler may use; and the peak of a run, where a gate had it measured."""
+    """The memory of a model: weights, the largest reads and writes of one layer, the workspace of
+    the compiler; and the measured peak of a run, if a gate needs it."""
     engine = report.result.engine
     compiled = engine.evidence if engine else ""
     specs = report.provenance.build_spec
@@ -167,7 +169,7 @@ def _most(rows: Sequence[Layer]) -> str:
 
 
 def price(dated: DatedPrice) -> str:
-    """Where a price comes from, and of when it is."""
+    """The source and the date of a price."""
     sure = "" if dated.verified else " (unverified)"
     return f"{dated.usd_per_hour:g} US dollars per hour, {dated.provider}, {dated.as_of}{sure}"
 
@@ -177,7 +179,7 @@ def dollars(value: float | None) -> str:
 
 
 def flat(facts: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested keys joined with dots; what is null or empty is left out."""
+    """Nested keys joined with dots, without null or empty values."""
     found: dict[str, object] = {}
     for key, value in facts.items():
         if isinstance(value, Mapping):

@@ -72,8 +72,8 @@ class _Quantization(Record):
 
 @dataclass(frozen=True)
 class Measured:
-    """The parts of a report that a run on the device gives, or stands for: its fields are those of
-    the report."""
+    """The parts of a report that come from a run on the device, or replace it; its fields are those
+    of the report."""
 
     gates: Rows[GateOutcome]
     latencies: BothSides[Rows[LatencyFigures]]
@@ -110,7 +110,8 @@ def compose(
 def finished(
     report: Report, result: Result, measured: Measured, provenance: Mapping[str, object]
 ) -> Report:
-    """The report of a build that another machine has finished. `provenance`: what it changes."""
+    """The report of a build that another machine has finished. `provenance`: the changed
+    entries."""
     changed = report.provenance.model_copy(update=provenance)
     return report.model_copy(update={"result": result, **vars(measured), "provenance": changed})
 

@@ -41,8 +41,8 @@ def _visible(text: str, kept: str) -> str:
 
 
 def measured(latency: LatencyFigures | None) -> str | None:
-    """When and where a latency was measured, and whether before the command that tells it; None
-    where it was not, or where its date is not known."""
+    """When and where a latency was measured, and whether before the present command; None if it was
+    not measured, or its date is unknown."""
     if latency is None or latency.measured_at is None:
         return None
     when = latency.measured_at[:16].replace("T", " ")  # to the minute
@@ -62,12 +62,12 @@ def decibels(value: float) -> str:
 
 
 def likeness(known: TensorFidelity) -> str:
-    """What of a tensor beside its reference its SQNR does not say."""
+    """Cosine and largest error of a tensor, which complement its SQNR."""
     return f"cosine {known.cosine:.6f}, largest error {_digits(known.max_abs_error)}"
 
 
 def landed(landing: LandingCounts) -> str:
-    """How many planned nodes run as planned, and of how many the compiler does not tell."""
+    """How many planned nodes run as planned, and for how many the compiler does not report it."""
     counts = f"{landing.landed} of {landing.planned}"
     return f"{counts}, {landing.unknown} unknown" if landing.unknown else counts
 

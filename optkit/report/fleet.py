@@ -32,8 +32,8 @@ _ABSENT = Entry(figures.NONE)
 
 @dataclass(frozen=True)
 class Row:
-    """One pair of target and precision, as a reader wants it; a part of a model has one of its
-    own. `known`: how its figures are known."""
+    """One pair of target and precision; each part of a model has its own row. `known`: the evidence
+    of its figures."""
 
     target: str
     precision: str
@@ -92,7 +92,7 @@ def work(fleet: Fleet) -> str:
 
 
 def prices(fleet: Fleet) -> list[tuple[str, str]]:
-    """Target, and where its price comes from."""
+    """Target, and the source of its price."""
     return [
         (name, details.price(target.price))
         for name, target in fleet.targets.items()
@@ -127,7 +127,7 @@ def plot(fleet: Fleet) -> Scatter | None:
 
 
 def to_html(fleet: Fleet) -> str:
-    """One HTML file like that of a build; reports of the artifacts are linked beside it."""
+    """One HTML file like that of a build, with links to the reports of the artifacts."""
     return render(
         "fleet.html", fleet=fleet, rows=rows(fleet), summary=summary(fleet), work=work(fleet),
         prices=prices(fleet), plot=plot(fleet), points=points(fleet), headline=headline(fleet),

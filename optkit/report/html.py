@@ -77,8 +77,8 @@ def render(template: str, **shown: object) -> str:
 
 
 def render_alone(kind: str, chart: object, *, width: int, height: int, absent: str = "") -> str:
-    """A drawing as an SVG file that loads nothing. `kind`: its macro in drawing/charts.html;
-    `width` and `height`: its size, pixels; `absent`: what to say where `chart` is None."""
+    """A drawing as an SVG file that loads no other file. `kind`: its macro in drawing/charts.html;
+    `width` and `height`: its size in pixels; `absent`: the text if `chart` is None."""
     return render(
         "drawing/alone.svg", kind=kind, chart=chart, width=width, height=height, absent=absent
     )

@@ -26,7 +26,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 @dataclass(frozen=True)
 class Case:
-    """A gate that was judged."""
+    """A gate with its outcome."""
 
     gate: str
     outcome: str

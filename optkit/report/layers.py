@@ -29,7 +29,7 @@ _CLIPS = (1e-4, 1e-3, 1e-2, 1e-1)  # of the elements
 
 @dataclass(frozen=True)
 class Layer:
-    """A fused layer as a reader wants it."""
+    """A fused layer, as the report shows it."""
 
     name: str
     kind: str
@@ -64,7 +64,7 @@ def _layer(layer: FusedLayer) -> Layer:
 
 @dataclass(frozen=True)
 class Kind:
-    """All layers of one kind, baseline beside candidate: (layers, bytes moved)."""
+    """All layers of one kind, of baseline and candidate: (layers, bytes moved)."""
 
     kind: str
     baseline: tuple[int, int | None]
@@ -100,11 +100,11 @@ _UNKNOWN = Cell()
 
 @dataclass(frozen=True)
 class Node:
-    """One considered node. `landed` None: it was not planned, or no engine says where it runs.
+    """One considered node. `landed` None: it was not planned, or no engine shows where it runs.
 
-    `alone`, `together`, `weights`: SQNR beside the FP32 graph in dB with this node, all nodes, its
-    weight alone quantized. `gain`: dB at the model's outputs where it (and what reads the same
-    values) is FP32 again.
+    `alone`, `together`, `weights`: SQNR in dB compared with the FP32 graph, with only this node,
+    all nodes, or only its weight quantized. `gain`: dB that the outputs of the model gain if this
+    node, and all nodes that read the same values, run in FP32.
     """
 
     name: str
@@ -234,7 +234,7 @@ def noise(sqnr_db: float | None) -> Cell:
 
 
 def clipped(share: float | None) -> Cell:
-    """The share of the elements that lie beyond a range."""
+    """The share of the elements outside a range."""
     if share is None:
         return _UNKNOWN
     return Cell(f"{100 * share:.3f} %", share, sum(share > limit for limit in _CLIPS))

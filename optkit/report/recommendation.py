@@ -30,7 +30,7 @@ _RELATIVE = ("max_drop", "max_slice_drop", "min_sqnr")
 
 
 def of_result(result: Result) -> Recommendation | None:
-    """Of a build of one graph; None where it came to no artifact."""
+    """The recommendation for a build of one graph; None if there is no artifact."""
     if result.error is not None or result.gate is None:
         return None
     ship, sentence = _decision(result)

@@ -193,7 +193,7 @@ def _joined_gate(gates: Mapping[str, GateVerdict]) -> GateVerdict | None:
 
 
 def to_finish(artifact: str, backends: Iterable[str]) -> tuple[PendingEngine, ...]:
-    """What is pending, and the command that does it on a host with the device."""
+    """The pending parts, and the command that completes them on a host with the device."""
     command = f"optkit finish {shlex.quote(artifact)}"
     return tuple(PendingEngine(backend=name, finish=command) for name in backends)
 

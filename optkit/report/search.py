@@ -42,7 +42,7 @@ class Group:
 
 
 def to_html(tune: Tune) -> str:
-    """Render a search that came to an artifact."""
+    """Render a search that produced an artifact."""
     assert tune.result is not None and tune.artifact is not None
     candidates = front(tune)
     return render(

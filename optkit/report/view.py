@@ -109,7 +109,7 @@ def marks(result: Result) -> list[str]:
 
 
 def suspicions(result: Result) -> list[str]:
-    """Why the calibration data is in doubt, a sentence each; none where it is not."""
+    """Why the calibration data is in doubt, one sentence each; empty if it is not."""
     return [
         ("" if one.input is None else f"input {one.input!r}: ") + f"{one.what}; {one.hint}"
         for one in (result.calibration.findings if result.calibration else ())
@@ -117,7 +117,7 @@ def suspicions(result: Result) -> list[str]:
 
 
 def comparison(result: Result) -> list[Row]:
-    """Candidate beside baseline, figure by figure; lines without any figure are left out."""
+    """Candidate and baseline, figure by figure, without lines that have no figure."""
     base = result.baseline
     rows = (
         *_latency_rows(result, base.latency if base else None, result.latency),
@@ -261,7 +261,7 @@ class Highlight:
 
 
 def highlights(result: Result) -> list[Highlight]:
-    """Speedup, drop, size and landing, each where it is known."""
+    """Speedup, drop, size and landing, if they are known."""
     engine, size = result.engine, result.size
     baseline = result.baseline.precision if result.baseline else None
     rows = []
@@ -283,7 +283,7 @@ def highlights(result: Result) -> list[Highlight]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a compiler was asked for one precision: rows of (what, value, why)."""
+    """The request to a compiler for one precision: rows of (what, value, why)."""
 
     precision: str
     backend: str

@@ -64,7 +64,7 @@ class Reads:
 
 
 def note(path: str | os.PathLike[str]) -> None:
-    """Count a file as read which a native library is about to open by itself."""
+    """Record a file as read that a native library is about to open."""
     for watch in watching:
         watch.touch(absolute(os.fspath(path)))
 
@@ -82,11 +82,11 @@ def record(
     roots: Sequence[str] = (),
     ignored: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[Reads]:
-    """Record what the body reads. `code`: a folder from which its modules may be imported.
-    `ignored`: files and folders that are told elsewhere, or that the step writes itself.
+    """Record what the body reads. code: a folder from which its modules may be imported. ignored:
+    files and folders that are recorded otherwise, or that the step itself writes.
 
-    Modules that were imported before count too: the body may depend on them. When the body raises,
-    nothing is filled in.
+    Modules that were imported before are recorded too, because the body may depend on them. If the
+    body raises, the record stays empty.
     """
     if code is not None and str(code) not in sys.path:
         sys.path.append(str(code))  # last: a neighbour must not hide an installed package

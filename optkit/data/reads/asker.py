@@ -40,7 +40,8 @@ class Asker(NamedTuple):
 
 
 def who_asks(*, importing: bool = False) -> Asker:
-    """`importing`: an import is what is done, so that its machinery is on top."""
+    """The code that acts now. `importing`: the action is an import, so the import machinery is on
+    top of the stack."""
     frame: FrameType | None = sys._getframe(1)
     nearest, entry, package = "", "", False
     while frame is not None:

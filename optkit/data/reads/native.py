@@ -57,8 +57,8 @@ _STALE = " (deleted)"
 
 
 def held() -> set[str]:
-    """Paths of the files that this process has open or mapped for reading alone, libraries aside:
-    what it may write is a log or a database of its own. Empty where the system does not tell."""
+    """Paths of files that this process has open or mapped only for reading, without libraries
+    (files that it may write are logs or databases). Empty if the system does not list them."""
     with unrecorded(), suppress(OSError):
         lines = Path("/proc/self/maps").read_text().splitlines()
         rows = [line.split(maxsplit=5) for line in lines]
@@ -80,8 +80,8 @@ def _reads(descriptor: Path) -> bool:
 
 @contextmanager
 def wrapped() -> Iterator[None]:
-    """The functions of READERS report what they are given, in modules that are imported already and
-    in those that will be."""
+    """Let the functions of READERS report their arguments, in modules that are imported already and
+    in later ones."""
     undo: list[Callable[[], None]] = []
     for name in READERS:
         if name in sys.modules:

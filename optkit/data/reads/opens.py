@@ -31,8 +31,8 @@ _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
 
 
 class Opens:
-    """Tells a recording what is opened in its folders. Where the system has no inotify, or no more
-    of it, it tells nothing."""
+    """Reports to a recording the files that are opened in its folders. Without inotify, or if its
+    limits are reached, it reports nothing."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -76,7 +76,7 @@ class Opens:
             self._folders[number] = folder
 
     def drain(self) -> None:
-        """Tell what the kernel has reported since."""
+        """Pass on all new reports of the kernel."""
         with unrecorded(), suppress(BlockingIOError):
             while self._fd >= 0:
                 self._take(os.read(self._fd, 1 << 16))

@@ -34,7 +34,8 @@ _stat, _lstat = os.stat, os.lstat  # as they are while nothing is recorded
 
 
 class Facts(NamedTuple):
-    """Another one after any change of a file; `sha256` where its times could not tell."""
+    """The state of a file; it changes with any change of the file. `sha256`: only if its times are
+    too coarse for that."""
 
     device: int
     inode: int
@@ -45,8 +46,8 @@ class Facts(NamedTuple):
 
 
 class Watch:
-    """Collects during one recording. Safe for several threads; a forked process appends what it
-    does to the journal."""
+    """Collects the answers of one recording. Several threads may use it; a forked process appends
+    its actions to the journal."""
 
     def __init__(self, roots: tuple[str, ...], ignored: tuple[str, ...], journal: Path) -> None:
         self.roots = roots
@@ -63,7 +64,7 @@ class Watch:
         self._count = 0
 
     def touch(self, path: str) -> None:
-        """A file is opened for reading, or about to be: what it is at this moment."""
+        """A file is opened for reading, or is about to be: record its present state."""
         if path in self._opened or path in self.written or self.ignores(path):
             return
         self._look(str(Path(path).parent))
@@ -83,7 +84,7 @@ class Watch:
             self._tell("written", path, None)
 
     def listing(self, folder: str) -> None:
-        """The names in a folder are asked for."""
+        """The names in a folder are read."""
         if ("names", folder) in self._asked or self.ignores(folder):
             return
         self._look(folder)
@@ -111,7 +112,7 @@ class Watch:
         return path in self._opened
 
     def hear(self, opens: Opens | None) -> None:
-        """Who tells of further opens, in the folders that are in use."""
+        """Add a source of reports about opened files in the folders in use."""
         self._opens = opens
 
     def lack(self, why: str) -> None:
@@ -120,7 +121,8 @@ class Watch:
         self._tell("unseen", why, None)
 
     def ignores(self, path: str) -> bool:
-        """What is covered by a version, by the kernel, by the step itself; and bytecode."""
+        """Whether a path is not recorded: files that a version covers, files of the kernel or of
+        the step itself, and bytecode."""
         folder = f"{path}{os.sep}"
         return (
             folder.startswith((*self._ignored, *records.installed_folders(), *_KERNEL))
@@ -138,7 +140,7 @@ class Watch:
         self._forked = True
 
     def adopt_journal(self) -> None:
-        """What forked processes noted; theirs counts as if it came after this one's."""
+        """Add the actions of forked processes, as if they came after those of this process."""
         if not self._journal.exists():
             return
         for line in self._journal.read_text().splitlines():
@@ -153,8 +155,8 @@ class Watch:
                 self._asked.setdefault((question, subject), answer)
 
     def answers(self) -> dict[str, dict[str, str | None]]:
-        """All questions with the answers that the code got; what changed meanwhile is told in
-        `unseen`."""
+        """All questions with the answers that the code got; `unseen` names what changed during the
+        run."""
         answers: dict[str, dict[str, str | None]] = {question: {} for question in records.QUESTIONS}
         for path, then in sorted(self._opened.items()):
             sha256 = self._content(path, then)
@@ -216,7 +218,7 @@ class Watch:
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """What is done inside is no act of the code's."""
+    """Actions inside are not recorded as those of the user's code."""
     before = getattr(_busy, "busy", False)
     _busy.busy = True
     try:

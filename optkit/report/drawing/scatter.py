@@ -53,7 +53,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Better is further left, higher up, and smaller. Lines join what is not beaten in a group."""
+    """Better points are further left, higher up, and smaller. Lines join the points of a group that
+    no other point beats."""
 
     dots: tuple[Mark, ...]
     lines: tuple[Line, ...]
