@@ -16,6 +16,7 @@ class Dtype:
     short      the name of the number format in precisions and in the peaks of devices
     tensorrt   the name in TensorRT's enumeration DataType; None: it has no such type
     ort        ONNX Runtime's name, in signatures and profiles; None: as `name`
+    stored     the name in safetensors files; None: they have no such type
     """
 
     name: str
@@ -23,29 +24,30 @@ class Dtype:
     short: str
     tensorrt: str | None = None
     ort: str | None = None
+    stored: str | None = None
 
 
 DTYPES: Mapping[str, Dtype] = MappingProxyType(
     {
         dtype.name: dtype
         for dtype in (
-            Dtype("float64", 64, "fp64", ort="double"),
-            Dtype("float32", 32, "fp32", "FLOAT", ort="float"),
-            Dtype("float16", 16, "fp16", "HALF"),
-            Dtype("bfloat16", 16, "bf16", "BF16"),
-            Dtype("float8e4m3fn", 8, "fp8", "FP8"),
-            Dtype("float4e2m1", 4, "fp4", "FP4"),
-            Dtype("int64", 64, "int64", "INT64"),
-            Dtype("int32", 32, "int32", "INT32"),
-            Dtype("int16", 16, "int16"),
-            Dtype("int8", 8, "int8", "INT8"),
+            Dtype("float64", 64, "fp64", ort="double", stored="F64"),
+            Dtype("float32", 32, "fp32", "FLOAT", ort="float", stored="F32"),
+            Dtype("float16", 16, "fp16", "HALF", stored="F16"),
+            Dtype("bfloat16", 16, "bf16", "BF16", stored="BF16"),
+            Dtype("float8e4m3fn", 8, "fp8", "FP8", stored="F8_E4M3"),
+            Dtype("float4e2m1", 4, "fp4", "FP4", stored="F4"),
+            Dtype("int64", 64, "int64", "INT64", stored="I64"),
+            Dtype("int32", 32, "int32", "INT32", stored="I32"),
+            Dtype("int16", 16, "int16", stored="I16"),
+            Dtype("int8", 8, "int8", "INT8", stored="I8"),
             Dtype("int4", 4, "int4", "INT4"),
-            Dtype("uint64", 64, "uint64"),
-            Dtype("uint32", 32, "uint32"),
-            Dtype("uint16", 16, "uint16"),
-            Dtype("uint8", 8, "uint8", "UINT8"),
+            Dtype("uint64", 64, "uint64", stored="U64"),
+            Dtype("uint32", 32, "uint32", stored="U32"),
+            Dtype("uint16", 16, "uint16", stored="U16"),
+            Dtype("uint8", 8, "uint8", "UINT8", stored="U8"),
             Dtype("uint4", 4, "uint4"),
-            Dtype("bool", 8, "bool", "BOOL"),
+            Dtype("bool", 8, "bool", "BOOL", stored="BOOL"),
         )
     }
 )

@@ -6,12 +6,16 @@ Plain frozen records shared by benchmarking, prediction, gates and reports; the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log10
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from optkit.codec import to_json
 from optkit.evidence import Evidence
+
+if TYPE_CHECKING:  # a worker does without pydantic
+    from pydantic import JsonValue
 
 
 class Interval(NamedTuple):
@@ -19,6 +23,60 @@ class Interval(NamedTuple):
 
     low: float
     high: float
+
+
+Span = tuple[float, float]
+"""The lowest and the highest value."""
+
+
+@dataclass(frozen=True)
+class GpuConditions:
+    """A GPU while something was timed. `throttled`: why its clock was held down; `others`: how many
+    processes were on it before this one; `reason`: why nothing is known. None: not known."""
+
+    clock_mhz: Span | None = None
+    memory_clock_mhz: Span | None = None
+    power_watts: Span | None = None
+    temperature_c: Span | None = None
+    throttled: tuple[str, ...] | None = None
+    others: int | None = None
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Without what the driver does not say."""
+        known = {name: to_json(value) for name, value in vars(self).items() if value is not None}
+        return {**known, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The machine while something was timed. None: the system does not say.
+
+    cores                of which this process may use the first number, of the second in all
+    load_average         of the last minute, before and after
+    frequency_mhz        the clock of the fastest usable core
+    other_cpu_share      share of the usable cores' time that other processes used
+    neighbour_cpu_share  share of the time in which the other cores were busy; None: there are none
+    steal_share          share of the usable cores' time that the hypervisor gave to other guests
+    quota_share          share of the wall clock in which the quota of the control group let nothing
+                         run
+    throttles            times that heat slowed a usable core
+    gpu                  None: none is timed
+    """
+
+    cores: tuple[int, int | None] | None = None
+    governor: str | None = None
+    load_average: tuple[float, ...] = ()
+    frequency_mhz: Span | None = None
+    other_cpu_share: float | None = None
+    neighbour_cpu_share: float | None = None
+    steal_share: float | None = None
+    quota_share: float | None = None
+    throttles: float | None = None
+    gpu: GpuConditions | None = None
+
+    def to_json(self) -> dict[str, JsonValue]:
+        return {name: to_json(value) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -62,6 +120,14 @@ class Latency:
 
 
 @dataclass(frozen=True)
+class Latencies:
+    """The latencies of candidate and baseline, one per batch size; empty where none is known."""
+
+    engine: Sequence[Latency] = ()
+    baseline: Sequence[Latency] = ()
+
+
+@dataclass(frozen=True)
 class Score:
     """A task metric over N samples. For paired comparison: `per_sample`, whose mean the value is,
     or, of a metric that only a whole set has, `replicates`: its value on each bootstrap resample.
@@ -76,6 +142,22 @@ class Score:
     per_sample: tuple[float, ...] = ()
     replicates: tuple[float, ...] = ()
     lower_is_better: bool = False
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The task scores of a build; None: this model was not evaluated."""
+
+    candidate: Score | None = None
+    baseline: Score | None = None
+    reference: Score | None = None
+
+    @property
+    def pair(self) -> tuple[Score, Score] | None:
+        """Baseline and candidate; None where one of them was not evaluated."""
+        if self.baseline is None or self.candidate is None:
+            return None
+        return self.baseline, self.candidate
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,6 @@ class Workspace:
         is not the address of a cluster; ToolchainMissing if the library of the remote is not
         installed.
         """
-
         limits = Limits(self.memory or available_memory() // 2, self.timeout or _SECONDS)
         listener = self.listener or Silent()
         url = os.environ.get("OPTKIT_REMOTE") if self.remote is None else self.remote
@@ -83,7 +82,6 @@ class Workspace:
         return Runner(store, limits, listener, cluster)
 
     def _folder(self) -> Path:
-
         root = default_root() if self.cache is None else Path(self.cache).expanduser()
         if re.match(r"[a-z][a-z0-9+.-]*:/", str(root)):
             raise UsageError(

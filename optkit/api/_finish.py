@@ -16,6 +16,7 @@ from optkit.errors import OptkitError, ToolchainMissing, UsageError
 from optkit.evidence import Evidence
 from optkit.execute.runner import Runner
 from optkit.pipeline import delivery, findings
+from optkit.pipeline.finish import Unfinished
 from optkit.pipeline.finish import finish as finish_build
 from optkit.places import Place
 from optkit.report.contract import report_of, result_of
@@ -79,7 +80,7 @@ def complete(
 
 
 def _check_whole(artifact: Artifact, path: Path) -> None:
-    """Changed alone, a part would no longer be what the whole's manifest says."""
+    """Refuse a part of an artifact: the manifest of the whole contains its digest."""
     around = artifact.path.parent
     if not (around / MANIFEST).is_file() or artifact.path.name not in load(around).manifest.parts:
         return
@@ -96,21 +97,21 @@ def _finished(
         return Artifact(artifact.path, replace(artifact.manifest, result=before.to_json()))
     device = target(artifact.manifest.target)
     check_device(device, final)
-    named = [row.backend for row in before.pending]
-    own = artifact.manifest.engine
-    backend = _backend(device, [*named, *([own.backend] if own else [])], final)
+    pending = [row.backend for row in before.pending]
+    engine = artifact.manifest.engine
+    backend = _backend(device, [*pending, *([engine.backend] if engine else [])], final)
     documented = {option.name for option in device.backends if option.documented}
-    left = () if backend in documented else tuple(name for name in named if name != backend)
-    made = finish_build(artifact, device, backend, left, runner, task, strict=strict)
+    others = () if backend in documented else tuple(name for name in pending if name != backend)
+    build = finish_build(Unfinished(artifact, device, backend, others, task, strict), runner)
     report = report_of(artifact)
     rescored = task is not None
-    judged = findings.judge_again(made, runner.records, report, artifact=final, rescored=rescored)
-    return delivery.deliver_again(artifact, made, judged, runner.store, rescored=rescored)
+    judged = findings.judge_again(build, runner.records, report, artifact=final, rescored=rescored)
+    return delivery.deliver_again(artifact, build, judged, runner.store, rescored=rescored)
 
 
-def _is_finished(found: Result) -> bool:
-    measured = found.latency is not None and found.latency.evidence is Evidence.MEASURED
-    return measured and not found.pending
+def _is_finished(result: Result) -> bool:
+    measured = result.latency is not None and result.latency.evidence is Evidence.MEASURED
+    return measured and not result.pending
 
 
 def check_device(device: Target, where: str) -> None:
@@ -124,12 +125,12 @@ def check_device(device: Target, where: str) -> None:
             hint=f"finish it on a machine of the kind {device.name} (`optkit devices` names the "
             "kind): the latencies of another machine would not describe it",
         )
-    here = gpus()
-    if device.name in {gpu.target for gpu in here.devices}:
+    devices = gpus().devices
+    if device.name in {gpu.target for gpu in devices}:
         return
-    found = ", ".join(gpu.name for gpu in here.devices)
+    names = ", ".join(gpu.name for gpu in devices)
     raise ToolchainMissing(
-        f"it is for {device.title}; this machine has {found or 'no GPU'}",
+        f"it is for {device.title}; this machine has {names or 'no GPU'}",
         where=where,
         hint="finish it on a host with that device: an engine is tuned for one model of device, and"
         " the figures of another device would not describe it",
@@ -137,8 +138,8 @@ def check_device(device: Target, where: str) -> None:
 
 
 def _backend(device: Target, names: Sequence[str], where: str) -> str:
-    """The first that is installed and compiles for this device; those first that are documented for
-    it."""
+    """The first backend that is installed and compiles for this device. Backends documented for the
+    device come first."""
     problems: list[OptkitError] = []
     documented = [option.name for option in device.backends if option.documented]
     for name in sorted(dict.fromkeys(names), key=lambda name: name not in documented):

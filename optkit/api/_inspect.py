@@ -52,11 +52,10 @@ class Inspected:
 def inspect(path: str | Path, *, workspace: Workspace = Workspace()) -> Inspected:
     """What an artifact (a folder, every file verified) or an ONNX file holds.
 
-    A kilobyte of ONNX can ask for any amount of memory and time, so that reading a graph is bounded
-    by its size, unless the workspace has a limit of its own for either.
+    A kilobyte of ONNX can ask for any amount of memory and time. The size of the file therefore
+    limits both, unless the workspace sets a limit for one of them.
 
-    Raises InputRefused, IntegrityError, and WorkerFailed beyond the
-    limits.
+    Raises InputRefused, IntegrityError, and WorkerFailed beyond the limits.
     """
     bounded = workspace.memory is None and workspace.timeout is None
     return _inspected(Path(path), workspace.runner(), bounded)
@@ -75,8 +74,7 @@ def _inspected(path: Path, runner: Runner, bounded: bool) -> Inspected:
         if manifest.parts:
             parts = {part: _inspected(path / part, runner, bounded) for part in manifest.parts}
             return Inspected(_SCHEMA, artifact, str(path), axes, None, parts)
-        ranges = manifest.recipe.get("axes", {})
-        axes = {name: sizes["opt"] for name, sizes in ranges.items()}
+        axes = manifest.axes
         model = opened.model_path
     staged = stage.stage_onnx(model, runner.store.objects)
     if bounded:

@@ -110,9 +110,9 @@ def _search(
     gates = job.recipe.gates
     budget = tuning.Budget(gates.max_drop, gates.min_sqnr, gates.max_latency_ms, gates.max_bytes)
 
-    def judge(made: Build) -> Judged:
-        scores = None if evaluate is None else in_memory.scores(evaluate, made, runner)
-        return findings.judge(made, runner.records, artifact="", scores=scores)
+    def judge(build: Build) -> Judged:
+        scores = None if evaluate is None else in_memory.scores(evaluate, build, runner)
+        return findings.judge(build, runner.records, artifact="", scores=scores)
 
     artifact.prepare(out, f"{tuned_name(job.recipe.name)}-{job.target.name}-{job.precision.name}")
     return tuning.tune(job, precisions, budget, options, runner, judge)

@@ -65,19 +65,19 @@ def bench(
     pipeline.check_timed(job)
     if batches:
         _check_batches(batches, pipeline.run(job, runner, pipeline.EXPORT))
-    made = pipeline.run(job, runner, pipeline.BENCH)
-    times = findings.latencies(made)
-    ratios = findings.speedups(made, times)
+    build = pipeline.run(job, runner, pipeline.BENCH)
+    times = findings.latencies(build)
+    ratios = findings.speedups(build, times)
     return BenchFigures(
         model=job.recipe.name,
         target=job.target.name,
         precision=job.precision.name,
-        baseline=made.baseline_precision.name,
-        latency=tuple(map(LatencyFigures.from_object, times["engine"])),
-        baseline_latency=tuple(map(LatencyFigures.from_object, times["baseline"])),
+        baseline=build.baseline_precision.name,
+        latency=tuple(map(LatencyFigures.from_object, times.engine)),
+        baseline_latency=tuple(map(LatencyFigures.from_object, times.baseline)),
         speedup=tuple(BatchSpeedup(batch=n, **vars(ratio)) for n, ratio in ratios.items()),
-        sweep=_sweep(times["engine"], limit_ms),
-        conditions=findings.conditions(made),
+        sweep=_sweep(times.engine, limit_ms),
+        conditions=findings.conditions(build),
     ).to_json()
 
 
@@ -98,31 +98,29 @@ def evaluate(
     Returns the figures of an optkit.eval/v1 object, each with its evidence. Raises what building
     raises.
     """
-
     runner = workspace.runner()
     settings = jobs.settings(model, recipe, runner)
     job = Job(settings, *jobs.pair(target, precision), strict=strict, code=Path.cwd())
-    made = pipeline.run(job, runner, pipeline.EVAL)
-    scores = task_scores(made)
-    candidate, baseline = scores.get("candidate"), scores.get("baseline")
-    drop = accuracy.drop(baseline, candidate) if candidate and baseline else None
+    build = pipeline.run(job, runner, pipeline.EVAL)
+    scores = task_scores(build)
+    drop = accuracy.drop(*scores.pair) if scores.pair else None
     return EvalFigures(
         model=job.recipe.name,
         target=job.target.name,
         precision=job.precision.name,
-        baseline=made.baseline_precision.name,
-        accuracy=ScoreFigures.from_optional(candidate),
-        baseline_accuracy=ScoreFigures.from_optional(baseline),
+        baseline=build.baseline_precision.name,
+        accuracy=ScoreFigures.from_optional(scores.candidate),
+        baseline_accuracy=ScoreFigures.from_optional(scores.baseline),
         drop=DifferenceFigures.from_optional(drop),
-        fidelity=FidelityFigures.from_object(findings.fidelity(made)),
-        gate=JudgedGates.from_object(findings.judge_accuracy(made, scores)),
-        calibration=findings.calibration(made),
+        fidelity=FidelityFigures.from_object(findings.fidelity(build)),
+        gate=JudgedGates.from_object(findings.judge_accuracy(build, scores)),
+        calibration=findings.calibration(build),
     ).to_json()
 
 
-def _check_batches(batches: Sequence[int], made: Build) -> None:
-    """Raise UsageError for one that is outside what is built for, or would not be measured."""
-    span = made.batches or AxisRange(1, 1, 1)
+def _check_batches(batches: Sequence[int], build: Build) -> None:
+    """Raises UsageError for a batch size that is not built for, or would not be measured."""
+    span = build.batches or AxisRange(1, 1, 1)
     for batch in batches:
         if not span.min <= batch <= span.max:
             raise UsageError(
@@ -130,9 +128,9 @@ def _check_batches(batches: Sequence[int], made: Build) -> None:
                 where=f"--batch {batch}",
                 hint="widen the axis: --max-shapes, or `axes` in the recipe",
             )
-        if not made.measured and batch != span.opt:
+        if not build.measured and batch != span.opt:
             raise UsageError(
-                f"{made.job.target.name} is not this machine: only the tuned batch {span.opt} is "
+                f"{build.job.target.name} is not this machine: only the tuned batch {span.opt} is "
                 "predicted",
                 where=f"--batch {batch}",
                 hint="`optkit plan --batch` predicts others",

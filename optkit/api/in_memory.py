@@ -11,11 +11,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from optkit import pipeline, places
+from optkit import codec, pipeline, places
 from optkit.benchmarking import accuracy
 from optkit.data import spool_writer
 from optkit.devices import Target
@@ -23,14 +23,14 @@ from optkit.errors import InputRefused, UsageError, located
 from optkit.evidence import Evidence
 from optkit.execute.proxy import Proxy
 from optkit.execute.runner import Runner
-from optkit.measurement import Score
+from optkit.measurement import Score, Scores
 from optkit.pipeline import Build, Job
-from optkit.precisions import PRECISIONS, Precision
+from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
 from optkit.runtimes import simulator
 from optkit.steps import GRAPH
 from optkit.steps.collect import Samples
-from optkit.store import Entry, digest_file, digest_json
+from optkit.store import Entry, Meta, digest_file, digest_json
 from optkit.tensors import TensorInfo
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Samples:
             optional=job.recipe.optional_axes(),
         )
 
-        def move(out: Path) -> dict[str, Any]:
+        def move(out: Path) -> Meta:
             for file in list(folder.iterdir()):
                 file.rename(out / file.name)
             return {"info": info.to_json(), "metric": None}
@@ -127,35 +127,37 @@ def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Samples:
         return Samples.of(runner.store.make(key, "collect", move)[0])
 
 
-def scores(evaluate: Evaluate, made: Build, runner: Runner) -> dict[str, Score]:
-    """Call the caller's function for candidate and baseline; role → Score.
+def scores(evaluate: Evaluate, build: Build, runner: Runner) -> Scores:
+    """Call the caller's function for candidate and baseline.
 
     It returns one score per sample, shape [samples], in the same order each time: the drop is
     judged on pairs. Raises InputRefused for a single number, for scores that are not finite, and
-    for two that differ in length.
+    if the two differ in length.
     """
-    roles = {"candidate": (made.graph, made.simulation)}
-    if not made.is_baseline:
-        roles["baseline"] = (made.baseline, GRAPH)
-    level = "all" if made.measured else "basic"
-    found = {}
-    for role, (entry, file) in roles.items():
+    level = "all" if build.measured else "basic"
+
+    def score(role: str, graph: Path) -> Score:
         runner.listener.start("evaluate", f"evaluate {role}")
-        with Proxy(entry.file(file), {"level": level}, runner.limits, _scratch(runner)) as session:
-            found[role] = _score(evaluate(session), made.evidence)
+        with Proxy(graph, {"level": level}, runner.limits, _scratch(runner)) as session:
+            result = _score(evaluate(session), build.evidence)
         runner.listener.done("evaluate", f"evaluate {role}", False, 0.0)
-    lengths = [score.samples for score in found.values()]
-    if len(set(lengths)) > 1:
+        return result
+
+    candidate = score("candidate", build.graph.file(build.simulation))
+    if build.is_baseline:
+        return Scores(candidate, candidate)
+    baseline = score("baseline", build.baseline.file(GRAPH))
+    if candidate.samples != baseline.samples:
         raise InputRefused(
-            f"evaluate() returned {lengths[0]} scores for the candidate, {lengths[1]} for the "
-            "baseline",
+            f"evaluate() returned {candidate.samples} scores for the candidate, "
+            f"{baseline.samples} for the baseline",
             where=_EVALUATE,
             hint="score the same samples in the same order each time",
         )
-    return found
+    return Scores(candidate, baseline)
 
 
-def _score(returned: Any, evidence: Evidence) -> Score:
+def _score(returned: object, evidence: Evidence) -> Score:
     try:
         values = np.asarray(_array(returned), dtype=np.float64)
     except (TypeError, ValueError):
@@ -192,10 +194,10 @@ def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
         )
         names = sorted(path.name for path in folder.iterdir())
 
-        def move(out: Path) -> dict[str, Any]:
+        def move(out: Path) -> Meta:
             for name in names:
                 (folder / name).rename(out / name)
-            return {"log": log.to_json()}
+            return {"log": codec.to_json(log)}
 
         key = digest_json(
             {"step": "memory", "files": [digest_file(folder / name) for name in names]}
@@ -207,10 +209,9 @@ def _exported(model: Module, recipe: Recipe, runner: Runner) -> Entry:
 
 def _inputs(job: Job, runner: Runner) -> tuple[TensorInfo, ...]:
     """The graph's inputs: known from the recipe, else from the exported graph."""
-    full = replace(
-        job, precision=PRECISIONS["fp32"]
-    )  # which asks for no samples before they are here
-    return pipeline.run(full, runner, pipeline.EXPORT).inputs
+    # FP32 needs no calibration samples, and there are none yet
+    job = replace(job, precision=precision("fp32"))
+    return pipeline.run(job, runner, pipeline.EXPORT).inputs
 
 
 def _optional_labels(model: Module, example: Mapping[str, object]) -> list[str]:
@@ -239,12 +240,12 @@ def _feed(batch: Batch, names: list[str]) -> dict[str, np.ndarray]:
     return {key: _array(value) for key, value in zip(names, parts, strict=False)}
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: object) -> np.ndarray:
     """numpy of an array or a torch tensor (also one that needs gradients or lies on a device)."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
-def _declared(value: np.ndarray) -> dict[str, Any]:
+def _declared(value: np.ndarray) -> dict[str, object]:
     shape: list[int | str] = list(value.shape)
     if shape:
         shape[0] = "batch"

@@ -42,10 +42,10 @@ def bench_against(
     strict: a run under bad conditions is done once more.
     trusted: engines that were not compiled on this machine may be opened.
 
-    Returns by batch size the latencies and the slowdown of the
-    candidate with its interval, and the verdict. Raises ToolchainMissing (no such device here),
-    IntegrityError (damaged), InputRefused (other inputs or another target, no engine, somebody
-    else's, several graphs), UsageError (a batch it is not built for, another override).
+    Returns, by batch size, the latencies and the slowdown of the candidate with its interval, and
+    the verdict. Raises ToolchainMissing (no such device here), IntegrityError (damaged),
+    InputRefused (other inputs, another target, no engine, an engine compiled elsewhere, several
+    graphs), UsageError (a batch size that is not built for, another override).
     """
     for text in overrides:
         if text.partition("=")[0].strip() not in _OVERRIDES:
@@ -64,8 +64,8 @@ def bench_against(
         )
     device = target(ours.manifest.target)
     check_device(device, str(candidate))
-    made = time_beside(ours, theirs, device, batches, runner, overrides=overrides, strict=strict)
-    rows = tuple(_row(row, max_slowdown) for row in made.rows)
+    timed = time_beside(ours, theirs, device, batches, runner, overrides=overrides, strict=strict)
+    rows = tuple(_row(row, max_slowdown) for row in timed.rows)
     outcomes = {row.outcome for row in rows}
     verdict = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), None)
     return Against(
@@ -77,7 +77,7 @@ def bench_against(
         max_slowdown=max_slowdown,
         verdict=verdict,
         rows=rows,
-        conditions=dict(made.conditions),
+        conditions=timed.conditions.to_json(),
     )
 
 

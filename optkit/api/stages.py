@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from optkit import pipeline
+from optkit import codec, pipeline
 from optkit.api import jobs
 from optkit.api.jobs import RecipeLike
 from optkit.devices import Target
@@ -31,16 +31,35 @@ _STAGES: dict[Stage, tuple[tuple[pipeline.Stage, ...], Callable[[Build], Result 
 
 
 @dataclass(frozen=True)
+class Rewrite:
+    """What a rule did at a node: it was applied, or declined with a reason."""
+
+    rule: str
+    node: str
+    outcome: Literal["applied", "declined"]
+    reason: str
+
+    @property
+    def note(self) -> str:
+        reason = f", {self.reason}" if self.reason else ""
+        return f"{self.rule} {self.node}: {self.outcome}{reason}"
+
+
+@dataclass(frozen=True)
 class StageFiles:
-    """What a stage left: names of files in the folder `out`; `notes`, a line for each rewrite or
-    decision; `details`, what the step tells, as details.json has it; `calibration` as in a build's
-    result."""
+    """The result of a stage: names of files in the folder `out`; `notes`: a line for each rewrite;
+    `details`: the facts of the step, as in details.json; `calibration`: as in a build's result."""
 
     out: str
     files: list[str]
     notes: list[str]
-    details: dict[str, Any]
+    details: Mapping[str, object]
     calibration: CalibrationCheck | None
+
+    @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """What rules did, in the order of the log; empty of a stage without rules."""
+        return _rewrites(self.details)
 
 
 def export(
@@ -113,7 +132,7 @@ def stage_files(
     recipe: RecipeLike | None = None,
     workspace: Workspace = Workspace(),
 ) -> StageFiles:
-    """Run the chain up to `stage` and put what it made into `out`, which must not exist yet. Raises
+    """Run the chain up to `stage` and copy its files into `out`, which must not exist yet. Raises
     what the function of the stage raises."""
     out = Path(out)
     if out.exists():
@@ -122,8 +141,8 @@ def stage_files(
     settings = jobs.settings(model, recipe, runner)
     job = Job(settings, *jobs.pair(target, precision), code=Path.cwd())
     stages, result_of = _STAGES[stage]
-    made = pipeline.run(job, runner, stages)
-    result = result_of(made)
+    build = pipeline.run(job, runner, stages)
+    result = result_of(build)
     if result is None:
         name = job.target.name
         raise ToolchainMissing(
@@ -133,7 +152,8 @@ def stage_files(
         )
     details = {key: value for key, value in result.meta.items() if key != "reads"}
     names = delivery.copy_out(result, out, details)
-    return StageFiles(str(out), names, _notes(details), details, findings.calibration(made))
+    notes = [rewrite.note for rewrite in _rewrites(details)]
+    return StageFiles(str(out), names, notes, details, findings.calibration(build))
 
 
 def _folder(
@@ -145,17 +165,12 @@ def _folder(
     target: str | Target = "cpu",
     precision: str | Precision = "fp32",
 ) -> Path:
-    made = stage_files(stage, model, out=out, target=target, precision=precision, recipe=recipe,
-                       workspace=workspace)  # fmt: skip
-    return Path(made.out)
+    stage_files(stage, model, out=out, target=target, precision=precision, recipe=recipe,
+                workspace=workspace)  # fmt: skip
+    return Path(out)
 
 
-def _notes(details: Mapping[str, Any]) -> list[str]:
-    """One line per rewrite or decision that a stage logged."""
-    log = details.get("log") or {}
-    rows = log.get("entries", ()) if isinstance(log, Mapping) else ()
-    return [
-        f"{row['rule']} {row['node']}: {row['outcome']}"
-        + (f", {row['reason']}" if row.get("reason") else "")
-        for row in rows
-    ]
+def _rewrites(details: Mapping[str, object]) -> tuple[Rewrite, ...]:
+    log = details.get("log")
+    entries = log.get("entries", ()) if isinstance(log, Mapping) else ()
+    return codec.from_json(tuple[Rewrite, ...], entries)

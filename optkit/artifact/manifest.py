@@ -65,16 +65,24 @@ class Manifest:
     target: str
     precision: str
     digest: str
-    recipe: dict[str, Any]
+    recipe: Mapping[str, object]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     versions: dict[str, str]
     result: dict[str, Any]  # optkit.result/v1
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, dict[str, object]] = field(default_factory=dict)
     engine: EngineFile | None = None
     instruction_set: str | None = None
     parts: dict[str, str] = field(default_factory=dict)
     files: dict[str, File] = field(default_factory=dict)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The size that each dynamic axis is tuned for. Raises TypeError, KeyError."""
+        ranges = self.recipe.get("axes", {})
+        if not isinstance(ranges, dict):
+            raise TypeError("axes")
+        return {name: span["opt"] for name, span in ranges.items()}
 
     @property
     def evidence(self) -> dict[str, str]:
@@ -184,10 +192,6 @@ def _are(kind: type, values: Iterable[object]) -> bool:
     return all(isinstance(value, kind) for value in values)
 
 
-def _is_span(span: Mapping[str, Any]) -> bool:
-    return type(span["opt"]) is int and span["opt"] >= 0
-
-
 def _is_tensor(info: TensorInfo) -> bool:
     return _are(str, (info.name, info.dtype)) and all(
         type(size) is int or isinstance(size, str) for size in info.shape
@@ -208,7 +212,7 @@ _CHECKS: tuple[tuple[str, Callable[[Manifest], bool]], ...] = (
     ("instruction set", lambda m: m.instruction_set in (None, VNNI)),
     ("names", lambda m: all(map(NAME.fullmatch, (m.name, m.target, *m.parts)))),
     ("inputs, outputs", lambda m: all(map(_is_tensor, (*m.inputs, *m.outputs)))),
-    ("axes", lambda m: all(map(_is_span, m.recipe.get("axes", {}).values()))),
+    ("axes", lambda m: all(type(size) is int and size >= 0 for size in m.axes.values())),
     ("evidence", lambda m: _are(str, m.evidence.values())),
     ("files", lambda m: all(starmap(_is_file, m.files.items()))),
     ("engine", lambda m: m.engine is None or m.engine.file in m.files),

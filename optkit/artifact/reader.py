@@ -221,11 +221,10 @@ class Artifact:
             return
         if trust.knows(whole) or trust.knows(tried):
             return
-        axes = self.manifest.recipe.get("axes", {})
         trust.try_graph(
             self.path / file,
             self.manifest.inputs,
-            {axis: span["opt"] for axis, span in axes.items()},
+            self.manifest.axes,
             {"level": "basic", **({} if threads is None else {"threads": threads})},
         )
         trust.know(tried)

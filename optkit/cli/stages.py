@@ -109,6 +109,6 @@ def _files(
         return made
     for name in made.files:
         terminal.put(str(Path(made.out) / name))
-    for line in made.notes if output.verbose else summary.rewrites(made.details):
+    for line in made.notes if output.verbose else summary.rewrites(made.rewrites):
         terminal.put(f"  {line}")
     return made

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from optkit.cli import terminal
-from optkit.codec import from_json
 from optkit.documents.against import Against
 from optkit.documents.figures import BatchSpeedup, BenchFigures, EvalFigures
 from optkit.documents.measured import (
@@ -21,6 +19,9 @@ from optkit.documents.measured import (
 from optkit.documents.result import CalibrationCheck, EngineFacts, Result
 from optkit.evidence import Evidence
 from optkit.report.figures import measured, name
+
+if TYPE_CHECKING:
+    from optkit.api.stages import Rewrite
 
 T = TypeVar("T")
 
@@ -223,27 +224,14 @@ def _chosen(one: LatencyFigures) -> list[str]:
     return [f"batch {one.batch}, {one.throughput:,.0f}/s", one.evidence]
 
 
-@dataclass(frozen=True)
-class _Rewrite:
-    """What the log of a stage says of a rule at a node."""
-
-    rule: str
-    node: str
-    outcome: str
-    reason: str
-
-
-def rewrites(details: Mapping[str, object]) -> list[str]:
+def rewrites(entries: Sequence[Rewrite]) -> list[str]:
     """The rewrites of a stage, one line per rule, and the declined ones, one line per reason."""
-    log = details.get("log")
-    entries = log.get("entries", []) if isinstance(log, Mapping) else []
-    logged = from_json(tuple[_Rewrite, ...], entries)
-    applied = Counter(entry.rule for entry in logged if entry.outcome == "applied")
+    applied = Counter(entry.rule for entry in entries if entry.outcome == "applied")
     removed = [
         _counted(applied.pop(rule), what) for rule, what in _REMOVED.items() if applied[rule]
     ]
     declined: dict[tuple[str, str], list[str]] = {}
-    for entry in logged:
+    for entry in entries:
         if entry.outcome == "declined":
             declined.setdefault((entry.rule, entry.reason), []).append(entry.node)
     return [

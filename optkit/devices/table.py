@@ -104,7 +104,7 @@ class Target:
     prices: tuple[Price, ...] = ()
     machine: str | None = None  # of CPUs: x86_64, aarch64, …
     features: tuple[str, ...] = ()  # of CPUs: the instructions that programs may assume
-    identity: Mapping[str, object] = field(default_factory=dict)
+    identity: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
     def is_cpu(self) -> bool:
@@ -175,7 +175,7 @@ class Target:
                 break
         return tuple(chosen)
 
-    def fingerprint(self) -> dict[str, object]:
+    def fingerprint(self) -> dict[str, JsonValue]:
         """What a digest should cover: JSON types only, no sources, notes or prices."""
         return dict(self.identity)
 
@@ -253,7 +253,7 @@ def read(name: str) -> Target:
     peaks = {dtype: fact for dtype, fact in data.peaks.items() if isinstance(fact, Fact)}
     rates = {**peaks, **data.ops_per_cycle}
     precisions = matrix(data.precisions, data.title, str(capability.value) if capability else None)
-    told = {"machine": data.machine, "features": data.features and [*data.features]}
+    features: list[JsonValue] | None = None if data.features is None else [*data.features]
     return Target(
         name=name,
         title=data.title,
@@ -276,7 +276,8 @@ def read(name: str) -> Target:
                 "facts": {key: fact.value for key, fact in data.facts.items()},
                 "peaks": {key: fact.value for key, fact in rates.items()},
                 "precisions": {key: support.answer for key, support in precisions.items()},
-                **{key: value for key, value in told.items() if value is not None},
+                **({} if data.machine is None else {"machine": data.machine}),
+                **({} if features is None else {"features": features}),
             }
         ),
     )

@@ -11,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import JsonValue
-
 from optkit.difference import figures, graphs
 from optkit.difference.side import Side, opened
 from optkit.difference.text import to_text
 from optkit.documents.diff import DIFF, Diff, GraphDiff, KeyDiff, LayerChange
-from optkit.documents.record import Object
 from optkit.documents.report import Report
 from optkit.errors import UsageError
 from optkit.execute.runner import Runner
@@ -92,12 +89,12 @@ def _planned(report: Report) -> dict[str, tuple[str | None, str | None]]:
     return {node: (planned[node], runs.get(node)) for node in order}
 
 
-def _records(a: Object, b: Object) -> tuple[KeyDiff, ...]:
+def _records(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[KeyDiff, ...]:
     """What differs, where both sides tell of it: a report alone knows no data."""
     return tuple(_keys(a, b)) if a and b else ()
 
 
-def _keys(a: JsonValue, b: JsonValue, path: str = "") -> list[KeyDiff]:
+def _keys(a: object, b: object, path: str = "") -> list[KeyDiff]:
     """The keys of two nested mappings that differ, each with both values."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return [
@@ -105,4 +102,4 @@ def _keys(a: JsonValue, b: JsonValue, path: str = "") -> list[KeyDiff]:
             for key in dict.fromkeys((*a, *b))
             for row in _keys(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
         ]
-    return [] if a == b else [KeyDiff(key=path, a=a, b=b)]
+    return [] if a == b else [KeyDiff.model_validate({"key": path, "a": a, "b": b})]

@@ -134,9 +134,8 @@ def _qualities(a: Side, b: Side, before: Result, after: Result) -> Iterator[Figu
 
 def _samples(side: Side) -> str | None:
     """Digest of the samples that were scored, where it is known."""
-    evaluation = side.data.get("evaluation")
-    digest = evaluation.get("digest") if isinstance(evaluation, dict) else None
-    return None if digest is None else str(digest)
+    digest = side.data.get("evaluation", {}).get("digest")
+    return digest if isinstance(digest, str) else None
 
 
 def _exact(a: Result, b: Result) -> Iterator[FigureDiff]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from optkit.artifact import MODEL, Artifact
 from optkit.codec import from_json
 from optkit.difference.graphs import Outline
 from optkit.documents.diff import ComparedSide, Kind
-from optkit.documents.record import Object
 from optkit.documents.report import REPORT, Report
 from optkit.documents.result import RESULT, Result
 from optkit.errors import InputRefused, UsageError
@@ -32,9 +32,9 @@ class Side:
     outline: Outline | None = None
     result: Result | None = None
     report: Report | None = None
-    recipe: Object = field(default_factory=dict)
-    data: Object = field(default_factory=dict)
-    versions: Object = field(default_factory=dict)
+    recipe: Mapping[str, object] = field(default_factory=dict)
+    data: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    versions: Mapping[str, object] = field(default_factory=dict)
 
     def described(self) -> ComparedSide:
         """As the comparison names it."""
@@ -81,7 +81,7 @@ def _artifact(path: Path, runner: Runner) -> Side:
         report_of(artifact),
         manifest.recipe,
         manifest.data,
-        {**manifest.versions},
+        manifest.versions,
     )
 
 
@@ -89,7 +89,7 @@ def _report(path: Path) -> Side:
     try:
         data = parsed(path)
     except ValueError as error:
-        raise InputRefused("it is not JSON", where=str(path)) from error
+        raise InputRefused("no JSON", where=str(path)) from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema not in (RESULT, REPORT):
         raise InputRefused(
@@ -114,7 +114,7 @@ def _report(path: Path) -> Side:
     provenance = report.provenance
     return Side(
         path, "a report", provenance.digests.get("build"), result=result, report=report,
-        recipe=provenance.recipe, versions={**provenance.versions},
+        recipe=provenance.recipe, versions=provenance.versions,
     )  # fmt: skip
 
 

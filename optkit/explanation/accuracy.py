@@ -99,7 +99,7 @@ def unread(subject: Subject) -> Iterator[Finding]:
     added = any(subject.op(node) == "Add" for node in worst.readers)
     key = ("quantization", "placement", "residual_adds")
     change = Change(f"remove the pair from the graph ({worst.pair})")
-    if added and subject.recipe["quantization"]["placement"].get("residual_adds"):
+    if added and subject.recipe.quantization.placement.residual_adds:
         change = Change("keep the shortcut in float", {key: False})
     yield pairs.finding(
         what=f"{worst.value} is quantized, but no quantized product reads its codes, only "
@@ -184,7 +184,7 @@ def _by_channel(sqnr_db: float | None, best_db: float | None) -> str:
 
 
 def _along_channels(subject: Subject, row: LayerFidelityRow) -> Change:
-    placed = subject.recipe["quantization"]["placement"]["tensor_ops"] or ()
+    placed = subject.recipe.quantization.placement.tensor_ops or ()
     if row.scales == "tensor" and row.op in placed:
         key = ("quantization", "placement", "tensor_ops")
         others = [op for op in placed if op != row.op]
@@ -358,7 +358,7 @@ def _foreign(subject: Subject, pairs: _Pairs) -> Change | None:
 def _wider(subject: Subject, pairs: _Pairs) -> Change:
     """The change that gives ranges with all values: another method if the present one excludes
     some, more samples if calibration met smaller values."""
-    foreign, calibration = _foreign(subject, pairs), subject.recipe["calibration"]
+    foreign, calibration = _foreign(subject, pairs), subject.recipe.calibration
     if foreign is not None:
         return foreign
     if calibration is not None and {row.method for row in _decided(subject, pairs)} != {"minmax"}:
@@ -367,7 +367,7 @@ def _wider(subject: Subject, pairs: _Pairs) -> Change:
     text = "calibrate on more samples that resemble the data in use"
     if calibration is None:
         return Change(text)
-    return Change(text, {("calibration", "samples"): 4 * calibration["samples"]})
+    return Change(text, {("calibration", "samples"): 4 * calibration.samples})
 
 
 def _narrower(subject: Subject, pairs: _Pairs) -> Change:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from optkit.documents.explanation import ExplainFinding, FindingCost, RecipeChange, Rule
 from optkit.evidence import Evidence
@@ -38,7 +38,7 @@ class Change:
     → value)."""
 
     text: str
-    settings: Mapping[tuple[str, ...], Any] = field(default_factory=dict)
+    settings: Mapping[tuple[str, ...], object] = field(default_factory=dict)
 
     @property
     def lines(self) -> list[str]:

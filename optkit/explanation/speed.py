@@ -227,7 +227,7 @@ def heavy_weights(subject: Subject) -> Iterator[Finding]:
                 why="this float tensor has more bytes than quantization saved in the others",
                 change=Change(
                     "quantize it, or store the embedding table in 8 bits",
-                    {} if subject.recipe["quantization"]["embeddings"]
+                    {} if subject.recipe.quantization.embeddings
                     else {("quantization", "embeddings"): True},
                 ),
             )  # fmt: skip
@@ -247,6 +247,6 @@ def _heaviest(subject: Subject, timed: TimedLayer) -> tuple[str, ...]:
 
 def _patterns(subject: Subject, node: str) -> list[str]:
     """The patterns of the recipe that keep a node in float."""
-    own = subject.recipe["quantization"]["nodes"]
-    return [p for p, name in own.items()
+    patterns = subject.recipe.quantization.nodes
+    return [p for p, name in patterns.items()
             if fnmatchcase(node, p) and not precisions.precision(name).quantized]  # fmt: skip

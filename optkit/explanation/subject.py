@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from optkit import precisions, runtimes
 from optkit.documents.report import LandedNode, LayerFidelityRow, Report
 from optkit.documents.result import Result
 from optkit.engines import FusedLayer
 from optkit.evidence import Evidence
+from optkit.recipe import Recipe
 from optkit.steps.attribute import Node, TimedLayer
 
 Kind = Literal["product", "convert", "layout", "other"]
@@ -38,21 +39,17 @@ class Times:
 
 @dataclass(frozen=True)
 class Subject:
-    """One artifact. `report`: its document. `times`: None if the times of its layers are not known;
-    `untimed` says why."""
+    """One artifact: its report, and the recipe that it was built from. `times`: None if the
+    times of its layers are not known; `untimed` says why."""
 
     report: Report
+    recipe: Recipe
     times: Times | None
     untimed: str | None = None
 
     @property
     def result(self) -> Result:
         return self.report.result
-
-    @property
-    def recipe(self) -> Mapping[str, Any]:
-        """The resolved recipe, as the report records it."""
-        return self.report.provenance.recipe
 
     @property
     def precision(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 _SHOWN = 2
 
@@ -34,7 +33,7 @@ def modules(nodes: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
-def line(path: Sequence[str], value: Any) -> str:
+def line(path: Sequence[str], value: object) -> str:
     """A setting as a line of a recipe: `quantization: {nodes: {"head/Gemm": fp16}}`."""
     *sections, last = path
     text = f"{_scalar(last)}: {_scalar(value)}"
@@ -43,6 +42,7 @@ def line(path: Sequence[str], value: Any) -> str:
     return text
 
 
-def _scalar(value: Any) -> str:
-    plain = isinstance(value, str) and value.replace("_", "").isalnum() and not value.isdigit()
-    return value if plain else json.dumps(value, ensure_ascii=False)
+def _scalar(value: object) -> str:
+    if isinstance(value, str) and value.replace("_", "").isalnum() and not value.isdigit():
+        return value
+    return json.dumps(value, ensure_ascii=False)

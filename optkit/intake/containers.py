@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from optkit.dtypes import DTYPES
 from optkit.errors import UnsafeFile
 from optkit.intake.files import Limits, Staged, copy_in, located, opened, publish, show
 from optkit.store import scratch
@@ -22,10 +23,8 @@ PICKLES = frozenset(
     {".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npy", ".npz"}
 )  # fmt: skip
 
-_BITS = {
-    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8,
-    "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
-    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
+_BITS = {dtype.stored: dtype.bits for dtype in DTYPES.values() if dtype.stored} | {
+    "F6_E2M3": 6, "F6_E3M2": 6, "F8_E5M2": 8, "F8_E8M0": 8, "C64": 64,  # optkit computes in none
 }  # fmt: skip
 _DIRECTORY_BYTES = 8 << 20  # a zip's list of members
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

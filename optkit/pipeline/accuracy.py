@@ -14,7 +14,7 @@ from optkit.pipeline.engines import kept, running
 from optkit.pipeline.job import Build, Look, Role
 from optkit.pipeline.scores import decided
 from optkit.pipeline.sources import roots_of
-from optkit.precisions import PRECISIONS
+from optkit.precisions import precision
 from optkit.steps import GRAPH
 from optkit.steps.collect import Samples
 from optkit.steps.compare import CompareOutputs
@@ -23,7 +23,7 @@ from optkit.steps.evaluate import Evaluate, Evaluated
 from optkit.steps.graph import Graph
 
 Roles = Mapping[Role, tuple[Graph, str, Evidence]]
-"""Of each role the graph, its file that is scored, and how the score is known."""
+"""Role → its graph, the file of it that is scored, and how the score is known."""
 
 _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 
@@ -31,12 +31,12 @@ _PAIR: tuple[Role, ...] = ("baseline", "candidate")
 def evaluate(build: Build, runner: Steps) -> None:
     """Task scores of candidate, baseline and reference on the same samples; fidelity to FP32."""
     roles: dict[Role, tuple[Graph, str, Evidence]] = {
-        # the baseline first: a task of agreement compares with what it said
+        # the baseline first: a task of agreement compares with its outputs
         "baseline": (build.baseline, GRAPH, build.evidence),
         "candidate": (build.graph, build.simulation, build.evidence),
     }
-    if build.baseline_precision.name != "fp32":  # where it is, the baseline says what FP32 is worth
-        roles["reference"] = (build.fused, GRAPH, Evidence.SIMULATED)
+    if build.baseline_precision.name != "fp32":  # an FP32 baseline is its own reference
+        roles |= {"reference": (build.fused, GRAPH, Evidence.SIMULATED)}
     looked = _look(build, runner, roles)
     for role, (graph, file, evidence) in roles.items():
         if build.scored is not None and not looked:
@@ -50,8 +50,8 @@ def evaluate(build: Build, runner: Steps) -> None:
 
 def _look(build: Build, runner: Steps, roles: Roles) -> bool:
     """Score the samples part by part until the verdict is certain, where the recipe asks for it."""
-    samples, asked = build.scored, build.job.recipe.eval
-    if samples is None or asked is None or not asked.stop_early or samples.planned:
+    samples, settings = build.scored, build.job.recipe.eval
+    if samples is None or settings is None or not settings.stop_early or samples.planned:
         return False
     if samples.agreement:
         raise UsageError(
@@ -70,13 +70,13 @@ def _look(build: Build, runner: Steps, roles: Roles) -> bool:
         build.looks.append(look)
         for role in _PAIR:
             look.scores[role] = score(build, runner, role, *roles[role], look.samples)
-        known = all(one.score is not None for one in look.scores.values())
+        known = all(evaluated.score is not None for evaluated in look.scores.values())
         if not known or decided(build):  # unknown in a rehearsal, which ends at the first look
             break
-    for look in build.looks if "reference" in roles else ():
-        look.scores["reference"] = score(
-            build, runner, "reference", *roles["reference"], look.samples
-        )
+    references = [role for role in roles if role not in _PAIR]
+    for look in build.looks:
+        for role in references:
+            look.scores[role] = score(build, runner, role, *roles[role], look.samples)
     return True
 
 
@@ -89,32 +89,32 @@ def score(
     evidence: Evidence,
     drawn: Samples | None = None,
 ) -> Evaluated:
-    """The task's score of a graph; where its engine runs on this machine, of the engine. `drawn`:
-    of some of the evaluation samples alone."""
+    """The task's score of a graph, or of its engine where that runs on this machine. `drawn`: the
+    part of the evaluation samples to score; None: all."""
     samples = build.scored
     assert samples is not None
     engines = running(build, role)
     agrees = samples.agreement and role != "baseline"
-    place = build.job.recipe.eval_task
-    assert place is not None
-    record, roots = samples.reads, roots_of(build.job.recipe, "evaluation")
-    # the task's code and packages are what matters, its path only where it is
+    source = build.job.recipe.samples("evaluation")
+    assert source is not None
+    record, roots = samples.reads, roots_of(source)
+    # the key contains the task's code and packages; its path only says where it is
     python = {str(absolute(path, roots)): sha256 for path, sha256 in record.python.items()}
     step = Evaluate(
         graph=graph, samples=drawn or samples,
-        baseline_score=build.scores["baseline"] if agrees else None,
+        baseline_score=build.scores.get("baseline") if agrees else None,
         engine=build.engine if engines and role == "candidate" else None,
         baseline_engine=build.baseline_engine if engines and role == "baseline" else None,
-        file=file, batch=build.batch, evidence=evidence, task=str(place),
+        file=file, batch=build.batch, evidence=evidence, task=str(source.place),
         code=store.digest_json(record.code),
         metric=samples.metric, args=samples.scoring, running=engines,
-        path=place.path, imports=python, roots=tuple(roots), kept=kept(runner),
+        path=source.place.path, imports=python, roots=tuple(roots), kept=kept(runner),
     )  # fmt: skip
     return runner.do(step, f"evaluate {_named(build, role)}")
 
 
 def _named(build: Build, role: Role) -> str:
     """ "int8 candidate", "fp16 baseline", "fp32 reference"."""
-    known = {"candidate": build.job.precision, "baseline": build.baseline_precision,
-             "reference": PRECISIONS["fp32"]}  # fmt: skip
-    return f"{known[role]} {role}"
+    precisions = {"candidate": build.job.precision, "baseline": build.baseline_precision,
+                  "reference": precision("fp32")}  # fmt: skip
+    return f"{precisions[role]} {role}"

@@ -1,6 +1,6 @@
 """The artifact: what was built and what is known of it, in one folder that stands alone.
 
-model.onnx (+ data)     the graph that was compiled      simulation.onnx  its FP32-carrier twin
+model.onnx (+ data)     the graph that was compiled      simulation.onnx  the same on FP32 carriers
 <backend>.engine        the engine, where there is one   baseline/        the same of the baseline
 report.json/.html/.md   all figures with their evidence  recipe.yaml      a record, never executed
 eval.safetensors        evaluation samples, so that accuracy can be measured on another host
@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from optkit import pipeline
 from optkit.artifact import MANIFEST, SAMPLES, Artifact, EngineFile, Manifest, write
@@ -84,42 +83,42 @@ def deliver(build: Build, judged: Judged, out: Path, embed_eval: int, store: Sto
 def deliver_again(
     artifact: Artifact, build: Build, judged: Judged, store: Store, *, rescored: bool
 ) -> Artifact:
-    """Write a finished artifact in the place of the unfinished one: engines and figures are new,
-    all else is as it was. `rescored`: on other samples, which it does not carry."""
-    before, place = artifact.manifest, artifact.path.absolute()
+    """Replace the unfinished artifact by the finished one: engines and figures are new, all else
+    stays. `rescored`: the scores are of other samples, which the artifact does not contain."""
+    before, folder = artifact.manifest, artifact.path.absolute()
     engine = _engine(build.engine, "")
     old = {f"{prefix}{before.engine.file}" for prefix in ("", "baseline/") if before.engine}
     kept = before.files.keys() - {name for name in old if name.endswith(".engine")}
     data = before.data
     if rescored:
         kept -= {SAMPLES}
-        data = {**data, "evaluation": pipeline.data_of(build)["evaluation"]}
+        data = data | pipeline.data_of(build)
     files: dict[str, Path | bytes] = {
-        **{name: place / name for name in kept},
+        **{name: folder / name for name in kept},
         **_engine(build.baseline_engine, "baseline/"),
         **engine,
         **_reports(judged),
     }
     manifest = replace(
         before,
-        name=place.name,
+        name=folder.name,
         result=judged.result.to_json(),
         data=data,
         engine=EngineFile(str(build.backend), next(iter(engine), GRAPH)),
     )
     with storage_errors(store.root):
-        return write(place.parent, manifest, files)
+        return write(folder.parent, manifest, files)
 
 
 def join(
     name: str,
-    recipe: dict[str, Any],
+    recipe: Mapping[str, object],
     parts: Mapping[str, Artifact],
     result: BuildResult,
     out: Path,
 ) -> Artifact:
     """Write the artifact `out/<name>` that consists of others, each a folder in it. `recipe`: the
-    record of that of the whole."""
+    record of the recipe of the whole model."""
     whole = [(folder, part.path / file, file) for folder, part in parts.items()
              for file in (*part.manifest.files, MANIFEST)]  # fmt: skip
     first, last = (list(parts.values())[place].manifest for place in (0, -1))
@@ -140,7 +139,7 @@ def join(
     return write(out, manifest, files)
 
 
-def copy_out(entry: Result, out: Path, details: dict[str, Any]) -> list[str]:
+def copy_out(entry: Result, out: Path, details: Mapping[str, object]) -> list[str]:
     """A step's files and its details as JSON in a new folder `out`, which appears whole."""
     with storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +151,7 @@ def copy_out(entry: Result, out: Path, details: dict[str, Any]) -> list[str]:
                     stamp(entry.file(name), folder / name, _OPTKIT, {"digest": entry.digest})
                 else:
                     shutil.copyfile(entry.file(name), folder / name)
-            (folder / _DETAILS).write_text(json.dumps(details, indent=1))
+            (folder / _DETAILS).write_text(json.dumps(dict(details), indent=1))
             folder.chmod(0o755)
             folder.rename(out)
             fsync_dir(out.parent)
@@ -171,22 +170,19 @@ def _graph(entry: Graph, prefix: str) -> dict[str, Path | bytes]:
 def _stamped(
     build: Build, files: Mapping[str, Path | bytes], digest: str, folder: Path
 ) -> dict[str, Path | bytes]:
-    """The ONNX files, copied into `folder`, with the build that they are of and the level at which
-    ONNX Runtime judged them (None: it did not)."""
+    """The ONNX files, copied into `folder`. Each gets the digest of the build and the level of
+    ONNX Runtime's optimization at which it was evaluated (None: it was not)."""
     judged: dict[str, str | None] = {build.simulation: "basic", f"baseline/{GRAPH}": "basic"}
     if build.measured:
         judged = dict.fromkeys(judged, None if build.runs_engines else "all")
-    found: dict[str, Path | bytes] = {}
+    stamped: dict[str, Path | bytes] = {}
     for name, path in files.items():
         if isinstance(path, Path) and path.suffix == ".onnx":
-            about: dict[str, str | None] = {
-                "digest": digest,
-                "optimization_level": judged.get(name),
-            }
+            about = {"digest": digest, "optimization_level": judged.get(name)}
             if name == GRAPH:
-                about["instruction_set"] = _instruction_set(build)
-            found[name] = stamp(path, folder / name.replace("/", "."), _OPTKIT, about)
-    return found
+                about |= {"instruction_set": _instruction_set(build)}
+            stamped[name] = stamp(path, folder / name.replace("/", "."), _OPTKIT, about)
+    return stamped
 
 
 def _instruction_set(build: Build) -> str | None:
@@ -194,8 +190,8 @@ def _instruction_set(build: Build) -> str | None:
 
 
 def _assets(entry: Graph) -> dict[str, Path | bytes]:
-    """Tokenizer, processor and configuration of the model, at the root: who loads a model's folder
-    looks for them there."""
+    """Tokenizer, processor and configuration of the model, at the root, where libraries look for
+    them."""
     prefix = f"{ASSETS}/"
     names = [name for name in entry.files if name.startswith(prefix)]
     return {name.removeprefix(prefix): entry.file(name) for name in names}
@@ -221,8 +217,10 @@ def _samples(build: Build, file: Path, limit: int) -> Path | None:
     entry = build.scored
     if entry is None or sum(entry.file(name).stat().st_size for name in entry.files) > limit:
         return None
-    told = {"metric": entry.metric, "scoring": dict(entry.scoring), "agreement": entry.agreement}
-    Spool(entry.path).to_file(file, told)
+    metadata = {
+        "metric": entry.metric, "scoring": dict(entry.scoring), "agreement": entry.agreement,
+    }  # fmt: skip
+    Spool(entry.path).to_file(file, metadata)
     return file
 
 
@@ -230,13 +228,13 @@ def _text(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _yaml(data: dict[str, Any]) -> bytes:
+def _yaml(data: Mapping[str, object]) -> bytes:
     from ruamel.yaml import YAML
 
     buffer = io.BytesIO()
     buffer.write(b"# A record of the recipe as it was resolved. It is never executed.\n")
     writer = YAML(typ="safe", pure=True)
-    # the last pattern of a node's name counts: their order is kept
+    # the order of patterns of node names matters: the last match counts
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    writer.dump(data, buffer)
+    writer.dump(dict(data), buffer)
     return buffer.getvalue()

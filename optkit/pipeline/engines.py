@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from optkit import runtimes
+from optkit.documents.record import Object
 from optkit.execute.runner import Steps
-from optkit.pipeline.job import Build, EngineRole, Role
+from optkit.pipeline.job import Asked, Build, EngineRole, Role
 from optkit.steps.accept import Accept
 from optkit.steps.compile import Compile, Compiled
 from optkit.steps.sessions import DeviceSession, Engines
@@ -16,9 +16,9 @@ _BYTES_TO_READ = 8  # per parameter: float32, and the copy that the compiler kee
 
 
 def accept(build: Build, runner: Steps) -> None:
-    """Ask the compiler whether it knows all operators, as soon as the graph is fused: a refusal
-    after calibration and quantization comes late. A graph that memory does not hold is not asked
-    about, nor is a backend that runs any graph, since ONNX Runtime has run it."""
+    """Ask the compiler whether it knows all operators, as soon as the graph is fused: after
+    calibration and quantization a refusal would come late. The compiler is not asked if the graph
+    does not fit in memory, or if the backend runs any graph: ONNX Runtime has then run it."""
     needed = _BYTES_TO_READ * build.source.parameters
     graph_runs = build.backend is None or build.traits.engine == "graph"
     if graph_runs or needed > runner.limits.memory_bytes:
@@ -35,20 +35,20 @@ def compile_(build: Build, runner: Steps) -> None:
 
 
 def _compile(build: Build, role: EngineRole, runner: Steps) -> Compiled | None:
-    """None where its compiler is pending."""
+    """The engine of a role; None where its compiler is pending."""
     precision, graph, planned = build.job.precision, build.graph, build.planned
     if role == "baseline_engine":
         precision, graph, planned = build.baseline_precision, build.baseline, {}
     backend, axes = runtimes.backend(build.compiler), build.job.recipe.axis_ranges()
-    wanted = build.job.recipe.compiler.model_dump(exclude_none=True)
-    asked = {
+    options = build.job.recipe.compiler.model_dump(exclude_none=True)
+    specs = {
         name: runtimes.backend(name)
         .spec(build.inputs, build.job.target, precision, axes)
-        .asking(wanted)
+        .asking(options)
         for name in (build.compiler, *build.pending)
     }
-    spec = build.specs[role] = asked.pop(build.compiler)
-    build.pending_specs[role] = asked
+    spec = specs.pop(build.compiler)
+    build.specs[role] = Asked(spec, specs)
     if build.backend is None:
         return None
     step = Compile(
@@ -58,7 +58,7 @@ def _compile(build: Build, role: EngineRole, runner: Steps) -> Compiled | None:
     return runner.do(step, f"compile {precision} for {build.job.target.name}")
 
 
-def _host(build: Build) -> dict[str, Any] | None:
+def _host(build: Build) -> Object | None:
     """ONNX Runtime optimizes for the CPU it runs on; a TensorRT-RTX engine is the same anywhere."""
     return build.machine if build.measured else None
 
@@ -75,15 +75,18 @@ def running(build: Build, role: Role) -> Engines | None:
 
 
 def device_session(build: Build) -> DeviceSession:
-    graphs = bool(build.specs["engine"].options.get("cuda_graph", False))
+    asked = build.specs.get("engine")
+    assert asked is not None
+    graphs = bool(asked.spec.options.get("cuda_graph", False))
     return DeviceSession(build.job.target.name, graphs)
 
 
 def engine_file(compiled: Compiled) -> str:
-    """Of an engine; in a rehearsal, which has none, it is in no key."""
+    """The name of an engine's file. A rehearsal has no engine, and there no key contains it."""
     return "" if compiled.planned else compiled.engine.file
 
 
 def kept(runner: Steps) -> Path:
-    """Where a library may keep what it learned on this device: beside the store's objects."""
+    """The folder in which a library may keep what it learned on this device: beside the store's
+    objects."""
     return runner.objects.with_name("devices")

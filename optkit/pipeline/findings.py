@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from safetensors.numpy import load_file
 
 from optkit import codec, pipeline, runtimes
 from optkit.assignment import Assignment
@@ -23,7 +24,16 @@ from optkit.documents.result import CalibrationCheck, Result
 from optkit.engines import Engine
 from optkit.evidence import Evidence
 from optkit.execute.runner import Record
-from optkit.measurement import Difference, Fidelity, Latency, Memory, Score, Verdict
+from optkit.measurement import (
+    Difference,
+    Fidelity,
+    Latencies,
+    Latency,
+    Memory,
+    Score,
+    Scores,
+    Verdict,
+)
 from optkit.pipeline.job import Build
 from optkit.pipeline.scores import slices, stopped, task_scores
 from optkit.precisions import Precision
@@ -47,28 +57,35 @@ class Judged:
     findings: Findings
 
 
+@dataclass(frozen=True)
+class _Sides:
+    candidate: Side
+    baseline: Side
+    reference: Side
+
+
 def judge(
     build: Build,
     records: list[Record],
     *,
     artifact: str,
-    scores: Mapping[str, Score] | None = None,
+    scores: Scores | None = None,
 ) -> Judged:
-    """All figures of a build. `scores`: by role, when the caller evaluated by itself."""
+    """All figures of a build. `scores`: given by a caller that evaluated the models itself."""
     times = latencies(build)
-    sides = _sides(build, times, dict(scores) if scores is not None else task_scores(build))
-    found = _findings(build, sides, times, slices(build) if scores is None else [])
-    outcome = _result(build, sides, found, records, artifact)
+    sides = _sides(build, times, task_scores(build) if scores is None else scores)
+    findings = _findings(build, sides, times, slices(build) if scores is None else [])
+    outcome = _result(build, sides, findings, records, artifact)
     report = document.compose(
         outcome,
         document.measured(
-            outcome, sides["candidate"], sides["baseline"], found, times, conditions(build)
+            outcome, sides.candidate, sides.baseline, findings, times, conditions(build)
         ),
         rewrites=_rewrites(build),
         layer_fidelity=_layer_fidelity(build),
         provenance=_provenance(build, records),
     )
-    return Judged(outcome, report, found)
+    return Judged(outcome, report, findings)
 
 
 def judge_again(
@@ -79,14 +96,14 @@ def judge_again(
     artifact: str,
     rescored: bool,
 ) -> Judged:
-    """All figures of a build that was finished on its device; what was known before stays in its
-    `report`: how the graph was made, and the accuracy of references (unless `rescored`, on samples
-    that those have not seen)."""
+    """All figures of a build that was finished on its device. The `report` keeps what was known
+    before: how the graph was made, and the accuracy of references. `rescored`: the samples are
+    others, on which the references were not evaluated, so the report drops their accuracy."""
     before = report.result
     times = latencies(build)
     sides = _sides(build, times, task_scores(build))
-    found = _findings(build, sides, times, slices(build))
-    outcome = _result(build, sides, found, records, artifact)
+    findings = _findings(build, sides, times, slices(build))
+    outcome = _result(build, sides, findings, records, artifact)
     spent = {
         step: round(outcome.seconds.get(step, 0.0) + seconds, 3)
         for step, seconds in before.seconds.items()
@@ -103,7 +120,7 @@ def judge_again(
         report,
         outcome,
         document.measured(
-            outcome, sides["candidate"], sides["baseline"], found, times, conditions(build)
+            outcome, sides.candidate, sides.baseline, findings, times, conditions(build)
         ),
         {
             "steps": (*report.provenance.steps, *_steps(records)),
@@ -111,51 +128,54 @@ def judge_again(
             "finished": FinishedOn(machine=build.machine, versions=pipeline.tool_versions()),
         },
     )
-    return Judged(outcome, again, found)
+    return Judged(outcome, again, findings)
 
 
-def latencies(build: Build) -> dict[str, list[Latency]]:
-    """role ("engine", "baseline") → one Latency per batch size; none where it is pending."""
+def latencies(build: Build) -> Latencies:
+    """One Latency per batch size, of candidate and baseline; none where it is pending."""
     times = _latencies(build)
     if build.is_baseline:  # one model under two names: nothing to tell apart
-        times["baseline"] = times["engine"]
+        return replace(times, baseline=times.engine)
     return times
 
 
-def _latencies(build: Build) -> dict[str, list[Latency]]:
+def _latencies(build: Build) -> Latencies:
     timed = build.latency
     if isinstance(timed, Timed):
-        times = _arrays(timed, TIMES)
+        times = load_file(timed.file(TIMES))
 
-        def full(role: str, one: Latency) -> Latency:
-            runs = tuple(times[f"{role}/{one.batch}"].tolist())
-            return replace(one, samples_ms=runs, from_store=build.recalled)
+        def full(role: str, latency: Latency) -> Latency:
+            runs = tuple(times[f"{role}/{latency.batch}"].tolist())
+            return replace(latency, samples_ms=runs, from_store=build.recalled)
 
-        return {
-            "engine": [full("engine", row.engine) for row in timed.rows],
-            "baseline": [full("baseline", row.baseline) for row in timed.rows],
-        }
-    return {
-        "engine": [] if timed is None else [timed.latency],
-        "baseline": [] if build.baseline_latency is None else [build.baseline_latency.latency],
-    }
+        return Latencies(
+            [full("engine", row.engine) for row in timed.rows],
+            [full("baseline", row.baseline) for row in timed.rows],
+        )
+    baseline = build.baseline_latency
+    return Latencies(
+        [] if timed is None else [timed.latency],
+        [] if baseline is None else [baseline.latency],
+    )
 
 
-def speedups(build: Build, times: Mapping[str, list[Latency]]) -> dict[int, Difference]:
-    """batch → baseline latency over candidate latency."""
+def speedups(build: Build, times: Latencies) -> dict[int, Difference]:
+    """Batch size → baseline latency divided by candidate latency."""
     if isinstance(build.latency, Timed) and not build.is_baseline:
         return {row.engine.batch: row.speedup for row in build.latency.rows}
-    pairs = zip(times["engine"], times["baseline"], strict=True)
+    pairs = zip(times.engine, times.baseline, strict=True)
     predicted = build.latency
     if isinstance(predicted, PredictedLatency) and not build.is_baseline:
         covered = predicted.covered
-        return {one.batch: speedup(base, one, covered=covered) for one, base in pairs}
-    return {one.batch: ratio(base, one) for one, base in pairs}
+        return {
+            engine.batch: speedup(baseline, engine, covered=covered) for engine, baseline in pairs
+        }
+    return {engine.batch: ratio(baseline, engine) for engine, baseline in pairs}
 
 
-def judge_accuracy(build: Build, scores: Mapping[str, Score]) -> Verdict:
+def judge_accuracy(build: Build, scores: Scores) -> Verdict:
     """The gates that need nothing but scores and outputs."""
-    pair = (scores["baseline"], scores["candidate"]) if "candidate" in scores else None
+    pair = scores.pair
     limits = build.job.recipe.gates.of(build.job.target.name)
     return gates.judge(
         limits.model_copy(update=dict.fromkeys(ENGINE_LIMITS)),
@@ -168,9 +188,9 @@ def judge_accuracy(build: Build, scores: Mapping[str, Score]) -> Verdict:
 
 
 def fidelity(build: Build) -> Fidelity:
-    fidelity = build.fidelities["candidate"].fidelity
-    assert fidelity is not None
-    return fidelity
+    compared = build.fidelities.get("candidate")
+    assert compared is not None and compared.fidelity is not None
+    return compared.fidelity
 
 
 def calibration(build: Build) -> CalibrationCheck | None:
@@ -181,36 +201,39 @@ def calibration(build: Build) -> CalibrationCheck | None:
 
 def _result(
     build: Build,
-    sides: Mapping[str, Side],
-    found: Findings,
+    sides: _Sides,
+    findings: Findings,
     records: list[Record],
     artifact: str,
 ) -> Result:
     return result(
-        sides["candidate"],
-        sides["baseline"],
-        found,
+        sides.candidate,
+        sides.baseline,
+        findings,
         Run(_seconds(records), sum(record.hit for record in records)),
         model=build.job.recipe.name,
         target=build.job.target.name,
         artifact=artifact,
-        references=[sides["reference"]] if sides["reference"].accuracy else [],
+        references=[sides.reference] if sides.reference.accuracy else [],
         pending=to_finish(artifact, build.pending),
         calibration=calibration(build),
     )
 
 
 def conditions(build: Build) -> Object:
-    return dict(build.latency.conditions) if isinstance(build.latency, Timed) else {}
+    return build.latency.conditions.to_json() if isinstance(build.latency, Timed) else {}
 
 
-def _sides(
-    build: Build, times: Mapping[str, list[Latency]], scores: Mapping[str, Score]
-) -> dict[str, Side]:
+def _sides(build: Build, times: Latencies, scores: Scores) -> _Sides:
     backend = build.compiler
 
-    def side(precision: Precision, made: Compiled | None, role: str, latency: str) -> Side:
-        compiled = made.engine if made is not None else None
+    def side(
+        precision: Precision,
+        result: Compiled | None,
+        latencies: Sequence[Latency],
+        accuracy: Score | None,
+    ) -> Side:
+        compiled = result.engine if result is not None else None
         evidence = Evidence.MEASURED if build.measured else Evidence.COMPILED
         return Side(
             precision.name,
@@ -218,47 +241,43 @@ def _sides(
             compiled,
             evidence if compiled else Evidence.PENDING,
             _note(build, backend),
-            _at(times[latency], build.batch),
-            scores.get(role),
+            _at(latencies, build.batch),
+            accuracy,
         )
 
-    candidate = side(build.job.precision, build.engine, "candidate", "engine")
-    return {
-        "candidate": candidate,
-        "baseline": candidate
-        if build.is_baseline
-        else side(build.baseline_precision, build.baseline_engine, "baseline", "baseline"),
-        "reference": Side("fp32", accuracy=scores.get("reference")),
-    }
+    candidate = baseline = side(build.job.precision, build.engine, times.engine, scores.candidate)
+    if not build.is_baseline:
+        baseline = side(
+            build.baseline_precision, build.baseline_engine, times.baseline, scores.baseline
+        )
+    return _Sides(candidate, baseline, Side("fp32", accuracy=scores.reference))
 
 
 def _findings(
     build: Build,
-    sides: Mapping[str, Side],
-    times: Mapping[str, list[Latency]],
+    sides: _Sides,
+    times: Latencies,
     names: list[str],
 ) -> Findings:
-    candidate, baseline = sides["candidate"], sides["baseline"]
+    candidate, baseline = sides.candidate, sides.baseline
     latency = candidate.latency
     speedup = speedups(build, times).get(latency.batch) if latency else None
-    drop, pair = None, None
-    if candidate.accuracy and baseline.accuracy:
-        pair = (baseline.accuracy, candidate.accuracy)
-        drop = accuracy.drop(*pair)
-    likeness = fidelity(build)
+    pair = Scores(candidate.accuracy, baseline.accuracy).pair
+    drop = accuracy.drop(*pair) if pair else None
+    to_fp32 = fidelity(build)
     verdict = gates.judge(
         build.job.recipe.gates.of(build.job.target.name),
         drop=drop,
         scores=pair,
         slices=names,
         told=stopped(build),
-        fidelity=likeness,
+        fidelity=to_fp32,
         latency=latency,
         speedup=speedup,
         size_bytes=candidate.engine.bytes if candidate.engine else None,
         memory=_memory(build, candidate.engine),
     )
-    return Findings(likeness, speedup, drop, verdict)
+    return Findings(to_fp32, speedup, drop, verdict)
 
 
 def _memory(build: Build, engine: Engine | None) -> Memory | None:
@@ -286,13 +305,14 @@ def _note(build: Build, backend: str) -> str | None:
     )
 
 
-def _at(times: list[Latency], batch: int | None) -> Latency | None:
-    """The one at a batch size, with the marks of all, which one run measured; None of none."""
-    if not times:
+def _at(latencies: Sequence[Latency], batch: int | None) -> Latency | None:
+    """The latency at a batch size. It gets the marks of all latencies, because one run measured
+    them. None where there are none."""
+    if not latencies:
         return None
-    found = next((one for one in times if one.batch == batch), times[0])
-    marks = dict.fromkeys(mark for one in times for mark in one.marks)
-    return replace(found, marks=tuple(marks))
+    latency = next((row for row in latencies if row.batch == batch), latencies[0])
+    marks = dict.fromkeys(mark for row in latencies for mark in row.marks)
+    return replace(latency, marks=tuple(marks))
 
 
 def _rewrites(build: Build) -> Rewrites:
@@ -335,10 +355,3 @@ def _seconds(records: list[Record]) -> dict[str, float]:
     for record in records:
         spent[record.step] = round(spent.get(record.step, 0.0) + record.seconds, 3)
     return {**spent, "total": round(sum(spent.values()), 3)}
-
-
-def _arrays(entry: Timed, name: str) -> dict[str, Any]:
-    from safetensors.numpy import load_file
-
-    found: dict[str, Any] = load_file(entry.file(name))
-    return found

@@ -1,18 +1,18 @@
-"""What is pending in an artifact, done where its device is: compiled, scored, timed, judged again.
+"""An artifact is finished on a machine that has its device: compiled, scored, timed, judged again.
 
     artifact ─restore→ Build ─compile_, score, time→ figures measured on the device ─→ artifact
 
-Graphs, plan and samples are the artifact's own; nothing is exported, calibrated or quantized anew,
-so it stays the same build (`manifest.digest`). Its recipe is a record: it says sizes, gates and how
-long to time, and none of its files is opened.
+Graphs, plan and samples are those of the artifact. Nothing is exported, calibrated or quantized
+again, so it stays the same build (`manifest.digest`). Of its recipe only sizes, gates and settings
+of the timing are read, and none of the files that the recipe names is opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -37,6 +37,8 @@ from optkit.pipeline.sources import samples_of
 from optkit.places import Place
 from optkit.precisions import Precision, precision
 from optkit.recipe import Recipe
+from optkit.recipe.origin import Origin
+from optkit.recipe.problems import refusal
 from optkit.report.contract import report_of, result_of
 from optkit.steps.collect import Collected
 from optkit.steps.compare import ComparedOutputs
@@ -47,24 +49,33 @@ from optkit.store import digest_file
 
 _RECIPE = ("name", "inputs", "axes", "bench", "gates", "compiler")
 _CONTENT = "content:"
+_SCORED_BY = (
+    "metric",
+    "scoring",
+    "agreement",
+)  # facts about a task, in the metadata of its samples
 
 
-def finish(
-    artifact: Artifact,
-    target: Target,
-    backend: str,
-    pending: tuple[str, ...],
-    runner: Steps,
-    task: Place | None,
-    *,
-    strict: bool,
-) -> Build:
-    """Compile for the device of this machine, and measure there. `task`: scores instead of the one
-    that the artifact was built with. `pending`: backends that stay so.
+@dataclass(frozen=True)
+class Unfinished:
+    """An artifact, and how it is finished: by the compiler `backend`, for `target`, which is this
+    machine. `pending`: the backends that stay pending. `task`: instead of the task that scored the
+    artifact. `strict`: as of a Job."""
 
-    Raises what the steps raise, and InputRefused where the artifact carries no samples to score.
+    artifact: Artifact
+    target: Target
+    backend: str
+    pending: tuple[str, ...]
+    task: Place | None = None
+    strict: bool = False
+
+
+def finish(unfinished: Unfinished, runner: Steps) -> Build:
+    """Compile for the device of this machine, and measure there.
+
+    Raises what the steps raise, and InputRefused if the artifact contains no samples to score.
     """
-    build = _restore(artifact, target, backend, pending, runner, task, strict)
+    build = _restore(unfinished, runner)
     compile_(build, runner)
     if build.evaluation is not None:
         graphs: dict[Role, Graph] = {"baseline": build.baseline, "candidate": build.graph}
@@ -75,15 +86,8 @@ def finish(
     return build
 
 
-def _restore(
-    artifact: Artifact,
-    target: Target,
-    backend: str,
-    pending: tuple[str, ...],
-    runner: Steps,
-    task: Place | None,
-    strict: bool,
-) -> Build:
+def _restore(unfinished: Unfinished, runner: Steps) -> Build:
+    artifact, task = unfinished.artifact, unfinished.task
     manifest, recipe = artifact.manifest, recorded(artifact)
     result = result_of(artifact)
     scored = result.accuracy is not None
@@ -91,19 +95,18 @@ def _restore(
         place = task.path if task is not None else _task_of(artifact)
         recipe = recipe.with_overrides([f"eval.task={place}"])
     build = Build(
-        Job(recipe, target, precision(manifest.precision), strict=strict),
-        backend,
-        pending,
+        Job(recipe, unfinished.target, precision(manifest.precision), strict=unfinished.strict),
+        unfinished.backend,
+        unfinished.pending,
         baseline_of(artifact),
         inputs=manifest.inputs,
         outputs=manifest.outputs,
         measured=True,
     )
-    rows = report_of(artifact).quantization
-    nodes = {row.node: row.precision for row in rows}
+    nodes = {row.node: row.precision for row in report_of(artifact).quantization}
     if result.fidelity is not None:
         fidelity = codec.from_json(Fidelity, result.fidelity.to_json())
-        build.fidelities["candidate"] = ComparedOutputs(fidelity=fidelity)
+        build.fidelities = {"candidate": ComparedOutputs(fidelity=fidelity)}
     build.source = Graph()  # nothing is known of how it was exported
     build.graph = Graph(folder=staged_graph(artifact.path / MODEL, runner))
     build.baseline = Graph(folder=staged_graph(artifact.path / "baseline" / MODEL, runner))
@@ -117,31 +120,30 @@ def _restore(
 
 
 def recorded(artifact: Artifact) -> Recipe:
-    """What an artifact's recipe says of sizes, gates and timing; none of its files is opened.
-    Raises IntegrityError where it is no recipe."""
-    found = artifact.manifest.recipe
+    """The part of an artifact's recipe about sizes, gates and timing; none of the files that the
+    recipe names is opened. Raises IntegrityError if it is no recipe."""
+    record = artifact.manifest.recipe
     try:
-        return Recipe.from_dict({name: found[name] for name in _RECIPE if name in found})
+        return Recipe.from_dict({name: record[name] for name in _RECIPE if name in record})
     except RecipeError as error:
         raise _no_recipe(error.message, artifact.path / MANIFEST) from error
 
 
-def whole_recipe(record: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """The recipe that a manifest or a report holds, with what it leaves to the defaults; none of
-    its files is looked for. Raises IntegrityError, which names the key, where it is no recipe."""
-    told = dict(record)
-    if isinstance(model := told.get("model"), dict):  # a record may say it, a recipe may not
-        told["model"] = {key: model[key] for key in model if key != "trust_remote_code"}
+def whole_recipe(record: Mapping[str, object], file: Path) -> Recipe:
+    """The recipe that a manifest or a report contains; the files that it names need not exist.
+    Raises IntegrityError, which names the key, if it is no recipe."""
+    data = dict(record)
+    if isinstance(model := data.get("model"), dict):  # a recipe may not contain this key
+        data |= {"model": {key: model[key] for key in model if key != "trust_remote_code"}}
     try:
-        return Recipe.model_validate(told).model_dump(mode="json")
+        return Recipe.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise _no_recipe(f"{key}: {first['msg']}", file) from error
+        origin = Origin(data, "recipe", file.parent)
+        raise _no_recipe(refusal(error, origin, Recipe).message, file) from error
 
 
 def baseline_of(artifact: Artifact) -> Precision:
-    """The precision that an artifact is compared with. Raises IntegrityError where it says none."""
+    """The precision that an artifact is compared with. Raises IntegrityError if it names none."""
     baseline = result_of(artifact).baseline
     if baseline is None:
         raise IntegrityError(
@@ -156,8 +158,8 @@ def _no_recipe(reason: str, file: Path) -> IntegrityError:
 
 
 def _task_of(artifact: Artifact) -> Path:
-    """The file of the task that scored the artifact, where it is one of optkit's own: by its name
-    alone, since a path that a stranger's artifact names could lead to the stranger's code."""
+    """The file of the task that scored the artifact, if optkit ships that task. It is found by its
+    name: a path in an artifact of unknown origin could lead to code of unknown origin."""
     source = str(artifact.manifest.data.get("evaluation", {}).get("source", ""))
     name = PurePosixPath(source.removeprefix(_CONTENT)).stem
     if source == f"{_CONTENT}eval/{name}.py":
@@ -182,17 +184,16 @@ def _embedded(artifact: Artifact, recipe: Recipe, runner: Steps) -> Collected:
             "--embed-eval)",
         )
     samples = stage.stage_weights(file, runner.objects)
-    told: Mapping[str, Any] = Spool(samples.path).metadata
     place = recipe.eval_task
     assert place is not None
     code = Record({"content": {str(place): digest_file(place.path)}}).to_json()
-    meta = {"metric": told["metric"], "scoring": told["scoring"], "reads": code,
-            "agreement": told.get("agreement", False)}  # fmt: skip
+    metadata = Spool(samples.path).metadata
+    meta = {key: metadata[key] for key in _SCORED_BY if key in metadata} | {"reads": code}
     return Collected.of(Foreign(samples.path, samples.sha256, meta, {SAMPLES: samples.sha256}))
 
 
 def staged_graph(file: Path, runner: Steps) -> Foreign:
-    """An artifact's graph, through the door for foreign files; the folder has it as model.onnx."""
-    found = stage.stage_onnx(file, runner.objects)
-    names = {name: sha256 for name, (sha256, _) in found.files.items()}
-    return Foreign(found.path.parent, found.sha256, files=names)
+    """The folder of an artifact's graph, model.onnx, copied by the intake as a foreign file."""
+    staged = stage.stage_onnx(file, runner.objects)
+    names = {name: sha256 for name, (sha256, _) in staged.files.items()}
+    return Foreign(staged.path.parent, staged.sha256, files=names)

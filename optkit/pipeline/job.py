@@ -1,16 +1,19 @@
-"""What is asked for, and what the chain has made of it."""
+"""A job, and the state of its build: the results of the steps so far."""
 
 from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import JsonValue
 
 from optkit import runtimes
 from optkit.assignment import Assignment
 from optkit.devices import Target, gpus
 from optkit.devices.machine import cpu_target
+from optkit.documents.record import Object
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
 from optkit.execute.step import Input, Result
@@ -27,7 +30,7 @@ from optkit.steps.compare_layers import ComparedLayers
 from optkit.steps.compile import Compiled
 from optkit.steps.evaluate import Evaluated
 from optkit.steps.fuse import Fused
-from optkit.steps.graph import Graph, RandomInputs
+from optkit.steps.graph import Graph, RandomInputs, Rewritten
 from optkit.steps.peak import PeakMemory
 from optkit.steps.predict import PredictedLatency
 from optkit.steps.quantize import Quantized
@@ -41,12 +44,12 @@ EngineRole = Literal["engine", "baseline_engine"]
 class Job:
     """One model for one target in one precision.
 
-    `deferred`: its engine is left to a host that finishes the artifact, whatever this one could do.
+    `deferred`: another host compiles the engine and finishes the artifact, even if this host could.
     `strict`: a latency that was measured under bad conditions is measured once more, and a model
-    without weights is refused.
-    `graph`, `calibration`: in the store already when they came from memory (an nn.Module, a
-    loader); otherwise the recipe says where they come from. `code`: the folder from which
-    package.module:factory is imported.
+    without trained weights is refused.
+    `graph`, `calibration`: entries of the store, if they came from memory (an nn.Module, a loader);
+    None: the recipe says where they come from. `code`: the folder from which package.module:factory
+    is imported.
     """
 
     recipe: Recipe
@@ -70,35 +73,43 @@ class Job:
 
     @property
     def quantized(self) -> list[Precision]:
-        """The quantized precisions that layers may get: the job's own, if it is one, then those
-        that its recipe gives to nodes."""
+        """The quantized precisions that layers may get: the job's precision, then those that its
+        recipe gives to nodes. None if the job's precision is not quantized."""
         if not self.precision.quantized:
             return []
         of_nodes = map(precision, sorted(self.recipe.quantization.nodes.values()))
-        wanted = {one.name: one for one in (self.precision, *of_nodes)}
-        return [one for one in wanted.values() if one.quantized]
+        schemes = {scheme.name: scheme for scheme in (self.precision, *of_nodes)}
+        return [scheme for scheme in schemes.values() if scheme.quantized]
 
 
 @dataclass(frozen=True)
 class Look:
-    """Some of the evaluation samples, and their scores by role, of a build that is scored until its
-    verdict is certain."""
+    """A part of the evaluation samples and its scores by role, of a build that is scored part by
+    part until its verdict is certain."""
 
     samples: Samples
     scores: dict[Role, Evaluated] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What compilers are asked for one engine. `pending`: backend that is pending → its spec."""
+
+    spec: BuildSpec
+    pending: dict[str, BuildSpec]
+
+
 @dataclass
 class Build:
-    """A job, facts about it, and what the stages have made so far: results of steps, all on disk.
+    """A job, facts about it, and the results of its steps so far, which are all on disk.
 
-    `measured`: the target is this machine, or the kind of CPU that it is of, so that running is
-    measuring. `recalled`: the latency was in the store before this run. `specs`: what the compiler
-    is asked for each engine; `pending_specs`: the same of the backends that are pending, by name.
+    `measured`: the target is this machine, or the kind of CPU that it has, so figures are measured
+    here. `recalled`: the latency was in the store before this run. `specs`: what compilers are
+    asked for each engine.
 
-    Every stage behind `export`, `fuse`, … relies on the results without a default: to read one
-    before its stage has run is a bug, and an AttributeError. The others are None where a build has
-    no such result.
+    A result without a default exists once its stage (`export`, `fuse`, …) has run; to read it
+    earlier is a bug and raises AttributeError. The others are None where a build has no such
+    result.
     """
 
     job: Job
@@ -109,11 +120,10 @@ class Build:
     outputs: tuple[TensorInfo, ...] = ()
     measured: bool = False
     recalled: bool = False
-    specs: dict[EngineRole, BuildSpec] = field(default_factory=dict)
-    pending_specs: dict[EngineRole, dict[str, BuildSpec]] = field(default_factory=dict)
+    specs: dict[EngineRole, Asked] = field(default_factory=dict)
 
     source: Graph = field(init=False, repr=False)
-    fused: Graph = field(init=False, repr=False)
+    fused: Rewritten = field(init=False, repr=False)
     probe: Samples = field(init=False, repr=False)  # of the evaluation, else what there is
     carrier: Graph = field(init=False, repr=False)
     graph: Graph = field(init=False, repr=False)
@@ -122,7 +132,7 @@ class Build:
     calibration: Samples | None = None
     evaluation: Collected | None = None
     data_check: DataCheck | None = None
-    cast: Graph | None = None
+    cast: Rewritten | None = None
     statistics: Calibrated | None = None
     prepared: Fused | None = None
     quantized: Quantized | None = None
@@ -138,7 +148,7 @@ class Build:
 
     @property
     def batch_axis(self) -> int | str | None:
-        """Axis 0 of the first input, its name or its fixed size; None: no input has axes."""
+        """Axis 0 of the first input: its name or its fixed size; None: no input has axes."""
         return next((info.shape[0] for info in self.inputs if info.shape), None)
 
     @property
@@ -156,7 +166,7 @@ class Build:
 
     @property
     def compiler(self) -> str:
-        """The backend whose engine this is about: which compiles here, or else is pending."""
+        """The backend of the engine: the one that compiles here, else the first pending one."""
         return self.backend or self.pending[0]
 
     @property
@@ -171,53 +181,56 @@ class Build:
 
     @property
     def sizes(self) -> RandomInputs:
-        """What random feeds are drawn from. An input with a declared range, such as token ids, is
-        drawn from it whatever reads it."""
+        """What random feeds are drawn from. If an input has a declared range, as token ids have,
+        its numbers are drawn from this range, whichever operator reads them."""
         recipe = self.job.recipe
         specs = recipe.describe(self.inputs)
         drawn = {spec.info.name for spec in specs if spec.range is not None}
-        known = self.source.arguments
-        arguments = {name: known[name] for name in known if name not in drawn}
+        arguments = {
+            name: argument for name, argument in self.source.arguments.items() if name not in drawn
+        }
         return RandomInputs(specs, recipe.axis_ranges(), arguments)
 
     @property
     def assignment(self) -> Assignment | None:
-        """None before quantization, and of floats."""
+        """None before quantization, and for floating-point precisions."""
         return self.quantized.assignment if self.quantized is not None else None
 
     @property
     def planned(self) -> dict[str, str]:
-        """Node → precision, of those that are quantized."""
+        """Quantized node → its precision."""
         return self.assignment.quantized() if self.assignment is not None else {}
 
     @property
     def scored(self) -> Collected | None:
-        """The evaluation samples, where their task scores this graph: of samples of a whole
-        encoder-decoder it scores what the decoder returns."""
+        """The evaluation samples, if their task scores this graph. With samples of a whole
+        encoder-decoder the task scores the outputs of the decoder, so an encoder has none."""
         samples = self.evaluation
-        beside = samples is not None and self.job.part == "encoder" and samples.whole
-        return None if beside else samples
+        of_decoder = samples is not None and self.job.part == "encoder" and samples.whole
+        return None if of_decoder else samples
 
     @property
     def build_spec(self) -> dict[str, BuildSpec]:
         """What compilers are asked, by engine; of pending backends by "engine, backend"."""
-        asked: dict[str, BuildSpec] = {}
-        for role, spec in self.specs.items():
-            pending = self.pending_specs.get(role, {})
-            asked |= {role: spec, **{f"{role}, {name}": one for name, one in pending.items()}}
-        return asked
+        specs: dict[str, BuildSpec] = {}
+        for role, asked in self.specs.items():
+            specs[role] = asked.spec
+            specs |= {f"{role}, {backend}": spec for backend, spec in asked.pending.items()}
+        return specs
 
     @property
     def digests(self) -> dict[str, str]:
-        """Of all results, by name."""
-        results = {one.name: getattr(self, one.name, None) for one in fields(self)}
-        results |= {f"{role}_score": one for role, one in self.scores.items()}
-        results |= {f"{role}_fidelity": one for role, one in self.fidelities.items()}
+        """The digests of all results, by name."""
+        results = {each.name: getattr(self, each.name, None) for each in fields(self)}
+        results |= {f"{role}_score": score for role, score in self.scores.items()}
+        results |= {f"{role}_fidelity": fidelity for role, fidelity in self.fidelities.items()}
         for number, look in enumerate(self.looks):
             results[f"drawn/{number}"] = look.samples
-            results |= {f"{role}_score/{number}": one for role, one in look.scores.items()}
-        known = {name: one.digest for name, one in results.items() if isinstance(one, Result)}
-        return dict(sorted(known.items()))
+            results |= {f"{role}_score/{number}": score for role, score in look.scores.items()}
+        digests = {
+            name: result.digest for name, result in results.items() if isinstance(result, Result)
+        }
+        return dict(sorted(digests.items()))
 
     @property
     def is_baseline(self) -> bool:
@@ -226,12 +239,12 @@ class Build:
 
     @property
     def predictable(self) -> bool:
-        """Whether the target has rates to predict a latency by: a kind of CPU has them per cycle
-        and core alone, and neither cores nor a clock of its own."""
+        """Whether the target has the peak rates that a prediction of latency needs. A kind of CPU
+        has rates per cycle and core only: its number of cores and its clock are not known."""
         return bool(self.job.target.peaks) or not self.job.target.is_cpu
 
     @property
-    def machine(self) -> dict[str, Any]:
+    def machine(self) -> Object:
         """What a run here depends on."""
         return machine(self.job.target)
 
@@ -245,14 +258,17 @@ class Build:
         return Evidence.MEASURED if self.measured else Evidence.SIMULATED
 
 
-def machine(device: Target) -> dict[str, Any]:
-    """What a run on a device here depends on: this CPU; or the GPU that is the target, its driver,
-    and the host, of which there may be many like it."""
-    if device.is_cpu:  # of a kind of CPU, the one that stands for it
+def machine(device: Target) -> Object:
+    """What a run on a device of this machine depends on: this CPU; or the GPU that is the target,
+    its driver, and the name of the host."""
+    if device.is_cpu:  # this CPU stands for its kind
         return cpu_target().fingerprint()
-    found = [gpu for gpu in gpus().devices if gpu.target == device.name]
-    own = [{"name": gpu.name, "driver": gpu.driver} for gpu in found[:1]]
-    return {**device.fingerprint(), "gpus": own, "host": platform.node()}
+    found: list[JsonValue] = [
+        {"name": gpu.name, "driver": gpu.driver}
+        for gpu in gpus().devices
+        if gpu.target == device.name
+    ]
+    return {**device.fingerprint(), "gpus": found[:1], "host": platform.node()}
 
 
 def calibration_of(recipe: Recipe) -> Calibration:

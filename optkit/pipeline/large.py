@@ -24,16 +24,16 @@ def way(
     sampled: bool,
     where: str,
 ) -> Way:
-    """One of these: calibrated and decided as one graph ("whole"), GPTQ or AWQ part by part
-    ("layers"), each weight by itself without data ("pieces").
+    """How the model is quantized: calibrated and decided as one graph ("whole"), GPTQ or AWQ part
+    by part ("layers"), or each weight by itself without data ("pieces").
 
-    `rules`: placement rules by precision; `weights`: the recipe's method; `sampled`: there
-    are calibration samples. Raises InputRefused where only the whole graph would do and its weights
-    alone pass the limit.
+    `rules`: placement rules by precision; `weights`: the recipe's method; `sampled`: there are
+    calibration samples. Raises InputRefused if only "whole" is possible and the weights alone
+    exceed the limit.
     """
     if parameters * _BYTES_TO_CALIBRATE <= limit:
         return "whole"
-    if all(own.weights_in_blocks for own in rules.values()):
+    if all(placement.weights_in_blocks for placement in rules.values()):
         if sampled and weights in _LEARNED:
             return "layers"
         if weights in _DATA_FREE:
@@ -50,7 +50,8 @@ def way(
 
 
 def planned_memory(limit: int) -> int:
-    """The limit to three binary digits. What parts are made for belongs to the result; the default
-    limit follows what is free, and no two runs would ever meet."""
+    """The limit rounded down to three binary digits. The step's key contains it, since the result
+    depends on it; the default limit follows the free memory, so unrounded no two runs would have
+    the same key."""
     step = 1 << max(limit.bit_length() - 3, 0)
     return limit // step * step

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time as clock
 from dataclasses import dataclass, replace
-from typing import Any
 
 from optkit import runtimes
+from optkit.documents.record import Object
 from optkit.execute.runner import Steps
 from optkit.execute.step import Input
 from optkit.pipeline.engines import device_session, engine_file, kept
@@ -21,8 +21,8 @@ from optkit.tensors import AxisRange
 
 
 def time(build: Build, runner: Steps) -> None:
-    """Latency: measured beside the baseline where the target is this machine, else predicted; of a
-    kind of CPU that this machine is not of neither, it is pending."""
+    """Latency: measured beside the baseline where the target is this machine, else predicted. For a
+    kind of CPU that this machine does not have it stays pending."""
     bench = build.job.recipe.bench
     span = build.batches or AxisRange(1, 1, 1)
     batches = sorted({span.opt, *(n for n in bench.batches if span.min <= n <= span.max)})
@@ -61,8 +61,8 @@ def _predict(build: Build, role: EngineRole, batch: int, runner: Steps) -> Predi
 
 @dataclass(frozen=True)
 class Race:
-    """Two models to be timed in one run. `sides`: "engine" and "baseline"; `machine`: what a run
-    here depends on."""
+    """Two models that are timed in one run. `sides`: "engine" and "baseline"; `models`: the inputs
+    that the sides name; `machine`: what a run here depends on."""
 
     label: str
     samples: Input
@@ -70,15 +70,15 @@ class Race:
     sides: dict[str, Side]
     bench: Bench
     batches: list[int]
-    machine: dict[str, Any]
+    machine: Object
 
 
 def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Timed:
-    """Their latencies. What the store has of a run under bad conditions is never served, it is done
-    again: the key of a try counts those that were marked before it. `strict`: so is one of now,
-    once; `anew`: nothing that was measured before counts."""
+    """The latencies of both. A run in the store that was under bad conditions (marked) is not used:
+    it is repeated, and the key of a try contains the number of marked runs before it. `strict`: a
+    marked run of now is repeated once, too. `anew`: measure, whatever the store has."""
     bench, machine = both.bench, both.machine
-    on_cpu = runtimes.backend(both.sides["engine"].backend).traits.on_cpu
+    on_cpu = all(runtimes.backend(side.backend).traits.on_cpu for side in both.sides.values())
     step = MeasureLatency(
         samples=both.samples, models=both.models, batches=tuple(both.batches),
         seconds=bench.seconds, warmup_seconds=bench.warmup_seconds, sides=both.sides,
@@ -86,16 +86,16 @@ def race(both: Race, runner: Steps, *, strict: bool, anew: bool = False) -> Time
     )  # fmt: skip
 
     if anew:
-        found = runner.do(replace(step, at=str(clock.time_ns())), both.label)
-        if strict and found.marked:
-            found = runner.do(replace(step, at=str(clock.time_ns())), both.label)
-        return found
-    found, tries = runner.do(step, both.label), 0
-    while found.marked and (runner.recalled(found) or strict):
-        strict = strict and runner.recalled(found)
+        timed = runner.do(replace(step, at=str(clock.time_ns())), both.label)
+        if strict and timed.marked:
+            timed = runner.do(replace(step, at=str(clock.time_ns())), both.label)
+        return timed
+    timed, tries = runner.do(step, both.label), 0
+    while timed.marked and (runner.recalled(timed) or strict):
+        strict = strict and runner.recalled(timed)
         tries += 1
-        found = runner.do(replace(step, marked=str(tries)), both.label)
-    return found
+        timed = runner.do(replace(step, marked=str(tries)), both.label)
+    return timed
 
 
 def _sides(build: Build) -> tuple[dict[str, Input], dict[str, Side]]:

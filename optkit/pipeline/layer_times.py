@@ -1,4 +1,4 @@
-"""The time of each layer of a finished artifact, and what the rules are asked about it."""
+"""The time of each layer of a finished artifact, for the rules of `explain`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ _SECONDS = 2.0  # of profiled runs, each side
 
 
 def subject(artifact: Artifact, runner: Steps) -> Subject:
-    """What is known of an artifact of one graph, whose files were verified: its report, and the
-    time of its layers. On `cpu` ONNX Runtime is profiled on this machine; an engine whose device
-    is here is run and profiled; other layers have what the performance model expects."""
-    found = report_of(artifact)
-    recipe = whole_recipe(found.provenance.recipe, artifact.path / REPORT_FILE)
-    provenance = found.provenance.model_copy(update={"recipe": recipe})
-    report = found.model_copy(update={"provenance": provenance})
+    """The report of a verified artifact of one graph, and the time of its layers: from a profile of
+    ONNX Runtime on this machine for `cpu`, from a profile of the engine if its device is here, else
+    from the performance model."""
+    report = report_of(artifact)
+    recipe = whole_recipe(report.provenance.recipe, artifact.path / REPORT_FILE)
     if not report.layers.engine or not report.layers.baseline:
-        return Subject(report, None, "no engine was compiled")
+        return Subject(report, recipe, None, "no engine was compiled")
     times = _times(artifact, report, runner)
-    return Subject(report, times, None if times else "its backend lists no tensors of its layers")
+    untimed = None if times else "its backend lists no tensors of its layers"
+    return Subject(report, recipe, times, untimed)
 
 
 def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
@@ -50,7 +49,7 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
         # with the threads of the latency beside it
         kernels = Kernels(shapes, _SECONDS, host, recorded(artifact).bench.threads)
         return _attributed(artifact, runner, kernels, Evidence.MEASURED, "profiled on this machine")
-    why = "to time the engine itself, the device is needed"
+    reason = "to time the engine itself, the device is needed"
     if device.name in {gpu.target for gpu in gpus().devices}:
         note = "the engine's own profiler on this machine"
         try:
@@ -61,12 +60,12 @@ def _times(artifact: Artifact, report: Report, runner: Steps) -> Times | None:
             )  # fmt: skip
             return _attributed(artifact, runner, profile, Evidence.MEASURED, note)
         except (ToolchainMissing, UnsafeFile) as error:  # no library, an unknown profile or maker
-            why = error.message
+            reason = error.message
     sides = {"candidate": report.layers.engine, "baseline": report.layers.baseline}
     if not any(layer.inputs or layer.outputs for side in sides.values() for layer in side):
         return None
     predicted = PredictedLayers(sides, device.name, device.fingerprint(), fitted().digest)
-    note = f"each compiled layer by the performance model; {why}"
+    note = f"each compiled layer by the performance model; {reason}"
     return _attributed(artifact, runner, predicted, Evidence.PREDICTED, note)
 
 
@@ -77,7 +76,7 @@ def _attributed(
     evidence: Evidence,
     note: str,
 ) -> Times:
-    """The time of the layers at the sizes tuned for."""
+    """The time of the layers, at the sizes that the engine is tuned for."""
     engines = None
     if isinstance(way, EngineProfile):
         engines = Foreign(artifact.path, artifact.digest)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from optkit import runtimes
 from optkit.errors import Impossible
@@ -14,8 +12,8 @@ from optkit.pipeline.graphs import cast, comparison, sample_batch, written
 from optkit.pipeline.job import Build, Job, calibration_of
 from optkit.pipeline.refusals import check_enough
 from optkit.placement import PlacementRules
-from optkit.precisions import PRECISIONS, Precision
-from optkit.recipe import Recipe
+from optkit.precisions import precision
+from optkit.recipe import Placement, Recipe
 from optkit.steps.calibrate import Calibrate, Calibrated
 from optkit.steps.collect import Samples
 from optkit.steps.fuse import Fused
@@ -24,15 +22,15 @@ from optkit.steps.prepare import Prepare
 from optkit.steps.quantize import QuantizationSettings, Quantize, Quantized, Scheme
 from optkit.steps.quantize_layers import QuantizeLayers
 
-# Calibration taps what any backend may ask for, so statistics are shared by all targets, and by
-# all precisions: the others quantize no value that these do not.
+# Calibration observes every value that any backend may quantize, so all targets share statistics,
+# and all precisions: the others quantize no further values.
 _BACKENDS = tuple(runtimes.BACKENDS)
-_LEARNED = (PRECISIONS["int8"], PRECISIONS["fp8"])
+_LEARNED = (precision("int8"), precision("fp8"))
 
 
 def quantize(build: Build, runner: Steps) -> None:
-    """Statistics of the FP32 graph, a form of it that quantizes better, then Q/DQ on the carrier as
-    the backend's rules want it."""
+    """Statistics of the FP32 graph, a form of it that quantizes better, then Q/DQ on the carrier by
+    the backend's rules."""
     job, fused = build.job, build.fused
     if not job.precision.quantized:
         half = None if job.precision.name == "fp32" else build.cast
@@ -101,8 +99,11 @@ def _quantize_layers(
 def _calibrate(build: Build, samples: Samples, runner: Steps) -> Calibrated:
     """Statistics that serve every quantized precision of every backend alike."""
     job = build.job
-    found = [_rules_of(runtimes.backend(name), job, _LEARNED) for name in _BACKENDS]
-    families = [rules for at, rules in enumerate(found) if rules and rules not in found[:at]]
+    families: list[dict[str, PlacementRules]] = []
+    for name in _BACKENDS:
+        rules = _learned_rules(runtimes.backend(name), job)
+        if rules and rules not in families:
+            families.append(rules)
     step = Calibrate(
         graph=build.fused,
         samples=samples,
@@ -114,35 +115,39 @@ def _calibrate(build: Build, samples: Samples, runner: Steps) -> Calibrated:
     return runner.do(step, "calibrate")
 
 
-def _rules_of(
-    backend: runtimes.Backend, job: Job, learned: Sequence[Precision] | None = None
-) -> dict[str, PlacementRules]:
-    """Precision → placement rules, of those the backend runs on the job's target; without
-    `learned`: the job's own, those its recipe gives to nodes, and that of the last layers, which
-    keeps its own placement. Raises Impossible for one of these.
-    """
-    if learned is None:
-        placed = job.recipe.quantization.placement.model_dump(mode="json", exclude_none=True)
-        own = {one.name: backend.rules(job.target, one) for one in job.quantized}
-        last = own[job.precision.name].last if own else None
-        beside = {} if last is None else {last: backend.rules(job.target, PRECISIONS[last])}
-        return beside | {name: _placed(rules, placed) for name, rules in own.items()}
-    found = {}
-    for one in learned:
+def _learned_rules(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:
+    """Precision → placement rules, of the precisions whose values calibration observes, as far as
+    the backend runs them on the job's target."""
+    rules = {}
+    for scheme in _LEARNED:
         with suppress(Impossible):
-            found[one.name] = backend.rules(job.target, one)
-    return found
+            rules[scheme.name] = backend.rules(job.target, scheme)
+    return rules
 
 
-def _placed(rules: PlacementRules, placed: Mapping[str, Any]) -> PlacementRules:
-    """The rules with the recipe's own placement, where the backend has such a rule at all."""
-    told = rules.to_json()
-    own = {key: value for key, value in placed.items() if told[key] is not None}
-    return PlacementRules.from_json({**told, **own})
+def _rules_of(backend: runtimes.Backend, job: Job) -> dict[str, PlacementRules]:
+    """Precision → placement rules, of the job's precision and those that its recipe gives to nodes,
+    with the recipe's placement; and the backend's rules for the precision of the last layers.
+    Raises Impossible."""
+    rules = {scheme.name: backend.rules(job.target, scheme) for scheme in job.quantized}
+    last = rules[job.precision.name].last if rules else None
+    last_rules = {} if last is None else {last: backend.rules(job.target, precision(last))}
+    placement = job.recipe.quantization.placement
+    return last_rules | {name: _placed(rule, placement) for name, rule in rules.items()}
+
+
+def _placed(rules: PlacementRules, placement: Placement) -> PlacementRules:
+    """The rules with the recipe's placement, except for rules that the backend does not have."""
+    changes = {
+        key: value
+        for key, value in placement.model_dump(mode="json", exclude_none=True).items()
+        if getattr(rules, key) is not None
+    }
+    return PlacementRules.from_json({**rules.to_json(), **changes})
 
 
 def settings_of(recipe: Recipe) -> QuantizationSettings:
-    """What the recipe says of the quantization; the defaults of a range where it says nothing."""
+    """The settings of the quantization in the recipe, or their defaults."""
     calibration = calibration_of(recipe)
     return QuantizationSettings(
         calibration.method,
@@ -153,10 +158,9 @@ def settings_of(recipe: Recipe) -> QuantizationSettings:
 
 
 def _prepares(job: Job) -> bool:
-    """Whether the values themselves are quantized, so that their outliers matter, or AWQ asked for
-    a rescaled graph."""
+    """Whether the graph is rescaled first: activations are quantized, so their outliers matter, or
+    the weights are rounded by AWQ."""
     settings = job.recipe.quantization
-    takes_part = any(one.activations for one in job.quantized)
-    return (takes_part and (settings.smooth, settings.equalize) != ("off", "off")) or (
-        settings.weights == "awq"
-    )
+    activations = any(scheme.activations for scheme in job.quantized)
+    rescales = (settings.smooth, settings.equalize) != ("off", "off")
+    return (activations and rescales) or settings.weights == "awq"

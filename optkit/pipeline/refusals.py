@@ -1,4 +1,4 @@
-"""What is refused before work, or as soon as its inputs are known."""
+"""Jobs that are refused: before any work, or as soon as the inputs are known."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from optkit.execute.reads import installed
 from optkit.execute.runner import Steps
 from optkit.pipeline.job import Build, Job
 from optkit.pipeline.sources import given_samples
-from optkit.precisions import PRECISIONS, Precision
+from optkit.precisions import PRECISIONS, Precision, precision
 from optkit.recipe import DEFAULT_BATCH, Recipe
 from optkit.steps.collect import Samples
+from optkit.steps.export import Exported
 from optkit.tensors import AxisRange, axes_of
 
 _EXTRAS = {"onnxruntime": "cpu", "tensorrt-rtx": "rtx", "torch": "torch", "onnxscript": "torch",
@@ -27,37 +28,37 @@ _WITH_CLASSES = ("top1", "f1")  # the tasks that optkit ships whose arrays have 
 
 
 def check(job: Job) -> Build:
-    """Refuse before work what cannot end well: what its recipe asks for, and the toolchain. Its
-    target and precision were checked where they were named (`check_pair`).
+    """Refuse a job that cannot succeed, before any work: check the recipe and the toolchain. The
+    target and the precision were checked when they were looked up (`check_pair`).
 
-    Raises Impossible (the target's matrix says no, or a compiler of it lacks an option of the
-    recipe), UnknownName (not built), ToolchainMissing.
+    Raises Impossible (the target does not support a precision, or its compiler lacks an option of
+    the recipe), UnknownName (not built), ToolchainMissing.
     """
-    for precision in job.quantized:
-        if precision != job.precision:
-            check_pair(job.target, precision)
+    for scheme in job.quantized:
+        if scheme != job.precision:
+            check_pair(job.target, scheme)
     _check_samples(job)
     _check_data(job.recipe)
-    here, pending = None, []
+    compiler, pending = None, []
+    options = job.recipe.compiler.model_dump(exclude_none=True)
     for option in job.target.default_backends:
         backend = runtimes.backend(option.name)
         if backend.refuses(job.target, job.precision) is not None:
             continue
-        wanted = job.recipe.compiler.model_dump(exclude_none=True)
-        backend.spec((), job.target, job.precision, {}).asking(wanted)
-        if here is None and not job.deferred and backend.offline(job.target) is None:
-            here = option.name
+        backend.spec((), job.target, job.precision, {}).asking(options)
+        if compiler is None and not job.deferred and backend.offline(job.target) is None:
+            compiler = option.name
         else:
             pending.append(option.name)
-    _check_toolchain(job, here)
-    own = job.target.is_cpu
-    baseline = PRECISIONS["fp32" if own else "fp16"]
-    return Build(job, here, tuple(pending), baseline, measured=own and here is not None)
+    _check_toolchain(job, compiler)
+    on_cpu = job.target.is_cpu
+    baseline = precision("fp32" if on_cpu else "fp16")
+    return Build(job, compiler, tuple(pending), baseline, measured=on_cpu and compiler is not None)
 
 
 def check_timed(job: Job) -> None:
-    """Refuse, before work, a job that is about latency where nothing can tell it. Raises
-    ToolchainMissing."""
+    """Refuse, before any work, a job about latency if it can be neither measured nor predicted
+    here. Raises ToolchainMissing."""
     build = check(job)
     if not (build.measured or build.predictable):
         reason = runtimes.backend(build.compiler).offline(job.target)
@@ -69,32 +70,34 @@ def check_timed(job: Job) -> None:
 
 
 def check_pair(target: Target, precision: Precision) -> None:
-    """Whether this precision can be had on this target at all. Raises Impossible."""
+    """Raises Impossible if the target does not support the precision."""
     reason = _why_not(target, precision)
     if reason is not None:
-        can = [p.name for p in PRECISIONS.values() if _why_not(target, p) is None]
-        hint = f"{target.name} takes {', '.join(can)}" if can else "`optkit targets` lists others"
+        others = [p.name for p in PRECISIONS.values() if _why_not(target, p) is None]
+        hint = "`optkit targets` lists others"
+        if others:
+            hint = f"{target.name} takes {', '.join(others)}"
         raise Impossible(reason, where=f"{target.name} × {precision}", hint=hint)
 
 
 def bound(build: Build, runner: Steps) -> None:
-    """Every dynamic axis must have a range before anything is tuned for it: that of the recipe,
-    else the sizes that it has in the samples that were given. Raises UsageError."""
+    """Give every dynamic axis a range, which compilers need: that of the recipe, else the sizes of
+    the axis in the given samples. Raises UsageError for an axis without a range."""
     ranges = build.job.recipe.axis_ranges()
     used = {axis: info for info in build.inputs for axis in axes_of(info.shape)}
     if used.keys() <= ranges.keys():
         return
-    found = _sizes_in_samples(build, runner)
-    sized = [axis for axis in used if axis in found.keys() - ranges.keys() - {build.batch_axis}]
+    sizes = _sizes_in_samples(build, runner)
+    sized = [axis for axis in used if axis in sizes.keys() - ranges.keys() - {build.batch_axis}]
     if sized:
-        told = (f"{axis} {found[axis].min}, {found[axis].opt}, {found[axis].max}" for axis in sized)
+        rows = (f"{axis} {sizes[axis].min}, {sizes[axis].opt}, {sizes[axis].max}" for axis in sized)
         what = "axes sized from the samples (smallest, most common, largest)"
-        runner.note(f"{what}: {'; '.join(told)}")
+        runner.note(f"{what}: {'; '.join(rows)}")
     if build.batch_axis in used:
-        found[str(build.batch_axis)] = AxisRange(
+        sizes[str(build.batch_axis)] = AxisRange(
             DEFAULT_BATCH.min, DEFAULT_BATCH.opt, DEFAULT_BATCH.max
         )
-    build.job = replace(build.job, recipe=build.job.recipe.with_axes(found))
+    build.job = replace(build.job, recipe=build.job.recipe.with_axes(sizes))
     ranges = build.job.recipe.axis_ranges()
     for axis, info in used.items():
         if axis not in ranges:
@@ -107,8 +110,8 @@ def bound(build: Build, runner: Steps) -> None:
 
 
 def _sizes_in_samples(build: Build, runner: Steps) -> dict[str, AxisRange]:
-    """The least, the commonest and the largest size of each axis in the calibration samples, else
-    in those of the evaluation; none of a rehearsal, which has no samples."""
+    """The smallest, the most common and the largest size of each axis in the calibration samples,
+    else in the evaluation samples. A rehearsal has no samples, and so no sizes."""
     samples = given_samples(build, runner)
     sizes: dict[str, Counter[int]] = {}
     for feed, _ in Spool(samples.path).batches(None) if samples and samples.files else ():
@@ -117,15 +120,16 @@ def _sizes_in_samples(build: Build, runner: Steps) -> dict[str, AxisRange]:
                 if isinstance(dim, str) and axes_of([dim]) == (dim,):
                     sizes.setdefault(dim, Counter())[size] += 1
     return {
-        axis: AxisRange(min(seen), seen.most_common(1)[0][0], max(seen))
-        for axis, seen in sizes.items()
+        axis: AxisRange(min(counts), counts.most_common(1)[0][0], max(counts))
+        for axis, counts in sizes.items()
     }
 
 
 def trained(build: Build, runner: Steps) -> None:
-    """Random weights, of which the export has told, are refused where the job is strict: what is
-    found of them says nothing of the model. Raises InputRefused."""
-    problem = build.source.log.get("untrained")
+    """Refuse a model with random weights, which the export reports, if the job is strict: the
+    figures would say nothing about the trained model. Raises InputRefused."""
+    log = build.source.log if isinstance(build.source, Exported) else None
+    problem = log.untrained if log is not None else None
     if problem and build.job.strict:
         raise InputRefused(
             problem,
@@ -135,18 +139,20 @@ def trained(build: Build, runner: Steps) -> None:
 
 
 def check_enough(samples: Samples, recipe: Recipe) -> None:
-    """After n samples, one in n + 1 of what follows exceeds a range. Raises InputRefused."""
-    found = MIN_SAMPLES if samples.planned else samples.info.samples
-    if found < MIN_SAMPLES:
+    """Refuse too few calibration samples: after n samples one in n + 1 of the following values
+    exceeds the largest so far. Raises InputRefused."""
+    count = MIN_SAMPLES if samples.planned else samples.info.samples
+    if count < MIN_SAMPLES:
         raise InputRefused(
-            f"{found} calibration samples are too few to compute ranges",
+            f"{count} calibration samples are too few to compute ranges",
             where=str(recipe.calibration_source or recipe.name),
             hint=f"give at least {MIN_SAMPLES}; 128 to 512 are usual",
         )
 
 
 def _why_not(target: Target, precision: Precision) -> str | None:
-    """What the hardware lacks, or else why no backend runs the precision."""
+    """Why the target does not support the precision: what the hardware lacks, or else why no
+    backend runs it. None: it supports it."""
     for column in precision.needs:
         if column in target.precisions:
             reason = target.why_not(column, of=precision.name)
@@ -155,17 +161,17 @@ def _why_not(target: Target, precision: Precision) -> str | None:
     if not target.default_backends:
         return f"no backend of optkit compiles for {target.title}"
     backends = [runtimes.backend(option.name) for option in target.default_backends]
-    reasons = [found.refuses(target, precision) for found in backends]
+    reasons = [backend.refuses(target, precision) for backend in backends]
     return None if None in reasons else reasons[0]
 
 
 def _check_samples(job: Job) -> None:
-    given = job.calibration is not None or job.recipe.calibration_source is not None
+    has_samples = job.calibration is not None or job.recipe.calibration_source is not None
     learns = job.recipe.quantization.weights in ("gptq", "awq")
-    for precision in () if given else job.quantized:
-        if learns or not precision.weight_only:
+    for scheme in () if has_samples else job.quantized:
+        if learns or not scheme.weight_only:
             raise InputRefused(
-                f"{precision} needs calibration samples and there are none",
+                f"{scheme} needs calibration samples and there are none",
                 where=job.recipe.name,
                 hint="give --calibration PATH, `calibration: {source: ...}` in the recipe or "
                 "calibration=batches in Python, or build fp16",
@@ -173,46 +179,39 @@ def _check_samples(job: Job) -> None:
 
 
 def _check_data(recipe: Recipe) -> None:
-    """What the readers that come along are to read: it exists, and of arrays those are there that
-    are named like the declared inputs, and labels and slices. Whether they fit is seen when they
-    are read."""
-    for section, place, settings in (
-        ("calibration", recipe.calibration_source, recipe.calibration),
-        ("eval", recipe.eval_task, recipe.eval),
-    ):
-        if place is None or settings is None or place.root != "content":
+    """The data that a source or task of optkit reads must exist. A file of arrays must contain the
+    declared inputs, labels and slices, by name. Their shapes are checked when they are read."""
+    for source in (recipe.samples("calibration"), recipe.samples("evaluation")):
+        if source is None or source.data is None:
             continue
-        named = settings.args.get("path")
-        if not isinstance(named, str):
-            continue
-        path = recipe.argument_folders(section)["path"] / named
+        path = source.data
         if not path.exists():
             raise InputRefused(
                 "no such file or folder",
-                where=f"{section}.args.path: {path}",
+                where=f"{source.section}.args.path: {path}",
                 hint="a relative path starts at the recipe's folder, on the command line at the "
                 "current one",
             )
         if reader_of(path) == "arrays":
             names = list(recipe.inputs)
-            if place.path.stem in _WITH_CLASSES:
-                beside = (settings.args.get("label", "label"), settings.args.get("slice"))
-                names += [name for name in beside if isinstance(name, str)]
+            if source.place.path.stem in _WITH_CLASSES:
+                others = (source.args.get("label", "label"), source.args.get("slice"))
+                names += [name for name in others if isinstance(name, str)]
             arrays.check_names(path, names)
 
 
-def _check_toolchain(job: Job, here: str | None) -> None:
-    """Every distribution the chain will need, by name only: nothing is imported."""
-    both = [name for name in runtimes.ONNXRUNTIME_WHEELS if installed(name)]
-    if len(both) == 2:
+def _check_toolchain(job: Job, compiler: str | None) -> None:
+    """Every distribution that the steps need must be installed; none is imported for this."""
+    wheels = [name for name in runtimes.ONNXRUNTIME_WHEELS if installed(name)]
+    if len(wheels) == 2:
         raise ToolchainMissing(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files",
             where="environment",
             hint="pip uninstall both, then install one: optkit[cpu] or optkit[gpu]",
         )
-    needed = ["onnxruntime"] if not both else []
-    compiler = runtimes.backend(here).traits.distribution if here else None
-    needed += [compiler] if compiler else []
+    needed = ["onnxruntime"] if not wheels else []
+    library = runtimes.backend(compiler).traits.distribution if compiler else None
+    needed += [library] if library else []
     source = job.recipe.source
     if job.graph is None and source is not None and source.kind != "onnx":
         needed += ["torch", "onnxscript"]

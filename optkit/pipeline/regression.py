@@ -1,7 +1,7 @@
-"""Two artifacts of one target timed in one run on it: what `bench --against` rests on.
+"""Two artifacts of one target, timed in one run on it, for `bench --against`.
 
-Engines, samples and settings are the artifacts' own; nothing is built. Every call measures anew: a
-check that found its answer in the store would check nothing.
+Engines, samples and settings are those of the artifacts; nothing is built. Every call measures
+again: a result from the store would not detect a regression.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def time_beside(
     strict: bool,
 ) -> Timed:
     """The step `bench` with the candidate as "engine" and the reference as "baseline". `batches`:
-    none for the one that the candidate is tuned for. `overrides`: bench.KEY=VALUE, of how long to
-    time and with how many threads, for both.
+    empty for the batch size that the candidate is tuned for. `overrides`: bench.KEY=VALUE, for
+    both: how long to time and with how many threads.
 
-    Raises InputRefused where the two take other inputs or have no engine, UsageError for a batch
+    Raises InputRefused if the inputs of the two differ or one has no engine, UsageError for a batch
     that one of them was not built for, RecipeError for an override.
     """
-    ours, theirs = (_restored(one, target, overrides) for one in (candidate, reference))
-    odd = set(ours.inputs) ^ set(theirs.inputs)  # in whatever order: feeds are by name
+    ours, theirs = (_restored(each, target, overrides) for each in (candidate, reference))
+    odd = set(ours.inputs) ^ set(theirs.inputs)  # in any order: feeds are by name
     for artifact, build in ((candidate, ours), (reference, theirs)):
         for info in build.inputs:
             if info in odd:
@@ -55,8 +55,8 @@ def time_beside(
                     where=f"{artifact.path}: input {info.name!r} {info.dtype} {info.shape}",
                 )
     models, sides = {}, {}
-    for role, one in (("engine", candidate), ("baseline", reference)):
-        models[role], sides[role] = _side(one, role, ours, runner)
+    for role, artifact in (("engine", candidate), ("baseline", reference)):
+        models[role], sides[role] = _side(artifact, role, ours, runner)
     both = Race(
         f"time {candidate.name} beside {reference.name}",
         _samples(candidate, ours, runner),
@@ -109,18 +109,18 @@ def _side(artifact: Artifact, role: str, build: Build, runner: Steps) -> tuple[I
 
 
 def _samples(artifact: Artifact, build: Build, runner: Steps) -> Input:
-    """Those that the artifact carries, else random ones."""
+    """The samples in the artifact, else random ones."""
     if SAMPLES not in artifact.manifest.files:
         return runner.do(Random(random=build.sizes), "random inputs")
     samples = stage.stage_weights(artifact.path / SAMPLES, runner.objects)
     return Foreign(samples.path, samples.sha256)
 
 
-def _checked(batches: Sequence[int], *build: Build) -> list[int]:
-    spans = [one.batches or AxisRange(1, 1, 1) for one in build]
+def _checked(batches: Sequence[int], *builds: Build) -> list[int]:
+    spans = [build.batches or AxisRange(1, 1, 1) for build in builds]
     least, most = max(span.min for span in spans), min(span.max for span in spans)
-    wanted = sorted(set(batches)) or [min(max(spans[0].opt, least), most)]
-    for batch in wanted:
+    batches = sorted(set(batches)) or [min(max(spans[0].opt, least), most)]
+    for batch in batches:
         if not least <= batch <= most:
             raise UsageError(f"both are built for {least} to {most}", where=f"--batch {batch}")
-    return wanted
+    return batches

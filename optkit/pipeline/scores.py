@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -11,25 +10,27 @@ from safetensors.numpy import load_file
 from optkit.benchmarking import accuracy, gates, sequential
 from optkit.data.spool import Spool
 from optkit.errors import UsageError
-from optkit.measurement import Score
+from optkit.measurement import Score, Scores
 from optkit.pipeline.job import Build, Role
 from optkit.steps import RAW_SCORES, SCORES
 from optkit.steps.collect import Samples
 from optkit.steps.evaluate import Evaluated
 
 
-def task_scores(build: Build) -> dict[str, Score]:
-    """role → Score with its per-sample scores, for the roles that were evaluated. A candidate that
-    is the baseline has one for both, so that nothing is left to chance between them."""
-    scores: dict[str, Score] = {}
-    for role in get_args(Role):
-        parts = [build.scores.get(role), *(look.scores.get(role) for look in build.looks)]
-        read = [_read(part) for part in parts if part is not None]
-        if read:
-            scores[role] = read[0] if len(read) == 1 else _joined(read, _restoring(build))
-    if build.is_baseline and "candidate" in scores:
-        scores["baseline"] = scores["candidate"]
-    return scores
+def task_scores(build: Build) -> Scores:
+    """The scores of the models that were evaluated, with their scores per sample. If the candidate
+    is the baseline, both have the same Score: nothing may differ between them by chance."""
+    candidate = _task_score(build, "candidate")
+    baseline = candidate if build.is_baseline else _task_score(build, "baseline")
+    return Scores(candidate, baseline, _task_score(build, "reference"))
+
+
+def _task_score(build: Build, role: Role) -> Score | None:
+    parts = [build.scores.get(role), *(look.scores.get(role) for look in build.looks)]
+    scores = [_read(part) for part in parts if part is not None]
+    if len(scores) > 1:
+        return _joined(scores, _restoring(build))
+    return scores[0] if scores else None
 
 
 def slices(build: Build) -> list[str]:
@@ -41,10 +42,10 @@ def slices(build: Build) -> list[str]:
 
 
 def decided(build: Build) -> bool:
-    """Whether the gates on accuracy are, by what is scored so far. Raises UsageError for a metric
-    that is told of all samples together."""
-    scores = task_scores(build)
-    pair = scores["baseline"], scores["candidate"]
+    """Whether the scores so far decide the gates on accuracy. Raises UsageError for a metric that
+    is no mean over samples."""
+    pair = task_scores(build).pair
+    assert pair is not None
     if len(pair[1].per_sample) != _drawn(build):
         raise UsageError(
             f"{pair[1].metric} is not a mean over samples, so it needs all samples",
@@ -55,7 +56,7 @@ def decided(build: Build) -> bool:
 
 
 def stopped(build: Build) -> str | None:
-    """What is said of an evaluation that ended before its last sample."""
+    """A note on an evaluation that ended before its last sample; None: it used all samples."""
     if not build.looks or build.scored is None:
         return None
     total, used = build.scored.info.samples, _drawn(build)
@@ -77,7 +78,7 @@ def _restoring(build: Build) -> np.ndarray:
 
 def _joined(scores: list[Score], restoring: np.ndarray) -> Score:
     first = scores[0]
-    rows = np.concatenate([np.asarray(one.per_sample) for one in scores])[restoring]
+    rows = np.concatenate([np.asarray(score.per_sample) for score in scores])[restoring]
     return accuracy.from_samples(
         rows, metric=first.metric, evidence=first.evidence, lower_is_better=first.lower_is_better
     )

@@ -1,4 +1,4 @@
-"""What the user brings: the model as one graph, and samples, spooled once."""
+"""The user's model as one graph, and the user's samples, which are spooled once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Literal, Protocol, TypeGuard
 
 from optkit import intake as stage
 from optkit import places
@@ -18,8 +18,7 @@ from optkit.errors import InputRefused, UsageError, located
 from optkit.execute.runner import Steps, versions
 from optkit.execute.step import Foreign
 from optkit.pipeline.job import Build
-from optkit.places import Place
-from optkit.recipe import InputSpec, Recipe, Source, axes_from_json, inputs_from_json
+from optkit.recipe import InputSpec, Recipe, SampleSource, Source
 from optkit.steps import ASSETS
 from optkit.steps.adopt import Adopt
 from optkit.steps.check_data import CheckData
@@ -33,35 +32,47 @@ from optkit.steps.export import (
     PythonModel,
     TorchArchive,
 )
-from optkit.steps.graph import Graph
+from optkit.steps.graph import Graph, Row
 from optkit.steps.random import Random
 from optkit.tensors import AxisRange, TensorInfo, axes_of, size_of
 
+SampleRole = Literal["calibration", "evaluation"]
+
 _HUGGING_FACE = ("transformers", "optimum", "peft")
+
+
+class _Staged(Protocol):
+    """A file or folder that the intake has copied into the store."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def sha256(self) -> str: ...
 
 
 def export(build: Build, runner: Steps) -> None:
     """source → graph: ONNX, opset ≥ 21, compared with the model it came from."""
     job = build.job
+    graph: Graph
+    log = None
     if job.graph is not None:
-        graph: Graph = runner.do(Adopt(model=job.graph), "adopt the exported graph")
+        graph = runner.do(Adopt(model=job.graph), "adopt the exported graph")
     else:
-        graph = _export(job.recipe, job.code, runner)
+        graph = exported = _export(job.recipe, job.code, runner)
+        log = exported.log
     build.source = graph
-    log = graph.log
-    if log.get("specs"):  # the model says itself what it takes
-        own = inputs_from_json(log["specs"]), axes_from_json(log["axes"])
-        build.job = replace(job, recipe=job.recipe.with_inputs(*own))
-        job = build.job
-        _check_positions(job.recipe, log["positions"])
+    if log is not None and log.specs:  # a model that declares its own inputs
+        build.job = job = replace(job, recipe=job.recipe.with_inputs(log.specs, log.axes))
+        _check_positions(job.recipe, log.positions)
     declared = [(name, part.dtype, part.shape) for name, part in job.recipe.inputs.items()]
     build.inputs = infos(graph.inputs or declared)
     build.outputs = infos(graph.outputs)
 
 
 def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
-    """The graphs that the model consists of: encoder and decoder; none where it is one, or where
-    the recipe names one of them."""
+    """The graphs that the model consists of: encoder and decoder. Empty if the model is one graph,
+    or if the recipe names one of the two."""
     source = recipe.source
     if source is None or source.kind != "hf" or source.part is not None:
         return ()
@@ -70,29 +81,28 @@ def parts(recipe: Recipe, runner: Steps) -> tuple[str, ...]:
 
 
 def signature(recipe: Recipe, runner: Steps) -> tuple[TensorInfo, ...]:
-    """The inputs of an ONNX or Hugging Face model as it has them itself, where the recipe declares
-    none."""
+    """The inputs that an ONNX or Hugging Face model declares itself."""
     return infos(_export(recipe, None, runner).inputs)
 
 
 def _check_positions(recipe: Recipe, positions: int | None) -> None:
-    """Tokens behind the last learned position would be looked up where there is nothing."""
+    """Refuse more tokens than the model's table of positions has rows."""
     largest = {name: axis.max for name, axis in recipe.axis_ranges().items()}
     mask = recipe.inputs.get(MASK) or recipe.inputs.get(IDS)
     if positions is None or mask is None:
         return
-    axes, tokens = mask.shape[-1], size_of(mask.shape[-1], largest)
+    axis, tokens = mask.shape[-1], size_of(mask.shape[-1], largest)
     if tokens > positions:
         raise UsageError(
-            f"{axes} goes up to {tokens}, but the model has only {positions} positions",
+            f"{axis} goes up to {tokens}, but the model has only {positions} positions",
             where=f"axes of {recipe.name}",
-            hint=f"lower the max of {' and '.join(axes_of([axes]))}",
+            hint=f"lower the max of {' and '.join(axes_of([axis]))}",
         )
 
 
 def collect(build: Build, runner: Steps) -> None:
-    """Samples for calibration and evaluation, spooled once; a sample must not serve both. Of those
-    of a whole encoder-decoder each part gets what it takes."""
+    """Samples for calibration and evaluation, spooled once; no sample may serve both. From samples
+    of a whole encoder-decoder each part gets its own inputs."""
     recipe, job = build.job.recipe, build.job
     if job.calibration is not None:
         build.calibration = job.calibration
@@ -106,12 +116,12 @@ def collect(build: Build, runner: Steps) -> None:
         build.calibration = _divide(build, build.calibration, "calibration", runner)
     if _is_whole(build.evaluation, build.job.part):
         build.evaluation = _divide(build, build.evaluation, "evaluation", runner)
-    given = build.evaluation or build.calibration
-    build.probe = given or runner.do(Random(random=build.sizes), "random inputs")
+    samples = build.evaluation or build.calibration
+    build.probe = samples or runner.do(Random(random=build.sizes), "random inputs")
 
 
 def check_data(build: Build, runner: Steps) -> None:
-    """Whether the calibration data is what the model expects, before anything is learned of it."""
+    """Check that the calibration data looks like what the model expects, before it is used."""
     if build.calibration is None:
         return
     step = CheckData(
@@ -152,7 +162,7 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
     place = code if where is None else where.parent
     step = Export(
         weights=weights,
-        source=PythonModel(axes, settings.to_json()["model"]["factory"], dict(source.args)),
+        source=PythonModel(axes, source.factory, dict(source.args)),
         specs=specs,
         file=where,
         module=source.module,
@@ -167,8 +177,8 @@ def _export(settings: Recipe, code: Path | None, runner: Steps) -> Exported:
 def _export_hugging_face(
     settings: Recipe, source: Source, specs: tuple[InputSpec, ...], runner: Steps
 ) -> Exported:
-    """The model's own axes are traced, so that other profiles do not export it anew, but for an
-    axis of one size and those that the recipe gives to its inputs."""
+    """The export traces the model's own axes, so that other ranges of them need no new export. The
+    key contains only axes of one size and those that the recipe gives to the inputs."""
     folder = _hugging_face(source, runner)
     adapter = None
     if source.adapter is not None:
@@ -190,20 +200,22 @@ def _export_hugging_face(
         )
 
 
-def _hugging_face(source: Source, runner: Steps) -> Any:
+def _hugging_face(source: Source, runner: Steps) -> _Staged:
     """The model's folder, staged."""
     place = source.place
     path = place.path if place is not None else stage.download(str(source.hub), code=source.trusted)
     return stage.stage_folder(path, runner.objects, code=source.trusted)
 
 
-def _foreign(staged: Any) -> Foreign:
+def _foreign(staged: _Staged) -> Foreign:
     return Foreign(staged.path, staged.sha256)
 
 
 def given_samples(build: Build, runner: Steps) -> Samples | None:
-    """Those for calibration, else those of the evaluation, before either is needed; None: none."""
-    recipe, role = build.job.recipe, "calibration"
+    """The calibration samples, else the evaluation samples, for stages before `collect`; None: the
+    job has none."""
+    recipe = build.job.recipe
+    role: SampleRole = "calibration"
     samples = build.job.calibration
     if samples is None and recipe.calibration_source is not None:
         samples = samples_of(build, runner, role)
@@ -213,65 +225,47 @@ def given_samples(build: Build, runner: Steps) -> Samples | None:
     return _divide(build, samples, role, runner) if _is_whole(samples, build.job.part) else samples
 
 
-def samples_of(build: Build, runner: Steps, role: str) -> Collected:
-    """Those of the recipe's "calibration" source or "evaluation" task, spooled."""
+def samples_of(build: Build, runner: Steps, role: SampleRole) -> Collected:
+    """The samples of the recipe's source or task, spooled."""
     recipe = build.job.recipe
-    limit = None
-    if role == "calibration":
-        assert recipe.calibration is not None
-        place, args, section = recipe.calibration_source, recipe.calibration.args, "calibration"
-        limit = recipe.calibration.samples
-    else:
-        assert recipe.eval is not None
-        place, args, section = recipe.eval_task, recipe.eval.args, "eval"
-    assert place is not None
+    source = recipe.samples(role)
+    assert source is not None
+    place = source.place
     model, assets = _assets(build.source)
     step = Collect(
-        limit=limit,
+        limit=source.limit,
         function=place.attribute or "samples",
         assets=assets,
         whole=tuple(map(InputSpec, _whole(build, runner))) if build.job.part else (),
         what=str(place),
-        args=dict(args),
+        args=dict(source.args),
         specs=recipe.describe(build.inputs),
         labelled=role == "evaluation",
         optional=tuple(recipe.optional_axes()),
         path=place.path,
-        where=_named_data(recipe, section, place),
+        where=str(source.data or place.path),  # of errors in samples
         memory=runner.limits.memory_bytes // 4,
-        folders=recipe.argument_folders(section),
+        folders=source.folders,
         model=model,
-        roots=tuple(roots_of(recipe, role)),
+        roots=tuple(roots_of(source)),
     )
     return runner.do(step, f"collect {role} samples")
 
 
-def _named_data(recipe: Recipe, section: str, place: Place) -> str:
-    """Where an error in samples is: in what a reader of optkit's reads, or in the user's code."""
-    settings = recipe.calibration if section == "calibration" else recipe.eval
-    named = settings.args.get("path") if settings is not None else None
-    if place.root != "content" or not isinstance(named, str):
-        return str(place.path)
-    return str(recipe.argument_folders(section)["path"] / named)
-
-
-def roots_of(recipe: Recipe, role: str) -> list[str]:
-    """To which folders the paths are told relative that the "calibration" source or the
-    "evaluation" task reads: its project, then folders that its args name."""
-    place = recipe.calibration_source if role == "calibration" else recipe.eval_task
-    section = recipe.calibration if role == "calibration" else recipe.eval
-    assert place is not None and section is not None
-    folders = recipe.argument_folders("calibration" if role == "calibration" else "eval")
-    named = [folders[name] / value for name, value in section.args.items()
-             if name in folders and isinstance(value, str)]  # fmt: skip
-    found = [places.project_root(place.path.parent), *(path for path in named if _is_folder(path))]
-    return list(dict.fromkeys(os.path.abspath(path) for path in found))  # noqa: PTH100
+def roots_of(source: SampleSource) -> list[str]:
+    """The folders to which the record of reads is relative: the project of the code, then folders
+    that its args name."""
+    named = [source.folders[name] / value for name, value in source.args.items()
+             if name in source.folders and isinstance(value, str)]  # fmt: skip
+    project = places.project_root(source.place.path.parent)
+    folders = [project, *(path for path in named if _is_folder(path))]
+    return list(dict.fromkeys(os.path.abspath(path) for path in folders))  # noqa: PTH100
 
 
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # any text that is no path
+    except (OSError, ValueError):  # a text that is no path
         return False
 
 
@@ -280,12 +274,12 @@ def _whole(build: Build, runner: Steps) -> tuple[TensorInfo, ...]:
     ids = TensorInfo(IDS, "int64", (build.batch_axis or "batch", "sequence"))
     if build.job.part == "encoder":
         return whole(build.inputs, ids)
-    own = {info.name: info for info in build.inputs}
-    return whole(infos(_encoder(build, runner).inputs), own.get(IDS, ids))
+    decoder = {info.name: info for info in build.inputs}
+    return whole(infos(_encoder(build, runner).inputs), decoder.get(IDS, ids))
 
 
 def _encoder(build: Build, runner: Steps) -> Graph:
-    """The encoder's graph as exported; who builds both parts has it in the store."""
+    """The exported graph of the encoder. The store has it if both parts are built."""
     if build.encoder is None:
         recipe = build.job.recipe.with_overrides(["model.part=encoder", "name=encoder"])
         build.encoder = _export(recipe, build.job.code, runner)
@@ -293,14 +287,14 @@ def _encoder(build: Build, runner: Steps) -> Graph:
 
 
 def _is_whole(samples: Samples | None, part: str | None) -> TypeGuard[Samples]:
-    """Whether samples are of a whole encoder-decoder (in a rehearsal, which has none: probably)."""
+    """Whether samples are of a whole encoder-decoder. A rehearsal has no samples and assumes it."""
     if samples is None or part is None:
         return False
     return samples.planned or (isinstance(samples, Collected) and samples.whole)
 
 
 def _divide(build: Build, samples: Samples, role: str, runner: Steps) -> Collected:
-    """The part's own samples; what is told of data and task is that of the whole ones."""
+    """The samples of one part. The facts about data and task are those of the whole samples."""
     recipe, decodes = build.job.recipe, build.job.part == "decoder"
     step = Divide(
         samples=samples,
@@ -316,31 +310,28 @@ def _divide(build: Build, samples: Samples, role: str, runner: Steps) -> Collect
 
 def _assets(source: Graph) -> tuple[Path | None, dict[str, str]]:
     """The folder of a model's tokenizer and processor files, if it has any, and their digests."""
-    found = {name: sha for name, sha in source.files.items() if name.startswith(f"{ASSETS}/")}
-    return (source.path / ASSETS if found else None), found
+    assets = {name: sha for name, sha in source.files.items() if name.startswith(f"{ASSETS}/")}
+    return (source.path / ASSETS if assets else None), assets
 
 
-def data_of(build: Build) -> dict[str, Any]:
-    """The samples that were really used, for calibration and for evaluation: where from, how many,
-    and their digest, which knows neither paths nor batches."""
-    recipe, job = build.job.recipe, build.job
-    sources = {
-        "calibration": (recipe.calibration_source, recipe.calibration),
-        "evaluation": (recipe.eval_task, recipe.eval),
-    }
-    found = {}
-    for role, samples in (("calibration", build.calibration), ("evaluation", build.evaluation)):
-        if samples is None:
-            continue
-        place, section = sources[role]
-        in_memory = role == "calibration" and job.calibration is not None
-        found[role] = {
-            "source": "memory" if in_memory or section is None else str(place),
-            "args": {} if in_memory or section is None else section.args,
+def data_of(build: Build) -> dict[str, dict[str, object]]:
+    """The samples that were used for calibration and for evaluation: their source, their number,
+    and their digest, which does not depend on paths and batches."""
+    recipe, in_memory = build.job.recipe, build.job.calibration is not None
+    calibration = None if in_memory else recipe.samples("calibration")
+    return {
+        role: {
+            "source": "memory" if source is None else str(source.place),
+            "args": {} if source is None else source.args,
             "samples": samples.info.samples,
             "digest": samples.info.digest,
         }
-    return found
+        for role, samples, source in (
+            ("calibration", build.calibration, calibration),
+            ("evaluation", build.evaluation, recipe.samples("evaluation")),
+        )
+        if samples is not None
+    }
 
 
 def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None:
@@ -348,14 +339,14 @@ def _keep_apart(build: Build, calibration: Samples, evaluation: Samples) -> None
         return
     shared = overlap(Spool(calibration.path), Spool(evaluation.path))
     if shared:
-        first = shared[0]
+        ours, theirs = shared[0]
         raise InputRefused(
             f"{len(shared)} calibration samples are also evaluation samples; the first is "
-            f"calibration sample {first[0]}, evaluation sample {first[1]}",
+            f"calibration sample {ours}, evaluation sample {theirs}",
             where=build.job.recipe.name,
             hint="calibrate on data that the task does not score, or the accuracy is not valid",
         )
 
 
-def infos(rows: Sequence[Any]) -> tuple[TensorInfo, ...]:
+def infos(rows: Sequence[Row]) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(name, dtype, tuple(shape)) for name, dtype, shape in rows)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from optkit.recipe.inputs import InputSpec, axes_from_json, inputs_from_json
-from optkit.recipe.recipe import DEFAULT_BATCH, Recipe, Source
+from optkit.recipe.inputs import InputSpec
+from optkit.recipe.recipe import DEFAULT_BATCH, Recipe, SampleSource, Source
 from optkit.recipe.requested import requested, resolve
 from optkit.recipe.schema import (
     MEMORY,
@@ -22,6 +22,6 @@ from optkit.recipe.shapes import parse_shapes
 
 __all__ = [
     "DEFAULT_BATCH", "MEMORY", "Axis", "Bench", "Calibration", "Compiler", "Eval", "Gates", "Input",
-    "InputSpec", "Model", "Placement", "Quantization", "Recipe", "Source", "axes_from_json",
-    "inputs_from_json", "parse_shapes", "requested", "resolve",
+    "InputSpec", "Model", "Placement", "Quantization", "Recipe", "SampleSource", "Source",
+    "parse_shapes", "requested", "resolve",
 ]  # fmt: skip

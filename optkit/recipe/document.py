@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml import events as ev
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, StreamMark, YAMLError
 
 from optkit.errors import RecipeError
 
@@ -38,7 +37,7 @@ _NOT_A_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 class Document:
     """Parsed data, and for each key path where it stands ("recipe.yaml:3:5")."""
 
-    data: Any
+    data: object
     marks: dict[Path, str] = field(default_factory=dict)
 
 
@@ -73,7 +72,7 @@ class _Reader:
     """Builds data from events, keeping the place of each key."""
 
     name: str
-    events: Iterator[Any]
+    events: Iterator[ev.Event]
     marks: dict[Path, str] = field(default_factory=dict)
 
     def document(self) -> Document:
@@ -81,7 +80,7 @@ class _Reader:
         start = next(self.events)
         if isinstance(start, ev.StreamEndEvent):
             return Document({}, {(): f"{self.name}:1:1"})
-        if start.version or start.tags:
+        if isinstance(start, ev.DocumentStartEvent) and (start.version or start.tags):
             raise self.refuse(start, "YAML directives are not allowed")
         first = next(self.events)
         self.marks[()] = _where(self.name, first.start_mark)
@@ -92,18 +91,19 @@ class _Reader:
             raise self.refuse(extra, "more than one YAML document")
         return Document(data, self.marks)
 
-    def value(self, event: Any, path: Path) -> object:
+    def value(self, event: ev.Event, path: Path) -> object:
         self.check(event, path)
         if isinstance(event, ev.MappingStartEvent):
             return self.mapping(path)
         if isinstance(event, ev.SequenceStartEvent):
             return self.sequence(path)
+        assert isinstance(event, ev.ScalarEvent)
         return self.scalar(event)
 
-    def check(self, event: Any, path: Path) -> None:
-        if isinstance(event, ev.AliasEvent) or event.anchor is not None:
+    def check(self, event: ev.Event, path: Path) -> None:
+        if isinstance(event, ev.NodeEvent) and event.anchor is not None:  # an alias has one, too
             raise self.refuse(event, "YAML anchors and aliases are not allowed")
-        if event.tag is not None:
+        if isinstance(event, ev.ScalarEvent | ev.CollectionStartEvent) and event.tag is not None:
             raise self.refuse(event, f"YAML tags are not allowed: {event.tag}")
         if len(path) > MAX_DEPTH:
             raise self.refuse(event, f"nested more than {MAX_DEPTH} deep")
@@ -132,7 +132,7 @@ class _Reader:
             values.append(self.value(event, here))
         return values
 
-    def scalar(self, event: Any) -> str | int | float | bool | None:
+    def scalar(self, event: ev.ScalarEvent) -> str | int | float | bool | None:
         text: str = event.value
         if not event.implicit[0]:  # quoted, or a block of text
             return text
@@ -151,15 +151,15 @@ class _Reader:
             return self.finite(event, float(text))
         return text
 
-    def finite(self, event: Any, value: float) -> float:
+    def finite(self, event: ev.ScalarEvent, value: float) -> float:
         if value in (float("inf"), float("-inf")):
             raise self.refuse(event, f"{event.value} is not a finite number")
         return value
 
-    def refuse(self, event: Any, problem: str, hint: str | None = None) -> RecipeError:
+    def refuse(self, event: ev.Event, problem: str, hint: str | None = None) -> RecipeError:
         hint = hint or "a recipe is plain YAML 1.2: mappings, lists, strings, numbers"
         return RecipeError(problem, where=_where(self.name, event.start_mark), hint=hint)
 
 
-def _where(name: str, mark: Any) -> str:
+def _where(name: str, mark: StreamMark | None) -> str:
     return f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name

@@ -1,12 +1,13 @@
-"""Inputs as the steps get them: plain JSON, which a worker turns back into types of `tensors`."""
+"""An input of a model as steps get it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
-from optkit.tensors import AxisRange, TensorInfo
+from optkit.codec import from_json
+from optkit.tensors import TensorInfo
 
 
 @dataclass(frozen=True)
@@ -16,20 +17,14 @@ class InputSpec:
     info: TensorInfo
     range: tuple[float, float] | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {**asdict(self.info), "shape": list(self.info.shape), "range": self.range}
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Self:
-        info = TensorInfo(row["name"], row["dtype"], tuple(row["shape"]))
-        return cls(info, None if row["range"] is None else (row["range"][0], row["range"][1]))
-
-
-def inputs_from_json(rows: Iterable[Mapping[str, Any]]) -> tuple[InputSpec, ...]:
-    """Inputs as JSON."""
-    return tuple(map(InputSpec.from_json, rows))
-
-
-def axes_from_json(rows: Mapping[str, Mapping[str, int]]) -> dict[str, AxisRange]:
-    """What `Recipe.to_json()["axes"]` holds."""
-    return {name: AxisRange(**row) for name, row in rows.items()}
+    def from_json(cls, row: Mapping[str, object]) -> Self:
+        info = {name: value for name, value in row.items() if name != "range"}
+        bounds = row.get("range")
+        return cls(
+            from_json(TensorInfo, info),
+            None if bounds is None else from_json(tuple[float, float], bounds),
+        )

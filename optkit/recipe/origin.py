@@ -7,7 +7,6 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from optkit import places
 from optkit.errors import RecipeError
@@ -20,10 +19,10 @@ HINT = "`optkit init` writes a commented example"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a recipe was made from. `given`: keys that stand on the command line, whose files are
-    relative to `cwd` and may be anywhere. `trusted`: so does --trust-remote-code."""
+    """The source of a recipe. `given`: keys of the command line, whose files are relative to `cwd`
+    and may be anywhere. `trusted`: --trust-remote-code was given."""
 
-    data: Any
+    data: object
     name: str
     base: Path
     marks: Mapping[KeyPath, str] = field(default_factory=dict)
@@ -32,7 +31,7 @@ class Origin:
     trusted: bool = False
 
     def where(self, path: KeyPath) -> str:
-        """The most exact place known for a key path; an option that set part of it comes first."""
+        """The most exact place of a key path; first the option that set a part of it."""
         for key in reversed(self.given):
             if path and key[: len(path)] == path:
                 return self.marks[key]
@@ -46,7 +45,7 @@ class Origin:
 
     def modelled(self, model: str | None) -> Origin:
         """With that model in place of the one that is named; None changes nothing."""
-        if model is None or not isinstance(self.data, dict):  # what is no mapping is refused later
+        if model is None or not isinstance(self.data, dict):  # other data is refused later
             return self
         return self.put(("model",), {places.model_key(model): model}, f"MODEL {model}")
 
@@ -55,14 +54,15 @@ class Origin:
         data = copy.deepcopy(self.data)
         marks = {key: mark for key, mark in self.marks.items() if key[: len(path)] != path}
         section = data
-        for depth, part in enumerate(path[:-1], start=1):
-            if section.get(part) is None:
-                section[part] = {}
-                marks.setdefault(path[:depth], where)
-            section = section[part]
+        for depth, part in enumerate(path):
             if not isinstance(section, dict):
                 raise RecipeError(f"{dotted(path[:depth])} has no keys", where=where, hint=HINT)
-        section[path[-1]] = value
+            if depth == len(path) - 1:
+                section[part] = value
+            elif section.get(part) is None:
+                section[part] = {}
+                marks.setdefault(path[: depth + 1], where)
+            section = section[part]
         marks[path] = where
         given = tuple(key for key in self.given if key[: len(path)] != path)
         return replace(self, data=data, marks=marks, given=(*given, path))

@@ -1,9 +1,9 @@
-"""What pydantic found wrong with a recipe, as an error that names the place and the nearest key."""
+"""The first problem of a recipe as an error that names its place and the nearest key."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -12,45 +12,49 @@ from optkit.recipe.origin import HINT, KeyPath, Origin, dotted
 
 
 def refusal(error: ValidationError, origin: Origin, root: type[BaseModel]) -> RecipeError:
-    """The first problem; an unknown key before all others, for it is often why one is missing."""
+    """The first problem that pydantic reports. An unknown key comes before all others: it is often
+    the reason why another key is missing."""
     problems = error.errors()
     problem = min(problems, key=lambda p: p["type"] != "extra_forbidden")
     path = _existing(problem["loc"], origin.data)
-    kind, value = problem["type"], problem["input"]
     hint = HINT
-    if kind == "extra_forbidden":
-        known = _keys(path[:-1], root)
-        close = nearest(str(path[-1]), known)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"keys here: {', '.join(known)}"
-        text = "unknown key"
-    elif kind == "missing":
-        text = f"key {problem['loc'][-1]!r} is missing"
-    elif kind == "literal_error":
-        known = re.findall(r"'(.*?)'", problem["ctx"]["expected"])
-        close = nearest(str(value), known)
-        hint = f"did you mean {close[0]}? known: {', '.join(known)}" if close else hint
-        text = f"{value!r} is not one of {problem['ctx']['expected']}"
-    elif kind == "value_error":
-        text = str(problem["ctx"]["error"])
-        hint = "give min, opt and max, min ≤ opt ≤ max" if path[:1] == ("axes",) else hint
-    else:
-        text = f"{problem['msg'][0].lower()}{problem['msg'][1:]}, not {repr(value)[:60]}"
+    match problem:
+        case {"type": "extra_forbidden"}:
+            known = _keys(path[:-1], root)
+            close = nearest(str(path[-1]), known)
+            hint = f"keys here: {', '.join(known)}"
+            hint = f"did you mean {' or '.join(close)}?" if close else hint
+            text = "unknown key"
+        case {"type": "missing", "loc": (*_, key)}:
+            text = f"key {key!r} is missing"
+        case {"type": "literal_error", "ctx": {"expected": expected}, "input": value}:
+            known = re.findall(r"'(.*?)'", expected)
+            close = nearest(str(value), known)
+            hint = f"did you mean {close[0]}? known: {', '.join(known)}" if close else hint
+            text = f"{value!r} is not one of {expected}"
+        case {"type": "value_error", "ctx": {"error": reason}}:
+            text = str(reason)
+            hint = "give min, opt and max, min ≤ opt ≤ max" if path[:1] == ("axes",) else hint
+        case {"msg": message, "input": value}:
+            text = f"{message[0].lower()}{message[1:]}, not {repr(value)[:60]}"
     text = f"{dotted(path)}: {text}" if path else text
     if len(problems) > 1:
         text += f" (1 of {len(problems)} problems)"
     return RecipeError(text, where=origin.where(path), hint=hint)
 
 
-def _existing(location: tuple[str | int, ...], data: Any) -> KeyPath:
+def _existing(location: tuple[str | int, ...], data: object) -> KeyPath:
     """The part of a pydantic location that is in the data (it also names union members)."""
     path: list[str | int] = []
     for part in location:
-        inside = part in data if isinstance(data, dict) else False
-        inside = inside or (isinstance(data, list | tuple) and isinstance(part, int))
-        if not inside:
-            break
+        match data, part:
+            case dict(), _ if part in data:
+                data = data[part]
+            case ((list() | tuple()), int()):
+                data = data[part]
+            case _:
+                break
         path.append(part)
-        data = data[part]
     return tuple(path)
 
 

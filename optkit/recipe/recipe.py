@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError
+from pydantic import BeforeValidator, Field, JsonValue, PrivateAttr, ValidationError
 
 from optkit import places
 from optkit.errors import RecipeError, nearest, unknown_name
@@ -60,6 +60,31 @@ class Source:
     adapter: Place | None = None
     part: str | None = None  # of an encoder-decoder
     trusted: bool = False  # the model's own code may run
+
+    @property
+    def factory(self) -> str:
+        """What a Python model's factory is called in keys, the same on every machine."""
+        return f"{self.module}:{self.attribute}" if self.place is None else str(self.place)
+
+
+@dataclass(frozen=True)
+class SampleSource:
+    """Code that yields samples, and its arguments. `section`: of the recipe; `folders`: arg → where
+    its relative path starts; `limit`: how many samples are read; None: all."""
+
+    section: Literal["calibration", "eval"]
+    place: Place
+    args: Mapping[str, object]
+    folders: Mapping[str, Path]
+    limit: int | None = None
+
+    @property
+    def data(self) -> Path | None:
+        """The file or folder that a source or task of optkit reads; None for other code."""
+        path = self.args.get("path")
+        if self.place.root != "content" or not isinstance(path, str):
+            return None
+        return self.folders["path"] / path
 
 
 class Recipe(Part):
@@ -127,14 +152,13 @@ class Recipe(Part):
         others = {name: Axis(min=r.min, opt=r.opt, max=r.max) for name, r in axes.items()}
         return self.model_copy(update={"axes": {**others, **self.axes}})
 
-    def argument_folders(self, section: str) -> dict[str, Path]:
-        """Where a relative path starts, for each of the args of `section` (calibration or eval):
-        the recipe's folder, or for what stands on the command line the current one."""
-        origin = self._origin
-        args = (origin.data.get(section) or {}).get("args") or {}
+    def argument_folders(self, section: Literal["calibration", "eval"]) -> dict[str, Path]:
+        """Arg of a section → the folder at which its relative path starts: the recipe's folder, or
+        the current one for an arg from the command line."""
+        settings, origin = self.calibration if section == "calibration" else self.eval, self._origin
         return {
             name: origin.cwd if origin.is_given((section, "args", name)) else origin.base
-            for name in args
+            for name in (settings.args if settings is not None else ())
         }
 
     def with_overrides(self, texts: Iterable[str]) -> Self:
@@ -168,7 +192,7 @@ class Recipe(Part):
             )  # fmt: skip
         if self.model.path is not None:
             kind: Literal["onnx", "pt2"] = "pt2" if self.model.path.endswith(".pt2") else "onnx"
-            return Source(kind, self._places["model.path"])
+            return Source(kind, self._places.get("model.path"))
         place = self._places.get("model.factory")
         args = self.model.args
         if place is not None:
@@ -185,6 +209,18 @@ class Recipe(Part):
     def eval_task(self) -> Place | None:
         """File of the evaluation task."""
         return self._places.get("eval.task")
+
+    def samples(self, role: Literal["calibration", "evaluation"]) -> SampleSource | None:
+        """Where the samples of a role come from; None: the recipe names no code for them."""
+        if role == "calibration":
+            place, settings = self.calibration_source, self.calibration
+            if place is None or settings is None:
+                return None
+            folders = self.argument_folders("calibration")
+            return SampleSource("calibration", place, settings.args, folders, settings.samples)
+        if self.eval_task is None or self.eval is None:
+            return None
+        return SampleSource("eval", self.eval_task, self.eval.args, self.argument_folders("eval"))
 
     def axis_ranges(self) -> dict[str, AxisRange]:
         """Range of every dynamic axis; `batch` has a default where nothing declares it."""
@@ -217,13 +253,10 @@ class Recipe(Part):
         ranges = {name: spec.range for name, spec in declared.items()}
         return tuple(InputSpec(info, ranges.get(name)) for name, info in infos.items())
 
-    def to_json(self) -> dict[str, Any]:
-        """Canonical: the same on every machine, files told by what they are relative to."""
+    def to_json(self) -> dict[str, JsonValue]:
+        """The same on every machine: files are named relative to a root, see `Place`."""
         data = self.model_dump(mode="json")
-        data["axes"] = {
-            name: {"min": axis.min, "opt": axis.opt, "max": axis.max}
-            for name, axis in self.axis_ranges().items()
-        }
+        data |= {"axes": {name: asdict(axis) for name, axis in self.axis_ranges().items()}}
         for key, place in self._places.items():
             section, _, name = key.partition(".")
             data[section][name] = str(place)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -34,15 +34,21 @@ _PERCENT = re.compile(r"([-+]?[0-9]+(\.[0-9]*)?|[-+]?\.[0-9]+) ?%")
 Args = dict[str, JsonValue]
 
 
-def fraction(value: object) -> Any:
+def fraction(value: str | float) -> float:
     """ "1%" → 0.01; a bare number is the fraction itself, so 1 and above are refused as unclear."""
     if isinstance(value, str):
         match = _PERCENT.fullmatch(value.strip())
         if not match:
             raise ValueError(f"{value!r} is neither a fraction (0.01) nor a percentage (1%)")
         return float(Decimal(match[1]) / 100)
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= 1:
+    if abs(value) >= 1:
         raise ValueError(f"{value} would be {value * 100:g} %; write {value}% or {value / 100:g}")
+    return value
+
+
+def _fraction(value: object) -> object:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return fraction(value)
     return value
 
 
@@ -219,7 +225,7 @@ class Eval(Part):
 Amount = Annotated[float | None, BeforeValidator(amount)]
 Fraction = Annotated[
     float | None,
-    BeforeValidator(fraction),
+    BeforeValidator(_fraction),
     PlainSerializer(percentage, return_type=float | str | None, when_used="json"),
 ]
 

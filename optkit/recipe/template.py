@@ -80,7 +80,9 @@ def template(
         evaluation=_evaluation(folder, evaluation),
         precision="int8" if calibration else "fp16",
     )
-    Recipe.from_dict(document.parse(text.encode(), str(out)).data, folder)
+    data = document.parse(text.encode(), str(out)).data
+    assert isinstance(data, dict)
+    Recipe.from_dict(data, folder)
     return Started(text, _then(out, python and not chosen.file, python, calibration is not None))
 
 

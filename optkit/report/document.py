@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pydantic import Field, JsonValue
+from pydantic import Field, RootModel
 
 from optkit.assignment import Assignment
 from optkit.devices import target
@@ -27,20 +27,21 @@ from optkit.documents.report import (
     ServingCost,
 )
 from optkit.documents.result import Result
-from optkit.measurement import Latency
+from optkit.measurement import Latencies
 from optkit.prediction.cost import per_million, price_of
 from optkit.report.result import Findings, Side
 
+S = TypeVar("S")
 T = TypeVar("T")
 Row = TypeVar("Row", bound=Record)
 
 
 @dataclass(frozen=True)
 class Rewrites:
-    """What was done to the graph, as the stages logged it (their logs' JSON)."""
+    """How the steps changed the graph: the JSON of their logs."""
 
     fusion: Mapping[str, object] = field(default_factory=dict)
-    cast: Mapping[str, JsonValue] = field(default_factory=dict)
+    cast: Mapping[str, object] = field(default_factory=dict)
     preparation: Mapping[str, object] = field(default_factory=dict)
     quantization: Mapping[str, object] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=Assignment)
@@ -50,6 +51,10 @@ class _Rules(Record):
     """What is read of the log of fusion or preparation."""
 
     entries: list[Object] = Field(default_factory=list)
+
+
+class _Cast(RootModel[Object]):
+    """The log of the cast."""
 
 
 class _Node(Record):
@@ -100,7 +105,7 @@ def compose(
         **vars(measured),
         quantization=tuple(_decisions(rewrites)),
         fusion=tuple(_Rules.model_validate({**rewrites.fusion}).entries),
-        cast=dict(rewrites.cast),
+        cast=_Cast.model_validate(rewrites.cast).root,
         preparation=tuple(_Rules.model_validate({**rewrites.preparation}).entries),
         layer_fidelity=layer_fidelity,
         provenance=provenance,
@@ -121,22 +126,21 @@ def measured(
     candidate: Side,
     baseline: Side | None,
     findings: Findings,
-    latencies: Mapping[str, Sequence[Latency]],
+    latencies: Latencies,
     conditions: Object,
 ) -> Measured:
-    """`latencies`: "engine" and "baseline" → one per batch size."""
-    sides = {"engine": candidate, "baseline": baseline}
     landing = candidate.engine.landing if candidate.engine else None
     batch = result.latency.batch if result.latency else None
-    shown = {name: [one for one in latencies.get(name, ()) if one.batch == batch] for name in sides}
+    times = (latencies.engine, latencies.baseline)
+    shown = [[latency for latency in side if latency.batch == batch] for side in times]
     return Measured(
         gates=_rows(GateOutcome, findings.verdict.rows if findings.verdict else ()),
-        latencies=_both(lambda name: _rows(LatencyFigures, latencies.get(name, ()))),
+        latencies=_both(lambda side: _rows(LatencyFigures, side), *times),
         latency_samples=_both(
-            lambda name: tuple(ms for one in shown[name] for ms in one.samples_ms)
+            lambda side: tuple(ms for row in side for ms in row.samples_ms), *shown
         ),
-        latency_rounds=_both(lambda name: sum(one.rounds or 0 for one in shown[name])),
-        layers=_both(lambda name: _layers(sides[name])),
+        latency_rounds=_both(lambda side: sum(row.rounds or 0 for row in side), *shown),
+        layers=_both(_layers, candidate, baseline),
         landing=_rows(LandedNode, landing.rows if landing else ()),
         landing_activations=_rows(LandedNode, landing.activations if landing else ()),
         cost=_cost(result),
@@ -144,8 +148,8 @@ def measured(
     )
 
 
-def _both(side: Callable[[str], T]) -> BothSides[T]:
-    return BothSides(engine=side("engine"), baseline=side("baseline"))
+def _both(facts: Callable[[S], T], engine: S, baseline: S) -> BothSides[T]:
+    return BothSides(engine=facts(engine), baseline=facts(baseline))
 
 
 def _rows(model: type[Row], sources: Iterable[object]) -> tuple[Row, ...]:

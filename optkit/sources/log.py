@@ -1,9 +1,9 @@
-"""What a source hands on beside the graph: where it came from and how it was checked."""
+"""The facts about an export beside the graph: its source, its inputs, and how it was checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from optkit.recipe import InputSpec
@@ -43,6 +43,3 @@ class ExportLog:
     positions: int | None = None
     warnings: tuple[str, ...] = ()
     untrained: str | None = None
-
-    def to_json(self) -> dict[str, object]:
-        return {**asdict(self), "specs": [spec.to_json() for spec in self.specs]}

@@ -18,6 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from optkit.codec import from_json, to_json
+from optkit.dtypes import DTYPES
 from optkit.errors import IntegrityError
 from optkit.statistics.dataset import Statistics
 from optkit.statistics.values import (
@@ -37,9 +38,6 @@ if TYPE_CHECKING:  # a worker does without pydantic
 SCHEMA = "optkit.statistics/v3"
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_DTYPES = {
-    "float64": "F64", "float32": "F32", "int64": "I64", "uint64": "U64", "uint16": "U16",
-}  # fmt: skip
 _ALWAYS = ("range", "bins", "counts")
 _CHANNELS, _ROWS, _MOMENTS = ("low", "high", "sums"), ("hashes", "rows"), ("total", "diagonal")
 _MAPPED = "total"
@@ -178,7 +176,8 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: objec
     for name in order:
         array = tensors[name]
         offsets = (offset, offset + array.nbytes)
-        header[name] = to_json(_TensorPlace(_DTYPES[array.dtype.name], array.shape, offsets))
+        dtype = str(DTYPES[array.dtype.name].stored)
+        header[name] = to_json(_TensorPlace(dtype, array.shape, offsets))
         offset += array.nbytes
     layout = json.dumps(header, separators=(",", ":")).encode()
     layout += b" " * (-len(layout) % 8)

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from optkit.execute.step import Input, Result, Step, always, beside_the_key
-from optkit.measurement import Difference, Latency
+from optkit.measurement import Conditions, Difference, Latency
 from optkit.steps.sessions import CpuSession, DeviceSession
 
 
@@ -35,10 +34,10 @@ class TimedPair:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed(Result):
-    """`conditions`: of the host meanwhile."""
+    """`conditions`: those of the machine meanwhile."""
 
     rows: tuple[TimedPair, ...] = always(())
-    conditions: Mapping[str, Any] = field(default_factory=dict, metadata={"always": True})
+    conditions: Conditions = always(Conditions())
 
     @property
     def marked(self) -> bool:
@@ -66,7 +65,7 @@ class MeasureLatency(Step[Timed]):
     warmup_seconds: float
     sides: Mapping[str, Side]
     gpu: bool
-    host: Mapping[str, Any]
+    host: Mapping[str, object]
     marked: str | None = None
     at: str | None = None
     kept: Path | None = beside_the_key(None)

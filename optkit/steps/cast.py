@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.execute.step import Input, Step, beside_the_key, spread
-from optkit.steps.graph import Graph
+from optkit.steps.graph import Rewritten
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cast(Step[Graph]):
+class Cast(Step[Rewritten]):
     """FP32 → FP16 or BF16 carriers; of BF16, which ONNX Runtime lacks, also the simulation. The
     magnitude of values is measured on some of the samples; `unmeasured`: why there are none.
     `carrier`: "fp16" or "bf16"."""

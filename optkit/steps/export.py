@@ -8,6 +8,7 @@ from typing import Literal
 from optkit.execute.reads import Record
 from optkit.execute.step import Input, ReadsCode, Step, always, beside_the_key, named, spread
 from optkit.recipe import InputSpec
+from optkit.sources.log import ExportLog
 from optkit.steps.graph import Graph
 from optkit.tensors import AxisRange
 
@@ -52,8 +53,10 @@ class OnnxModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported(Graph):
-    """`log`: of the export; `reads`: what the user's code depended on, empty where none ran."""
+    """`log`: of the export; None: in a rehearsal. `reads`: what the user's code depended on, empty
+    where none ran."""
 
+    log: ExportLog | None = None
     warnings: tuple[str, ...] = always(())
     reads: Record = always(Record())
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.execute.step import Input, Step, beside_the_key, spread
-from optkit.steps.graph import Graph, RandomInputs
+from optkit.steps.graph import RandomInputs, Rewritten
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fused(Graph):
+class Fused(Rewritten):
     """`max_error`: the largest difference from the unfused graph's outputs, relative to the largest
     value; None: they were not compared."""
 

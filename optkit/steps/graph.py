@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from optkit.execute.step import Result, always
 from optkit.recipe import InputSpec
@@ -25,15 +24,20 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph(Result):
-    """`model.onnx`, and what the rest of the chain asks about it. `log`: what was rewritten, as the
-    report has it."""
+    """`model.onnx`, and the facts about it that later steps need."""
 
-    log: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Argument] = field(default_factory=dict)
     inputs: tuple[Row, ...] = ()
     outputs: tuple[Row, ...] = ()
     parameters: int = 0
     warnings: tuple[str, ...] = always(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewritten(Graph):
+    """A graph made from another one. `log`: the rewrites, as JSON for the report."""
+
+    log: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optkit.execute.step import Input, Step
-from optkit.steps.graph import Graph
+from optkit.steps.graph import Rewritten
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrtGraph(Graph):
+class OrtGraph(Rewritten):
     """`in_place`: the caches that it writes in place; `instruction_set`: what its numbers assume of
     the CPU."""
 

@@ -11,7 +11,7 @@ from optkit.dtypes import BY_SHORT
 from optkit.execute.step import Input, Step, always, spread
 from optkit.placement import PlacementRules
 from optkit.recipe import Quantization
-from optkit.steps.graph import Graph
+from optkit.steps.graph import Rewritten
 
 Method = Literal["auto", "minmax", "percentile", "entropy", "mse"]
 """How a range follows from statistics."""
@@ -44,7 +44,7 @@ class Scheme:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantized(Graph):
+class Quantized(Rewritten):
     """With the precision of each node, and the reasons of those left in the carrier's."""
 
     assignment: Assignment = always(Assignment())

@@ -1,6 +1,7 @@
-"""What trials found, kept in the store: a search that was killed, or asked for with another budget
-or seed, repeats none of them. Every save replaces the file at once. What failed for want of time or
-memory, or because its worker was killed, is not kept: the next run may have more of both.
+"""The outcomes of trials, kept in the store: a search that was killed, or that starts again with
+another budget or seed, repeats none of them. Every save replaces the whole file atomically. A trial
+that failed for lack of time or memory, or because its worker was killed, is not kept: the next run
+may have more of both.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ class Memory:
     def of(
         cls, build: Build, space: Space, placements: Mapping[str, Placement], store: Store
     ) -> Memory:
-        """What is known of this space. `build`: the model in the first precision."""
-        known = ("fused", "calibration", "probe")
-        entries = {name: digest for name, digest in build.digests.items() if name in known}
-        recipe = build.job.recipe.to_json()
+        """The outcomes in the store for this space. `build`: the model in the first precision."""
+        inputs = ("fused", "calibration", "probe")
+        entries = {name: digest for name, digest in build.digests.items() if name in inputs}
+        recipe = build.job.recipe
+        record = recipe.to_json()
         key = digest_json(
             {
                 "trials": _SCHEMA,
                 "entries": entries,
-                "settings": [recipe[part] for part in _SETTINGS],
-                "order": list(recipe["quantization"]["nodes"]),  # which an object's keys have not
+                "settings": [record[part] for part in _SETTINGS],
+                "order": list(recipe.quantization.nodes),  # canonical JSON sorts keys
                 "target": build.job.target.fingerprint(),
                 "groups": [list(group.nodes) for group in space.groups],
                 "placements": {
@@ -57,9 +59,9 @@ class Memory:
         return cls(store, key, {trial.candidate: trial.outcome for trial in trials})
 
     def keep(self, trial: Trial) -> None:
-        """Save it with all others, atomically, unless another try may end otherwise."""
+        """Save it with all others, unless another try may end otherwise."""
         if trial.outcome.transient or self.outcomes.get(trial.candidate) == trial.outcome:
             return
         self.outcomes[trial.candidate] = trial.outcome
-        rows = [codec.to_json(Trial(*one)) for one in self.outcomes.items()]
+        rows = [codec.to_json(Trial(*row)) for row in self.outcomes.items()]
         self.store.remember(self.key, {"schema": _SCHEMA, "trials": rows})

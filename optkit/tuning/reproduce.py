@@ -1,7 +1,7 @@
-"""The winner as a recipe file and the command that builds it again.
+"""The winner as a recipe file, and the command that builds it again.
 
-A recipe may name files of its project or files that optkit ships. The tuned one stands beside the
-artifact, so what else it needs (a model, a task of the user's) is given on the command line.
+A recipe may name files of its project or files that optkit ships. The tuned recipe lies beside the
+artifact, outside of the project, so the command line names the user's model and task.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from optkit.pipeline import Job
 from optkit.places import Place
-from optkit.recipe import Recipe, Source, requested
+from optkit.recipe import Recipe, SampleSource, Source, requested
 from optkit.request import Request
 from optkit.store import write_durably
 
@@ -27,7 +26,7 @@ SUFFIX = "-tuned"
 @dataclass(frozen=True)
 class Reproduction:
     """`model`, `overrides`: what the command line adds to the file. `code`: the job came from
-    memory, so only Python builds it again."""
+    memory, so only Python can build it again."""
 
     file: Path
     model: str | None
@@ -51,82 +50,75 @@ class Reproduction:
 
 
 def reproduction(job: Job, folder: Path, paths: Mapping[str, Sequence[str]]) -> Reproduction:
-    """Write `job`'s recipe to `folder`/recipe.yaml and read it back as the command would. `paths`:
-    the args that name data, by section; relative ones start at another folder there."""
-    recipe = job.recipe
-    data = recipe.model_dump(mode="json", exclude_defaults=True)
-    data["name"] = tuned_name(recipe.name)
+    """Write `job`'s recipe to `folder`/recipe.yaml, and read it back as the command would. `paths`:
+    the args that name data, by section."""
+    recipe = job.recipe.model_copy(update={"name": tuned_name(job.recipe.name)})
     overrides: list[str] = []
-    if recipe.calibration_source is not None:
-        start = recipe.argument_folders("calibration")
-        files = {name: start[name] for name in paths.get("calibration", ())}
-        overrides += _code(data, "calibration", "source", recipe.calibration_source, folder, files)
-    if recipe.eval_task is not None:
-        start = recipe.argument_folders("eval")
-        files = {name: start[name] for name in paths.get("eval", ())}
-        overrides += _code(data, "eval", "task", recipe.eval_task, folder, files)
+    for source in (recipe.samples("calibration"), recipe.samples("evaluation")):
+        if source is not None:
+            recipe, more = _with_samples(recipe, source, folder, paths.get(source.section, ()))
+            overrides += more
     model = None
-    if recipe.source is not None and not _shipped_model(data, recipe.source, folder):
-        model, more = _named_model(data, recipe.source)
+    if recipe.source is not None:
+        recipe, model, more = _with_model(recipe, recipe.source, folder)
         overrides += more
-    file = folder / "recipe.yaml"
-    made = Reproduction(file, model, tuple(overrides), recipe, job, job.graph is not None)
-    _write(file, data, made.command)
-    if made.code:
-        found = Recipe.from_dict(data, folder)
-    else:
-        again = Request(overrides=tuple(overrides), trust_remote_code=_is_trusted(job))
-        found = requested(Recipe.load(file, model), again)
-    return Reproduction(file, model, tuple(overrides), found, job, made.code)
+    file, in_memory = folder / "recipe.yaml", job.graph is not None
+    written = Reproduction(file, model, tuple(overrides), job.recipe, job, in_memory)
+    data = recipe.model_dump(mode="json", exclude_defaults=True)
+    _write(file, data, written.command)
+    if in_memory:
+        return replace(written, recipe=Recipe.from_dict(data, folder))
+    request = Request(overrides=tuple(overrides), trust_remote_code=_is_trusted(job))
+    return replace(written, recipe=requested(Recipe.load(file, model), request))
 
 
-def _code(
-    data: dict[str, Any],
-    section: str,
-    key: str,
-    place: Place,
-    folder: Path,
-    starts: Mapping[str, Path],
-) -> list[str]:
-    """Name the code of a section as seen from `folder`: in `data`, where optkit ships it, else in
-    the overrides that are returned. `starts`: where the args that name data start."""
-    given = data[section]
-    named = {name: start / given["args"][name] for name, start in starts.items()}
-    if place.root == "content":
-        given[key] = _relative(place, folder)
-        for name, path in named.items():
-            if not Path(given["args"][name]).is_absolute():
-                given["args"][name] = _from(folder, path)
-        return []
-    moved = data.pop(section) | {key: _absolute(place)}
-    if named:
-        moved["args"] |= {name: str(path.absolute()) for name, path in named.items()}
-    return [f"{section}={json.dumps(moved)}"]
+def _with_samples(
+    recipe: Recipe, source: SampleSource, folder: Path, names: Sequence[str]
+) -> tuple[Recipe, list[str]]:
+    """The recipe for `folder`, and overrides for the command line. Code that optkit ships is named
+    in the recipe, other code in the overrides. `names`: the args that name data."""
+    settings = recipe.calibration if source.section == "calibration" else recipe.eval
+    assert settings is not None
+    shipped, files = source.place.root == "content", {n: Path(str(source.args[n])) for n in names}
+    args = {
+        name: _from(folder, source.folders[name] / file)
+        if shipped
+        else str((source.folders[name] / file).absolute())
+        for name, file in files.items()
+        if not (shipped and file.is_absolute())
+    }
+    code = _relative(source.place, folder) if shipped else _absolute(source.place)
+    key = "source" if source.section == "calibration" else "task"
+    settings = settings.model_copy(update={key: code, "args": {**settings.args, **args}})
+    if shipped:
+        return recipe.model_copy(update={source.section: settings}), []
+    data = settings.model_dump(mode="json", exclude_defaults=True)
+    return recipe.model_copy(update={source.section: None}), [
+        f"{source.section}={json.dumps(data)}"
+    ]
 
 
-def _shipped_model(data: dict[str, Any], source: Source, folder: Path) -> bool:
-    """Name a model that optkit ships as seen from `folder`; whether it is one."""
+def _with_model(
+    recipe: Recipe, source: Source, folder: Path
+) -> tuple[Recipe, str | None, list[str]]:
+    """The recipe for `folder`, and the model and overrides for the command line. A model that
+    optkit ships is named in the recipe, another one on the command line."""
     place, weights = source.place, source.weights
-    if place is None or any(p.root != "content" for p in (place, weights) if p is not None):
-        return False
-    model = data["model"]
-    model["factory" if source.kind == "python" else "path"] = _relative(place, folder)
-    if weights is not None:
-        model["weights"] = _relative(weights, folder)
-    return True
-
-
-def _named_model(data: dict[str, Any], source: Source) -> tuple[str, list[str]]:
-    """The model as the command line names it, and the overrides that go with it."""
-    place = source.place
+    assert recipe.model is not None
+    if place is not None and all(p.root == "content" for p in (place, weights) if p is not None):
+        names = {"factory" if source.kind == "python" else "path": _relative(place, folder)}
+        if weights is not None:
+            names |= {"weights": _relative(weights, folder)}
+        return recipe.model_copy(update={"model": recipe.model.model_copy(update=names)}), None, []
     name = _absolute(place) if place else source.hub or f"{source.module}:{source.attribute}"
     settings = {
-        "task": data.pop("model").get("task"),
+        "task": recipe.model.task,
         "adapter": _absolute(source.adapter) if source.adapter else None,
         "weights": _absolute(source.weights) if source.weights else None,
         "args": json.dumps(dict(source.args)) if source.args else None,
     }
-    return name, [f"model.{key}={text}" for key, text in settings.items() if text is not None]
+    overrides = [f"model.{key}={text}" for key, text in settings.items() if text is not None]
+    return recipe.model_copy(update={"model": None}), name, overrides
 
 
 def tuned_name(name: str) -> str:
@@ -138,14 +130,14 @@ def _is_trusted(job: Job) -> bool:
     return job.recipe.source is not None and job.recipe.source.trusted
 
 
-def _write(file: Path, data: Mapping[str, Any], command: str) -> None:
+def _write(file: Path, data: Mapping[str, object], command: str) -> None:
     from ruamel.yaml import YAML
 
     buffer = io.BytesIO()
     buffer.write(f"# Found by `optkit tune`. Build it again:\n#\n#     {command}\n\n".encode())
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
-    # the last pattern of a node's name counts: their order is kept
+    # the order of patterns of node names matters: the last match counts
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     writer.dump(dict(data), buffer)
     write_durably(file, buffer.getvalue())

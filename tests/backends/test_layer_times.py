@@ -19,6 +19,7 @@ from optkit.benchmarking import machine
 from optkit.codec import from_json
 from optkit.engines import FusedLayer
 from optkit.errors import ToolchainMissing
+from optkit.measurement import Conditions, GpuConditions
 from optkit.runtimes import Profiled
 from optkit.steps import GRAPH, perform
 from optkit.steps.bodies import sessions
@@ -169,7 +170,8 @@ def test_memory_taken_beside_other_processes_is_marked(
 ) -> None:
     @contextmanager
     def watched(gpu: bool) -> Iterator[Any]:
-        yield SimpleNamespace(conditions={"other_cpu_share": 0.9, "gpu": {"others": 2}})
+        conditions = Conditions(other_cpu_share=0.9, gpu=GpuConditions(others=2))
+        yield SimpleNamespace(conditions=conditions)
 
     monkeypatch.setattr(machine, "watched", watched)
     found = on_device(opened, FEED, lambda what, done: None)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,23 +14,25 @@ import pytest
 
 from optkit.benchmarking import machine
 from optkit.benchmarking.machine import Watch, judge, watched
+from optkit.codec import from_json
+from optkit.measurement import Conditions, GpuConditions
 
-QUIET: dict[str, Any] = {
-    "cores": [2, 4], "governor": None, "load_average": [0.1, 1.2],
-    "frequency_mhz": [2995.0, 3000.0], "other_cpu_share": 0.01, "neighbour_cpu_share": 0.2,
-    "steal_share": 0.0, "quota_share": None, "throttles": 0.0, "gpu": None,
-}  # fmt: skip
+QUIET = Conditions(
+    cores=(2, 4), load_average=(0.1, 1.2), frequency_mhz=(2995.0, 3000.0), other_cpu_share=0.01,
+    neighbour_cpu_share=0.2, steal_share=0.0, throttles=0.0,
+)  # fmt: skip
 
 
 def test_conditions_are_plain_json() -> None:
     with watched() as watch:
         watch.look()
         time.sleep(0.02)
-    told = watch.conditions
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert set(told) == set(QUIET)
-    assert 1 <= told["cores"][0] <= told["cores"][1]
-    assert 0 <= told["other_cpu_share"] <= 1
+    conditions = watch.conditions
+    data = json.loads(json.dumps(conditions.to_json(), allow_nan=False))
+    assert from_json(Conditions, data) == conditions
+    assert data["gpu"] is None and data["cores"] == [*(conditions.cores or ())]
+    assert 1 <= data["cores"][0] <= data["cores"][1]
+    assert 0 <= data["other_cpu_share"] <= 1
 
 
 def test_shares_are_of_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +60,10 @@ def test_shares_are_of_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(machine.psutil, "Process", Process)
     with watched() as watch:
         pass
-    told = watch.conditions
-    assert told["other_cpu_share"] == 0.1  # 8 busy less 4 of its own, of 40
-    assert told["steal_share"] == 0.05
-    assert told["neighbour_cpu_share"] == 0.75
+    conditions = watch.conditions
+    assert conditions.other_cpu_share == 0.1  # 8 busy less 4 of its own, of 40
+    assert conditions.steal_share == 0.05
+    assert conditions.neighbour_cpu_share == 0.75
 
 
 def test_another_process_shows_up_in_the_readings() -> None:
@@ -71,7 +74,8 @@ def test_another_process_shows_up_in_the_readings() -> None:
                 time.sleep(0.6)
         finally:
             other.kill()
-    assert watch.conditions["other_cpu_share"] > 0.3 / watch.conditions["cores"][0]
+    assert watch.conditions.cores and watch.conditions.other_cpu_share
+    assert watch.conditions.other_cpu_share > 0.3 / watch.conditions.cores[0]
 
 
 def test_what_a_control_group_and_heat_did_is_read(tmp_path: Path) -> None:
@@ -88,8 +92,8 @@ def test_what_a_control_group_and_heat_did_is_read(tmp_path: Path) -> None:
     stat.write_text("usage_usec 9\nthrottled_usec 61000000\n")
     count.write_text("5\n")
     watch.end()
-    assert watch.conditions["quota_share"] == 1.0  # a minute, within less
-    assert watch.conditions["throttles"] == 2
+    assert watch.conditions.quota_share == 1.0  # a minute, within less
+    assert watch.conditions.throttles == 2
 
 
 @pytest.mark.parametrize(
@@ -99,26 +103,27 @@ def test_what_a_control_group_and_heat_did_is_read(tmp_path: Path) -> None:
         ({"neighbour_cpu_share": 0.9}, "the other cores were busy 90%"),
         ({"steal_share": 0.04}, "hypervisor took 4%"),
         ({"quota_share": 0.5}, "quota let nothing run 50%"),
-        ({"frequency_mhz": [1200.0, 3000.0]}, "between 1200 and 3000 MHz"),
+        ({"frequency_mhz": (1200.0, 3000.0)}, "between 1200 and 3000 MHz"),
         ({"throttles": 2.0}, "heat slowed the CPU 2 times"),
         (
-            {"gpu": {"throttled": ["power cap", "hardware thermal"], "others": 0}},
+            {"gpu": GpuConditions(throttled=("power cap", "hardware thermal"), others=0)},
             "the GPU's clock was held down: hardware thermal",
         ),
-        ({"gpu": {"throttled": ["power cap", "power brake"]}}, "held down: power brake"),
-        ({"gpu": {"throttled": [], "others": 1}}, "other processes on the GPU: 1"),
+        ({"gpu": GpuConditions(throttled=("power cap", "power brake"))}, "held down: power brake"),
+        ({"gpu": GpuConditions(throttled=(), others=1)}, "other processes on the GPU: 1"),
     ],
 )
 def test_each_bad_condition_has_its_reason(seen: dict[str, Any], told: str) -> None:
-    (reason,) = judge({**QUIET, **seen})
+    (reason,) = judge(replace(QUIET, **seen))
     assert told in reason
 
 
 def test_a_quiet_machine_and_an_unknown_one_have_no_reasons() -> None:
     assert judge(QUIET) == []
-    assert judge(dict.fromkeys(QUIET)) == []
-    assert judge({"gpu": {"reason": "NVML lists no device"}}) == []
-    assert judge({"gpu": {"throttled": ["power cap"], "others": 0}}) == []  # an L4 is always there
+    assert judge(Conditions()) == []
+    assert judge(Conditions(gpu=GpuConditions(reason="NVML lists no device"))) == []
+    capped = GpuConditions(throttled=("power cap",), others=0)  # an L4 always is
+    assert judge(Conditions(gpu=capped)) == []
 
 
 def test_what_nvml_tells_of_the_card_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +146,13 @@ def test_what_nvml_tells_of_the_card_in_use(monkeypatch: pytest.MonkeyPatch) -> 
     with watched(gpu=True) as watch:
         watch.look()
         watch.look()
-    assert watch.conditions["gpu"] == {
+    assert watch.conditions.to_json()["gpu"] == {
         "clock_mhz": [1200.0, 1500.0], "memory_clock_mhz": [5000.0, 5000.0],
         "power_watts": [70.0, 70.0], "throttled": ["power cap"], "others": 1, "reason": None,
     }  # fmt: skip
     monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
     with watched(gpu=True) as watch:
         watch.look()
-    assert "nvidia-ml-py is not installed" in watch.conditions["gpu"]["reason"]
+    assert watch.conditions.gpu is not None
+    assert watch.conditions.gpu.to_json() == {"reason": watch.conditions.gpu.reason}
+    assert "nvidia-ml-py is not installed" in str(watch.conditions.gpu.reason)

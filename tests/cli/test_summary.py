@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optkit.api.stages import Rewrite, StageFiles
 from optkit.cli import summary
 from optkit.cli.build import exit_code
 from optkit.documents.figures import BenchFigures, Sweep
@@ -18,8 +19,10 @@ from tests.report.conftest import build, read_result
 PREDICTED = Evidence.PREDICTED
 
 
-def entry(rule: str, node: str, outcome: str = "applied", reason: str = "why") -> dict[str, str]:
-    return {"rule": rule, "node": node, "outcome": outcome, "reason": reason}
+def entry(
+    rule: str, node: str, outcome: Literal["applied", "declined"] = "applied", reason: str = "why"
+) -> Rewrite:
+    return Rewrite(rule, node, outcome, reason)
 
 
 def timed(*sides: Latency, limit_ms: float | None = None) -> BenchFigures:
@@ -33,8 +36,8 @@ def timed(*sides: Latency, limit_ms: float | None = None) -> BenchFigures:
     )  # fmt: skip
 
 
-def told(*entries: dict[str, str]) -> list[str]:
-    return summary.rewrites({"log": {"entries": list(entries)}})
+def told(*entries: Rewrite) -> list[str]:
+    return summary.rewrites(entries)
 
 
 def test_a_rule_is_one_line_and_so_is_a_reason() -> None:
@@ -65,7 +68,7 @@ def test_what_was_only_tidied_up_is_one_line() -> None:
 
 def test_a_stage_that_logs_no_rewrites_has_no_line() -> None:
     for details in ({}, {"log": {}}, {"log": None}, {"log": {"nodes": {"conv": {}}}}):
-        assert summary.rewrites(details) == []
+        assert summary.rewrites(StageFiles("", [], [], details, None).rewrites) == []
 
 
 def test_no_batch_within_the_limit_is_as_sure_as_the_latencies() -> None:
@@ -93,12 +96,12 @@ entries = st.builds(
 
 
 @given(st.lists(entries, max_size=30))
-def test_nothing_is_lost_and_nothing_told_twice(found: list[dict[str, Any]]) -> None:
+def test_nothing_is_lost_and_nothing_told_twice(found: list[Rewrite]) -> None:
     lines = told(*found)
     assert len(set(lines)) == len(lines)
-    rules = {(one["rule"], one["reason"]) for one in found if one["outcome"] == "declined"}
+    rules = {(one.rule, one.reason) for one in found if one.outcome == "declined"}
     assert sum("declined" in line for line in lines) == len(rules)
-    applied = sum(one["outcome"] == "applied" for one in found)
+    applied = sum(one.outcome == "applied" for one in found)
     numbers = [
         int(word) for line in lines if "declined" not in line for word in line.split()
         if word.isdigit()

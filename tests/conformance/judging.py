@@ -20,9 +20,10 @@ import onnx
 import onnxruntime
 
 from optkit import graph
+from optkit.codec import from_json
 from optkit.data import spool_writer
 from optkit.errors import InputRefused
-from optkit.recipe import InputSpec, inputs_from_json
+from optkit.recipe import InputSpec
 from optkit.steps import perform
 from optkit.steps.bodies.graphs import signature
 from optkit.steps.files import GRAPH
@@ -115,7 +116,7 @@ def _fused(exported: Path, feeds: Sequence[Feed]) -> Path:
         if "random inputs" not in error.message:
             raise
     samples = exported.parent.parent / "samples"
-    infos = [spec.info for spec in inputs_from_json(params["inputs"])]
+    infos = [spec.info for spec in from_json(tuple[InputSpec, ...], params["inputs"])]
     names = {info.name for info in infos}
     given = [{name: x for name, x in feed.items() if name in names} for feed in feeds]
     spool_writer.write(

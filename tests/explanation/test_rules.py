@@ -13,13 +13,14 @@ from optkit.engines import FusedLayer, LayerTensor
 from optkit.evidence import Evidence
 from optkit.explanation import Subject, Times, accuracy, data_movement, explain, speed
 from optkit.explanation.subject import connected
+from optkit.recipe import Recipe
 from optkit.report.contract import conform
 from optkit.steps.attribute import Node, TimedLayer
 from tests.report.conftest import build
 
 RECIPE: dict[str, Any] = {
     "quantization": {"nodes": {}, "embeddings": True, "placement": {"tensor_ops": None}},
-    "calibration": {"method": "percentile", "samples": 64},
+    "calibration": {"source": "memory", "method": "percentile", "samples": 64},
 }
 LIKE = {"sqnr_db": 40.0, "cosine": 1.0, "max_abs_error": 0.1}
 
@@ -101,7 +102,8 @@ def subject(**changes: Any) -> Subject:
         tuple(changes.get("baseline", theirs)),
         {**nodes, **changes.get("nodes", {})},
     )
-    return Subject(conform(merged(whole, report), Report), times)
+    recipe = Recipe.model_validate({"name": "net", **changes.get("recipe", RECIPE)})
+    return Subject(conform(merged(whole, report), Report), recipe, times)
 
 
 def test_a_sound_artifact_has_no_findings() -> None:

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 
 from optkit import api, graph
+from optkit.codec import from_json
 from optkit.data.synthetic import random_feed
 from optkit.errors import OptkitError
-from optkit.recipe import InputSpec, Recipe, axes_from_json, inputs_from_json
+from optkit.recipe import InputSpec, Recipe
 from optkit.request import Request
 from optkit.runtimes import Session, SessionOptions, backend
 from optkit.sources.hugging_face import decoder, encoder_decoder, inputs, loading
@@ -97,8 +98,8 @@ class Row:
         out, details = self.files("export", target="cpu", precision="fp32")
         log = details["log"]
         return Exported(
-            out / "model.onnx", log["nodes"], inputs_from_json(log["specs"]),
-            axes_from_json(log["axes"]),
+            out / "model.onnx", log["nodes"], from_json(tuple[InputSpec, ...], log["specs"]),
+            from_json(dict[str, AxisRange], log["axes"]),
         )  # fmt: skip
 
     def torch_outputs(self, feed: Feed) -> Feed:

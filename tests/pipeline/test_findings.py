@@ -16,7 +16,7 @@ from optkit.benchmarking.accuracy import drop, from_samples
 from optkit.benchmarking.gates import judge
 from optkit.evidence import Evidence
 from optkit.execute.step import Foreign
-from optkit.measurement import Difference, Interval, Latency
+from optkit.measurement import Difference, Interval, Latencies, Latency
 from optkit.pipeline import identity, latency, scores
 from optkit.pipeline.findings import _at, latencies, speedups
 from optkit.precisions import PRECISIONS
@@ -57,7 +57,7 @@ def test_a_predicted_speedup_is_judged_by_its_interval(least: float, outcome: st
 def test_a_latency_that_is_pending_gives_no_speedup() -> None:
     made = SimpleNamespace(is_baseline=False, latency=None, baseline_latency=None)
     times = latencies(made)  # type: ignore[arg-type]
-    assert times == {"engine": [], "baseline": []} and _at(times["engine"], 8) is None
+    assert times == Latencies([], []) and _at(times.engine, 8) is None
     assert speedups(made, times) == {}  # type: ignore[arg-type]
 
 
@@ -69,7 +69,7 @@ def test_a_baseline_is_as_fast_as_itself(measured: bool) -> None:
         pair = [replace(each, evidence=Evidence.MEASURED) for each in (one, again)]
         speedup = Difference(1.1, Interval(1.05, 1.2), Evidence.MEASURED)
         made.latency = Timed(rows=(TimedPair(*pair, speedup),))
-        times = {"engine": pair[:1], "baseline": pair[:1]}
+        times = Latencies(pair[:1], pair[:1])
     else:
         times = latencies(made)
     found = speedups(made, times)[8]
@@ -98,8 +98,8 @@ def test_a_latency_from_the_store_says_so(
     )  # fmt: skip
     steps: Any = SimpleNamespace(recalled=lambda made: stored)
     latency.time(made, steps)
-    for role in ("engine", "baseline"):
-        (found,) = latencies(made)[role]
+    for side in (latencies(made).engine, latencies(made).baseline):
+        (found,) = side
         assert (found.from_store, found.measured_at, found.machine) == (
             stored, "2026-11-20T14:03:12Z", "A CPU",
         )  # fmt: skip
@@ -122,7 +122,7 @@ def test_when_a_latency_was_measured_is_no_part_of_what_was_built() -> None:
 
 def test_a_prediction_has_no_date_and_no_machine() -> None:
     made = build(predicted(1.0, 2.0), predicted(1.3, 3.0))
-    for (one,) in latencies(made).values():
+    for (one,) in (latencies(made).engine, latencies(made).baseline):
         assert (one.measured_at, one.machine, one.from_store) == (None, None, None)
 
 
@@ -148,6 +148,7 @@ def test_what_looks_have_scored_is_in_the_order_of_the_samples(
     monkeypatch.setattr(scores, "Spool", lambda path: SimpleNamespace(slices=lambda: list(path)))
     made.scored = SimpleNamespace(info=SimpleNamespace(samples=1_100))
     told = scores.task_scores(made)
-    assert list(told["candidate"].per_sample) == scores.slices(made) == list(range(1_100))
-    width = np.ptp(drop(told["baseline"], told["candidate"]).ci95)  # type: ignore[arg-type]
+    assert told.candidate is not None and told.pair is not None
+    assert list(told.candidate.per_sample) == scores.slices(made) == list(range(1_100))
+    width = np.ptp(drop(*told.pair).ci95)  # type: ignore[arg-type]
     assert (width == 0) == same  # the baseline beside itself, and else what chance could make

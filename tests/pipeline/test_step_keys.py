@@ -33,7 +33,7 @@ from optkit.execute.reads import Record
 from optkit.execute.runner import Runner
 from optkit.execute.step import Foreign
 from optkit.execute.task import Limits, Task
-from optkit.measurement import Difference, Fidelity, Interval, Latency, Score
+from optkit.measurement import Conditions, Difference, Fidelity, Interval, Latency, Score
 from optkit.pipeline import BUILD, COMPILE, Build, Job, identity, layer_times
 from optkit.pipeline.accuracy import score
 from optkit.pipeline.latency import time
@@ -64,7 +64,7 @@ SPEEDUP = to_json(Difference(1.0, None, Evidence.MEASURED))
 NODES = {"nodes": {"a": "int8", "b": "fp16"}, "reasons": {"b": "asked to leave it"}}
 INFO = SpoolInfo(64, 2, 100, True, "0" * 64).to_json()
 PREPARED: dict[str, dict[str, Any]] = {
-    "export": {"log": {}, "reads": READS, **GRAPH},
+    "export": {"reads": READS, **GRAPH},
     "fuse": {"log": {}, "max_error": 0.0, **GRAPH},
     "cast": {"log": {}, **GRAPH},
     "collect": {"info": INFO, "metric": "top1", "scoring": {},
@@ -82,7 +82,7 @@ PREPARED: dict[str, dict[str, Any]] = {
     "compare": {"fidelity": FIDELITY},
     "compare_layers": {"layers": uncompared("nothing").to_json()},
     "bench": {"rows": [{"engine": LATENCY, "baseline": LATENCY, "speedup": SPEEDUP}],
-              "conditions": {}},
+              "conditions": Conditions().to_json()},
     "predict": {"latency": LATENCY, "covered": True},
     "peak": {"bytes": 9, "marks": []},
     "survey": {"layers": [{"node": "a", "reads": "x", "precisions": ["int8"], "cost": {

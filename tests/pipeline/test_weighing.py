@@ -51,7 +51,7 @@ def made(name: str, backend: str, *, measured: bool = True, gated: bool = True) 
     build.graph, build.probe = Graph(), Samples.of(Foreign())
     engine = Engine(backend, name, f"{backend}.engine", 9, (), Landing(0, 0, {}))
     build.engine = Compiled(engine=engine)
-    build.specs = {"engine": SimpleNamespace(options={"cuda_graph": True})}  # type: ignore[dict-item]
+    build.specs = {"engine": SimpleNamespace(spec=SimpleNamespace(options={"cuda_graph": True}))}  # type: ignore[dict-item]
     return build
 
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optkit import places, shipped
+from optkit.codec import from_json
 from optkit.errors import RecipeError, UnknownName, UsageError
-from optkit.recipe import Recipe, axes_from_json, inputs_from_json, requested
+from optkit.recipe import InputSpec, Recipe, requested
 from optkit.recipe.schema import ACCURACY_LIMITS, ENGINE_LIMITS, Limits
 from optkit.request import Request
 from optkit.store import digest_json
@@ -346,7 +347,10 @@ def test_json_is_the_same_on_every_machine(folder: Path, tmp_path: Path) -> None
     assert str(tmp_path) not in json.dumps(here)
     assert here["model"]["factory"] == "recipe:model.py:create"
     assert here["axes"]["seq"] == {"min": 16, "opt": 16, "max": 16}
-    assert axes_from_json(here["axes"]) == Recipe.load(other / "optkit.yaml").axis_ranges()
+    assert (
+        from_json(dict[str, AxisRange], here["axes"])
+        == Recipe.load(other / "optkit.yaml").axis_ranges()
+    )
 
 
 def test_a_default_written_out_changes_nothing() -> None:
@@ -358,7 +362,7 @@ def test_a_default_written_out_changes_nothing() -> None:
 def test_inputs_travel_as_json(folder: Path) -> None:
     recipe = load(folder)
     rows = json.loads(json.dumps([spec.to_json() for spec in recipe.describe()]))
-    specs = inputs_from_json(rows)
+    specs = from_json(tuple[InputSpec, ...], rows)
     assert specs[1].info == TensorInfo("ids", "int64", ("batch", "seq"))
     assert specs[1].range == (0, 99) and specs[0].range is None
 

@@ -20,7 +20,7 @@ from optkit.documents.report import LayerFidelity, Provenance, Report
 from optkit.documents.result import CalibrationCheck, PendingEngine, Result
 from optkit.engines import Engine, FusedLayer, Landing, LandingRow, LayerTensor
 from optkit.evidence import Evidence
-from optkit.measurement import Fidelity, Interval, Latency, Score
+from optkit.measurement import Fidelity, Interval, Latencies, Latency, Score
 from optkit.report import document
 from optkit.report.document import Rewrites, compose
 from optkit.report.result import Findings, Run, Side, result
@@ -191,20 +191,19 @@ def build(
     backend = "onnxruntime" if measure else "tensorrt-rtx"
     floating, quantized = scores(name, flips, evidence)
     if measure:
-        latencies = {
-            "engine": [measured(0.21, 1), measured(0.2, 8)],
-            "baseline": [measured(0.5, 1), measured(0.55, 8)],
-        }
+        latencies = Latencies(
+            [measured(0.21, 1), measured(0.2, 8)], [measured(0.5, 1), measured(0.55, 8)]
+        )
     else:
-        latencies = {"engine": [predicted(0.011, 0.05)], "baseline": [predicted(0.019, 0.08)]}
+        latencies = Latencies([predicted(0.011, 0.05)], [predicted(0.019, 0.08)])
     known = Evidence.MEASURED if measure else Evidence.COMPILED
     candidate = Side(
         "int8", backend, engine("int8", backend, name, lost), known,
-        latency=latencies["engine"][-1], accuracy=quantized,
+        latency=latencies.engine[-1], accuracy=quantized,
     )  # fmt: skip
     baseline = Side(
         "fp16", backend, engine("float16", backend, name), known,
-        latency=latencies["baseline"][-1], accuracy=floating,
+        latency=latencies.baseline[-1], accuracy=floating,
     )  # fmt: skip
     speedup = ratio(baseline.latency, candidate.latency)  # type: ignore[arg-type]
     dropped = drop(floating, quantized)

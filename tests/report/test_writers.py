@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from optkit.documents.report import Provenance
 from optkit.documents.result import Result
 from optkit.errors import InputRefused
+from optkit.measurement import Latencies
 from optkit.report.document import Rewrites, compose, measured
 from optkit.report.html import to_html
 from optkit.report.markdown import to_markdown
@@ -169,7 +170,7 @@ def test_every_planned_node_and_layer_is_listed(make: Any) -> None:
 
 
 def empty_report(found: Result) -> dict[str, Any]:
-    figures = measured(found, Side("int8"), None, Findings(), {}, {})
+    figures = measured(found, Side("int8"), None, Findings(), Latencies(), {})
     past = Provenance(recipe={}, digests={}, versions={}, steps=(), build_spec={})
     return compose(found, figures, rewrites=Rewrites(), provenance=past).to_json()
 

@@ -64,7 +64,6 @@ def gptq(
     *,
     scales: Sequence[Scale] | None = None,
     damping: float = 0.01,
-    act_order: bool = True,
     search: Search = "mse",
     sweeps: int = 0,
 ) -> list[Quantized]:
@@ -82,7 +81,7 @@ def gptq(
     if not np.isfinite(moments).all():
         raise InputRefused("the second moments of its input are not finite")
     fixed = list(scales) if scales is not None else [None] * len(weights)
-    factor = _factor(moments, damping, act_order)
+    factor = _factor(moments, damping)
     importance = np.empty(len(moments))
     importance[factor.order] = factor.pivots
     chosen = [
@@ -106,10 +105,10 @@ def gptq(
     ]
 
 
-def _factor(moments: np.ndarray, damping: float, act_order: bool) -> _Factor:
+def _factor(moments: np.ndarray, damping: float) -> _Factor:
     k = len(moments)
     diagonal = moments.diagonal().astype(np.float64)
-    order = np.argsort(-diagonal, kind="stable") if act_order else np.arange(k)
+    order = np.argsort(-diagonal, kind="stable")
     typical = float(diagonal.mean()) or 1.0
     added = typical * damping
     for _ in range(_TRIES):

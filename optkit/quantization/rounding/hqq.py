@@ -31,16 +31,9 @@ _TINY = 1e-12
 _Hold = Callable[[np.ndarray], np.ndarray]  # numbers to those the graph can hold
 
 
-def hqq(
-    w: np.ndarray, fmt: NumberFormat, carrier: np.dtype | type, *, float_zero_point: bool = False
-) -> Quantized:
+def hqq(w: np.ndarray, fmt: NumberFormat, carrier: np.dtype | type) -> Quantized:
     """Quantize w [K, N] per block or per channel; a single scale per tensor does not change.
-
-    Asymmetric integers get zero points: integers, or with `float_zero_point` floats that the
-    carrier represents (float32 if the kernel supports it).
-
-    Raises InputRefused if a weight is not finite.
-    """
+    Asymmetric integers get zero points. Raises InputRefused if a weight is not finite."""
     scale = scales.weight_scale(w, channels(fmt), fmt, carrier)
     if fmt.granularity == "tensor":
         return round_to_nearest(w, fmt, carrier, scale=scale)
@@ -55,13 +48,12 @@ def hqq(
         turns = _Turns(fmt)
         z = np.atleast_2d(zero[place])
         if fits_zero:
-            z = turns.zero_points(u, z, _held(carrier) if float_zero_point else _whole(fmt))
+            z = turns.zero_points(u, z)
             zero[place] = z.reshape(zero[place].shape)
         new_step = turns.scales(u, first, z, lambda s: scales.carried(s, carrier, scale.outer)[0])
         step[place] = new_step.reshape(step[place].shape)
-    if not float_zero_point or not fits_zero:
-        zero = zero.astype(np.int16).astype(formats.storage(fmt))
-    return round_to_nearest(w, fmt, carrier, scale=scale._replace(scale=step, zero_point=zero))
+    codes = zero.astype(np.int16).astype(formats.storage(fmt))
+    return round_to_nearest(w, fmt, carrier, scale=scale._replace(scale=step, zero_point=codes))
 
 
 @dataclass(frozen=True)
@@ -70,15 +62,15 @@ class _Turns:
 
     fmt: NumberFormat
 
-    def zero_points(self, u: np.ndarray, z: np.ndarray, held: _Hold) -> np.ndarray:
-        """[B, n]; of those tried, as `held`, the best."""
-        best = held(z)
+    def zero_points(self, u: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """[B, n]; the best integers of all turns."""
+        best = self._whole(z)
         least = self._objective(u - self._nearest(u, best))
         for beta in self._betas():
             v = self._nearest(u, z)
             shrunk = self._shrink(u - v, beta)
             z = (v + z[:, None] - (u - shrunk)).mean(axis=1)
-            candidate = held(z)
+            candidate = self._whole(z)
             error = self._objective(u - self._nearest(u, candidate))
             better = error < least
             best[better], least[better] = candidate[better], error[better]
@@ -100,6 +92,10 @@ class _Turns:
             best[better], least[better] = candidate[better], error[better]
         return best
 
+    def _whole(self, z: np.ndarray) -> np.ndarray:
+        whole: np.ndarray = np.clip(np.rint(z), self.fmt.qmin, self.fmt.qmax)
+        return whole
+
     def _betas(self) -> Iterator[float]:
         return (_BETA * _GROWTH**turn for turn in range(_TURNS))
 
@@ -115,11 +111,3 @@ class _Turns:
         threshold = size ** np.float32(_POWER - 1.0) / np.float32(beta)
         shrunk: np.ndarray = np.copysign(np.maximum(size - threshold, np.float32(0)), lost)
         return shrunk
-
-
-def _whole(fmt: NumberFormat) -> _Hold:
-    return lambda z: np.clip(np.rint(z), fmt.qmin, fmt.qmax)
-
-
-def _held(carrier: np.dtype | type) -> _Hold:
-    return lambda z: z.astype(carrier).astype(np.float32)

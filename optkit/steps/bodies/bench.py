@@ -39,7 +39,10 @@ def run(step: MeasureLatency, out: Path, progress: Progress) -> Timed:
     phases: dict[str, Phases] = {}
     if step.gpu:
         phases = {name: _phases(open, samples, step.batches) for name, open in sides.items()}
-    device = step.host["gpus"][0]["name"] if step.gpu else cpu().name
+    device = cpu().name
+    match step.host:
+        case {"gpus": [{"name": str(name)}, *_]} if step.gpu:
+            device = name
     known = {
         (name, batch): replace(
             one, marks=(*marks, *one.marks), phases=phases.get(name, {}).get(batch),

@@ -17,12 +17,12 @@ from optkit.steps.bodies.graphs import signature
 from optkit.steps.bodies.sessions import cpu
 from optkit.steps.cast import Cast, Measured
 from optkit.steps.files import GRAPH, SIMULATION
-from optkit.steps.graph import Graph
+from optkit.steps.graph import Rewritten
 
 _SAMPLES = 32  # on which a cast measures values
 
 
-def run(step: Cast, out: Path, progress: Progress) -> Graph:
+def run(step: Cast, out: Path, progress: Progress) -> Rewritten:
     model = graph.load(step.graph.path / GRAPH)
     opset = HALVES[step.carrier].opset
     if model.opset_imports[""] < opset:
@@ -40,7 +40,7 @@ def run(step: Cast, out: Path, progress: Progress) -> Graph:
         simulate_bf16(model)
         graph.save(model, out / SIMULATION)
     warnings = () if step.unmeasured is None else (step.unmeasured,)
-    return Graph(log=log.to_json(), warnings=warnings, **described._asdict())
+    return Rewritten(log=log.to_json(), warnings=warnings, **described._asdict())
 
 
 def _measured(samples: Path, how: Measured, model: ir.Model) -> magnitude.Measured:

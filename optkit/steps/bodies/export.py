@@ -27,7 +27,7 @@ def run(step: Export, out: Path, progress: Progress) -> Exported:
     if isinstance(step.source, HuggingFaceModel):
         _keep_companions(_model(step), out)
     return Exported(
-        log=log.to_json(),
+        log=log,
         warnings=tuple(log.warnings),
         reads=Record() if record is None else record.relative(),
         **signature(graph.load(out / GRAPH))._asdict(),

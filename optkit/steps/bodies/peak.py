@@ -10,6 +10,7 @@ from optkit.backends.cuda import Cuda
 from optkit.benchmarking import machine
 from optkit.data.spool import Spool
 from optkit.execute.step import Progress
+from optkit.measurement import Conditions, GpuConditions
 from optkit.runtimes import Session, simulator
 from optkit.steps.bodies.sessions import cpu, engine
 from optkit.steps.files import GRAPH
@@ -67,7 +68,8 @@ def on_device(opened: Callable[[], Session], feed: Feed, progress: Progress) -> 
         with _looking(free) as left, opened() as session:
             _run(session, feed, progress)
             left.append(free())
-    others = {"gpu": {"others": (watch.conditions["gpu"] or {}).get("others")}}
+    gpu = watch.conditions.gpu
+    others = Conditions(gpu=GpuConditions(others=gpu.others if gpu is not None else None))
     return PeakMemory(bytes=before - min(left), marks=tuple(machine.judge(others)))
 
 
