@@ -121,3 +121,5 @@ def _show(output: Output, search: Tune, result: Result) -> None:
     terminal.put(f"  again: {search.command}")
     if search.search is not None:
         terminal.put(f"  {search.search.trials} trials, {search.search.parallel} at a time")
+    if search.recommendation is not None:
+        terminal.put(search.recommendation.sentence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from optkit.documents.measured import (
     DifferenceFigures,
@@ -13,7 +14,17 @@ from optkit.documents.measured import (
     LatencyFigures,
     ScoreFigures,
 )
-from optkit.documents.record import AtLeastOne, Count, Number, Record, Rows, Share, said
+from optkit.documents.recommendation import Recommendation
+from optkit.documents.record import (
+    AtLeastOne,
+    Count,
+    Number,
+    Record,
+    Rows,
+    Share,
+    absent,
+    said,
+)
 from optkit.documents.result import Failure, Result
 from optkit.evidence import Evidence
 
@@ -127,3 +138,6 @@ class Tune(Record):
     ]
     excluded: Annotated[dict[str, str], said("Layers that no precision can have, and why.")]
     result: Annotated[Result | None, said("That of the artifact's build.")] = None
+    recommendation: Annotated[Recommendation | SkipJsonSchema[None], Field(exclude_if=absent)] = (
+        None
+    )

@@ -149,6 +149,26 @@ def _conditions(result: Result) -> Iterable[str]:
         yield f"measured under bad conditions: {'; '.join(marks)}"
 
 
+def of_search(
+    result: Result, *, quantized: int, layers: int, reason: str | None, kept: bool
+) -> Recommendation | None:
+    """Of a search whose winner is `result`. `quantized` of `layers` are quantized in it; `reason`:
+    why nothing is quantized, or why the budget is not kept (`kept`)."""
+    advice = of_result(result)
+    if advice is None:
+        return None
+    where, carrier = device(result.target), spelled(result.precision)
+    if not kept:
+        return advice.model_copy(
+            update={"ship": "none", "sentence": f"Nothing to ship on {where}: {reason}."}
+        )
+    if reason is not None:
+        sentence = f"No quantized candidate pays on {where}: {reason}. Ship {carrier}."
+        return advice.model_copy(update={"ship": "baseline", "sentence": sentence})
+    found = f"{quantized} of {layers} layers quantized. {advice.sentence}"
+    return advice.model_copy(update={"sentence": found})
+
+
 @dataclass(frozen=True)
 class Choice:
     """A build or a baseline that may be shipped. `usd`: per million samples."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import PurePath
 
+from optkit.documents.result import Result
 from optkit.documents.tune import FrontPoint, SearchBudget, Tune
 from optkit.evidence import Evidence
 from optkit.report import figures, view
@@ -48,7 +49,7 @@ def to_html(tune: Tune) -> str:
     return render(
         "search.html",
         tune=tune,
-        headline=view.headline(tune.result),
+        headline=_headline(tune, tune.result),
         candidates=candidates,
         plot=_plot(candidates),
         groups=groups(tune),
@@ -56,6 +57,12 @@ def to_html(tune: Tune) -> str:
         work=dict(tune.search or ()),
         report=f"../{PurePath(tune.artifact).name}/report.html",
     )
+
+
+def _headline(tune: Tune, result: Result) -> view.Headline:
+    if tune.recommendation is None:
+        return view.headline(result)
+    return view.advised(tune.recommendation, result)
 
 
 def _limits(budget: SearchBudget | None) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from optkit.documents.tune import (
 )
 from optkit.errors import Impossible, OptkitError
 from optkit.evidence import Evidence
+from optkit.report.recommendation import of_search
 from optkit.tuning import Tuned
 from optkit.tuning.space import Trial
 
@@ -29,6 +30,9 @@ def document(tuned: Tuned, result: Result, *, recipe: str, command: str, digest:
     search, job = tuned.search, tuned.job
     measured = runs_here(job.target)
     missed = result.status == "gate_failed" or not tuned.keeps_budget
+    ranked = layers(tuned)
+    became = [row.chosen for row in ranked for _ in row.layers]
+    quantized = sum(name != search.space.carrier for name in became)
     return Tune(
         schema=TUNE,
         status="gate_failed" if missed else "ok",
@@ -56,9 +60,12 @@ def document(tuned: Tuned, result: Result, *, recipe: str, command: str, digest:
             bytes=Evidence.COMPILED,
         ),
         front=tuple(_point(tuned, trial) for trial in tuned.front),
-        layers=layers(tuned),
+        layers=ranked,
         excluded=dict(tuned.survey.fixed),
         result=result,
+        recommendation=of_search(
+            result, quantized=quantized, layers=len(became), reason=reason(tuned), kept=not missed
+        ),
     )
 
 
