@@ -50,8 +50,12 @@ class Row:
 
     @property
     def figures(self) -> tuple[Entry, ...]:
+        """In the order of `COLUMNS`."""
         return (self.latency, self.speedup, self.accuracy, self.drop, self.size, self.landed,
                 self.cost)  # fmt: skip
+
+
+COLUMNS = ("latency", "speedup", "accuracy", "drop", "engine", "landed", "$ per million")
 
 
 def _parts(fleet: Fleet) -> Iterator[tuple[Result, str, Result]]:
@@ -131,6 +135,7 @@ def to_html(fleet: Fleet) -> str:
     return render(
         "fleet.html", fleet=fleet, rows=rows(fleet), summary=summary(fleet), work=work(fleet),
         prices=prices(fleet), plot=plot(fleet), points=points(fleet), headline=headline(fleet),
+        columns=COLUMNS,
     )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ size, and better in one of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, log10, sqrt
+from typing import Literal
 
 from optkit.report import figures
 from optkit.report.drawing.axes import Axis, LogAxis, Tick
@@ -32,6 +33,17 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Label:
+    """A point's name beside it, where it covers no other name and no point: an offset in pixels
+    from the point, and which end of the text is there."""
+
+    text: str
+    right: float
+    down: float
+    anchor: Literal["start", "middle", "end"]
+
+
+@dataclass(frozen=True)
 class Mark:
     at: float
     height: float  # percent of the panel
@@ -41,6 +53,7 @@ class Mark:
     known: str
     best: bool
     chosen: bool
+    name: Label | None = None  # None: no room; the number beside it names it in the table
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,7 @@ def scatter(
         )
         for point in points
     )  # fmt: skip
+    dots = _named(points, dots)
     names = (f"{point.number} {point.name}" for point in points if point.number in best)
     told = f"{len(points)} builds by latency and {metric}; not beaten: {', '.join(names)}"
     worse = ", lower is better and drawn higher" if lower_is_better else ""
@@ -122,6 +136,44 @@ def scatter(
         dots, _joined(points, dots), x.ticks(figures.ms), levels,
         f"{metric}{worse}", "latency, logarithmic; area: size", told, frozenset(best), show,
     )  # fmt: skip
+
+
+_WIDTH, _HEIGHT = 1_240, 260  # pixels of the panel on a wide page; narrower ones show numbers
+_LETTER, _LINE = 7.3, 15  # pixels of a letter and a line of the labels' font
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def _named(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Mark, ...]:
+    """With the names for which there is room, in the order of the points: to the right of a point,
+    else to the left, above or below."""
+    places = [(dot.at * _WIDTH / 100, (100 - dot.height) * _HEIGHT / 100) for dot in dots]
+    taken = [
+        (x - dot.radius, y - dot.radius, x + dot.radius, y + dot.radius)
+        for (x, y), dot in zip(places, dots, strict=True)
+    ]
+    named = []
+    for point, dot, (x, y) in zip(points, dots, places, strict=True):
+        length, away = _LETTER * len(point.name), dot.radius + 5
+        for label, left in (
+            (Label(point.name, away, 4, "start"), x + away),
+            (Label(point.name, -away, 4, "end"), x - away - length),
+            (Label(point.name, 0, -away, "middle"), x - length / 2),
+            (Label(point.name, 0, away + 10, "middle"), x - length / 2),
+        ):
+            bottom = y + label.down + 3
+            box = (left, bottom - _LINE, left + length, bottom)
+            if left >= 0 and box[2] <= _WIDTH and not any(_overlap(box, one) for one in taken):
+                taken.append(box)
+                named.append(replace(dot, name=label))
+                break
+        else:
+            named.append(dot)
+    return tuple(named)
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _joined(points: Sequence[Point], dots: Sequence[Mark]) -> tuple[Line, ...]:
