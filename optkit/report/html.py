@@ -68,6 +68,7 @@ def to_html(report: Report) -> str:
         digests=_pairs(provenance.digests),
         versions=_pairs(provenance.versions, verbatim=True),
         absent=list(details.absent(report)),
+        about=view.about(report),
     )
 
 

@@ -132,7 +132,8 @@ def _accuracy(result: Result) -> str:
         proportion = result.accuracy is not None and result.accuracy.proportion
         show = figures.points if proportion else figures.percent
         metric = f" of {figures.name(result.accuracy.metric)}" if result.accuracy else ""
-        return f"drop {show(drop.value)}{metric} ({drop.evidence})"
+        lost = f"drop {show(drop.value)}" if drop.value > 0 else "no drop"
+        return f"{lost}{metric} ({drop.evidence})"
     return _likeness(fidelity) if fidelity is not None else "accuracy unknown"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from optkit.documents.report import AskedOfCompiler, Report
 from optkit.documents.result import EngineFacts, Result
 from optkit.engines import BuildSpec
 from optkit.evidence import Evidence
-from optkit.report import figures, recommendation
+from optkit.report import details, figures, recommendation
 
 EVIDENCE: Mapping[str, str] = MappingProxyType(
     {
@@ -116,6 +117,31 @@ def suspicions(result: Result) -> list[str]:
     ]
 
 
+def about(report: Report) -> list[str]:
+    """What the figures are of: the device, the sizes, the data, and when it was measured."""
+    result, recipe = report.result, details.flat(report.provenance.recipe)
+    size = figures.size(result.size.bytes) if result.size else None
+    score, check = result.accuracy, result.calibration
+    calibrated = None if check is None else f"{check.samples:,} samples"
+    judged = None if score is None else f"{score.samples:,} samples"
+    facts = (
+        ("", recommendation.device(result.target)),
+        ("engine ", size),
+        ("calibrated on ", _of(calibrated, recipe.get("calibration.source"))),
+        ("accuracy on ", _of(judged, recipe.get("eval.task"))),
+        ("latency ", figures.measured(result.latency)),
+    )
+    return [f"{word}{fact}" for word, fact in facts if fact]
+
+
+def _of(samples: str | None, source: object) -> str | None:
+    """`256 samples of digits.py`; None without samples."""
+    if samples is None or not isinstance(source, str):
+        return samples
+    file = PurePath(source.removeprefix("content:").partition(":")[0]).stem
+    return f"{samples} of {figures.name(file)}"
+
+
 def comparison(result: Result) -> list[Row]:
     """Candidate and baseline, figure by figure, without lines that have no figure."""
     base = result.baseline
@@ -136,9 +162,14 @@ def _latency_rows(
     before, after = (_rate(side) for side in (base, ours))
     return [
         Row(label, _latency(base), _latency(ours), _speedup(result.speedup), known),
+        Row("At least, at peak rates", _least(base), _least(ours), Figure(), known),
         Row("Slowest 1 % of runs (p99)", _p99(base), _p99(ours), Figure(), known),
         Row("Samples per second", before, after, Figure(), known),
     ]
+
+
+def _least(latency: LatencyFigures | None) -> Figure:
+    return _value(latency.at_least_ms if latency else None, figures.ms)
 
 
 def _rate(latency: LatencyFigures | None) -> Figure:
@@ -191,8 +222,15 @@ def _drop(result: Result) -> Figure:
     drop = result.drop
     if drop is None:
         return Figure()
-    show = unit(result)
-    return Figure(f"drop {show(drop.value)}", figures.span(drop.ci95, show))
+    show, word = unit(result), "drop" if drop.value >= 0 else "gain"
+    return Figure(f"{word} {show(abs(drop.value))}", _drop_span(drop, show))
+
+
+def _drop_span(drop: DifferenceFigures, show: Show) -> str:
+    """The interval of a drop; of a gain with the ends turned."""
+    if drop.ci95 is None or drop.value >= 0:
+        return figures.span(drop.ci95, show)
+    return figures.span((-drop.ci95[1], -drop.ci95[0]), show)
 
 
 def unit(result: Result) -> Show:
@@ -269,8 +307,9 @@ def highlights(result: Result) -> list[Highlight]:
         value = figures.times(speedup.value)
         rows.append(Highlight(value, f"as fast as {baseline}", speedup.evidence))
     if drop := result.drop:
-        label = f"drop in {result.accuracy.metric}" if result.accuracy else "drop"
-        rows.append(Highlight(unit(result)(drop.value), label, drop.evidence))
+        word = "drop" if drop.value >= 0 else "gain"
+        label = f"{word} in {result.accuracy.metric}" if result.accuracy else word
+        rows.append(Highlight(unit(result)(abs(drop.value)), label, drop.evidence))
     if size:
         change = _change(size.baseline_bytes, size.bytes)
         label = f"engine, {change} beside {baseline}" if change else "engine"
