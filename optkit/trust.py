@@ -1,7 +1,8 @@
-"""What this machine knows of files that it is about to open: its own engines, graphs tried before.
+"""Which files this machine may open: engines that it compiled, and graphs that it has tried.
 
-A manifest's checksums prove that files belong together, not whose they are: whoever made the files
-made the checksums. What was written or tried here is noted by its digest beside the store:
+The checksums of a manifest prove that files belong together, but not who wrote them: their author
+also wrote the checksums. The digests of files that were written or tried here are recorded beside
+the store:
 
     root/known/<sha256>
 """
@@ -27,12 +28,12 @@ from optkit.tensors import Feed, TensorInfo
 _SECONDS = 600.0  # for a graph to open and to run
 _FEED_BYTES = 256 << 20  # a larger feed is not tried
 
-FOREIGN = "it was not compiled on this machine, and to load it is to run its code"
-HINT = "if you know who made it, say so: optkit.load(path, trusted=True), or --trusted"
+FOREIGN = "it was not compiled on this machine, and loading it runs its code"
+HINT = "if you know and trust its author: optkit.load(path, trusted=True), or --trusted"
 
 
 def know(sha256: str) -> None:
-    """Note it for this user on this machine. Where that cannot be written, it is not known."""
+    """Record the digest for this user on this machine, if it can be written."""
     place = default_root() / "known" / sha256
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

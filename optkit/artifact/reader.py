@@ -120,7 +120,7 @@ class Artifact:
             if info is None:
                 problems.append(f"{name} is missing")
             elif not stat.S_ISREG(info.st_mode):
-                problems.append(f"{name} is a link or no regular file")
+                problems.append(f"{name} is a link, or not a regular file")
             elif info.st_size != facts.size or digest_file(self.path / name) != facts.sha256:
                 problems.append(f"{name} was changed")
         if problems:
@@ -193,8 +193,8 @@ class Artifact:
         ):
             return None
         return (
-            "its 8-bit weights were made for VNNI, which this CPU lacks: results are the same, by "
-            "slower kernels; build it again here for the faster ones"
+            "its 8-bit weights were made for VNNI, which this CPU lacks: the results are the same, "
+            "but the kernels are slower; build it again on this machine for faster ones"
         )
 
     def require_own_engine(self) -> None:

@@ -86,7 +86,7 @@ def _run(argv: list[str]) -> int:
     except click.UsageError as error:
         told: OptkitError = UsageError(error.format_message(), hint=_usage_hint(error))
     except (KeyboardInterrupt, click.Abort):
-        sys.stderr.write("interrupted; finished steps are kept, run the same command to go on\n")
+        sys.stderr.write("interrupted; finished steps are kept: run the same command to continue\n")
         return 130
     except Exception as error:
         told = told_as(error, verbose=verbose)

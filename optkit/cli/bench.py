@@ -153,7 +153,7 @@ def _show_race(race: Against, output: Output, ears: Terminal, strict: bool) -> i
         terminal.put(summary.race(race))
     if race.verdict == "inconclusive":
         longer = "a longer run (--set bench.seconds=10)"
-        ears.note(f"inconclusive: {longer} or a quieter machine may decide")
+        ears.note(f"inconclusive: {longer} or a less busy machine may decide")
     code = _ended(ears, (mark for row in race.rows for mark in row.marks), strict)
     failed = race.verdict == "fail" or (strict and race.verdict == "inconclusive")
     return 3 if failed else code

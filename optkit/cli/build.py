@@ -230,7 +230,7 @@ def _rehearse(
         _show_steps(plan.steps)
         for spec in plan.asked:
             if spec.precision == scheme:  # the baseline is asked alike
-                terminal.put(f"what {spec.backend} is asked")
+                terminal.put(f"options of {spec.backend}")
                 rows = [list(row) for row in view.asked_rows(spec)]
                 terminal.put(terminal.table(["option", "value", "why"], rows))
         _show_estimate([line for line in plan.steps if not line.hit])
@@ -245,7 +245,7 @@ def _show_steps(steps: Iterable[Line]) -> None:
 def _show_estimate(steps: Sequence[Line]) -> None:
     """What the steps that will run took before."""
     if any(line.seconds is None for line in steps):
-        terminal.put("estimates: unknown where this store has not seen such a step yet")
+        terminal.put("estimates: unknown for steps that this store has never run")
     terminal.put(
         f"predicted from this store's history: {sum(line.seconds or 0 for line in steps):.0f} s, "
         f"{sum(line.bytes or 0 for line in steps) / 2**20:.1f} MiB; nothing was written"

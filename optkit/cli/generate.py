@@ -44,7 +44,7 @@ def generate(
 ) -> None:
     texts = [*prompts, *(_text(file) for file in files)]
     if not texts and not audio:
-        hint = "give --prompt or --prompt-file, of a speech model --audio"
+        hint = "give --prompt or --prompt-file, or --audio for a speech model"
         raise UsageError("there is no prompt", where="command line", hint=hint)
     rows = len(texts) + len(audio)
     streaming = not output.json and rows == 1

@@ -119,7 +119,7 @@ def _training(model: PlannedGraph | PlannedDecoder, rows: Sequence[PlanRow]) -> 
                 items = {"weights": held.weights, "gradients": held.gradients,
                          "optimizer": held.optimizer, "activations": held.activations}  # fmt: skip
                 told = ", ".join(f"{name} {_short((n or 0) / 1e9)}" for name, n in items.items())
-                most = held.devices or "none, a sample's activations do not fit on one"
+                most = held.devices or "none: the activations of a sample do not fit on one"
                 yield (
                     f"{training.method} training on {row.target}, activations {kept}: "
                     f"{_short(held.total / 1e9)} GB ({told}); GPUs, fully sharded: {most}"
@@ -130,7 +130,7 @@ def _cheapest(plan: Plan) -> Iterator[str]:
     best, asked = plan.cheapest, plan.asked
     if best is None:
         if asked and (asked.latency_ms is not None or asked.throughput is not None):
-            yield "nothing that has a price meets the limits."
+            yield "no device with a price meets the limits."
         return
     price = ""
     if best.price is not None:
@@ -159,7 +159,7 @@ def _notes(rows: Sequence[PlanRow]) -> Iterator[str]:
         if names:
             yield f"? {target}: unverified figures of the device: {', '.join(sorted(names))}."
     for target in dict.fromkeys(row.target for row in rows if row.measured_generation is False):
-        yield f"{target}: no device of its generation was among the measurements of the fit."
+        yield f"{target}: the fit has no measurements of devices of its generation."
 
 
 def _marked(row: PlanRow) -> str:

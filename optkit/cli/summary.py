@@ -108,7 +108,7 @@ def stored(latencies: Iterable[LatencyFigures | None]) -> list[str]:
     """When and where latencies from the store were measured, each once, and how to measure
     again."""
     told = [measured(one) for one in latencies if one and one.from_store]
-    return [f"latency {one}; `optkit cache clear --step bench` measures anew"
+    return [f"latency {one}; `optkit cache clear --step bench` makes the next run measure again"
             for one in dict.fromkeys(told)]  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def rewrites(entries: Sequence[Rewrite]) -> list[str]:
             declined.setdefault((entry.rule, entry.reason), []).append(entry.node)
     return [
         *(f"{rule}: {count} applied" for rule, count in applied.items()),
-        *([f"removed {' and '.join(removed)} that nothing read"] if removed else []),
+        *([f"removed {' and '.join(removed)} without readers"] if removed else []),
         *(
             f"{rule}: declined at {nodes[0] if len(nodes) == 1 else f'{len(nodes)} nodes'}, {why}"
             for (rule, why), nodes in declined.items()

@@ -111,7 +111,7 @@ def _show(output: Output, search: Tune, result: Result) -> None:
         return
     head, *rows = document.rows(search)
     terminal.put(terminal.table(head, rows))
-    terminal.put("what costs most accuracy, quantized alone:")
+    terminal.put("the groups of layers with the largest loss of accuracy, each quantized alone:")
     ranked = [
         [f"  {row.share:.0%}", row.precision, ", ".join(row.layers), row.chosen]
         for row in search.layers[:_SHOWN]

@@ -8,10 +8,10 @@ from optkit.documents.plan import PlannedLatency, PlanRow
 
 # What to do about each bound, where something can be done.
 _REMEDY = {
-    "compute": "a precision with a higher peak helps, a larger batch does not",
-    "memory": "fewer bytes help: smaller weights, a smaller cache, or a larger batch to share them",
+    "compute": "a precision with a higher peak helps; a larger batch does not help",
+    "memory": "fewer bytes help: smaller weights, a smaller cache, or a larger batch",
     "unpack": "unpacking the weights costs more than reading them saves: use FP8 or INT8 here",
-    "launch": "kernels are too short: a larger batch or CUDA graphs help, a precision hardly",
+    "launch": "kernels are too short: use a larger batch or CUDA graphs; a precision hardly helps",
     "link": "the devices wait for each other: fewer of them, or a faster link",
     "host": "the host takes longest between two tokens: fewer sequences per process",
     "pcie": "the host's link is the limit: send smaller inputs, or decode them on the device",
@@ -81,7 +81,7 @@ def _crossovers(rows: Sequence[PlanRow]) -> list[str]:
         at, base = decode.stops_paying_at_batch, decode.baseline
         named = f"{row.target} {row.precision}"
         if at == 1:
-            found.append(f"{named}: decodes no faster than {base} at batch 1, nor beyond.")
+            found.append(f"{named}: it decodes no faster than {base} at any batch.")
         elif at is not None:
             found.append(
                 f"{named}: stops paying against {base} at batch {at}, where unpacking weights "
@@ -105,7 +105,7 @@ def _batching(rows: Sequence[PlanRow], limit_ms: float) -> str:
     if not options:
         fastest = min((one.p50_ms, row.precision) for row in rows for one in row.latency)
         return (
-            f"{target}: no batch leaves room within {limit_ms:g} ms; the shortest takes "
+            f"{target}: no batch is possible within {limit_ms:g} ms; the shortest takes "
             f"{fastest[0]:.3g} ms ({fastest[1]})."
         )
     _, one, row = max(options, key=lambda option: option[0])

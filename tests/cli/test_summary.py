@@ -61,9 +61,9 @@ def test_a_rule_is_one_line_and_so_is_a_reason() -> None:
 def test_what_was_only_tidied_up_is_one_line() -> None:
     dead = [entry("remove_dead", f"n{i}", reason="Mul had no user") for i in range(347)]
     unused = [entry("remove_unused", "w", reason="constant had no user")]
-    assert told(*dead, *unused) == ["removed 347 nodes and 1 constant that nothing read"]
-    assert told(*unused * 2) == ["removed 2 constants that nothing read"]
-    assert told(*dead[:1]) == ["removed 1 node that nothing read"]
+    assert told(*dead, *unused) == ["removed 347 nodes and 1 constant without readers"]
+    assert told(*unused * 2) == ["removed 2 constants without readers"]
+    assert told(*dead[:1]) == ["removed 1 node without readers"]
 
 
 def test_a_stage_that_logs_no_rewrites_has_no_line() -> None:
@@ -135,7 +135,7 @@ def test_a_latency_from_the_store_is_told_once_with_its_date_and_machine() -> No
     for one in (stored, {**fresh, "latency": None, "parts": {"a": stored, "b": stored}}):
         lines = summary.remarks(read_result(one))
         (remark,) = [line for line in lines if "from the store" in line]
-        assert remark.startswith(said) and "measures anew" in remark
+        assert remark.startswith(said) and "makes the next run measure again" in remark
 
 
 def test_fidelity_and_doubts_about_calibration_stand_on_the_terminal() -> None:

@@ -111,7 +111,7 @@ def test_a_price_file_overrides(tmp_path: Path) -> None:
         ("l44: {usd_per_hour: 1, provider: a, as_of: 2026-11-01}", UnknownName, "l44"),
         ("l4: {usd_per_hour: 1, provider: a}", UsageError, "as_of"),
         ("l4: {usd_per_hour: one, provider: a, as_of: 2026-11-01}", UsageError, "one"),
-        ("l4: {usd_per_hour: -1, provider: a, as_of: 2026-11-01}", UsageError, "no price"),
+        ("l4: {usd_per_hour: -1, provider: a, as_of: 2026-11-01}", UsageError, "not a price"),
         ("l4: {usd_per_hour: 1, provider: a, as_of: soon}", UsageError, "soon"),
         ("l4: []", UsageError, "no price"),
         ("", UsageError, "no target"),
@@ -228,7 +228,7 @@ def test_queueing_leaves_room_for_the_batch_before() -> None:
     told = advice.advise(rows, limit_ms=20)
     assert any("up to 8 and a queue delay of at most 4 ms" in line for line in told)
     assert "bound by pcie" in told[0]
-    assert "no batch leaves room within 1 ms" in advice.advise(rows, limit_ms=1)[-1]
+    assert "no batch is possible within 1 ms" in advice.advise(rows, limit_ms=1)[-1]
 
 
 def test_the_plot_is_one_file_that_loads_nothing(plan: dict[str, Any]) -> None:

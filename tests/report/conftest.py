@@ -143,7 +143,7 @@ def calibration(name: Names) -> dict[str, Any]:
     """What the check says of data that was multiplied by 255."""
     found = Finding(
         "scale", name("image"), "calibration data is 255 times as large as evaluation data",
-        95.2, 0.373, "prepare both in the same way",
+        95.2, 0.373, "prepare both sets in the same way",
     )  # fmt: skip
     whole = replace(found, kind="duplicates", input=None, what="only 3 of 64 samples are different")
     findings = [found.to_json(), whole.to_json()]

@@ -44,7 +44,7 @@ def whole_set(profile: Profile) -> Iterator[Finding]:
         yield Finding(
             "duplicates", None,
             f"only {distinct} of {n} samples are different",
-            distinct, n, "give samples that differ: 128 to 512 are usual",
+            distinct, n, "give different samples: 128 to 512 are usual",
         )  # fmt: skip
 
 
@@ -58,7 +58,8 @@ def constant(x: Numbers) -> Iterator[Finding]:
     number = float(x.lows[empty][0])
     yield Finding(
         "constant", x.info.name,
-        f"{int(empty.sum())} of {x.samples} samples hold one number only (the first {number:g})",
+        f"{int(empty.sum())} of {x.samples} samples have a single value everywhere (the first "
+        f"{number:g})",
         int(empty.sum()), 0, "check how the source reads its data",
     )  # fmt: skip
 
@@ -72,8 +73,8 @@ def alike(x: Numbers) -> Iterator[Finding]:
     if share < _ALIKE and between:
         yield Finding(
             "alike", x.info.name,
-            f"samples hardly differ: {share:.2g} of the variance is between them",
-            share, _ALIKE, "give samples that differ: 128 to 512 are usual",
+            f"the samples hardly differ: only {share:.2g} of the variance is between samples",
+            share, _ALIKE, "give different samples: 128 to 512 are usual",
         )  # fmt: skip
 
 
@@ -88,9 +89,8 @@ def outlier(x: Numbers) -> Iterator[Finding]:
         row = int(np.argmax(np.maximum(np.abs(x.lows), np.abs(x.highs))))
         yield Finding(
             "outlier", x.info.name,
-            f"sample {row} reaches {top:.4g}, the others {rest:.4g}: its range leaves them "
-            f"{8 - np.log2(top / rest):.1f} of 8 bits" if top / rest < 256 else
-            f"sample {row} reaches {top:.4g}, the others {rest:.4g}: its range leaves them no bits",
+            f"the largest magnitude is {top:.4g} in sample {row}, {rest:.4g} in the others: its "
+            f"range leaves them {max(8 - np.log2(top / rest), 0):.1f} of 8 bits",
             top, rest, "fix or remove it, or set calibration.method to percentile",
         )  # fmt: skip
         return

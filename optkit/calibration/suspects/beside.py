@@ -205,7 +205,7 @@ def _other_mean(x: Numbers, other: Numbers) -> Finding | None:
 
 
 def _differ(kind: str, x: Numbers, ours: float, beside: float, what: str) -> Finding:
-    hint = "prepare both in the same way, as the model was trained"
+    hint = "prepare both sets in the same way as in the training of the model"
     return Finding(kind, x.info.name, what, float(ours), float(beside), hint)
 
 

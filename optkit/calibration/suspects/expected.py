@@ -116,7 +116,8 @@ def declared(x: Numbers, span: tuple[float, float]) -> Iterator[Finding]:
             "declared", x.info.name,
             f"its range is [{x.low:.4g}, {x.high:.4g}]; the recipe declares [{low:.4g}, "
             f"{high:.4g}]",
-            x.high - x.low, width, "prepare the samples so, or correct the input's range",
+            x.high - x.low, width,
+            "prepare the samples for this range, or correct the declared range",
         )  # fmt: skip
 
 

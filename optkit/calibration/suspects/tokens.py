@@ -58,14 +58,14 @@ def hidden(mask: Mask) -> Iterator[Finding]:
     if mask.odd:
         shown = " and ".join(f"{number:g}" for number in mask.odd)
         yield Finding(
-            "mask", name, f"it holds {shown}; a mask is 1 for a token and 0 for padding",
+            "mask", name, f"it contains {shown}; a mask is 1 for a token and 0 for padding",
             mask.odd[0], 1, "give the tokenizer's own attention mask",
         )  # fmt: skip
     if mask.empty:
         yield Finding(
             "masked", name,
-            f"{mask.empty} of {mask.samples} samples have no real token: the mask is all zero",
-            mask.empty, 0, "1 is a real token; leave empty texts out",
+            f"{mask.empty} of {mask.samples} samples have no real token: their mask is all zeros",
+            mask.empty, 0, "the mask must be 1 for real tokens; remove empty texts",
         )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def beside(x: Tokens, other: Tokens) -> Iterator[Finding]:
             "other tokens", x.info.name,
             f"calibration and evaluation data share {shared:.1%} of their tokens: other tokenizers "
             "or languages",
-            shared, _OTHER, "use the model's own tokenizer, and texts as in use",
+            shared, _OTHER, "use the model's own tokenizer, and texts like those in use",
         )  # fmt: skip
     ours, length = float(np.median(x.lengths)), float(np.median(other.lengths))
     if min(ours, length) > 0 and max(ours / length, length / ours) >= _LENGTH:
@@ -95,7 +95,7 @@ def beside(x: Tokens, other: Tokens) -> Iterator[Finding]:
             "lengths", x.info.name,
             f"calibration samples have {ours:g} real tokens (the median), evaluation samples "
             f"{length:g}",
-            ours, length, "calibrate on texts as long as in use",
+            ours, length, "calibrate on texts with the length of those in use",
         )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def _one_token(x: Tokens) -> Finding | None:
     return Finding(
         "one token", x.info.name,
         f"{share:.0%} of the real tokens are {number}",
-        share, _MOST, "check the tokenizer and the mask: padding must be masked, text not",
+        share, _MOST, "check the tokenizer and the mask: padding must be masked, text must not",
     )  # fmt: skip
 
 
