@@ -169,12 +169,13 @@ _BY_CODE: dict[str, type[OptkitError]] = {
 }
 
 
-def from_json(data: Mapping[str, str | None]) -> OptkitError:
+def from_json(data: Mapping[str, object]) -> OptkitError:
     """Rebuild an error that `to_json` wrote (in a worker, or in a result file)."""
-    cls = _BY_CODE.get(data.get("code") or "", OptkitError)
-    message, where, hint = data.get("message") or "", data.get("where"), data.get("hint")
+    known = {key: str(value) for key, value in data.items() if value is not None}
+    cls = _BY_CODE.get(known.get("code", ""), OptkitError)
+    message, where, hint = known.get("message", ""), known.get("where"), known.get("hint")
     if issubclass(cls, WorkerFailed):
-        verdict, log = data.get("verdict") or "crashed", data.get("log") or ""
+        verdict, log = known.get("verdict") or "crashed", known.get("log", "")
         return cls(message, verdict=verdict, log=log, where=where, hint=hint)
     return cls(message, where=where, hint=hint)
 

@@ -13,8 +13,7 @@ from optkit.report import figures
 
 _WIDTH = 80
 _LINES = 4  # of a recipe, for one finding
-_KINDS = {"product": "products", "convert": "Q/DQ and casts", "layout": "data movement",
-          "other": "other"}  # fmt: skip
+_KINDS = ("products", "Q/DQ and casts", "data movement", "other")
 _WHOLES = {"latency": "the latency", "layers": "the layers' time", "noise": "the noise"}
 
 
@@ -49,17 +48,12 @@ def _speed(found: Explained) -> Iterator[str]:
             yield from _wrapped(f"the times of the layers are not known: {found.untimed}", "  ")
         return
     yield from _wrapped(f"time of layers ({time.evidence}): {time.note}", "  ")
-    candidate, baseline = time.candidate.to_json(), time.baseline.to_json()
+    sides = [(s.product, s.convert, s.layout, s.other) for s in (time.candidate, time.baseline)]
     rows = [
-        [
-            f"  {label}",
-            figures.ms(round(candidate[kind], 6)),
-            figures.ms(round(baseline[kind], 6)),
-        ]
-        for kind, label in _KINDS.items()
+        [f"  {kind}", *(figures.ms(round(value, 6)) for value in values)]
+        for kind, *values in zip(_KINDS, *sides, strict=True)
     ]
-    total = [sum(side.values()) for side in (candidate, baseline)]
-    rows.append(["  total", *map(figures.ms, total)])
+    rows.append(["  total", *(figures.ms(sum(side)) for side in sides)])
     columns = ["", found.precision, str(found.baseline)]
     yield from terminal.table(columns, rows).splitlines()
 

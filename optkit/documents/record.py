@@ -51,7 +51,7 @@ class Record(BaseModel):
         """From what `to_json` gave. Raises ValidationError."""
         return cls.model_validate_json(json.dumps(data))  # as JSON: tuples come from arrays alone
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Object:
         """Every key, in the order of the fields; lists instead of tuples."""
         return self.model_dump(mode="json")
 
