@@ -93,7 +93,7 @@ def artifact_of(
     embed_eval: int = EMBED_EVAL,
     evaluate: Evaluate | None = None,
 ) -> Artifact:
-    """The artifact of a job, and what is pending in it done where a cluster has the device."""
+    """The artifact of a job. A cluster that has the device finishes what is pending in it."""
 
     def work() -> Artifact:
         parts = pipeline.parts(job.recipe, runner)
@@ -114,7 +114,6 @@ def _in_parts(
     parts: Sequence[str], job: Job, runner: Runner, out: Path, embed_eval: int
 ) -> Artifact:
     """An artifact of several graphs, each built like a model of its own."""
-
     artifact.prepare(out, job.name)
     place = out / job.name
     with runner.store.scratch() as folder:
@@ -140,22 +139,21 @@ def _deliver(
     evaluate: Evaluate | None,
     place: Path | None = None,
 ) -> Artifact:
-    """Run the whole chain for a job and write the artifact into `out`. `evaluate`: scores instead
-    of the recipe's task. `place`: where it will lie in the end, if not there."""
-
+    """Run all stages of a job and write the artifact into `out`. `evaluate`: replaces the recipe's
+    task. `place`: where the artifact will be in the end; None: in `out`."""
     pipeline.check(job)
     artifact.prepare(out, job.name)
-    made = pipeline.run(job, runner, pipeline.BUILD)
-    scores = None if evaluate is None else in_memory.scores(evaluate, made, runner)
+    build = pipeline.run(job, runner, pipeline.BUILD)
+    scores = None if evaluate is None else in_memory.scores(evaluate, build, runner)
     place = place or out / job.name
-    judged = findings.judge(made, runner.records, artifact=str(place), scores=scores)
-    return delivery.deliver(made, judged, out, embed_eval, runner.store)
+    judged = findings.judge(build, runner.records, artifact=str(place), scores=scores)
+    return delivery.deliver(build, judged, out, embed_eval, runner.store)
 
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a build would do: its steps, and what each compiler is asked (of a graph that is not in
-    the store the shapes are unknown)."""
+    """What a build would do: its steps, and what each compiler is asked. The shapes of a graph that
+    is not in the store are unknown."""
 
     steps: list[Line]
     asked: list[BuildSpec]
@@ -168,15 +166,15 @@ def rehearse(
     precision: str | Precision,
     workspace: Workspace = Workspace(),
 ) -> Rehearsed:
-    """The steps of a build, which are in the store already, and what the others took before.
-    Nothing is written. Raises what `build` refuses before work."""
+    """The steps of a build: which are in the store already, and how long the others took before.
+    Nothing is written. Raises what `build` raises before it starts."""
     job = Job(recipe, *jobs.pair(target, precision), code=Path.cwd())
     limits = Limits(available_memory() // 2)
-    asked: dict[tuple[str, str], BuildSpec] = {}
+    specs: dict[tuple[str, str], BuildSpec] = {}
     with tempfile.TemporaryDirectory() as folder:
         rehearsal = Rehearsal(workspace.store(), limits, Path(folder) / "objects")
         parts = pipeline.parts(recipe, rehearsal)
-        for one in [_part(job, part) for part in parts] or [job]:
-            made = pipeline.run(one, rehearsal, pipeline.BUILD)
-            asked |= {(spec.backend, spec.precision): spec for spec in made.build_spec.values()}
-    return Rehearsed(rehearsal.lines, list(asked.values()))
+        for part_job in [_part(job, part) for part in parts] or [job]:
+            build = pipeline.run(part_job, rehearsal, pipeline.BUILD)
+            specs |= {(spec.backend, spec.precision): spec for spec in build.build_spec.values()}
+    return Rehearsed(rehearsal.lines, list(specs.values()))

@@ -35,8 +35,8 @@ def explain(
     apply: str | Path | None = None,
     workspace: Workspace = Workspace(),
 ) -> dict[str, Any]:
-    """What costs an artifact (a folder) time or accuracy, the most costly first: each with its
-    cost, how that is known, and the change that would mend it.
+    """Why an artifact (a folder) loses time or accuracy, the most costly reason first: each with
+    its cost, how that is known, and the change that would remove it.
 
     apply: a new file that gets the artifact's recipe with these changes.
 
@@ -52,9 +52,9 @@ def explain(
     opened.verify()
     parts = {name: _explained(part, runner) for name, part in opened.parts.items()}
     whole = None if parts else _explained(opened, runner)
-    told = [*parts.values()] if whole is None else [whole]
-    findings = [finding for one in told for finding in one.findings]
-    found = _document(opened, whole).model_copy(
+    explanations = [*parts.values()] if whole is None else [whole]
+    findings = [finding for one in explanations for finding in one.findings]
+    document = _document(opened, whole).model_copy(
         update={
             "artifact": str(path),
             "recipe": None if file is None else _written(file, opened, findings),
@@ -63,7 +63,7 @@ def explain(
             or None,
         }
     )
-    return found.to_json()
+    return document.to_json()
 
 
 def _explained(artifact: Artifact, runner: Runner) -> Explanation:
@@ -71,7 +71,7 @@ def _explained(artifact: Artifact, runner: Runner) -> Explanation:
 
 
 def _document(artifact: Artifact, found: Explanation | None) -> Explained:
-    """What is known of an artifact, or of a part; None: it consists of parts."""
+    """The document of an artifact or a part. `found` None: it consists of parts."""
     result = result_of(artifact)
     fidelity = found.subject.report.layer_fidelity if found else None
     return Explained(
@@ -99,7 +99,7 @@ def _call(latency: LatencyFigures | None) -> CallLatency | None:
 
 
 def _left(findings: list[Finding]) -> tuple[LeftFinding, ...]:
-    """The findings that no setting of a recipe mends."""
+    """The findings that no setting of a recipe removes."""
     return tuple(
         LeftFinding(rule=one.rule, nodes=one.nodes, text=one.change.text)
         for one in findings
@@ -108,7 +108,7 @@ def _left(findings: list[Finding]) -> tuple[LeftFinding, ...]:
 
 
 def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> WrittenRecipe | None:
-    """Write the recipe with the changes, once it is found valid. None: no finding has any."""
+    """Write the recipe with the changes if it is valid. None: no finding changes the recipe."""
     from ruamel.yaml import YAML
 
     if not any(finding.change.settings for finding in findings):
@@ -125,7 +125,7 @@ def _written(file: Path, artifact: Artifact, findings: list[Finding]) -> Written
     buffer.write(f"# {artifact.name}, changed as `optkit explain` found\n\n".encode())
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False
-    # the last pattern of a node's name counts: their order is kept
+    # the order of patterns of node names matters: the last match counts
     writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     writer.dump(recipe.model_dump(mode="json", exclude_defaults=True), buffer)
     write_durably(file, buffer.getvalue())

@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # `optkit.tuning` opens graphs, which only a search needs
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The artifact of the winner, what the search came to, and the folder beside the artifact."""
+    """The artifact of the winner, the result of the search, and the folder beside the artifact."""
 
     artifact: Artifact
     search: Tune
@@ -71,13 +71,14 @@ def tune(
 ) -> TuneResult:
     """Search for the fastest assignment of `precisions` to layers inside a budget, and build it.
 
-    budget: the limits (`optkit.Budget`); one that is not given stays as the recipe's gates have it.
+    budget: the limits (`optkit.Budget`); for a limit that is not given the recipe's gate counts.
     search: how long and how (`optkit.SearchOptions`); None: its defaults.
-    The other arguments are those of `build`. The recipe that builds the artifact again, and the
-    front, lie in the folder `<artifact>.tune` beside it.
+    The other arguments are those of `build`. The folder `<artifact>.tune` beside the artifact gets
+    the recipe that builds it again, and the front.
 
-    Raises UsageError (no limit at all, or a drop without a task), and what `build` raises. A budget
-    that nothing keeps does not raise: the artifact is the best there is, and its gate says so.
+    Raises UsageError (no limit at all, or a limit on the drop without a task), and what `build`
+    raises. If no candidate keeps the budget, nothing is raised: the artifact is the best candidate,
+    and its gate says that it fails.
     """
     runner = workspace.runner()
     pairs = [jobs.pair(target, precision) for precision in precisions]
@@ -104,7 +105,6 @@ def _search(
     evaluate: Evaluate | None,
 ) -> Tuned:
     """The search inside the budget and the recipe's gates, before anything is written to `out`."""
-
     scored = evaluate is not None or job.recipe.eval is not None
     job = replace(job, recipe=_limited(job, budget, scored=scored))
     gates = job.recipe.gates
@@ -118,17 +118,17 @@ def _search(
     return tuning.tune(job, precisions, budget, options, runner, judge)
 
 
-def _limited(job: Job, asked: Budget, *, scored: bool) -> Recipe:
-    """The recipe with the budget as its gates; what is not asked for stays as the recipe has it for
-    the target.
-    Without a task (`scored`) there is no limit on a drop. Raises UsageError where one was asked."""
-    if asked.max_drop is not None and not scored:
+def _limited(job: Job, budget: Budget, *, scored: bool) -> Recipe:
+    """The recipe with the budget as its gates; the other gates stay as the recipe has them for the
+    target. Without a task (`scored`) there is no limit on the drop; raises UsageError if the budget
+    has one."""
+    if budget.max_drop is not None and not scored:
         raise UsageError(
             "a limit on the drop needs an evaluation task, and there is none",
             where="--max-drop",
             hint="add `eval: {task: ...}` to the recipe, or limit the noise: --min-sqnr 40",
         )
-    given = {key: limit for key, limit in vars(asked).items() if limit is not None}
+    given = {key: limit for key, limit in vars(budget).items() if limit is not None}
     gates = job.recipe.gates.of(job.target.name).model_dump()
     gates |= given if scored else {"max_drop": None, **given}
     return job.recipe.model_copy(update={"gates": Gates.model_validate(gates)})
@@ -143,15 +143,15 @@ def _deliver(tuned: Tuned, runner: Runner, out: Path, evaluate: Evaluate | None)
         again = reproduction(job, folder, tuned.paths)
         reproduced = replace(job, recipe=again.recipe)
         built = artifact_of(reproduced, runner, out, evaluate=evaluate)
-        found = document.document(
+        search = document.document(
             tuned, result_of(built), recipe=str(again.file), command=again.command,
             digest=built.digest,
         )  # fmt: skip
         for file, text in (
-            ("tune.json", json.dumps(found.to_json(), indent=1, sort_keys=True)),
-            ("tune.md", document.markdown(found)),
-            ("front.svg", search_report.to_svg(found)),
-            ("report.html", search_report.to_html(found)),
+            ("tune.json", json.dumps(search.to_json(), indent=1, sort_keys=True)),
+            ("tune.md", document.markdown(search)),
+            ("front.svg", search_report.to_svg(search)),
+            ("report.html", search_report.to_html(search)),
         ):
             write_durably(folder / file, text.encode("utf-8", "replace"))
-    return TuneResult(built, found, folder)
+    return TuneResult(built, search, folder)

@@ -1,4 +1,4 @@
-"""Artifacts whose device a node of a cluster has are finished there."""
+"""An artifact is finished on a node of a cluster that has its device."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from optkit.report.contract import result_of
 def completed(
     build: Callable[[], Artifact], target: str, runner: Runner, *, strict: bool = False
 ) -> Artifact:
-    """What `build` returns; what is pending in it is finished by the runner's cluster, if it has a
-    node with such a device. A note says at once that it has none: Ray itself would wait for
-    ever."""
+    """The artifact that `build` returns. The runner's cluster finishes it, if it is pending and a
+    node has the device. If none has, a note says so at once: Ray itself would wait forever."""
     cluster = runner.cluster
     if cluster is None:
         return build()
     names = dict.fromkeys(map(cluster.label, device_names(target)))
-    known = cluster.accelerators()
-    node = next((name for name in names if name in known), None)
+    accelerators = cluster.accelerators()
+    node = next((name for name in names if name in accelerators), None)
     if node is None and names:
-        there = ", ".join(f"{count} × {name}" for name, count in sorted(known.items())) or "none"
+        counts = [f"{count} × {name}" for name, count in sorted(accelerators.items())]
+        there = ", ".join(counts) or "none"
         runner.listener.note(
             f"no node of the cluster has the accelerator {' or '.join(names)} (there: {there}): "
             f"what needs a device of {target} stays pending"
@@ -45,7 +45,7 @@ def completed(
 
 @dataclass(frozen=True)
 class _Task:
-    """What a node does: with a copy of the artifact, of which messages name the place `shown`."""
+    """The work of a node, on a copy of the artifact. Messages name the path `shown`."""
 
     artifact: str
     shown: str
@@ -55,7 +55,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Done:
-    """What it tells when it is done."""
+    """The answer of the node."""
 
     result: Result
     notes: tuple[str, ...]
@@ -65,8 +65,8 @@ class _Done:
 def _finished(
     built: Artifact, node: str, cluster: Cluster, runner: Runner, strict: bool
 ) -> Artifact:
-    """With what is pending done on a node that has the accelerator `node`; what cannot be done
-    there stays pending, and a note says why."""
+    """The artifact, finished on a node that has the accelerator `node`. If that fails, it stays
+    pending, and a note says why."""
     if not result_of(built).pending:
         return built
     name = built.path.name

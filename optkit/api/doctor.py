@@ -26,7 +26,7 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class Check:
-    """A library, or what else a build depends on. `needed`: nothing can be built without it."""
+    """A library, or another thing that builds depend on. `needed`: no build works without it."""
 
     what: str
     state: Literal["ok", "missing", "broken"]
@@ -65,7 +65,7 @@ def _runtime() -> Check:
 
 
 def _gpu() -> Check:
-    found = gpus()
-    names = ", ".join(f"{gpu.name} ({gpu.target or 'no target'})" for gpu in found.devices)
-    state: Literal["ok", "missing"] = "ok" if found.devices else "missing"
-    return Check("GPU", state, None, False, names or found.reason or "none")
+    here = gpus()
+    names = ", ".join(f"{gpu.name} ({gpu.target or 'no target'})" for gpu in here.devices)
+    state: Literal["ok", "missing"] = "ok" if here.devices else "missing"
+    return Check("GPU", state, None, False, names or here.reason or "none")

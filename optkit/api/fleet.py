@@ -3,8 +3,8 @@
     artifacts/digits-vit-l4-int8/      artifacts/digits-vit-h100-fp8/      …
     artifacts/digits-vit-fleet/        fleet.json, report.html, report.md
 
-A pair that fails or is impossible stops only itself. What pairs have in common (export, fusion,
-calibration, the quantized graph of one backend) is one step in the store.
+A pair that fails does not stop the others. What pairs have in common (export, fusion, calibration,
+the quantized graph of one backend) is one step in the store.
 """
 
 from __future__ import annotations
@@ -69,21 +69,22 @@ def build_fleet(
     place = out / f"{recipe.name}-fleet"
     prepare(out, place.name, "fleet", _FILE)
 
-    def build(pair: Pair, own: Runner) -> _Outcome:
+    def build(pair: Pair, pair_runner: Runner) -> _Outcome:
         artifact, (device, scheme) = None, pair
         try:
             job = Job(
                 recipe, *jobs.pair(device, scheme), deferred=defer, strict=strict, code=Path.cwd()
             )  # fmt: skip
-            built = artifact_of(job, own, out, embed_eval)
-        except Exception as error:  # also a bug ends this pair only, and not its neighbours
+            built = artifact_of(job, pair_runner, out, embed_eval)
+        except Exception as error:  # a bug, too, ends this pair only
             outcome = failed(
                 on_failure(error), model=recipe.name, target=device.name, precision=scheme.name
             )
         else:
             outcome = contract.result_of(built)
             artifact = BuiltArtifact(path=str(built.path), digest=built.digest)
-        return _Outcome(outcome, [_step(_named(pair), record) for record in own.records], artifact)
+        steps = [_step(_named(pair), record) for record in pair_runner.records]
+        return _Outcome(outcome, steps, artifact)
 
     outcomes = _each(pairs, runner, build)
     artifacts = {
@@ -110,7 +111,7 @@ def build_fleet(
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came of one pair; `artifact` None: there is none."""
+    """The result of one pair; `artifact` None: there is none."""
 
     result: Result
     steps: list[PairStep]
@@ -120,12 +121,12 @@ class _Outcome:
 def _each(
     pairs: Sequence[Pair], runner: Runner, build: Callable[[Pair, Runner], _Outcome]
 ) -> list[_Outcome]:
-    """One after the other; on a cluster at the same time: a step that two of them need is made by
-    one, and the other waits for it."""
-    own = [replace(runner, records=[]) for _ in pairs]
+    """Build the pairs one after the other, on a cluster at the same time. If two pairs need the
+    same step, one of them runs it and the other waits."""
+    runners = [replace(runner, records=[]) for _ in pairs]
     if runner.cluster is None:
-        return list(map(build, pairs, own))
-    return runner.cluster.each(build, pairs, own)
+        return list(map(build, pairs, runners))
+    return runner.cluster.each(build, pairs, runners)
 
 
 def _write(fleet: Fleet, place: Path) -> Path:

@@ -1,8 +1,8 @@
-"""What lives only in memory becomes part of a job: modules, loaders, evaluation functions.
+"""Objects in memory as parts of a job: modules, loaders, evaluation functions.
 
-A module is exported in the caller's process (it cannot cross into a worker), a loader is spooled,
-an evaluation function is called here with sessions whose native code runs in workers. Everything
-after that is keyed on what was written.
+A module is exported in the caller's process (a worker cannot get it), the batches of a loader are
+spooled, an evaluation function is called here with sessions whose native code runs in workers. The
+keys of later steps contain the digests of the files.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def job(
     """A job for an nn.Module: exported now, in this process.
 
     Axis 0 of every example input is the axis `batch`, unless the recipe declares the inputs.
-    Labels in an example batch that `forward` can do without are left out, and that is told: with
-    them the graph would compute a loss. Raises UsageError without example inputs, ExportFailed when
-    torch cannot export the module.
+    Labels in an example batch that `forward` has defaults for are left out, and a note says so:
+    with them the graph would compute a loss. Raises UsageError without example inputs, ExportFailed
+    if torch cannot export the module.
     """
     from optkit.sources import torch_module
 
@@ -103,8 +103,8 @@ def job(
 
 
 def spooled(batches: Iterable[Batch], job: Job, runner: Runner) -> Samples:
-    """Calibration batches from a loader (dict by input name, tuple or one array), in the store: as
-    many samples as the recipe's `calibration.samples`, and no batch behind them is asked for."""
+    """Calibration batches from a loader (dict by input name, tuple or one array), in the store. The
+    loader is read only until there are `calibration.samples` of the recipe."""
     infos = _inputs(job, runner)
     names = [info.name for info in infos]
     with located("calibration"), runner.store.scratch() as folder:
@@ -227,8 +227,8 @@ def _optional_labels(model: Module, example: Mapping[str, object]) -> list[str]:
 
 
 def _feed(batch: Batch, names: list[str]) -> dict[str, np.ndarray]:
-    """A batch by input name, without its labels. What else no input is called is passed over too,
-    unless an input is lacking: it may be that one under another name."""
+    """A batch by input name, without its labels. Other items that no input is named like are left
+    out, too, unless an input is missing: an item may be that input under another name."""
     if isinstance(batch, Mapping):
         whole = all(name in batch for name in names)
         return {

@@ -1,4 +1,4 @@
-"""What the arguments of a call mean together: recipe, target and precision, a job."""
+"""From the arguments of a call to a recipe, a target and a precision, a job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def job_of(
     name: str | None,
     runner: Runner,
 ) -> Job:
-    """The job that the arguments of `build` mean together; what lives only in memory is written
+    """The job that the arguments of `build` describe. A module and batches in memory are written
     into the store. Raises what `settings` and `in_memory.job` raise."""
     if model is None or isinstance(model, str | Path | Request):
         job = Job(settings(model, recipe, runner), *pair, code=Path.cwd())
@@ -56,8 +56,8 @@ def job_of(
 def settings(
     model: Request | str | Path | None, recipe: RecipeLike | None, runner: Runner
 ) -> Recipe:
-    """The recipe that a model and a recipe mean together. Raises UsageError when there is neither,
-    RecipeError for what does not fit."""
+    """The recipe for a model, with the settings of `recipe`. Raises UsageError if both are None,
+    RecipeError for settings that do not fit the model."""
     if isinstance(recipe, Recipe):
         if model is None:
             return recipe
@@ -68,23 +68,23 @@ def settings(
         model = Request(None if model is None else str(model))
     request = model if recipe is None else replace(model, recipe=recipe)
 
-    def shapes_of(found: Recipe) -> Mapping[str, tuple[int | str, ...]]:
-        if found.source is None or found.source.kind not in ("onnx", "hf"):
+    def shapes_of(described: Recipe) -> Mapping[str, tuple[int | str, ...]]:
+        if described.source is None or described.source.kind not in ("onnx", "hf"):
             return {}
-        return {info.name: info.shape for info in pipeline.signature(found, runner)}
+        return {info.name: info.shape for info in pipeline.signature(described, runner)}
 
     return resolved(request, shapes_of)
 
 
 def resolve(request: Request, *, workspace: Workspace = Workspace()) -> Recipe:
-    """The recipe that all of a request means together. The model is read where shapes are given
-    for inputs that no recipe declares, and kept in the store. Raises what `settings` raises."""
+    """The recipe that a request describes. The model is read, and kept in the store, if the request
+    gives shapes for inputs that no recipe declares. Raises what `settings` raises."""
     return settings(request, None, workspace.runner())
 
 
 def pair(target: str | Target, precision: str | Precision) -> Pair:
-    """Target and precision, looked up where they are names. Raises UnknownName, or Impossible where
-    the target's matrix says no."""
+    """Target and precision, looked up if they are names. Raises UnknownName, or Impossible if the
+    target does not support the precision."""
     device = target if isinstance(target, Target) else find_target(target)
     scheme = precision if isinstance(precision, Precision) else find_precision(precision)
     pipeline.check_pair(device, scheme)

@@ -50,15 +50,15 @@ def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
             "an encoder-decoder consists of two graphs", where=job.recipe.name,
             hint="name one: --set model.part=encoder",
         )  # fmt: skip
-    made = pipeline.run(job, runner, pipeline.FUSE)
-    fused = graph.load(made.fused.path / GRAPH)
-    recipe = made.job.recipe
-    sizes = {axis: found.opt for axis, found in recipe.axis_ranges().items()}
-    every = axes_of(dim for info in made.inputs for dim in info.shape)
+    build = pipeline.run(job, runner, pipeline.FUSE)
+    fused = graph.load(build.fused.path / GRAPH)
+    recipe = build.job.recipe
+    sizes = {axis: span.opt for axis, span in recipe.axis_ranges().items()}
+    every = axes_of(dim for info in build.inputs for dim in info.shape)
     sizes = {**dict.fromkeys(every, 1), **sizes}
-    name, axis = recipe.name, made.batch_axis
+    name, axis = recipe.name, build.batch_axis
     count = graph.parameters(fused)
-    decoder = Decoder.of(made.inputs, made.outputs)
+    decoder = Decoder.of(build.inputs, build.outputs)
     if decoder is not None:
         shape = shapes.of_graph(decoder, graph.costs(fused, sizes), count)
         model = Decoding(shape, count, prompt, new_tokens)
@@ -66,10 +66,10 @@ def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
 
     @cache
     def at(batch: int) -> Mapping[str, NodeCost]:
-        found = graph.costs(fused, _with_batch(sizes, axis, batch))
+        costs = graph.costs(fused, _with_batch(sizes, axis, batch))
         if isinstance(axis, str) and batch == 1:  # sizes that broadcast with 1 stay unknown
-            return {n: _before(c, at(2)[n], at(4)[n]) for n, c in found.items()}
-        return found
+            return {n: _before(c, at(2)[n], at(4)[n]) for n, c in costs.items()}
+        return costs
 
     @cache
     def live(batch: int) -> int:
@@ -78,9 +78,9 @@ def exported(job: Job, runner: Runner, prompt: int, new_tokens: int) -> Subject:
         return graph.peak_live_bytes(fused, _with_batch(sizes, axis, batch))
 
     batches = (axis,) if isinstance(axis, int) else BATCHES if axis is not None else (1,)
-    one = _with_batch(sizes, axis, batches[0])
-    passed = sum(_bytes(info, one) for info in (*made.inputs, *made.outputs))
-    macs = sum(found.macs or 0 for found in at(batches[0]).values())
+    smallest = _with_batch(sizes, axis, batches[0])
+    passed = sum(_bytes(info, smallest) for info in (*build.inputs, *build.outputs))
+    macs = sum(cost.macs or 0 for cost in at(batches[0]).values())
     facts = PlannedGraph(
         name=name, kind="graph", parameters=count, macs=macs // batches[0],
         axes={n: size for n, size in sizes.items() if n != axis}, assumed=(),
@@ -92,26 +92,26 @@ def _with_batch(sizes: Mapping[str, int], axis: int | str | None, batch: int) ->
     return {**sizes, axis: batch} if isinstance(axis, str) else dict(sizes)
 
 
-def _before(found: NodeCost, two: NodeCost, four: NodeCost) -> NodeCost:
-    """What is unknown at batch 1, on the line through batches 2 and 4."""
+def _before(one: NodeCost, two: NodeCost, four: NodeCost) -> NodeCost:
+    """The cost at batch 1; what is unknown there lies on the line through batches 2 and 4."""
 
     def at(name: str) -> int | None:
-        known, a, b = getattr(found, name), getattr(two, name), getattr(four, name)
-        if known is not None or a is None or b is None:
-            return known  # type: ignore[no-any-return]
+        size, a, b = getattr(one, name), getattr(two, name), getattr(four, name)
+        if size is not None or a is None or b is None:
+            return size  # type: ignore[no-any-return]
         return int(a - (b - a) // 2)
 
     return replace(
-        found, macs=at("macs"), in_bytes=at("in_bytes"), out_bytes=at("out_bytes"),
+        one, macs=at("macs"), in_bytes=at("in_bytes"), out_bytes=at("out_bytes"),
         columns=two.columns, bits=two.bits,
     )  # fmt: skip
 
 
 def _bytes(info: TensorInfo, sizes: Mapping[str, int]) -> int:
-    """Of one input or output; axes that only an output has count as 1."""
+    """The size of one input or output. An axis that only an output has counts as 1."""
     width = 2 if info.dtype == "bfloat16" else np.dtype(info.dtype).itemsize
-    known = {**dict.fromkeys(axes_of(info.shape), 1), **sizes}
-    return width * prod(size_of(dim, known) for dim in info.shape)
+    sizes = {**dict.fromkeys(axes_of(info.shape), 1), **sizes}
+    return width * prod(size_of(dim, sizes) for dim in info.shape)
 
 
 def _decoder(name: str, model: Decoding, assumed: Sequence[str] = ()) -> PlannedDecoder:

@@ -5,7 +5,7 @@
     aggregate  a row per sample, the metric (F1, a correlation, a perplexity) is the task's function
                of all rows: a bootstrap whose resamples are the same for both models
 
-A long evaluation keeps what it has every few seconds, see `resuming`.
+A long evaluation writes its scores to disk every few seconds, see `partial_results`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from optkit.runtimes import Session
 from optkit.tensors import Feed, narrowed
 
 V = TypeVar("V", float, np.ndarray)
-_FEW = 20  # samples; a bootstrap of fewer knows too little of those to come
-_CARRIERS = 10  # samples that a mean hangs on (`intervals.carriers`); fewer tell too little of it
+_FEW = 20  # samples; fewer do not represent the population well enough for a bootstrap
+_CARRIERS = 10  # samples that determine a mean (`intervals.carriers`); fewer are not enough
 _SEARCH_LIMIT = 100_000_000  # samples; beyond that "more samples" is no advice
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a task says of its scores, args filled in.
+    """The functions of a task, with its args filled in.
 
     score: (outputs, labels) → a number or a row per sample, [batch, …]. run: (session, feed) → the
     outputs; None: one run of the graph. agreement: (all rows [samples, …], the baseline's) → one
@@ -65,8 +65,8 @@ class Task:
 def run(
     session: Session, batches: Iterable[tuple[Feed, np.ndarray]], task: Task, kept: Kept
 ) -> None:
-    """Run every batch and tell `kept` its scores. Those of an earlier try are in it already, and
-    their batches not among `batches`.
+    """Run every batch and add its scores to `kept`. It contains those of an earlier try, whose
+    batches are not among `batches`.
 
     Raises InputRefused when the task returns another shape than [batch, …] or a value that is not
     finite (naming the sample).
@@ -80,16 +80,16 @@ def run(
 def pool(
     kept: Kept, task: Task, *, evidence: Evidence, baseline: np.ndarray | None = None
 ) -> Score:
-    """The Score of all that is kept, one row per sample. `baseline`: the baseline's rows of the
-    same samples, for a task of agreement; None: these are the baseline's own. Raises InputRefused
-    when there is no sample."""
+    """The Score of all kept rows, one per sample. `baseline`: the baseline's rows of the same
+    samples, for a task of agreement; None: the kept rows are those of the baseline. Raises
+    InputRefused if there is no sample."""
     if not kept.samples:
         raise InputRefused("the evaluation task yielded no samples", where=task.metric)
     rows = np.concatenate(kept.scores)
     if task.agreement is not None:
-        rows = _told("agreement", task.agreement, rows, rows if baseline is None else baseline)
+        rows = _returned("agreement", task.agreement, rows, rows if baseline is None else baseline)
     if task.combine is not None:
-        rows = _told("combine", task.combine, rows)
+        rows = _returned("combine", task.combine, rows)
     return from_samples(
         rows, metric=task.metric, evidence=evidence, aggregate=task.aggregate,
         lower_is_better=task.lower_is_better,
@@ -103,7 +103,7 @@ def _outputs(task: Task, session: Session, feed: Feed, *, first: int) -> Feed:
         return task.run(session, feed)
     except OptkitError:
         raise
-    except Exception as error:  # the user's code, as score() is
+    except Exception as error:  # run() is the user's code
         raise InputRefused(
             f"the evaluation task's run() raised {type(error).__name__}: {error}",
             where=f"evaluation samples from {first}",
@@ -115,7 +115,7 @@ def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.
     where = f"evaluation samples from {first}"
     try:
         scores = np.asarray(task.score(outputs, labels), dtype=np.float64)
-    except Exception as error:  # the task is the user's code: any failure of it is theirs to read
+    except Exception as error:  # score() is the user's code
         hint = "it takes the outputs by name and the labels, and returns scores, shape [batch]"
         if isinstance(error, KeyError) and not set(error.args) & outputs.keys():
             hint = f"the model's outputs are {', '.join(map(repr, outputs))}"
@@ -143,21 +143,21 @@ def _scores(task: Task, outputs: Feed, labels: np.ndarray, *, first: int) -> np.
     return scores
 
 
-def _told(name: str, function: Callable[..., object], *rows: np.ndarray) -> np.ndarray:
-    """What a hook of the task returns for all rows, finite. Raises InputRefused."""
+def _returned(name: str, function: Callable[..., object], *rows: np.ndarray) -> np.ndarray:
+    """The finite numbers that a hook of the task returns for all rows. Raises InputRefused."""
     where = f"scores of shape {list(rows[0].shape)}"
     try:
-        found = np.asarray(function(*rows), dtype=np.float64)
-    except Exception as error:  # the user's code again
-        told = f"the evaluation task's {name}() raised {type(error).__name__}: {error}"
-        raise InputRefused(told, where=where) from error
-    if not np.isfinite(found).all() or (name == "aggregate" and found.ndim):
+        values = np.asarray(function(*rows), dtype=np.float64)
+    except Exception as error:  # a hook is the user's code
+        message = f"the evaluation task's {name}() raised {type(error).__name__}: {error}"
+        raise InputRefused(message, where=where) from error
+    if not np.isfinite(values).all() or (name == "aggregate" and values.ndim):
         raise InputRefused(
-            f"{name}() returned {repr(found)[:60]}",
+            f"{name}() returned {repr(values)[:60]}",
             where=where,
             hint="return finite numbers; aggregate() returns a single one",
         )
-    return found
+    return values
 
 
 def from_samples(
@@ -174,9 +174,9 @@ def from_samples(
     """
     n = len(scores)
     if aggregate is not None:
-        value = float(_told("aggregate", aggregate, scores))
+        value = float(_returned("aggregate", aggregate, scores))
         drawn = replicates(n, lambda chosen: float(aggregate(scores[chosen])))
-        # a resample may lack what the metric needs: such a one says nothing
+        # the metric may be undefined on a resample: it then counts as the value itself
         drawn = np.where(np.isfinite(drawn), drawn, value)
         return Score(
             evidence, metric, value, corrected(drawn, value, n), n, False,
@@ -197,7 +197,7 @@ def from_samples(
 
 
 def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | None:
-    """Interval of the metric itself; None where there is `too_little` to say."""
+    """The interval of the metric itself; None if the samples are not enough (`too_little`)."""
     values = np.asarray(score.per_sample)
     if _of_zeros_and_ones(values):
         return wilson(float(values.sum()), score.samples, confidence)
@@ -209,7 +209,7 @@ def value_interval(score: Score, confidence: float = CONFIDENCE) -> Interval | N
 
 
 def too_little(score: Score) -> str | None:
-    """Why no interval of the metric itself can be given; None where one can."""
+    """Why the samples are not enough for an interval of the metric; None: they are."""
     values = np.asarray(score.per_sample)
     if _of_zeros_and_ones(values):
         return None
@@ -228,8 +228,8 @@ def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> D
     """How much worse the candidate scores on the same samples; positive is worse.
 
     Proportions: the difference, with Tango's paired score interval. Other metrics: the difference
-    over |baseline|, with a paired bootstrap over samples (the divisor held fixed). The very same
-    object on both sides is a drop of exactly 0.
+    divided by |baseline|, with a paired bootstrap over samples (the divisor stays fixed). If both
+    are the same object, the drop is exactly 0.
     """
     evidence = baseline.evidence.weaker(candidate.evidence)
     if candidate is baseline:
@@ -256,28 +256,29 @@ def drop(baseline: Score, candidate: Score, confidence: float = CONFIDENCE) -> D
 
 
 def _range(*scores: Score) -> float:
-    """How far the scores of any two samples lie apart: the most that one is taken to lose."""
+    """The range of all scores: the most that one sample is assumed to lose."""
     return float(np.ptp([score.per_sample for score in scores]))
 
 
 def _of_aggregates(
     baseline: Score, relative: np.ndarray, value: float, confidence: float
 ) -> Interval:
-    """Of losses per resample [RESAMPLES]. Where none differs, up to z²/(n + z²) of unseen samples
-    may, as for proportions. What one adds is told by the metric's own interval: 2·z standard errors
-    wide, so √n times that are 2·z standard deviations of it."""
+    """The interval of losses per resample [RESAMPLES]. If all losses are 0, up to z²/(n + z²) of
+    the unseen samples may differ, as for proportions. How much one of them adds follows from the
+    metric's interval: it is 2·z standard errors wide, so √n times its width is 2·z standard
+    deviations."""
     n = baseline.samples
     if relative.any():
         return corrected(relative, value, n, confidence)
     low, high = baseline.ci95
-    reach = Z95**2 / (n + Z95**2) * sqrt(n) * (high - low) / abs(baseline.value)
-    return Interval(-reach, reach)
+    bound = Z95**2 / (n + Z95**2) * sqrt(n) * (high - low) / abs(baseline.value)
+    return Interval(-bound, bound)
 
 
 def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | None:
-    """The sample size at which the interval of `drop` would clear `limit`, at the observed rates.
+    """The sample size at which the interval of `drop` would exclude `limit`, at the observed rates.
 
-    None when the observed drop sits on the limit, so that no size decides.
+    None if the observed drop equals the limit, so that no size decides.
     """
     losses = _losses(baseline, candidate)
     n = baseline.samples
@@ -298,7 +299,7 @@ def samples_to_decide(baseline: Score, candidate: Score, limit: float) -> int | 
 
 
 def samples_to_show(score: Score, limit: float) -> int | None:
-    """The same for the metric itself: where its interval would clear `limit`."""
+    """The sample size at which the interval of the metric would exclude `limit`."""
 
     def interval(size: int) -> Interval:
         if score.proportion:
@@ -333,14 +334,14 @@ def _losses(baseline: Score, candidate: Score) -> np.ndarray:
     ValueError unless the two can be paired."""
     if baseline.metric != candidate.metric:
         raise ValueError(f"drop between metrics {baseline.metric!r} and {candidate.metric!r}")
-    sides = [np.asarray(one.replicates or one.per_sample) for one in (baseline, candidate)]
+    sides = [np.asarray(score.replicates or score.per_sample) for score in (baseline, candidate)]
     if not sides[0].size or baseline.samples != candidate.samples:
         raise ValueError("a paired drop needs the per-sample scores of the same samples")
     return _worse(baseline, *sides)
 
 
 def _worse(metric: Score, before: V, after: V) -> V:
-    """The change, told so that positive is worse."""
+    """The change; positive is worse."""
     change: V = after - before if metric.lower_is_better else before - after
     return change
 

@@ -39,7 +39,7 @@ from optkit.recipe.schema import Limits
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a gate looks at."""
+    """The figure that a gate judges."""
 
     value: float
     ci95: Interval | None
@@ -62,8 +62,7 @@ def judge(
     """Judge every gate that is set. `drop` None = there was no evaluation task.
 
     `scores`: of baseline and candidate; `slices`: the slice of each of their samples.
-    `memory`: only what was measured decides. `told`: what is to be said of how the samples were
-    scored.
+    `memory`: only a measured figure decides. `told`: a note on how the samples were scored.
     The verdict is fail if one gate fails, else inconclusive if one is or if there was no
     evaluation task, else pass; `reasons` are those of the gates that did not pass.
     """
@@ -92,8 +91,8 @@ def judge(
 
 
 def certain(gates: Limits, scores: tuple[Score, Score], slices: Sequence[str]) -> bool:
-    """Whether the gates on accuracy are decided, at a look before the last sample (see `looks`):
-    one fails, or all pass. Without such a gate nothing is."""
+    """Whether the samples so far decide the gates on accuracy (see `sequential`): one gate fails,
+    or all pass. Without such a gate: False."""
     confidence = looks.CONFIDENCE
     rows = (
         *_drop_rows(gates, drop_between(*scores, confidence), scores),
@@ -107,13 +106,14 @@ def certain(gates: Limits, scores: tuple[Score, Score], slices: Sequence[str]) -
 _NO_TASK = "there is no evaluation task, so accuracy is unknown"
 
 LOW_SQNR = 20.0
-"""dB. The error is then a tenth of the outputs in amplitude (10^(-20/20)). Of a sentence encoder,
-17.5 dB kept 86 % of the nearest neighbours, 24 dB 92 %, 38 dB 99 %: where no task judges, fewer
-decibels are told."""
+"""dB; the amplitude of the error is then a tenth of that of the outputs (10^(-20/20)). A sentence
+encoder kept 86 % of the nearest neighbours at 17.5 dB, 92 % at 24 dB, 99 % at 38 dB. Without a
+task, a lower SQNR is reported."""
 
 
 def _distant(fidelity: Fidelity | None) -> str | None:
-    """What is to be said of outputs that no task judged, and that are far from the reference's."""
+    """A note on outputs that no task judged and that differ much from the reference; None: they do
+    not differ much."""
     if fidelity is None or fidelity.sqnr_db is None or fidelity.sqnr_db >= LOW_SQNR:
         return None
     share = 10 ** (-fidelity.sqnr_db / 20)
@@ -190,29 +190,29 @@ _NO_SLICES = "the task names no slices, and its labels are no single integers"
 
 
 def _slice_row(gate: str, limit: float, slices: Sequence[Slice], *, at_most: bool) -> GateRow:
-    found = by_slice.worst(slices, limit, at_most=at_most)
-    one = found.slice
+    worst = by_slice.worst(slices, limit, at_most=at_most)
+    group = worst.slice
     drop = gate == "max_slice_drop"
     show = (
-        _shown(one.candidate)
+        _shown(group.candidate)
         if not drop
-        else (_points if _in_points(one.baseline, one.candidate) else _percent)
+        else (_points if _in_points(group.baseline, group.candidate) else _percent)
     )
-    samples = one.candidate.samples
-    told = f"worst of {found.count} slices: {one.name!r}, {samples:,} samples"
-    if found.interval is None:
-        return GateRow(gate, limit, one.value, None, one.candidate.evidence, "inconclusive",
-                       f"{told}, which are too few to say")  # fmt: skip
-    seen = _Seen(one.value, found.interval, one.candidate.evidence)
+    samples = group.candidate.samples
+    text = f"worst of {worst.count} slices: {group.name!r}, {samples:,} samples"
+    if worst.interval is None:
+        return GateRow(gate, limit, group.value, None, group.candidate.evidence, "inconclusive",
+                       f"{text}, which are too few to say")  # fmt: skip
+    seen = _Seen(group.value, worst.interval, group.candidate.evidence)
     row = (_at_most if at_most else _at_least)(gate, limit, seen, show)
-    every = ", of all slices at once" if found.outcome == "fail" else ""
-    row = replace(row, outcome=found.outcome, reason=f"{told}, {row.reason}{every}")
+    every = ", of all slices at once" if worst.outcome == "fail" else ""
+    row = replace(row, outcome=worst.outcome, reason=f"{text}, {row.reason}{every}")
     if row.outcome != "inconclusive":
         return row
     needed = (
-        samples_to_decide(one.baseline, one.candidate, limit)
+        samples_to_decide(group.baseline, group.candidate, limit)
         if drop
-        else samples_to_show(one.candidate, limit)
+        else samples_to_show(group.candidate, limit)
     )
     return _advised(row, needed, samples)
 

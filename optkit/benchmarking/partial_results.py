@@ -1,10 +1,10 @@
-"""Scores of a long evaluation, or sums of a long comparison, on disk: a killed one goes on and ends
-with the same bits, and so does one whose parts ran on several machines.
+"""Scores of a long evaluation, or sums of a long comparison, on disk. A killed evaluation continues
+and ends with the same bits, and so does one whose parts ran on several machines.
 
     folder/scores.safetensors   the scores of all batches that are done, replaced atomically
 
 The folder belongs to one graph, one task or reference and one set of samples in batches of one
-size: that is the key of the step. A killed try's file that is damaged is not used.
+size: that is the key of the step. A damaged file of a killed try is not used.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _DAMAGED = (SafetensorError, OSError, ValueError, KeyError, TypeError)
 
 
 class Kept:
-    """`scores`: one array [batch, …] per batch that is done, those of an earlier try first;
-    `samples` counts their rows. `folder` None: nothing is kept. `first`: the number of the first
-    sample, where it is not 0, of a part of them."""
+    """`scores`: one array [batch, …] per finished batch, those of an earlier try first; `samples`:
+    the number of their rows. `folder` None: nothing is written. `first`: the number of the first
+    sample, which is not 0 in a part of the samples."""
 
     def __init__(self, folder: Path | None, first: int = 0) -> None:
         self.first = first
@@ -49,17 +49,17 @@ class Kept:
 
     @classmethod
     def joined(cls, parts: Iterable[Path]) -> Self:
-        """What `save` left in the folders of all parts, in their order. Raises IntegrityError for a
-        file that is missing or damaged."""
-        found = cls(None)
+        """The scores that `save` wrote into the folders of all parts, in their order. Raises
+        IntegrityError for a missing or damaged file."""
+        kept = cls(None)
         for folder in parts:
             try:
-                found.scores += _read(folder / _FILE)
+                kept.scores += _read(folder / _FILE)
             except _DAMAGED as error:
                 where = str(folder / _FILE)
                 raise IntegrityError("a part's scores cannot be read", where=where) from error
-        found.samples = sum(map(len, found.scores))
-        return found
+        kept.samples = sum(map(len, kept.scores))
+        return kept
 
     def add(self, scores: np.ndarray) -> None:
         """One more batch. Raises StorageError."""
@@ -77,7 +77,7 @@ class Kept:
         file = folder / _FILE
         scores = np.concatenate(self.scores or [np.zeros(0)])
         with storage_errors(file), durably(file) as temporary:
-            write_tensors(temporary, {_SCORES: scores}, [len(one) for one in self.scores])
+            write_tensors(temporary, {_SCORES: scores}, [len(batch) for batch in self.scores])
 
 
 def _read(file: Path) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
-"""Is one model slower than another by more than a limit: for a check in CI.
+"""Whether a model is slower than another one by more than a limit, for a check in CI.
 
-The whole 95 % interval of the ratio decides, as for gates: all of it within the limit passes, all
-of it beyond fails, else the run was too short or too noisy to tell.
+The whole 95 % interval of the ratio decides, as for gates: within the limit it passes, beyond it
+fails; otherwise the run was too short or too noisy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def slowdown(speedup: Difference) -> Difference:
     )
 
 
-def judge(found: Difference, limit: float) -> tuple[Outcome, str]:
+def judge(change: Difference, limit: float) -> tuple[Outcome, str]:
     """The outcome against the largest slowdown allowed (a share), and the reason in words."""
-    low, high = found.ci95 or Interval(found.value, found.value)
+    low, high = change.ci95 or Interval(change.value, change.value)
     outcome: Outcome = "pass" if high <= limit else "fail" if low > limit else "inconclusive"
     verb = {"pass": "within", "fail": "beyond", "inconclusive": "may or may not be within"}[outcome]
-    told = f"{100 * found.value:+.2f} % (95 % interval {100 * low:+.2f} to {100 * high:+.2f} %)"
-    return outcome, f"{told}, {verb} the limit of {100 * limit:+g} %"
+    text = f"{100 * change.value:+.2f} % (95 % interval {100 * low:+.2f} to {100 * high:+.2f} %)"
+    return outcome, f"{text}, {verb} the limit of {100 * limit:+g} %"

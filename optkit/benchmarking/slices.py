@@ -1,4 +1,4 @@
-"""The worst slice of an evaluation: a class, or whatever else samples were grouped by.
+"""The worst slice of an evaluation: a class, or another group of samples.
 
 pass           every slice keeps the limit, each by its own 95 % interval. To pass wrongly, the
                slice that breaks the limit must pass, so the chance stays that of one interval
@@ -22,8 +22,8 @@ from optkit.measurement import Interval, Outcome, Score
 
 @dataclass(frozen=True)
 class Slice:
-    """The samples of one name. `ci95`: its own interval; `together`: one that holds for all slices
-    at once. None: too little is known."""
+    """The samples of one name. `ci95`: the interval of this slice; `together`: an interval that
+    holds for all slices at once. None: there are too few samples."""
 
     name: str
     baseline: Score
@@ -35,7 +35,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Worst:
-    """The slice that an outcome hangs on, among `count`."""
+    """The slice that decides the outcome, among `count`."""
 
     outcome: Outcome
     slice: Slice
@@ -43,7 +43,7 @@ class Worst:
 
     @property
     def interval(self) -> Interval | None:
-        """The one that decided."""
+        """The interval that decided."""
         return self.slice.together if self.outcome == "fail" else self.slice.ci95
 
 
@@ -58,21 +58,21 @@ def drops(
             return None
         return drop(before, after, level).ci95
 
-    found = _split(names, baseline, candidate, confidence, of)
-    return [replace(one, value=_drop(one.baseline, one.candidate)) for one in found]
+    slices = _split(names, baseline, candidate, confidence, of)
+    return [replace(group, value=_drop(group.baseline, group.candidate)) for group in slices]
 
 
 def values(
     names: Sequence[str], baseline: Score, candidate: Score, confidence: float = CONFIDENCE
 ) -> list[Slice]:
-    """The candidate's metric in each slice. As for `drops`."""
+    """The candidate's metric in each slice. Arguments and errors as for `drops`."""
     return _split(
         names, baseline, candidate, confidence, lambda _, after, level: value_interval(after, level)
     )
 
 
 def worst(slices: Sequence[Slice], limit: float, *, at_most: bool) -> Worst:
-    """Judge all slices by a limit that each must keep: `at_most` it, else at least."""
+    """Judge all slices by a limit that each must keep: an upper one (`at_most`) or a lower one."""
     sign = 1.0 if at_most else -1.0
 
     def low(interval: Interval | None) -> float:
@@ -81,10 +81,10 @@ def worst(slices: Sequence[Slice], limit: float, *, at_most: bool) -> Worst:
     def high(interval: Interval | None) -> float:
         return np.inf if interval is None else max(sign * end for end in interval)
 
-    broken = max(slices, key=lambda one: low(one.together))
+    broken = max(slices, key=lambda group: low(group.together))
     if low(broken.together) > sign * limit:
         return Worst("fail", broken, len(slices))
-    doubtful = max(slices, key=lambda one: (high(one.ci95), sign * one.value))
+    doubtful = max(slices, key=lambda group: (high(group.ci95), sign * group.value))
     kept = high(doubtful.ci95) <= sign * limit
     return Worst("pass" if kept else "inconclusive", doubtful, len(slices))
 
@@ -102,13 +102,13 @@ def _split(
         raise ValueError(f"{len(names)} slices of {candidate.samples} samples")
     kinds, place = np.unique(np.asarray(names), return_inverse=True)
     together = 1 - (1 - confidence) / len(kinds)
-    found = []
+    slices = []
     for index, name in enumerate(kinds.tolist()):
         before = _part(baseline, place == index)
         after = before if candidate is baseline else _part(candidate, place == index)
-        own, joint = (interval(before, after, level) for level in (confidence, together))
-        found.append(Slice(name, before, after, after.value, own, joint))
-    return found
+        single, joint = (interval(before, after, level) for level in (confidence, together))
+        slices.append(Slice(name, before, after, after.value, single, joint))
+    return slices
 
 
 def _part(score: Score, chosen: np.ndarray) -> Score:

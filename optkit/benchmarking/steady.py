@@ -56,17 +56,17 @@ def levels(times: np.ndarray) -> list[Level]:
             total = best[start] + float(np.minimum(off * off, _CAP**2).sum()) + penalty
             if total < best[stop]:
                 best[stop], begins[stop] = total, start
-    found: list[Level] = []
+    segments: list[Level] = []
     stop = n
     while stop:
         start = int(begins[stop])
-        found.append(Level(start, stop, float(np.median(times[start:stop]))))
+        segments.append(Level(start, stop, float(np.median(times[start:stop]))))
         stop = start
-    return found[::-1]
+    return segments[::-1]
 
 
 def steady_from(times: np.ndarray) -> int:
-    """From which index on a series of times [n] keeps to its last level."""
+    """The index from which a series of times [n] stays at its last level."""
     *before, last = levels(times)
     start = last.start
     for level in reversed(before):
@@ -77,14 +77,14 @@ def steady_from(times: np.ndarray) -> int:
 
 
 def drift(times: np.ndarray) -> float:
-    """How far apart the highest and the lowest of the lasting levels of a series lie, as a share of
-    the lowest; 0 for one level. One time alone does not last."""
+    """The difference between the highest and the lowest of the lasting levels of a series, as a
+    share of the lowest; 0 for one level. A level of one time is not a lasting one."""
     least = max(2, _LASTING * len(times))
-    found = [one for one in levels(times) if one.stop - one.start >= least]
-    shift = max(one.time for one in found) / min(one.time for one in found) - 1 if found else 0.0
+    lasting = [level.time for level in levels(times) if level.stop - level.start >= least]
+    shift = max(lasting) / min(lasting) - 1 if lasting else 0.0
     return shift if shift > TOLERANCE else 0.0
 
 
 def _deviation(values: np.ndarray) -> float:
-    """A standard deviation that outliers do not move."""
+    """A standard deviation that outliers do not change."""
     return _MAD_TO_SD * float(np.median(np.abs(values - np.median(values))))

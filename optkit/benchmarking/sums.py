@@ -103,7 +103,7 @@ class Sums:
         return self._node("Reshape", value, self._flat)
 
     def _put(self, name: str, sums: Sequence[ir.Value]) -> None:
-        rows = [self._node("Reshape", one, self._flat) for one in sums]
+        rows = [self._node("Reshape", total, self._flat) for total in sums]
         output = self._node("Concat", *rows, axis=0)
         output.name = name
         output.shape, output.type = ir.Shape([len(rows)]), ir.TensorType(ir.DataType.FLOAT)

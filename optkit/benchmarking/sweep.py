@@ -8,23 +8,24 @@ from optkit.measurement import Latency
 
 
 def knee(latencies: Sequence[Latency]) -> int:
-    """The batch at which throughput over latency is largest: beyond it a batch costs more in
-    latency, as a share, than it gains in throughput.
+    """The batch size at which throughput divided by latency is largest: beyond it latency grows by
+    a larger factor than throughput.
 
     This ratio is the "power" of Kleinrock 1979 (ICC'79, 43.1); its maximum is the knee of Jain 1991
     (The Art of Computer Systems Performance Analysis, 3.3). Where a call takes a + c·batch, that is
-    batch = a / c: the samples take as long as the call's own cost.
+    batch = a / c: the samples take as long as the fixed cost of a call.
     """
-    return max(latencies, key=lambda one: one.throughput / one.p50_ms).batch
+    return max(latencies, key=lambda latency: latency.throughput / latency.p50_ms).batch
 
 
 def best_under(latencies: Sequence[Latency], limit_ms: float) -> int | None:
-    """The batch of the largest throughput among those whose latency surely keeps the limit: the
-    whole 95 % interval of its median, or the whole band of a prediction. None: no batch does."""
+    """The batch size of the largest throughput among those whose latency keeps the limit with
+    certainty: with the whole 95 % interval of the median, or the whole band of a prediction. None:
+    no batch size does."""
 
-    def longest(one: Latency) -> float:
-        interval = one.ci95_ms or one.band
-        return interval.high if interval else one.p50_ms
+    def longest(latency: Latency) -> float:
+        interval = latency.ci95_ms or latency.band
+        return interval.high if interval else latency.p50_ms
 
-    kept = [one for one in latencies if longest(one) <= limit_ms]
-    return max(kept, key=lambda one: one.throughput).batch if kept else None
+    kept = [latency for latency in latencies if longest(latency) <= limit_ms]
+    return max(kept, key=lambda latency: latency.throughput).batch if kept else None

@@ -56,6 +56,16 @@ class _Watch:
     verdict: str | None = None
     peak_bytes: int = 0
 
+    def check(self, memory: int, limits: Limits, deadline: float) -> None:
+        """Set the verdict if the child exceeds a limit."""
+        self.peak_bytes = max(self.peak_bytes, memory)
+        if memory > limits.memory_bytes:
+            self.verdict = "oom"
+        elif time.monotonic() > deadline:
+            self.verdict = "timeout"
+        elif self.written > limits.output_bytes:
+            self.verdict = "output"
+
 
 def run(
     task: Task,
@@ -250,14 +260,7 @@ def _supervise(
                 return
             if unwanted is not None and unwanted.is_set():
                 raise KeyboardInterrupt
-            memory = resident(child.pid)
-            watch.peak_bytes = max(watch.peak_bytes, memory)
-            if memory > limits.memory_bytes:
-                watch.verdict = "oom"
-            elif time.monotonic() > deadline:
-                watch.verdict = "timeout"
-            elif watch.written > limits.output_bytes:
-                watch.verdict = "output"
+            watch.check(resident(child.pid), limits, deadline)
             if watch.verdict:
                 return
 

@@ -89,7 +89,7 @@ class Tuned:
         """Whether nothing says that the chosen one breaks a limit: the search, or fresh samples."""
         if self.search.budget.excess(self.chosen.outcome) > 0:
             return False
-        return self.winner is not None or all(one.trial != self.chosen for one in self.verified)
+        return self.winner is not None or all(row.trial != self.chosen for row in self.verified)
 
 
 def tune(
@@ -115,9 +115,9 @@ def tune(
     cluster = runner.cluster
     parallel = _parallel(job, options, cluster)
     build = pipeline.run(job, runner, pipeline.BENCH)
-    found = survey(build, precisions, runner, map if cluster is None else cluster.each)
+    surveyed = survey(build, precisions, runner, map if cluster is None else cluster.each)
     quiet = Quiet(runner.listener)
-    trials = _trials(build, found, precisions, replace(runner, listener=quiet))
+    trials = _trials(build, surveyed, precisions, replace(runner, listener=quiet))
     memory = Memory.of(build, trials.space, trials.placements, runner.store)
     search = Search(trials.space, budget, options.seed, parallel)
     each = map if parallel == 1 or cluster is None else partial(cluster.each, parallel=parallel)
@@ -134,7 +134,7 @@ def tune(
     chosen = winner.trial if winner else fallback(search.trials, trials.space, budget, seen)
     job = trials.as_job(chosen.candidate)
     return Tuned(
-        precisions, budget, options, job, chosen, winner, tuple(seen), found, search, trials,
+        precisions, budget, options, job, chosen, winner, tuple(seen), surveyed, search, trials,
         _paths(build),
     )  # fmt: skip
 
@@ -190,9 +190,9 @@ def told(outcome: Outcome) -> str:
     return f"{sqnr}, {outcome.latency_ms:.4g} ms, {outcome.bytes / 2**20:.2f} MiB"
 
 
-def _trials(build: Build, found: Survey, precisions: tuple[str, ...], runner: Runner) -> Trials:
-    variants = placements_of(build, found.ops)
-    space = replace(found.space, placements=("default", *variants))
+def _trials(build: Build, surveyed: Survey, precisions: tuple[str, ...], runner: Runner) -> Trials:
+    variants = placements_of(build, surveyed.ops)
+    space = replace(surveyed.space, placements=("default", *variants))
     baseline_ms = measured_row(build).baseline.p50_ms if build.measured else 1.0
     left_out = 0.0 if build.measured else deviate(build, "baseline", runner).noise
     return Trials(build.job, space, precisions, runner, variants, baseline_ms, left_out)

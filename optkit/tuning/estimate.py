@@ -34,8 +34,8 @@ class Estimate:
         self._space = space
         self._sound = [trial for trial in trials if not trial.outcome.failed]
         carrier = space.uniform(space.carrier).options
-        known = (t.outcome.latency_ms for t in self._sound if t.candidate.options == carrier)
-        self._carrier_ms = next(known, 0.0)
+        times = (t.outcome.latency_ms for t in self._sound if t.candidate.options == carrier)
+        self._carrier_ms = next(times, 0.0)
         self._columns = {
             (index, option.name): column
             for column, (index, option) in enumerate(
@@ -62,11 +62,11 @@ class Estimate:
 
     def noise(self, candidate: Candidate) -> float:
         """The sum over groups, corrected by the trial that differs in the fewest of them."""
-        own = self._sum(candidate)
+        noise = self._sum(candidate)
         if not len(self._excess):
-            return own
+            return noise
         differing = (self._tried != np.array(candidate.options)).sum(axis=1)
-        return own * float(self._excess[int(differing.argmin())])
+        return noise * float(self._excess[int(differing.argmin())])
 
     def space(self, *, hope: float = 0.0) -> Space:
         """The same space with the gains that the trials taught, and `hope` standard deviations."""

@@ -37,24 +37,24 @@ def path(space: Space) -> list[Candidate]:
         for index, ladder in enumerate(ladders)
         for rung, (before, after) in enumerate(pairwise(ladder))
     ]
-    found = [start]
+    candidates = [start]
     for _, index, _, name in sorted(steps):
-        found.append(found[-1].having({index: name}))
-    return found
+        candidates.append(candidates[-1].having({index: name}))
+    return candidates
 
 
 def hull(group: Group, carrier: str) -> list[Option]:
     """The options worth having, the fastest first, the carrier last."""
     last = Option(carrier, 0.0, 0.0)
     ordered = sorted(group.options, key=lambda o: (-o.gain, o.noise))
-    found: list[Option] = []
+    options: list[Option] = []
     for option in [*(o for o in ordered if o.gain > 0), last]:
-        if found and option is not last and option.noise >= found[-1].noise:
+        if options and option is not last and option.noise >= options[-1].noise:
             continue  # slower and no more accurate
-        while len(found) > 1 and _ratio(found[-1], option) >= _ratio(found[-2], found[-1]):
-            found.pop()
-        found.append(option)
-    return found
+        while len(options) > 1 and _ratio(options[-1], option) >= _ratio(options[-2], options[-1]):
+            options.pop()
+        options.append(option)
+    return options
 
 
 def _ratio(before: Option, after: Option) -> float:

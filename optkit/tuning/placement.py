@@ -1,8 +1,8 @@
-"""Where pairs go, as variants of the backend's own rules that the compiler is asked about.
+"""The placement of Q/DQ pairs: variants of the backend's rules, which the search compiles.
 
-A compiler decides by placement and granularity what it fuses: a quantized shortcut fuses the sum,
-one scale per convolution fuses bias and activation where one per channel makes it write FP32 in
-between. Which is faster depends on the model, so the search compiles them.
+What a compiler fuses depends on placement and granularity. With a quantized shortcut it fuses the
+sum; with one scale per convolution it fuses bias and activation, where one scale per channel makes
+it write FP32 in between. Which variant is faster depends on the model.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ VARIANTS: Mapping[str, Placement] = MappingProxyType(
 
 
 def placements_of(build: Build, ops: Collection[str]) -> dict[str, Placement]:
-    """The variants that mean something for a model with these quantized operators: all of them
-    place pairs around convolutions. Where the target is this machine the backend's own stands."""
+    """The variants that apply to a model with these quantized operators: all of them place pairs
+    around convolutions. None if the target is this machine: it takes the backend's rules."""
     if build.measured or build.job.precision.activations is None or "Conv" not in ops:
         return {}
     return dict(VARIANTS)

@@ -1,4 +1,4 @@
-"""A listener that tells of a search as one line per trial, whatever steps a trial takes."""
+"""A listener that reports a search as one line per trial, instead of one per step."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from optkit.execute.runner import Listener
 
 
 class _Trial(threading.local):
-    """What this thread is at."""
+    """The trial of this thread."""
 
     label = ""
     started: float | None = None
 
 
 class Quiet:
-    """Passes on progress, and a note once; the steps' own lines stay out. Several threads may each
-    have a trial."""
+    """Passes on progress, and each note once; the lines of steps are left out. Several threads may
+    each run a trial."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -30,7 +30,7 @@ class Quiet:
         self._listener.start("tune", label)
 
     def told(self, text: str) -> None:
-        """The trial ended; without a beginning it was known already."""
+        """The trial ended; if it did not begin, its outcome was in the store."""
         started, self._own.started = self._own.started, None
         seconds = 0.0 if started is None else time.monotonic() - started
         self._listener.done("tune", text, started is None, seconds)

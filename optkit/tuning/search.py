@@ -180,10 +180,10 @@ def _refine(
         proposed: list[Candidate] = []
         while len(proposed) < parallel:
             estimate = Estimate(space, trials)
-            found = _promising(space, budget, rng, estimate, trials, placement, incumbent)
-            if not found:
+            promising = _promising(space, budget, rng, estimate, trials, placement, incumbent)
+            if not promising:
                 break
-            proposed.append(found[rng.randrange(min(_CHOICE, len(found)))])
+            proposed.append(promising[rng.randrange(min(_CHOICE, len(promising)))])
             trials.append(Trial(proposed[-1], estimate.outcome(proposed[-1])))
         if not proposed:
             return

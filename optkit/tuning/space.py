@@ -1,4 +1,4 @@
-"""The words of the search: groups of layers, what each may become, a candidate and its outcome.
+"""The types of the search: groups of layers, their options, a candidate and its outcome.
 
 A group is the layers that read one value (query, key and value; gate and up): compilers merge them
 into one product if they have one precision, so they are decided together.
@@ -12,15 +12,15 @@ from math import inf, log10
 from typing import Any, Self
 
 TWO_TERM = "+two-term"
-"""Behind a precision's name: its activations are told in two terms."""
+"""Suffix of a precision's name: its activations have two terms."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One thing a group may become.
+    """A precision that a group may have.
 
-    noise       of the model with this group alone so: error power over signal power at its outputs
-    gain        what it saves against the carrier; only ratios of gains are used
+    noise       error power over signal power at the model's outputs, if only this group has it
+    gain        the time that it saves against the carrier; only ratios of gains are used
     divergence  nats, see `benchmarking.sensitivity`
     """
 
@@ -40,7 +40,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that are decided together. The carrier is not among the options: it is always one."""
+    """Layers that get the same precision. The carrier is always an option, and not in `options`."""
 
     nodes: tuple[str, ...]
     options: tuple[Option, ...]
@@ -52,8 +52,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Space:
-    """All that can be decided. `placements`: named variants of where pairs go, the first is the
-    backend's own."""
+    """All candidates of a search. `placements`: named variants of the placement of pairs; the first
+    is that of the backend."""
 
     groups: tuple[Group, ...]
     carrier: str
@@ -61,11 +61,11 @@ class Space:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every option that some group has, in the order of first mention."""
+        """The names of all options of all groups, each once."""
         return tuple(dict.fromkeys(o.name for group in self.groups for o in group.options))
 
     def uniform(self, name: str) -> Candidate:
-        """Every group that can become `name` does, the others stay in the carrier."""
+        """Every group that has the option `name` gets it, the others stay in the carrier."""
         return Candidate(
             tuple(
                 name if any(o.name == name for o in group.options) else self.carrier
@@ -75,8 +75,8 @@ class Space:
 
     def option(self, index: int, name: str) -> Option:
         """Group `index` as `name`; the carrier is an option without noise and gain."""
-        found = (option for option in self.groups[index].options if option.name == name)
-        return next(found, Option(name, 0.0, 0.0))
+        options = (option for option in self.groups[index].options if option.name == name)
+        return next(options, Option(name, 0.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial found. `failed`: why it came to nothing; the figures are then infinite.
-    `transient`: another try may end otherwise."""
+    """The figures of a trial. `failed`: why it has none; they are then infinite. `transient`:
+    another try may succeed."""
 
     noise: float
     latency_ms: float
@@ -117,7 +117,7 @@ class Outcome:
         """None: equal to the reference."""
         return -10 * log10(self.noise) if 0 < self.noise < inf else None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         data = asdict(self)
         return {**data, "noise": None, "latency_ms": None} if self.failed else data
 
@@ -180,21 +180,21 @@ class Budget:
 def front(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that no other beats in noise, latency and bytes at once, fastest first. Of equal
     ones the first."""
-    found: list[Trial] = []
+    kept: list[Trial] = []
     for trial in trials:
-        if trial.outcome.failed or any(_covers(other, trial) for other in found):
+        if trial.outcome.failed or any(_covers(other, trial) for other in kept):
             continue
-        found = [other for other in found if not _covers(trial, other)] + [trial]
-    return sorted(found, key=lambda t: (t.outcome.latency_ms, t.outcome.noise, t.outcome.bytes))
+        kept = [other for other in kept if not _covers(trial, other)] + [trial]
+    return sorted(kept, key=lambda t: (t.outcome.latency_ms, t.outcome.noise, t.outcome.bytes))
 
 
 def staircase(trials: Sequence[Trial]) -> list[Trial]:
     """The front of noise and latency alone, fastest first: each is more accurate than the last."""
-    found: list[Trial] = []
+    steps: list[Trial] = []
     for trial in front(trials):
-        if not found or trial.outcome.noise < found[-1].outcome.noise:
-            found.append(trial)
-    return found
+        if not steps or trial.outcome.noise < steps[-1].outcome.noise:
+            steps.append(trial)
+    return steps
 
 
 def _covers(a: Trial, b: Trial) -> bool:

@@ -36,7 +36,7 @@ _TWO_TERM_GROUPS = 8  # the worst ones, which alone are looked at in two terms
 
 @dataclass(frozen=True)
 class Survey:
-    """The space, the operators in it, and why the layers that are not in it are not."""
+    """The space, the operators in it, and `fixed`: layer outside of it → the reason."""
 
     space: Space
     ops: frozenset[str]
@@ -60,32 +60,25 @@ def survey(
         axes={name: axis.opt for name, axis in build.job.recipe.axis_ranges().items()},
     )  # fmt: skip
     listed = runner.do(step, "list the layers")
-    own = build.job.recipe.quantization.nodes
-    free = [layer for layer in listed.layers if not any(fnmatchcase(layer.node, p) for p in own)]
-    groups = _grouped(free)
+    groups = _grouped(_free(build, listed.layers))
     if not groups:
         raise InputRefused(
             "no layer can be quantized",
             where=build.job.name,
             hint="`optkit build` gives the reason for each layer",
         )
-    found: dict[str, list[Option]] = {name: [] for name in groups}
+    options: dict[str, list[Option]] = {name: [] for name in groups}
     for option in _option_names(build, names):
         able = [n for n, group in groups.items() if option.precision in group[0].precisions]
         if option.is_two_term:
-            able = _worst([n for n in able if _is_matrix(groups[n])], found)
-        for name, noise, divergence in _sensitivity(
-            build, option, able, groups, rules, runner, each
-        ):
-            saved = sum(
-                gain(layer.cost, precision(option.precision), build.baseline_precision,
-                     build.job.target, two_term=option.is_two_term)
-                for layer in groups[name]
-            )  # fmt: skip
-            found[name].append(Option(option.name, noise, saved, divergence))
+            able = _worst([n for n in able if _is_matrix(groups[n])], options)
+        rows = _sensitivity(build, option, able, groups, rules, runner, each)
+        for name, noise, divergence in rows:
+            saved = _gain(build, option, groups[name])
+            options[name].append(Option(option.name, noise, saved, divergence))
     space = Space(
         tuple(
-            Group(tuple(layer.node for layer in layers), tuple(found[name]))
+            Group(tuple(layer.node for layer in layers), tuple(options[name]))
             for name, layers in groups.items()
         ),
         build.baseline_precision.name,
@@ -95,8 +88,8 @@ def survey(
 
 
 def probe(build: Build, runner: Steps) -> Samples:
-    """Samples that the search may look at as often as it likes: those of calibration, or random
-    ones; never those that judge."""
+    """Samples for the search: those of calibration, or random ones. Never those of the evaluation,
+    which judge the result."""
     if build.calibration is not None:
         return build.calibration
     recipe = build.job.recipe
@@ -107,6 +100,21 @@ def probe(build: Build, runner: Steps) -> Samples:
 def exactly(node: str) -> str:
     """The pattern that matches this node's name alone."""
     return glob.escape(node)
+
+
+def _free(build: Build, layers: Iterable[Layer]) -> list[Layer]:
+    """The layers to which the recipe gives no precision."""
+    patterns = build.job.recipe.quantization.nodes
+    return [layer for layer in layers if not any(fnmatchcase(layer.node, p) for p in patterns)]
+
+
+def _gain(build: Build, option: Option, layers: Iterable[Layer]) -> float:
+    """The time that the layers of a group save with an option, as estimated."""
+    scheme, carrier = precision(option.precision), build.baseline_precision
+    return sum(
+        gain(layer.cost, scheme, carrier, build.job.target, two_term=option.is_two_term)
+        for layer in layers
+    )
 
 
 def _grouped(layers: Iterable[Layer]) -> dict[str, list[Layer]]:
@@ -122,9 +130,10 @@ def _is_matrix(group: Sequence[Layer]) -> bool:
     return all(layer.cost.op in ("MatMul", "Gemm") for layer in group)
 
 
-def _worst(names: Sequence[str], found: Mapping[str, Sequence[Option]]) -> list[str]:
-    """The few groups that need more than their own precision, in the order of the graph."""
-    ranked = sorted(names, key=lambda name: -found[name][-1].noise)[:_TWO_TERM_GROUPS]
+def _worst(names: Sequence[str], options: Mapping[str, Sequence[Option]]) -> list[str]:
+    """The groups with the most noise, for which two terms are worth a measurement, in the order of
+    the graph."""
+    ranked = sorted(names, key=lambda name: -options[name][-1].noise)[:_TWO_TERM_GROUPS]
     return [name for name in names if name in ranked]
 
 
@@ -145,7 +154,7 @@ def _sensitivity(
     runner: Steps,
     each: Callable[..., Iterable[Sensitivities]],
 ) -> Iterator[tuple[str, float, float | None]]:
-    """(group, noise, divergence) of every group that is able to be so."""
+    """(group, noise, divergence) of every group in `able`, with this option."""
     settings, calibration = build.job.recipe.quantization, calibration_of(build.job.recipe)
     scheme = Scheme(
         option.precision, build.baseline_precision.name, {option.precision: rules[option.precision]}
@@ -168,6 +177,7 @@ def _sensitivity(
         span = f"{start + 1} to {start + len(part)} of {len(able)}"
         return runner.do(step, f"sensitivity of layers {span} as {option.name}")
 
-    rows = (row for found in each(measure, range(0, len(able), _AT_ONCE)) for row in found.rows)
+    parts = each(measure, range(0, len(able), _AT_ONCE))
+    rows = (row for part in parts for row in part.rows)
     for name, row in zip(able, rows, strict=True):
         yield name, row.noise, row.divergence

@@ -66,18 +66,18 @@ class Trials:
         used = [name for name in self.precisions if layers[name]]
         if not used:
             return replace(self.job, precision=precision(self.space.carrier))
-        own = max(used, key=lambda name: layers[name])  # of equals the first
+        most = max(used, key=lambda name: layers[name])  # of equals the first
         nodes, two_term = dict(self.job.recipe.quantization.nodes), []
         for group, option in zip(self.space.groups, chosen, strict=True):
             patterns = [exactly(node) for node in group.nodes]
-            if option.precision != own:
+            if option.precision != most:
                 nodes |= dict.fromkeys(patterns, option.precision)
             two_term += patterns if option.is_two_term else []
         section = self.job.recipe.quantization
         placement = self.placements.get(candidate.placement, section.placement)
         return replace(
             self.job,
-            precision=precision(own),
+            precision=precision(most),
             recipe=_quantized(
                 self.job.recipe,
                 nodes=nodes,

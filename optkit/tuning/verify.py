@@ -51,11 +51,11 @@ def verify(
         seen.append(Verified(trial, judged, kept, all(row.outcome == "pass" for row in rows)))
         if not kept:
             break
-    good = [one for one in seen if one.passed] or [one for one in seen if one.kept]
+    good = [rung for rung in seen if rung.passed] or [rung for rung in seen if rung.kept]
     if not good:
         return None, seen
     bound = good[-1].trial.outcome.latency_ms * (1 + AS_FAST)
-    return next(one for one in good if one.trial.outcome.latency_ms <= bound), seen
+    return next(rung for rung in good if rung.trial.outcome.latency_ms <= bound), seen
 
 
 def fallback(
