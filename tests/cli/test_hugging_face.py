@@ -117,7 +117,7 @@ def test_shapes_of_the_models_own_inputs_may_be_given(
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["--set", "model.trust_remote_code=true"], 2, "never a recipe"),
+        (["--set", "model.trust_remote_code=true"], 2, "a recipe may not"),
         (["--adapter", "nothere"], 2, "no such folder"),
         (["--adapter", "llama"], 5, "no adapter_config.json"),
     ],
@@ -228,7 +228,7 @@ def test_a_models_own_code_runs_by_the_flag_alone(
     words = ("export", "own", "--out", "graph")
     for more, code, told in (
         ((), 5, "--trust-remote-code"),
-        (("--set", "model.trust_remote_code=true"), 2, "never a recipe"),
+        (("--set", "model.trust_remote_code=true"), 2, "a recipe may not"),
     ):
         done = optkit_here(*words, *more, cwd=folder, cache=cache)
         assert done.code == code and told in done.err
